@@ -1,0 +1,113 @@
+#include "formats/dialect.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "formats/atom.h"
+#include "formats/error.h"
+
+namespace twofour {
+namespace {
+
+// The first row whose global-scale suffix ends a tensor's name and whose codes exist wins.
+constexpr Nvfp4Dialect kDialects[] = {
+    {"modelopt", "modelopt", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale", false, false},
+    {"modelopt", "modelopt", "", "_weight_scale", "_weight_scale_2", "_input_scale", false, true},
+    {"compressed-tensors", "compressed-tensors", ".weight_packed", ".weight_scale", ".weight_global_scale",
+     ".input_global_scale", true, false},
+};
+// Quark writes ModelOpt's names but for its input scale, which passes through like any other tensor.
+
+[[noreturn]] void fail_shape(const std::string& where, const TensorInfo& t, const std::string& expected) {
+  throw Error(
+      fmt::format("{}: {}: expected {}, found {}", where, t.name, expected, describe(t.dtype, t.shape)));
+}
+
+bool is_scalar_or(const TensorInfo& t, int64_t e) {
+  return t.shape.empty() || (t.shape.size() == 1 && (t.shape[0] == 1 || t.shape[0] == e)) ||
+         // ModelOpt leaves [E, 1, 1] where it reduced a stack.
+         (t.shape.size() == 3 && t.shape[0] == e && t.shape[1] == 1 && t.shape[2] == 1);
+}
+
+/// Sets e, n, k and k_outer from the shapes of codes and block scales, or throws.
+void read_shapes(Nvfp4Module& m, std::span<const TensorInfo> tensors,
+                 const std::function<std::string(size_t)>& where) {
+  const TensorInfo &codes = tensors[m.codes], &scale = tensors[m.block_scale];
+  if (codes.dtype != DType::kU8) fail_shape(where(m.codes), codes, "U8 codes, two to a byte");
+  if (scale.dtype != DType::kF8E4M3) fail_shape(where(m.block_scale), scale, "F8_E4M3 block scales");
+  const size_t rank = m.dialect->stacked ? 3 : 2;
+  if (codes.shape.size() != rank) fail_shape(where(m.codes), codes, fmt::format("{} dimensions", rank));
+  if (scale.shape.size() != rank) fail_shape(where(m.block_scale), scale, fmt::format("{} dimensions", rank));
+  if (rank == 3) m.e = codes.shape[0];
+  const int64_t a = codes.shape[rank - 2], b = codes.shape[rank - 1];
+  const int64_t c = scale.shape[rank - 2], d = scale.shape[rank - 1];
+  const bool same_e = rank == 2 || scale.shape[0] == m.e;
+  const bool inner = same_e && a == c && b == 8 * d, outer = rank == 3 && same_e && b == d && a == 8 * c;
+  // No shape fits both: a would have to equal c and 8 c.
+  if (outer) {
+    m.k_outer = true;
+    m.n = b;
+    m.k = a * 2;
+  } else if (inner) {
+    m.n = a;
+    m.k = b * 2;
+  } else if (b % 8 != 0 && !(rank == 3 && a % 8 == 0)) {
+    fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
+  } else {
+    std::vector<int64_t> expected = codes.shape;
+    expected.back() /= 8;
+    fail_shape(where(m.block_scale), scale, describe(DType::kF8E4M3, expected));
+  }
+  if (m.e == 0 || m.n == 0 || m.k == 0) fail_shape(where(m.codes), codes, "at least one weight");
+}
+
+}  // namespace
+
+std::span<const Nvfp4Dialect> nvfp4_dialects() { return kDialects; }
+
+float global_scale_multiplier(const Nvfp4Dialect& dialect, float stored) {
+  return dialect.divides ? 1.0f / stored : stored;
+}
+
+std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::string_view name) {
+  const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
+                                   [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  if (at == tensors.end() || at->name != name) return std::nullopt;
+  return static_cast<size_t>(at - tensors.begin());
+}
+
+std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
+                                            const std::function<std::string(size_t)>& where) {
+  std::vector<Nvfp4Module> modules;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (const Nvfp4Dialect& dialect : kDialects) {
+      if (!tensors[i].name.ends_with(dialect.global_scale)) continue;
+      Nvfp4Module m;
+      m.dialect = &dialect;
+      m.name =
+          tensors[i].name.substr(0, tensors[i].name.size() - std::string_view(dialect.global_scale).size());
+      m.global_scale = i;
+      const auto codes = find_tensor(tensors, m.name + dialect.codes);
+      const auto scale = find_tensor(tensors, m.name + dialect.block_scale);
+      if (!codes || !scale) {
+        throw Error(fmt::format("{}: {}: expected {} beside it, found none", where(i), tensors[i].name,
+                                m.name + (codes ? dialect.block_scale : dialect.codes)));
+      }
+      m.codes = *codes;
+      m.block_scale = *scale;
+      m.input_scale = find_tensor(tensors, m.name + dialect.input_scale);
+      read_shapes(m, tensors, where);
+      if (tensors[i].dtype != DType::kF32 || !is_scalar_or(tensors[i], m.e)) {
+        fail_shape(where(i), tensors[i],
+                   m.e == 1 ? "F32 [] or [1]" : fmt::format("F32 [], [1] or [{}]", m.e));
+      }
+      modules.push_back(std::move(m));
+      break;
+    }
+  }
+  return modules;
+}
+
+}  // namespace twofour

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/safetensors.h"
+
+namespace twofour {
+
+/// How a producer names the tensors of an NVFP4 module and what its global scale means.
+struct Nvfp4Dialect {
+  const char* name;                                ///< of the producer
+  const char* quant_method;                        ///< in config.json
+  const char *codes, *block_scale, *global_scale;  ///< suffixes behind the module's name
+  const char* input_scale;                         ///< of W4A4 checkpoints; the tensor may be absent
+  bool divides;                                    ///< the stored global scale divides: the multiplier is 1/G
+  /// Stacks of experts, [E, ...], of which K may be the dimension before the last.
+  bool stacked;
+};
+
+/// Every NVFP4 dialect twofour reads. Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py;
+/// vllm-project/compressed-tensors, compressors/nvfp4/base.py; vLLM, quantization/quark.
+std::span<const Nvfp4Dialect> nvfp4_dialects();
+
+/// The multiplier that a stored global scale stands for: itself or, where the dialect divides, 1/G (one IEEE
+/// float32 division).
+float global_scale_multiplier(const Nvfp4Dialect& dialect, float stored);
+
+/// One NVFP4 module as its tensors describe it. Indices count in the sequence given to find_nvfp4_modules.
+struct Nvfp4Module {
+  std::string name;  ///< without the dialect's suffix
+  const Nvfp4Dialect* dialect;
+  size_t codes, block_scale, global_scale;
+  std::optional<size_t> input_scale;
+  int64_t e = 1, n = 0, k = 0;
+  /// Codes are [E, K/2, N] and scales [E, K/16, N] (ModelOpt's stacked experts) instead of K contiguous.
+  bool k_outer = false;
+};
+
+/// Finds the NVFP4 modules among tensors sorted by name, from their names, types and shapes alone. Throws
+/// Error where a module's tensors disagree: a code tensor of the wrong type, shapes that don't fit, K not a
+/// multiple of 16, a scale without its codes. `where` names the file of a tensor for messages.
+std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
+                                            const std::function<std::string(size_t)>& where);
+
+/// Position of `name` among tensors sorted by name.
+std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::string_view name);
+
+}  // namespace twofour

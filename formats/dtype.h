@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace twofour {
+
+/// Element types of a safetensors file, in the order in which its reference writer sorts tensors
+/// (descending), so that comparing enumerators compares write positions. Source: huggingface/safetensors,
+/// tensor.rs.
+enum class DType : uint8_t {
+  kU64,
+  kI64,
+  kF64,
+  kC64,
+  kF32,
+  kU32,
+  kI32,
+  kBF16,
+  kF16,
+  kU16,
+  kI16,
+  kF8E5M2FNUZ,
+  kF8E4M3FNUZ,
+  kF8E8M0,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kU8,
+  kF6E3M2,
+  kF6E2M3,
+  kF4,
+  kBool,
+};  // clang-format keeps one line a width class above
+
+/// The name in the header, for example "F8_E4M3".
+std::string_view dtype_name(DType dtype);
+std::optional<DType> dtype_from_name(std::string_view name);
+
+/// Bits an element takes: 4 for F4, 6 for the F6 types, else a multiple of 8.
+int dtype_bits(DType dtype);
+
+}  // namespace twofour

@@ -1,0 +1,18 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// Keeps the order of keys, so that a rewritten config reads like the one it came from.
+using Json = nlohmann::ordered_json;
+
+/// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
+/// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader.
+Json parse_json(std::string_view where, std::string_view text);
+
+/// `text` within JSON quotes.
+std::string json_quote(std::string_view text);
+
+}  // namespace twofour

@@ -1,0 +1,30 @@
+#pragma once
+#include <string_view>
+#include <tuple>
+
+#include "formats/layouts/kmajor_planes.h"
+
+namespace twofour {
+
+/// Every layout twofour ships. A new one is a header, a name in this list and a golden file.
+using Layouts = std::tuple<KMajorPlanes>;
+
+/// Calls `f.template operator()<Layout>()` for the layout called `name`; false where there is none.
+template <class F>
+bool with_layout(std::string_view name, F&& f) {
+  return std::apply(
+      [&](auto... layout) {
+        return (
+            (decltype(layout)::name == name ? (f.template operator()<decltype(layout)>(), true) : false) ||
+            ...);
+      },
+      Layouts{});
+}
+
+/// Calls `f.template operator()<Layout>()` for every layout.
+template <class F>
+void for_each_layout(F&& f) {
+  std::apply([&](auto... layout) { (f.template operator()<decltype(layout)>(), ...); }, Layouts{});
+}
+
+}  // namespace twofour

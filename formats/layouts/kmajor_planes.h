@@ -1,0 +1,41 @@
+#pragma once
+#include "formats/layout.h"
+
+namespace twofour {
+
+/// v7: 2:4 planes with K outermost. Neighbouring bytes belong to neighbouring rows, so a warp reads N
+/// coalesced.
+///   comp  U8      [E, K/4, N]   two kept codes of a quad
+///   meta  U8      [E, K/8, N]   positions of two quads
+///   scale F8_E4M3 [E, K/16, N]
+struct KMajorPlanes {
+  using Atom = SparseGroup;
+  static constexpr const char* name = "v7";
+  static constexpr const char* pattern = "2:4";
+  static constexpr int part_count = 3;
+
+  TWOFOUR_HD static constexpr Part part(int i, Shape s) {
+    return i == 0   ? Part{"comp", DType::kU8, s.k / 4, s.n}
+           : i == 1 ? Part{"meta", DType::kU8, s.k / 8, s.n}
+                    : Part{"scale", DType::kF8E4M3, s.k / 16, s.n};
+  }
+
+  /// What the byte at `at` of a part holds. This is the normative map.
+  TWOFOUR_HD static constexpr Source source(int part, Shape, Place at) {
+    return part == 0   ? Source{at.e, at.col, at.row / 4, static_cast<int>(at.row % 4)}
+           : part == 1 ? Source{at.e, at.col, at.row / 2, 4 + static_cast<int>(at.row % 2)}
+                       : Source{at.e, at.col, at.row, 6};
+  }
+
+  /// How often a byte of an atom is stored.
+  TWOFOUR_HD static constexpr int copies(int /*byte*/) { return 1; }
+
+  /// Where copy `copy` of a source byte stands.
+  TWOFOUR_HD static constexpr Stored place(Shape, Source s, int /*copy*/ = 0) {
+    return s.byte < 4   ? Stored{0, {s.e, s.group * 4 + s.byte, s.n}}
+           : s.byte < 6 ? Stored{1, {s.e, s.group * 2 + s.byte - 4, s.n}}
+                        : Stored{2, {s.e, s.group, s.n}};
+  }
+};
+
+}  // namespace twofour

@@ -1,0 +1,284 @@
+#include "formats/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+
+#include "formats/error.h"
+#include "formats/json.h"
+
+namespace twofour {
+namespace {
+
+/// Builds a header from parser events, so that memory stays at what the tensors themselves take.
+/// nlohmann-json's event parser keeps no recursion, so depth is no danger; anything deeper than a tensor's
+/// arrays is refused here.
+class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderEvents(std::string_view where) : where_(where) {}
+  SafetensorsHeader take() { return std::move(header_); }
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a boolean"); }
+  bool number_integer(number_integer_t v) override { return unexpected(fmt::format("{}", v)); }
+  bool number_float(number_float_t, const string_t& text) override { return unexpected(text); }
+  bool binary(binary_t&) override { return unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t v) override {
+    if (state_ != State::kShape && state_ != State::kOffsets) return unexpected(fmt::format("{}", v));
+    if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return unexpected(fmt::format("{}", v));
+    numbers_.push_back(static_cast<int64_t>(v));
+    return true;
+  }
+
+  bool string(string_t& text) override {
+    if (state_ == State::kMetadata) {
+      header_.metadata[key_] = text;
+    } else if (state_ == State::kTensor && field_ == Field::kDtype) {
+      const auto dtype = dtype_from_name(text);
+      if (!dtype) fail(fmt::format("unknown dtype '{}'", text));
+      tensor_.dtype = *dtype;
+    } else {
+      return unexpected(fmt::format("'{}'", text));
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (state_ == State::kStart) {
+      state_ = State::kTop;
+    } else if (state_ == State::kTop) {
+      if (key_ == "__metadata__") {
+        if (metadata_seen_) fail("duplicate key");
+        metadata_seen_ = true;
+        state_ = State::kMetadata;
+      } else {
+        tensor_ = TensorInfo{};
+        tensor_.name = key_;
+        fields_seen_ = 0;
+        state_ = State::kTensor;
+      }
+    } else {
+      return unexpected("an object");
+    }
+    return true;
+  }
+
+  bool key(string_t& text) override {
+    if (state_ == State::kTensor) {
+      field_ = text == "dtype"          ? Field::kDtype
+               : text == "shape"        ? Field::kShape
+               : text == "data_offsets" ? Field::kOffsets
+                                        : Field::kNone;
+      if (field_ == Field::kNone) {
+        fail(fmt::format("expected dtype, shape and data_offsets, found key {}", json_quote(text)));
+      }
+      const unsigned bit = 1u << static_cast<unsigned>(field_);
+      if (fields_seen_ & bit) fail(fmt::format("duplicate key '{}'", text));
+      fields_seen_ |= bit;
+      return true;
+    }
+    key_ = text;
+    if (state_ == State::kMetadata && header_.metadata.count(key_)) fail("duplicate key in __metadata__");
+    return true;
+  }
+
+  bool end_object() override {
+    if (state_ == State::kTensor) {
+      if (fields_seen_ != 0b1110u) fail("expected dtype, shape and data_offsets, found fewer");
+      header_.tensors.push_back(std::move(tensor_));
+      state_ = State::kTop;
+    } else if (state_ == State::kMetadata) {
+      state_ = State::kTop;
+    } else {
+      state_ = State::kEnd;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (state_ != State::kTensor || (field_ != Field::kShape && field_ != Field::kOffsets)) {
+      return unexpected("an array");
+    }
+    numbers_.clear();
+    state_ = field_ == Field::kShape ? State::kShape : State::kOffsets;
+    return true;
+  }
+
+  bool end_array() override {
+    if (state_ == State::kShape) {
+      tensor_.shape.assign(numbers_.begin(), numbers_.end());
+    } else {
+      if (numbers_.size() != 2) fail(fmt::format("expected two data_offsets, found {}", numbers_.size()));
+      tensor_.begin = static_cast<uint64_t>(numbers_[0]);
+      tensor_.end = static_cast<uint64_t>(numbers_[1]);
+    }
+    state_ = State::kTensor;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    throw Error(fmt::format("{}: header is not JSON: error at its byte {}", where_, position));
+  }
+
+ private:
+  enum class State { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  enum class Field { kNone, kDtype, kShape, kOffsets };
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(fmt::format("{}: {}: {}", where_, json_quote(key_), message));
+  }
+  bool unexpected(const std::string& found) {
+    const char* expected = state_ == State::kStart      ? "an object"
+                           : state_ == State::kTop      ? "an object that describes a tensor"
+                           : state_ == State::kMetadata ? "a string"
+                           : state_ == State::kTensor   ? "a dtype, shape or data_offsets"
+                                                        : "an unsigned 63-bit integer";
+    fail(fmt::format("expected {}, found {}", expected, found));
+  }
+
+  std::string_view where_;
+  SafetensorsHeader header_;
+  State state_ = State::kStart;
+  Field field_ = Field::kNone;
+  unsigned fields_seen_ = 0;
+  bool metadata_seen_ = false;
+  std::string key_;
+  TensorInfo tensor_;
+  std::vector<int64_t> numbers_;
+};
+
+void check_names(std::string_view where, const std::vector<TensorInfo>& tensors) {
+  std::vector<std::string_view> names;
+  names.reserve(tensors.size());
+  for (const TensorInfo& t : tensors) names.push_back(t.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) throw Error(fmt::format("{}: {}: duplicate key", where, json_quote(*twice)));
+}
+
+void check_offsets(std::string_view where, const std::vector<TensorInfo>& tensors, uint64_t data_bytes) {
+  uint64_t position = 0;
+  for (const TensorInfo& t : tensors) {
+    const std::string tensor = fmt::format("{}: {}", where, json_quote(t.name));
+    if (t.end < t.begin) {
+      throw Error(fmt::format("{}: data_offsets run backwards: [{}, {}]", tensor, t.begin, t.end));
+    }
+    if (t.begin != position) {
+      throw Error(
+          fmt::format("{}: expected data to begin at {}, where the tensor before it ends, found {} ({})",
+                      tensor, position, t.begin, t.begin < position ? "overlap" : "hole"));
+    }
+    const uint64_t bytes = tensor_bytes(tensor, t.dtype, t.shape);
+    if (bytes != t.bytes()) {
+      throw Error(fmt::format("{}: expected {} bytes for {}, found {} between its data_offsets", tensor,
+                              bytes, describe(t.dtype, t.shape), t.bytes()));
+    }
+    position = t.end;
+  }
+  if (position != data_bytes) {
+    throw Error(fmt::format("{}: expected {} bytes of data as the header says, found {} in the file", where,
+                            position, data_bytes));
+  }
+}
+
+}  // namespace
+
+std::string describe(DType dtype, std::span<const int64_t> shape) {
+  return fmt::format("{} [{}]", dtype_name(dtype), fmt::join(shape, ", "));
+}
+
+uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64_t> shape) {
+  uint64_t bits = static_cast<uint64_t>(dtype_bits(dtype));
+  bool empty = false, overflow = false;
+  for (const int64_t d : shape) {
+    empty = empty || d == 0;
+    overflow = __builtin_mul_overflow(bits, static_cast<uint64_t>(d), &bits) || overflow;
+  }
+  if (empty) return 0;
+  if (overflow) throw Error(fmt::format("{}: {} overflows", where, describe(dtype, shape)));
+  if (bits % 8 != 0) {
+    throw Error(fmt::format("{}: {} does not end on a whole byte", where, describe(dtype, shape)));
+  }
+  return bits / 8;
+}
+
+uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first,
+                                  uint64_t file_size) {
+  if (file_size < kSafetensorsPrefix || first.size() < kSafetensorsPrefix) {
+    throw Error(
+        fmt::format("{}: expected at least {} bytes, found {}", where, kSafetensorsPrefix, file_size));
+  }
+  uint64_t length = 0;
+  for (size_t i = 0; i < kSafetensorsPrefix; ++i) length |= uint64_t{first[i]} << (8 * i);
+  if (length > kSafetensorsMaxHeader) {
+    throw Error(fmt::format("{}: expected a header of at most {} bytes, found one of {}", where,
+                            kSafetensorsMaxHeader, length));
+  }
+  if (length > file_size - kSafetensorsPrefix) {
+    throw Error(fmt::format("{}: expected a header of {} bytes, found {} bytes of file behind its length",
+                            where, length, file_size - kSafetensorsPrefix));
+  }
+  return length;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
+                                           uint64_t data_bytes) {
+  if (json.empty() || json[0] != '{') {
+    throw Error(fmt::format("{}: expected a header that begins with '{{', found {}", where,
+                            json.empty() ? std::string("an empty one") : json_quote(json.substr(0, 1))));
+  }
+  HeaderEvents events(where);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
+  SafetensorsHeader header = events.take();
+  check_names(where, header.tensors);
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  check_offsets(where, header.tensors, data_bytes);
+  return header;
+}
+
+uint64_t assign_offsets(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.dtype, a.name) < std::tie(b.dtype, b.name);
+  });
+  uint64_t position = 0;
+  for (TensorInfo& t : tensors) {
+    t.begin = position;
+    position += tensor_bytes(t.name, t.dtype, t.shape);
+    t.end = position;
+  }
+  return position;
+}
+
+std::string format_safetensors_header(std::span<const TensorInfo> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      json += fmt::format("{}{}:{}", json.back() == '{' ? "" : ",", json_quote(key), json_quote(value));
+    }
+    json += '}';
+  }
+  for (const TensorInfo& t : tensors) {
+    json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                        json.size() == 1 ? "" : ",", json_quote(t.name), dtype_name(t.dtype),
+                        fmt::join(t.shape, ","), t.begin, t.end);
+  }
+  json += '}';
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  std::string bytes(kSafetensorsPrefix, '\0');
+  for (size_t i = 0; i < kSafetensorsPrefix; ++i)
+    bytes[i] = static_cast<char>((json.size() >> (8 * i)) & 0xFF);
+  return bytes + json;
+}
+
+}  // namespace twofour

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/dtype.h"
+
+namespace twofour {
+
+/// One tensor of a safetensors file. Offsets count from the start of the data, not of the file.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kU8;
+  std::vector<int64_t> shape;  ///< empty for a scalar
+  uint64_t begin = 0, end = 0;
+  uint64_t bytes() const { return end - begin; }
+};
+
+/// "F8_E4M3 [2048, 96]"
+std::string describe(DType dtype, std::span<const int64_t> shape);
+
+/// The header of a safetensors file: an object that exists is valid. The tensors, in the order of their
+/// offsets, cover the data exactly: no hole, no overlap, nothing behind the last.
+struct SafetensorsHeader {
+  std::vector<TensorInfo> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Bytes before the JSON: its length, 64 bits little-endian.
+inline constexpr uint64_t kSafetensorsPrefix = 8;
+/// Longest JSON that readers accept. Source: huggingface/safetensors, MAX_HEADER_SIZE.
+inline constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
+
+/// Length of the JSON, from the first 8 bytes of a file of `file_size` bytes. Throws Error naming `where`.
+uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first, uint64_t file_size);
+
+/// Parses and validates the JSON of a file with `data_bytes` behind it. Stricter than the reference reader in
+/// three points of the written format: it must begin with '{', keys must not repeat, and a tensor has no
+/// fields but dtype, shape and data_offsets. Throws Error naming `where` and the tensor.
+SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
+                                           uint64_t data_bytes);
+
+/// Puts tensors into the reference writer's order (wider types first, then by name) and sets their offsets.
+/// Returns the bytes of all. `shape` and `dtype` must describe whole bytes.
+uint64_t assign_offsets(std::vector<TensorInfo>& tensors);
+
+/// The bytes of a file up to its data: length, JSON, spaces up to a multiple of 8. They depend on the
+/// arguments alone. The tensors must carry the offsets that assign_offsets gave them.
+std::string format_safetensors_header(std::span<const TensorInfo> tensors,
+                                      const std::map<std::string, std::string>& metadata);
+
+/// Bytes of a tensor. Throws Error naming `where` where they overflow or are not whole.
+uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64_t> shape);
+
+}  // namespace twofour
