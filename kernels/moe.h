@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace twofour {
+
+/// Weights [E, N, K] that are dequantized a row at a time, so that no expert is held whole in double.
+struct WeightRows {
+  int64_t e, n, k;
+  std::function<void(int64_t e)> load;                    ///< called before rows of an expert; may throw
+  std::function<void(int64_t n, std::span<double>)> row;  ///< fills K values; called from several threads
+};
+
+/// Tokens and where the router sends them.
+struct MoeInput {
+  int64_t m, h, topk;
+  std::span<const float> hidden;          ///< [M, H]
+  std::span<const int32_t> topk_ids;      ///< [M, topk]
+  std::span<const float> topk_weights;    ///< [M, topk]
+  std::span<const int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
+  bool weight_on_input = false;           ///< multiply hidden by the router's weight instead of the result
+  double limit = 0;                       ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+};
+
+/// The MoE layer in double, every sum in the order of K: the reference that all kernels are held against.
+///   out[m] = sum over t of weight[m,t] * w2[e] (silu(gate) * up),  gate, up = w13[e] hidden[m],  e =
+///   ids[m,t]
+/// w13 is [E, 2I, H], rows gate then up, and w2 [E, H, I]. With w13 [E, I, H] (no gate) the activation is
+/// relu(up)^2, as in Nemotron-H. Returns [M, H]. Throws Error where shapes disagree or an id is out of range.
+std::vector<double> moe_reference(const MoeInput& input, const WeightRows& w13, const WeightRows& w2);
+
+}  // namespace twofour

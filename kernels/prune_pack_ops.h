@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+
+// Included by files that are compiled for one instruction set: nothing here may emit a function, or the
+// linker might keep the copy that only the newest processors can run. So no standard headers but <cstdint>.
+
+namespace twofour {
+
+/// What pruning did to a run of groups of one row; the terms are those of PruneStats.
+struct RunTally {
+  uint64_t tied;
+  uint64_t bad_scales;
+  uint64_t energy;
+  uint64_t kept_energy;
+};
+
+/// The most groups of a run: 64 bits then hold its energy, at most 16 * 12^2 * 229376^2 < 2^47 a group.
+inline constexpr int64_t kMaxRunGroups = 1 << 16;
+
+/// Bytes that `select` may write past the end of `comp` and of `meta`.
+inline constexpr int64_t kSelectSlack = 64;
+
+/// The square of an E2M1 magnitude in halves, by its three low bits.
+inline constexpr uint8_t kHalvesSquared[8] = {0, 1, 4, 9, 16, 36, 64, 144};
+
+/// What an instruction set provides; prune_pack builds the rest from these. All give the same bytes and
+/// tallies.
+struct PrunePackOps {
+  /// Prunes a run of groups of one row to 2:4 in the order of K.
+  ///   codes [8 * groups], scales [groups] -> comp [4 * groups], meta [2 * groups]
+  /// `ahead` is where the codes of a later run begin, which may be prefetched.
+  RunTally (*select)(const uint8_t* codes, const uint8_t* scales, int64_t groups, const uint8_t* ahead,
+                     uint8_t* comp, uint8_t* meta);
+
+  /// Bytes of [rows, cols] to one destination a column: dst[c][offset + r] = src[r * pitch + c]. Reads
+  /// nothing outside the matrix. `streaming` asks for stores around the cache; every dst[c] + offset is then
+  /// a multiple of 64.
+  void (*transpose)(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
+                    int64_t offset, bool streaming);
+
+  /// Orders streaming stores before whatever tells another thread that they are done.
+  void (*fence)();
+};
+
+extern const PrunePackOps kPrunePackPortable;
+extern const PrunePackOps kPrunePackAvx2;
+extern const PrunePackOps kPrunePackAvx512;
+
+}  // namespace twofour
