@@ -1,0 +1,93 @@
+#include "lib/artifact_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "formats/layouts.h"
+
+namespace twofour {
+namespace {
+
+/// "model.layers.7.mlp" -> "model.layers.*.mlp"
+std::string generalize(const std::string& name) {
+  std::string pattern;
+  for (size_t i = 0; i <= name.size();) {
+    const size_t dot = std::min(name.find('.', i), name.size());
+    const std::string piece = name.substr(i, dot - i);
+    const bool number = !piece.empty() &&
+                        std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
+    pattern += (pattern.empty() ? "" : ".") + (number ? std::string("*") : piece);
+    i = dot + 1;
+  }
+  return pattern;
+}
+
+/// Blocks as globs where a glob matches converted modules only, else by name.
+std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& plan) {
+  std::map<std::string, std::set<std::string>> blocks;
+  std::set<size_t> taken;
+  for (const Target& t : plan.targets) {
+    blocks[generalize(t.block)].insert(t.block);
+    for (const SourceRows& s : t.sources) taken.insert(s.module);
+  }
+  std::vector<std::string> patterns;
+  for (const auto& [glob, names] : blocks) {
+    const Pattern pattern(glob), below(glob + ".*");
+    bool exact = names.size() == 1;
+    for (size_t i = 0; i < c.nvfp4_modules().size() && !exact; ++i) {
+      const std::string& name = c.nvfp4_modules()[i].name;
+      exact = !taken.count(i) && (pattern.matches(name) || below.matches(name));
+    }
+    if (exact) {
+      patterns.insert(patterns.end(), names.begin(), names.end());
+    } else {
+      patterns.push_back(glob);
+    }
+  }
+  return patterns;
+}
+
+}  // namespace
+
+Json source_quantization(const Checkpoint& source) {
+  const Json& config = source.config();
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (config.is_object() && config.contains(key)) return config[key];
+    if (config.is_object() && config.contains("text_config") && config["text_config"].contains(key)) {
+      return config["text_config"][key];
+    }
+  }
+  return source.hf_quant_config();
+}
+
+Json artifact_config(const Checkpoint& source, const Plan& plan) {
+  Json config = source.config().is_object() ? source.config() : Json::object();
+  Json entry = {{"quant_method", "twofour"}, {"layout", plan.recipe.layout}};
+  with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
+  entry["modules"] = converted_patterns(source, plan);
+  entry["base"] = source_quantization(source);
+  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
+    if (at->is_object()) at->erase("compression_config");
+    if (at != &config && at->is_object()) at->erase("quantization_config");
+  }
+  config["quantization_config"] = std::move(entry);
+  return config;
+}
+
+std::string artifact_index(const Plan& plan) {
+  std::map<std::string_view, std::string_view> files;
+  for (const OutputTensor& t : plan.tensors) files[t.info.name] = plan.files[t.file].name;
+  std::string text = fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", plan.data_bytes);
+  for (auto it = files.begin(); it != files.end(); ++it) {
+    text += fmt::format("{}\n    {}: {}", it == files.begin() ? "" : ",", json_quote(it->first),
+                        json_quote(it->second));
+  }
+  return text + "\n  }\n}\n";
+}
+
+}  // namespace twofour

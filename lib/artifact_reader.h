@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/checkpoint.h"
+#include "lib/plan.h"
+
+namespace twofour {
+
+/// The parts of one piece of an expert as an artifact holds them.
+class PieceReader {
+ public:
+  /// Tensors of the artifact by position in the plan; `artifact` must hold them all.
+  PieceReader(const Checkpoint& artifact, const Plan& plan, size_t target);
+  /// Reads inputs [k0, k0 + k) of expert `e`; valid until the next call.
+  std::span<const std::span<const uint8_t>> read(int64_t e, int64_t k0, int64_t k);
+
+ private:
+  const Checkpoint& artifact_;
+  const Plan& plan_;
+  size_t target_;
+  std::vector<std::vector<uint8_t>> storage_;
+  std::vector<std::span<const uint8_t>> parts_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,172 @@
+#include "lib/bench_convert.h"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "formats/error.h"
+#include "formats/layouts/kmajor_planes.h"
+#include "kernels/prune_pack.h"
+#include "lib/file.h"
+#include "lib/interrupt.h"
+
+extern char** environ;
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// A buffer whose pages exist before the clock starts.
+class Pages {
+ public:
+  explicit Pages(size_t bytes)
+      : data_(static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{4096}))) {
+    std::memset(data_, 1, bytes);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { ::operator delete (data_, std::align_val_t{4096}); }
+  uint8_t* data() const { return data_; }
+
+ private:
+  uint8_t* data_;
+};
+
+/// Random bytes; scales without the bytes that are no block scale.
+void fill_random(uint8_t* to, size_t bytes, uint64_t seed, uint8_t mask) {
+  for (size_t i = 0; i < bytes; ++i) {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    to[i] = static_cast<uint8_t>(seed >> 24) & mask;
+  }
+}
+
+uint64_t directory_bytes(const fs::path& directory) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {values.front(), n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.back()};
+}
+
+std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int rounds) {
+  const auto code_bytes = static_cast<size_t>(n * k / 2), scale_bytes = static_cast<size_t>(n * k / kGroup);
+  const size_t experts = std::max<size_t>(1, bytes / (code_bytes + scale_bytes));
+  const size_t in_expert = code_bytes + scale_bytes;
+  const Shape shape{1, n, k, false};
+  size_t out_expert = 0;
+  for (int p = 0; p < KMajorPlanes::part_count; ++p)
+    out_expert += static_cast<size_t>(KMajorPlanes::part(p, shape).bytes());
+  const Pages in(experts * in_expert), out(experts * out_expert), copy(experts * in_expert);
+  fill_random(in.data(), experts * in_expert, 88172645463325252u, 0xFF);
+  for (size_t e = 0; e < experts; ++e)
+    fill_random(in.data() + e * in_expert + code_bytes, scale_bytes, e + 1, 0x3F);
+
+  std::vector<PackBench> results;
+  for (const Isa isa : available_isas()) {
+    std::vector<double> ratios, pack_rates, copy_rates;
+    const double total = static_cast<double>(experts * in_expert);
+    for (int round = -1; round < rounds; ++round) {  // the first is not counted
+      check_interrupt();
+      auto start = Clock::now();
+      std::memcpy(copy.data(), in.data(), experts * in_expert);
+      const double copy_seconds = seconds_since(start);
+      start = Clock::now();
+      for (size_t e = 0; e < experts; ++e) {
+        const uint8_t* codes = in.data() + e * in_expert;
+        uint8_t* parts[KMajorPlanes::part_count] = {out.data() + e * out_expert};
+        for (int p = 1; p < KMajorPlanes::part_count; ++p)
+          parts[p] = parts[p - 1] + KMajorPlanes::part(p - 1, shape).bytes();
+        prune_pack<KMajorPlanes>({codes, codes + code_bytes, k / 2, k / kGroup, n, k}, shape, 0, parts, isa,
+                                 Stores::streaming);
+      }
+      const double pack_seconds = seconds_since(start);
+      if (round < 0) continue;
+      ratios.push_back(copy_seconds / pack_seconds);
+      pack_rates.push_back(total / 1e9 / pack_seconds);
+      copy_rates.push_back(total / 1e9 / copy_seconds);
+    }
+    results.push_back({isa, spread_of(ratios), spread_of(pack_rates).median, spread_of(copy_rates).median});
+  }
+  return results;
+}
+
+ProcessRun run_process(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  const auto start = Clock::now();
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ);
+  if (error != 0) throw Error(fmt::format("{}: cannot start: {}", arguments[0], system_message(error)));
+  int status = 0;
+  struct rusage usage {};
+  while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
+  }
+  ProcessRun run{seconds_since(start), static_cast<uint64_t>(usage.ru_maxrss) * 1024};
+  check_interrupt();
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    throw Error(fmt::format("{}: expected it to end with 0, found {}", fmt::join(arguments, " "),
+                            WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status)));
+  }
+  return run;
+}
+
+ConvertBench bench_convert(const ConvertBenchOptions& o) {
+  ConvertBench result;
+  result.input_bytes = directory_bytes(o.source);
+  const fs::path copied = o.work / "twofour-bench-cp", converted = o.work / "twofour-bench-convert";
+  std::vector<std::string> convert{
+      o.program.string(), "convert", o.source.string(),      converted.string(), "--to",
+      o.layout,           "--jobs",  std::to_string(o.jobs), "--quiet"};
+  if (!o.verify) convert.push_back("--no-verify");
+  const std::vector<std::string> cp{"cp", "-r", "--reflink=never", o.source.string(), copied.string()};
+  const auto timed = [&](const std::vector<std::string>& command, const fs::path& made) {
+    std::error_code ignored;
+    fs::remove_all(made, ignored);
+    ProcessRun run = run_process(command);
+    if (o.sync) run.seconds += run_process({"sync", "-f", o.work.string()}).seconds;
+    fs::remove_all(made, ignored);
+    return run;
+  };
+  std::vector<double> ours, theirs, ratios;
+  for (int round = -1; round < o.rounds; ++round) {  // the first warms the page cache
+    const double cp_seconds = timed(cp, copied).seconds;
+    const ProcessRun run = timed(convert, converted);
+    if (round < 0) continue;
+    ours.push_back(run.seconds);
+    theirs.push_back(cp_seconds);
+    ratios.push_back(cp_seconds / run.seconds);
+    result.max_rss = std::max(result.max_rss, run.max_rss);
+  }
+  result.convert_seconds = spread_of(ours);
+  result.cp_seconds = spread_of(theirs);
+  result.ratio = spread_of(ratios);
+  return result;
+}
+
+}  // namespace twofour

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kernels/isa.h"
+
+namespace twofour {
+
+/// Smallest, middle and largest of some measurements.
+struct Spread {
+  double min = 0, median = 0, max = 0;
+};
+Spread spread_of(std::vector<double> values);
+
+/// Prune and pack in memory on one core, against memcpy of the same buffer in the same round.
+struct PackBench {
+  Isa isa;
+  Spread ratio;                    ///< input bytes/s over those of memcpy
+  double input_gb_s, memcpy_gb_s;  ///< medians
+};
+
+/// `bytes` of random codes and scales of [n, k] matrices, packed as v7 to fresh cache lines, `rounds` times.
+std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int rounds);
+
+/// How a whole command ran.
+struct ProcessRun {
+  double seconds = 0;
+  uint64_t max_rss = 0;  ///< bytes
+};
+
+/// Starts a program, waits for it, throws Error unless it ends with 0.
+ProcessRun run_process(const std::vector<std::string>& arguments);
+
+struct ConvertBenchOptions {
+  std::filesystem::path program;  ///< twofour itself
+  std::filesystem::path source;   ///< checkpoint
+  std::filesystem::path work;     ///< directory where copies are made and removed
+  std::string layout = "v7";
+  bool verify = false;
+  bool sync = false;  ///< `sync -f` of the work directory within the time of both
+  int jobs = 1;
+  int rounds = 10;
+};
+
+/// convert against `cp -r --reflink=never` of the same directory, in turn, round by round.
+struct ConvertBench {
+  uint64_t input_bytes = 0;  ///< files of the source
+  Spread convert_seconds, cp_seconds;
+  Spread ratio;  ///< of input bytes/s: cp's time over convert's, by round
+  uint64_t max_rss = 0;
+};
+
+ConvertBench bench_convert(const ConvertBenchOptions& options);
+
+}  // namespace twofour

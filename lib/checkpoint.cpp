@@ -1,0 +1,177 @@
+#include "lib/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "formats/error.h"
+#include "lib/index_file.h"
+#include "lib/interrupt.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names of the regular files (or links to them) of a directory that end in `suffix`, sorted.
+std::vector<std::string> list_files(const fs::path& directory, std::string_view suffix) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(suffix) && !name.starts_with(".")) names.push_back(name);
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The index to go by: the usual name, or the only one there is.
+std::optional<std::string> find_index(const fs::path& directory) {
+  const auto names = list_files(directory, ".safetensors.index.json");
+  if (names.empty()) return std::nullopt;
+  if (std::find(names.begin(), names.end(), kIndexName) != names.end()) return kIndexName;
+  if (names.size() > 1) {
+    throw Error(fmt::format("{}: expected one index, found {} ({}, {}, ...)", directory.string(),
+                            names.size(), names[0], names[1]));
+  }
+  return names[0];
+}
+
+std::shared_ptr<Json> read_json(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::make_shared<Json>(nullptr);
+  return std::make_shared<Json>(parse_json(path.string(), read_text(path)));
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const fs::path& path) {
+  Checkpoint c;
+  c.path_ = path;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
+  c.is_directory_ = fs::is_directory(status);
+  if (!c.is_directory_) {
+    c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    c.open_shards({path.filename().string()});
+    c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
+  } else {
+    if (fs::exists(path / kUnfinishedMarker, error)) {
+      throw Error(fmt::format(
+          "{}: expected a complete checkpoint, found one that twofour was interrupted writing ({})",
+          path.string(), kUnfinishedMarker));
+    }
+    c.config_ = read_json(path / "config.json");
+    c.hf_quant_config_ = read_json(path / "hf_quant_config.json");
+    const auto present = list_files(path, ".safetensors");
+    if (const auto index_name = find_index(path)) {
+      constexpr uint64_t kMaxIndex = 256u << 20;
+      const std::string text = read_text(path / *index_name, kMaxIndex);
+      c.check_index(*index_name, text);
+      for (const std::string& name : present) {
+        const bool known =
+            std::any_of(c.shards_.begin(), c.shards_.end(), [&](auto& s) { return s.name == name; });
+        if (!known) {
+          c.findings_.push_back({Severity::kWarning, "unindexed-file", name,
+                                 fmt::format("not named by {}: neither read nor copied", *index_name)});
+        }
+      }
+    } else if (present.empty()) {
+      throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
+    } else {
+      c.open_shards(present);
+    }
+  }
+  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  return c;
+}
+
+void Checkpoint::check_index(const std::string& index_name, std::string_view text) {
+  const std::string where = (path_ / index_name).string();
+  IndexFile index = parse_index_file(where, text);
+  std::error_code error;
+  for (const std::string& file : index.files) {
+    if (!fs::exists(path_ / file, error)) {
+      throw Error(fmt::format("{}: expected the file {} that it names, found none", where, file));
+    }
+  }
+  open_shards(index.files);
+  std::vector<bool> named(tensors_.size());
+  for (const auto& [tensor, file] : index.entries) {
+    const auto at = find(tensor);
+    if (!at) {
+      throw Error(fmt::format("{}: expected {} in {}, found it nowhere", where, json_quote(tensor),
+                              index.files[file]));
+    }
+    if (shard_of(*at).name != index.files[file]) {
+      throw Error(fmt::format("{}: expected {} in {}, found it in {}", where, json_quote(tensor),
+                              index.files[file], shard_of(*at).name));
+    }
+    named[*at] = true;
+  }
+  const auto missing = std::count(named.begin(), named.end(), false);
+  if (missing > 0) {
+    const auto first = static_cast<size_t>(std::find(named.begin(), named.end(), false) - named.begin());
+    findings_.push_back(
+        {Severity::kWarning, "incomplete-index", index_name,
+         fmt::format("{} of {} tensors are missing from it, the first {}; taken from the headers", missing,
+                     tensors_.size(), tensors_[first].name)});
+  }
+}
+
+void Checkpoint::open_shards(const std::vector<std::string>& names) {
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> owners;
+  for (const std::string& name : names) {
+    check_interrupt();
+    InputFile file(path_ / name);
+    const std::string where = file.path().string();
+    uint8_t prefix[kSafetensorsPrefix] = {};
+    if (file.size() >= sizeof(prefix)) file.read(0, prefix);
+    const uint64_t length = parse_safetensors_prefix(where, prefix, file.size());
+    const uint64_t data_begin = kSafetensorsPrefix + length;
+    std::string head(data_begin, '\0');
+    file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+    SafetensorsHeader header = parse_safetensors_header(
+        where, std::string_view(head).substr(kSafetensorsPrefix), file.size() - data_begin);
+    owners.insert(owners.end(), header.tensors.size(), static_cast<uint32_t>(shards_.size()));
+    const size_t count = header.tensors.size();
+    std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));
+    shards_.push_back(
+        {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)});
+  }
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return tensors[a].name < tensors[b].name; });
+  tensors_.reserve(order.size());
+  shard_of_.reserve(order.size());
+  for (const size_t i : order) {
+    if (!tensors_.empty() && tensors_.back().name == tensors[i].name) {
+      throw Error(fmt::format("{}: {}: expected one tensor of that name, found another in {}",
+                              shards_[owners[i]].name, json_quote(tensors[i].name),
+                              shards_[shard_of_.back()].name));
+    }
+    tensors_.push_back(std::move(tensors[i]));
+    shard_of_.push_back(owners[i]);
+  }
+}
+
+const Json& Checkpoint::config() const { return *config_; }
+const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
+
+std::string Checkpoint::where(size_t tensor) const {
+  return fmt::format("{}: {}", shard_of(tensor).name, tensors_[tensor].name);
+}
+
+void Checkpoint::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+  const Shard& shard = shard_of(tensor);
+  shard.file.read(shard.data_begin + tensors_[tensor].begin + offset, out);
+}
+
+}  // namespace twofour

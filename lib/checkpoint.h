@@ -1,0 +1,79 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/dialect.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "lib/file.h"
+#include "lib/finding.h"
+#include "lib/hash.h"
+
+namespace twofour {
+
+/// One safetensors file of a checkpoint, its header validated.
+struct Shard {
+  InputFile file;
+  std::string name;     ///< within the directory
+  uint64_t data_begin;  ///< offset of the data in the file
+  Hash128 header_hash;  ///< of everything before the data
+  size_t tensor_count;
+  std::map<std::string, std::string> metadata;
+  uint64_t data_bytes() const { return file.size() - data_begin; }
+};
+
+/// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
+/// index only; an object that exists is sound as far as those tell. Nothing of it is written.
+class Checkpoint {
+ public:
+  /// Throws Error where a header is wrong, where the index names a file or tensor that isn't there or puts it
+  /// in another file, where two files hold one name, and on directories that twofour left unfinished.
+  static Checkpoint open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  bool is_directory() const { return is_directory_; }
+  const std::vector<Shard>& shards() const { return shards_; }
+  /// All tensors, sorted by name.
+  std::span<const TensorInfo> tensors() const { return tensors_; }
+  const Shard& shard_of(size_t tensor) const { return shards_[shard_of_[tensor]]; }
+  uint32_t shard_index_of(size_t tensor) const { return shard_of_[tensor]; }
+  std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
+  /// The NVFP4 modules, in the order of their global scales' names.
+  const std::vector<Nvfp4Module>& nvfp4_modules() const { return modules_; }
+  /// config.json; null where there is none.
+  const Json& config() const;
+  /// hf_quant_config.json; null where there is none.
+  const Json& hf_quant_config() const;
+  /// Missing index entries, files the index doesn't name.
+  const Findings& findings() const { return findings_; }
+
+  /// "model-00003.safetensors: model.norm.weight", for messages.
+  std::string where(size_t tensor) const;
+  /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
+
+ private:
+  void open_shards(const std::vector<std::string>& names);
+  void check_index(const std::string& index_name, std::string_view text);
+
+  std::filesystem::path path_;
+  bool is_directory_ = false;
+  std::vector<Shard> shards_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<uint32_t> shard_of_;
+  std::vector<Nvfp4Module> modules_;
+  std::shared_ptr<Json> config_, hf_quant_config_;
+  Findings findings_;
+};
+
+/// Present from the first byte of a run to its last; a directory that holds it is unfinished.
+inline constexpr const char* kUnfinishedMarker = ".twofour-unfinished";
+inline constexpr const char* kIndexName = "model.safetensors.index.json";
+inline constexpr const char* kManifestName = "twofour.json";
+
+}  // namespace twofour

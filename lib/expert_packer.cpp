@@ -1,0 +1,260 @@
+#include "lib/expert_packer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/e4m3.h"
+#include "formats/layouts.h"
+
+namespace twofour {
+
+/// Some rows of a stored module, over some of K, with K contiguous.
+struct ExpertPacker::Strip {
+  int64_t r0, rows;                 ///< rows of the module
+  int64_t k0, k;                    ///< inputs
+  const uint8_t* codes = nullptr;   ///< [rows, k/2]
+  const uint8_t* scales = nullptr;  ///< [rows, k/16]
+  Hasher* codes_hash = nullptr;     ///< fed with the bytes as stored, where set
+  Hasher* scales_hash = nullptr;
+};
+
+namespace {
+
+/// Bytes [rows, cols] to [cols, rows].
+void turn(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
+  constexpr int64_t kTile = 64;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c) {
+        for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) out[c * rows + r] = in[r * cols + c];
+      }
+    }
+  }
+}
+
+/// First bad block scale of a strip, in rows of the module.
+void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t r0, int64_t g0,
+                    SourceResult& result) {
+  if (result.first_bad_row >= 0) return;
+  for (int64_t i = 0; i < rows * groups; ++i) {
+    if (e4m3_is_block_scale(scales[i])) continue;
+    result.first_bad_row = r0 + i / groups;
+    result.first_bad_group = g0 + i % groups;
+    result.first_bad_scale = scales[i];
+    return;
+  }
+}
+
+/// Rows of `s` that fall into module rows [r0, r0 + rows): the first and how many.
+std::pair<int64_t, int64_t> rows_within(const SourceRows& s, int64_t r0, int64_t rows) {
+  const int64_t begin = std::max<int64_t>(0, (r0 - s.first + s.step - 1) / s.step);
+  const int64_t end =
+      r0 + rows <= s.first ? 0 : std::min(s.count, (r0 + rows - s.first + s.step - 1) / s.step);
+  return {begin, std::max<int64_t>(0, end - begin)};
+}
+
+}  // namespace
+
+FoldLoss& FoldLoss::operator+=(const FoldLoss& other) {
+  for (size_t i = 0; i < energy.size(); ++i) energy[i] += other.energy[i];
+  changed += other.changed;
+  return *this;
+}
+
+std::array<uint8_t, 256> fold_table(float own, float folded) {
+  std::array<uint8_t, 256> table{};
+  const float factor = own / folded;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    table[byte] = e4m3_is_block_scale(byte) ? e4m3_from_float(e4m3_to_float(byte) * factor)
+                                            : static_cast<uint8_t>(byte);
+  }
+  return table;
+}
+
+ExpertPacker::ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa)
+    : source_(source), plan_(plan), isa_(isa) {}
+
+uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
+  if (b.size() < bytes) b.resize(bytes);
+  return b.data();
+}
+
+void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
+  if (m.k_outer) return load_k_outer(m, expert, strip);
+  const auto fill = [&](size_t tensor, int64_t per_byte, std::vector<uint8_t>& b, Hasher* hasher) {
+    const int64_t pitch = m.k / per_byte, width = strip.k / per_byte;
+    const int64_t first = (expert * m.n + strip.r0) * pitch + strip.k0 / per_byte;
+    const auto bytes = static_cast<size_t>(strip.rows * width);
+    uint8_t* to = buffer(b, bytes);
+    if (width == pitch) {
+      source_.read(tensor, static_cast<uint64_t>(first), {to, bytes});
+    } else {
+      for (int64_t r = 0; r < strip.rows; ++r) {
+        source_.read(tensor, static_cast<uint64_t>(first + r * pitch),
+                     {to + r * width, static_cast<size_t>(width)});
+      }
+    }
+    if (hasher != nullptr) hasher->update({to, bytes});
+    bytes_read_ += bytes;
+    return to;
+  };
+  strip.codes = fill(m.codes, 2, codes_, strip.codes_hash);
+  strip.scales = fill(m.block_scale, kGroup, scales_, strip.scales_hash);
+}
+
+void ExpertPacker::load_k_outer(const Nvfp4Module& m, int64_t expert, Strip& strip) {
+  // All N columns of some rows of K are one run of the file; turning them gives rows of N.
+  const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* turned, Hasher* hasher) {
+    const int64_t rows = strip.k / per_byte;
+    const int64_t first = (expert * (m.k / per_byte) + strip.k0 / per_byte) * m.n;
+    const auto bytes = static_cast<size_t>(rows * m.n);
+    uint8_t* stored = buffer(codes_, bytes);
+    source_.read(tensor, static_cast<uint64_t>(first), {stored, bytes});
+    if (hasher != nullptr) hasher->update({stored, bytes});
+    bytes_read_ += bytes;
+    turn(stored, rows, m.n, turned);
+  };
+  const auto code_bytes = static_cast<size_t>(m.n * strip.k / 2),
+             scale_bytes = static_cast<size_t>(m.n * strip.k / kGroup);
+  uint8_t* turned = buffer(turned_, code_bytes + scale_bytes);
+  fill(m.codes, 2, turned, strip.codes_hash);
+  fill(m.block_scale, kGroup, turned + code_bytes, strip.scales_hash);
+  strip.codes = turned;
+  strip.scales = turned + code_bytes;
+}
+
+void ExpertPacker::pack_rows(const Target& target, const TargetScales& scales, size_t source,
+                             const Strip& strip, SourceResult& result) {
+  const SourceRows& s = target.sources[source];
+  const auto [begin, count] = rows_within(s, strip.r0, strip.rows);
+  if (count == 0) return;
+  const int64_t groups = strip.k / kGroup, at = s.first + begin * s.step - strip.r0;
+  DenseRows rows{strip.codes + at * strip.k / 2,
+                 strip.scales + at * groups,
+                 s.step * strip.k / 2,
+                 s.step * groups,
+                 count,
+                 strip.k};
+
+  const float own = scales.own[source], folded = scales.folded[source / target.sources_per_expert];
+  if (own != folded) {
+    if (!result.fold) result.fold = std::make_unique<FoldLoss>();
+    const auto table = fold_table(own, folded);
+    uint8_t* to = buffer(folded_, static_cast<size_t>(count * groups));
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const uint8_t byte = rows.scales[r * rows.scales_pitch + g];
+        uint32_t energy = 0;
+        for (int64_t j = 0; j < 8; ++j) {
+          const unsigned codes = rows.codes[r * rows.codes_pitch + g * 8 + j];
+          const int low = e2m1_halves(codes & 15), high = e2m1_halves(codes >> 4);
+          energy += static_cast<uint32_t>(low * low + high * high);
+        }
+        result.fold->energy[byte] += energy;
+        result.fold->changed += e4m3_to_float(table[byte]) != e4m3_to_float(byte) * (own / folded);
+        to[r * groups + g] = table[byte];
+      }
+    }
+    rows.scales = to;
+    rows.scales_pitch = groups;
+  }
+
+  const Shape shape{1, target.shape.n, strip.k, target.shape.gated};
+  with_layout(plan_.recipe.layout, [&]<class L>() {
+    result.stats += prune_pack<L>(rows, shape, s.n0 + begin, part_pointers_, isa_);
+  });
+}
+
+void ExpertPacker::pack(size_t target_index, int64_t e, int64_t k0, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  const Tiling& tiling = plan_.tilings[target_index];
+  const int64_t k = std::min(tiling.k_step, target.shape.k - k0);
+  const size_t per_expert = target.sources_per_expert;
+  with_layout(plan_.recipe.layout, [&]<class L>() {
+    const Shape shape{1, target.shape.n, k, target.shape.gated};
+    storage_.resize(L::part_count);
+    parts_.clear();
+    part_pointers_.clear();
+    for (int p = 0; p < L::part_count; ++p) {
+      const auto bytes = static_cast<size_t>(L::part(p, shape).bytes());
+      parts_.push_back({buffer(storage_[static_cast<size_t>(p)], bytes), bytes});
+      part_pointers_.push_back(parts_.back().data());
+    }
+  });
+  const std::span sources(&target.sources[static_cast<size_t>(e) * per_expert], per_expert);
+  for (size_t i = 0; i < per_expert; ++i) {
+    // Gate and up of a stack are rows of one module: it is read once, for both.
+    if (i > 0 && sources[i].module == sources[0].module) break;
+    const Nvfp4Module& m = source_.nvfp4_modules()[sources[i].module];
+    const bool whole = k == m.k;
+    Hasher codes_hash, scales_hash;
+    const int64_t step = m.k_outer ? m.n : tiling.strip_rows;
+    for (int64_t r0 = 0; r0 < m.n; r0 += step) {
+      Strip strip{r0, std::min(step, m.n - r0), k0, k};
+      if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
+      load(m, sources[i].expert, strip);
+      uint64_t bad = 0;
+      for (size_t j = i; j < per_expert && sources[j].module == sources[i].module; ++j) {
+        const uint64_t before = results[j].stats.bad_scales;
+        pack_rows(target, plan_.scales[target_index], static_cast<size_t>(e) * per_expert + j, strip,
+                  results[j]);
+        bad += results[j].stats.bad_scales - before;
+      }
+      if (bad > 0) note_first_bad(strip.scales, strip.rows, k / kGroup, r0, k0 / kGroup, results[i]);
+    }
+    for (size_t j = i; j < per_expert && whole; ++j) {
+      if (sources[j].module != sources[i].module) continue;
+      results[j].codes_hash = codes_hash.digest();
+      results[j].scales_hash = scales_hash.digest();
+    }
+  }
+}
+
+void ExpertPacker::check(size_t target_index, int64_t e, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
+    if (i > 0 && s.module == target.sources[static_cast<size_t>(e) * target.sources_per_expert].module) break;
+    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const int64_t groups = m.k / kGroup, row_bytes = m.k_outer ? m.n : groups,
+                  rows = m.n * groups / row_bytes;
+    const int64_t step = std::max<int64_t>(1, (1 << 20) / row_bytes);
+    for (int64_t r0 = 0; r0 < rows; r0 += step) {
+      const int64_t count = std::min(step, rows - r0);
+      const auto bytes = static_cast<size_t>(count * row_bytes);
+      uint8_t* to = buffer(scales_, bytes);
+      source_.read(m.block_scale, static_cast<uint64_t>((s.expert * rows + r0) * row_bytes), {to, bytes});
+      bytes_read_ += bytes;
+      for (size_t b = 0; b < bytes; ++b) results[i].stats.bad_scales += !e4m3_is_block_scale(to[b]);
+      if (results[i].stats.bad_scales > 0) note_first_bad(to, count, row_bytes, r0, 0, results[i]);
+    }
+    if (m.k_outer && results[i].first_bad_row >= 0)
+      std::swap(results[i].first_bad_row, results[i].first_bad_group);
+  }
+}
+
+void ExpertPacker::hash(size_t target_index, int64_t e, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
+    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const auto slice = [&](size_t tensor, int64_t per_byte) {
+      Hasher hasher;
+      const auto bytes = static_cast<uint64_t>(m.n * m.k / per_byte),
+                 begin = static_cast<uint64_t>(s.expert) * bytes;
+      constexpr uint64_t kChunk = 1 << 20;
+      uint8_t* to = buffer(codes_, kChunk);
+      for (uint64_t at = 0; at < bytes; at += kChunk) {
+        const auto count = static_cast<size_t>(std::min(kChunk, bytes - at));
+        source_.read(tensor, begin + at, {to, count});
+        hasher.update({to, count});
+        bytes_read_ += count;
+      }
+      return hasher.digest();
+    };
+    results[i].codes_hash = slice(m.codes, 2);
+    results[i].scales_hash = slice(m.block_scale, kGroup);
+  }
+}
+
+}  // namespace twofour

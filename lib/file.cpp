@@ -1,0 +1,174 @@
+#include "lib/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const char* doing, int error) {
+  throw Error(fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(error)));
+}
+
+void read_all(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "read", errno);
+    if (got == 0) {
+      throw Error(
+          fmt::format("{}: expected {} more bytes at {}, found the end: the file was cut while being read",
+                      path.string(), out.size(), offset));
+    }
+    offset += static_cast<uint64_t>(got);
+    out = out.subspan(static_cast<size_t>(got));
+  }
+}
+
+void write_all(int fd, const fs::path& path, uint64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(path, "write", errno);
+    offset += static_cast<uint64_t>(put);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+}  // namespace
+
+std::string system_message(int error) { return std::generic_category().message(error); }
+
+InputFile::InputFile(const fs::path& path) : path_(path) {
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer.
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) fail(path, "open", errno);
+  struct stat st {};
+  if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
+    ::close(fd_);
+    throw Error(fmt::format("{}: expected a regular file, found something else", path.string()));
+  }
+  size_ = static_cast<uint64_t>(st.st_size);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void InputFile::read(uint64_t offset, std::span<uint8_t> out) const { read_all(fd_, path_, offset, out); }
+
+AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
+  temporary_ = path.parent_path() / fmt::format(".{}.unfinished", path.filename().string());
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(temporary_, "create", errno);
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::resize(uint64_t size) {
+  if (size == 0) return;
+  const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
+  // File systems without preallocation still need the size, so that pieces can land in any order.
+  if (error == EOPNOTSUPP || error == EINVAL) {
+    if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) fail(path_, "resize", errno);
+  } else if (error != 0) {
+    fail(path_, fmt::format("reserve {} bytes", size).c_str(), error);
+  }
+}
+
+void AtomicFile::write(uint64_t offset, std::span<const uint8_t> bytes) {
+  write_all(fd_, path_, offset, bytes);
+}
+
+void AtomicFile::write(uint64_t offset, std::string_view bytes) {
+  write(offset, std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+}
+
+void AtomicFile::read(uint64_t offset, std::span<uint8_t> out) const { read_all(fd_, path_, offset, out); }
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail(path_, "flush", errno);
+  // Closing can report a write that failed late, on network file systems above all.
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0) {
+    const int error = errno;
+    ::unlink(temporary_.c_str());
+    fail(path_, "close", error);
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary_.c_str());
+    fail(path_, "rename into place", error);
+  }
+}
+
+std::string read_text(const fs::path& path, uint64_t limit) {
+  const InputFile file(path);
+  if (file.size() > limit) {
+    throw Error(fmt::format("{}: expected at most {} bytes, found {}", path.string(), limit, file.size()));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(0, text);
+  file.commit();
+}
+
+bool same_contents(const fs::path& a, const fs::path& b) {
+  const InputFile x(a), y(b);
+  if (x.size() != y.size()) return false;
+  std::vector<uint8_t> p(1u << 20), q(1u << 20);
+  for (uint64_t at = 0; at < x.size(); at += p.size()) {
+    const auto count = static_cast<size_t>(std::min<uint64_t>(p.size(), x.size() - at));
+    x.read(at, {p.data(), count});
+    y.read(at, {q.data(), count});
+    if (!std::equal(p.begin(), p.begin() + static_cast<ptrdiff_t>(count), q.begin())) return false;
+  }
+  return true;
+}
+
+void sync_directory(const fs::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(directory, "open", errno);
+  const int result = ::fsync(fd), error = errno;
+  ::close(fd);
+  // Some file systems cannot flush a directory; they have nothing to lose by it.
+  if (result != 0 && error != EINVAL) fail(directory, "flush", error);
+}
+
+}  // namespace twofour

@@ -1,0 +1,70 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
+/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Reading is safe from several
+/// threads.
+class InputFile {
+ public:
+  explicit InputFile(const std::filesystem::path& path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
+  void read(uint64_t offset, std::span<uint8_t> out) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+/// A file that appears under its name only on commit(); until then it stands beside it under a temporary
+/// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Reserves space for a file of `size` bytes, so that a full disk shows before the work is done.
+  void resize(uint64_t size);
+  void write(uint64_t offset, std::span<const uint8_t> bytes);
+  void write(uint64_t offset, std::string_view bytes);
+  /// Reads back what was written.
+  void read(uint64_t offset, std::span<uint8_t> out) const;
+  /// Flushes to disk, then renames. Throws Error and removes the temporary file where that fails.
+  void commit();
+
+ private:
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+};
+
+/// Whole contents of a small file. Throws Error where it is longer than `limit`.
+std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
+
+/// Writes a small file whole or not at all.
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+/// Whether two files hold the same bytes.
+bool same_contents(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Flushes a directory's entries (created, renamed and removed names) to disk.
+void sync_directory(const std::filesystem::path& directory);
+
+/// "permission denied", from errno.
+std::string system_message(int error);
+
+}  // namespace twofour

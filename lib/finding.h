@@ -1,0 +1,23 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twofour {
+
+enum class Severity { kNote, kWarning, kError };
+
+constexpr std::string_view severity_name(Severity severity) {
+  return severity == Severity::kNote ? "note" : severity == Severity::kWarning ? "warning" : "error";
+}
+
+/// Something a user should know that stops nothing.
+struct Finding {
+  Severity severity;
+  std::string id;       ///< a stable name: "unequal-global-scales"
+  std::string where;    ///< file, tensor or module
+  std::string message;  ///< what was found and what was done about it
+};
+using Findings = std::vector<Finding>;
+
+}  // namespace twofour

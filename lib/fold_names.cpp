@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lib/inspect.h"
+#include "lib/natural.h"
+
+namespace twofour {
+namespace {
+
+/// A name cut at its dots, numbers apart.
+struct Split {
+  std::string skeleton;  ///< numbers replaced by '#'
+  std::vector<int64_t> numbers;
+};
+
+Split split(const std::string& name) {
+  Split s;
+  for (size_t i = 0; i <= name.size();) {
+    const size_t dot = std::min(name.find('.', i), name.size());
+    const std::string piece = name.substr(i, dot - i);
+    const bool number = !piece.empty() && piece.size() < 10 &&
+                        std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (number) s.numbers.push_back(std::stoll(piece));
+    s.skeleton += (i == 0 ? "" : ".") + (number ? std::string("#") : piece);
+    i = dot + 1;
+  }
+  return s;
+}
+
+/// "0-3,7"
+std::string ranges(const std::set<int64_t>& numbers) {
+  std::string text;
+  for (auto it = numbers.begin(); it != numbers.end();) {
+    const int64_t first = *it;
+    int64_t last = first;
+    while (++it != numbers.end() && *it == last + 1) last = *it;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+  }
+  return text;
+}
+
+using Group = std::vector<std::pair<std::vector<int64_t>, size_t>>;  // numbers of a name, its index
+
+/// Names a group whose numbers from position `depth` on form all combinations; splits it where they don't.
+void fold(const std::string& skeleton, size_t depth, Group group,
+          std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
+  const size_t places = group[0].first.size();
+  std::vector<std::set<int64_t>> sets(places);
+  for (const auto& [numbers, index] : group) {
+    for (size_t p = 0; p < places; ++p) sets[p].insert(numbers[p]);
+  }
+  size_t combinations = 1;
+  for (const auto& s : sets) combinations = std::min<size_t>(combinations * s.size(), group.size() + 1);
+  if (combinations != group.size() && depth < places) {
+    std::map<int64_t, Group> by_number;
+    for (auto& member : group) by_number[member.first[depth]].push_back(std::move(member));
+    for (auto& [number, members] : by_number) fold(skeleton, depth + 1, std::move(members), out);
+    return;
+  }
+  std::string name;
+  size_t place = 0;
+  for (const char c : skeleton)
+    name += c == '#' && place < places ? ranges(sets[place++]) : std::string(1, c);
+  std::vector<size_t> members;
+  for (const auto& [numbers, index] : group) members.push_back(index);
+  out.emplace_back(std::move(name), std::move(members));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names) {
+  std::map<std::string, Group> groups;
+  for (size_t i = 0; i < names.size(); ++i) {
+    Split s = split(names[i]);
+    groups[s.skeleton].emplace_back(std::move(s.numbers), i);
+  }
+  std::vector<std::pair<std::string, std::vector<size_t>>> folded;
+  for (auto& [skeleton, group] : groups) fold(skeleton, 0, std::move(group), folded);
+  std::sort(folded.begin(), folded.end(), [](auto& a, auto& b) { return natural_less(a.first, b.first); });
+  return folded;
+}
+
+}  // namespace twofour

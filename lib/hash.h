@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// XXH3-128 of some bytes; detects accidents, not attacks.
+struct Hash128 {
+  uint64_t high = 0, low = 0;
+  bool operator==(const Hash128&) const = default;
+  std::string hex() const;  ///< 32 digits, as `xxhsum -H2` prints them
+};
+
+/// XXH3-128 of bytes that come in pieces.
+class Hasher {
+ public:
+  Hasher();
+  Hasher(Hasher&&) noexcept;
+  Hasher& operator=(Hasher&&) noexcept;
+  ~Hasher();
+  void update(std::span<const uint8_t> bytes);
+  Hash128 digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+Hash128 hash_bytes(std::span<const uint8_t> bytes);
+Hash128 hash_text(std::string_view text);
+
+}  // namespace twofour

@@ -1,0 +1,111 @@
+#include "lib/index_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "formats/json.h"
+
+namespace twofour {
+namespace {
+
+/// Collects weight_map and metadata.total_size and skips everything else.
+class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit IndexEvents(std::string_view where) : where_(where) {}
+  std::map<std::string, std::vector<std::string>> tensors_of_file;
+  std::optional<uint64_t> total_size;
+  bool has_map = false;
+
+  bool null() override { return value("null"); }
+  bool boolean(bool) override { return value("a boolean"); }
+  bool number_integer(number_integer_t) override { return value("a negative number"); }
+  bool number_float(number_float_t v, const string_t& text) override {
+    // Some writers leave total_size as a float.
+    if (at_total_size() && v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
+    return at_total_size() || value(text);
+  }
+  bool number_unsigned(number_unsigned_t v) override {
+    if (at_total_size()) total_size = v;
+    return at_total_size() || value(fmt::format("{}", v));
+  }
+  bool binary(binary_t&) override { return value("binary data"); }
+  bool string(string_t& text) override {
+    if (!in_map()) return true;
+    check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
+    tensors_of_file[text].push_back(key_);
+    return true;
+  }
+  bool key(string_t& text) override {
+    if (depth_ == 1) section_ = text;
+    key_ = text;
+    return true;
+  }
+  bool start_object(std::size_t) override {
+    if (in_map()) return value("an object");
+    ++depth_;
+    has_map = has_map || (depth_ == 2 && section_ == "weight_map");
+    return true;
+  }
+  bool end_object() override {
+    --depth_;
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    if (depth_ == 0) throw Error(fmt::format("{}: expected an object, found an array", where_));
+    if (in_map()) return value("an array");
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    throw Error(fmt::format("{}: not JSON: error at byte {}", where_, position));
+  }
+
+ private:
+  bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
+  bool at_total_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
+  bool value(std::string_view found) const {
+    if (in_map()) {
+      throw Error(fmt::format("{}: {}: expected a file name, found {}", where_, json_quote(key_), found));
+    }
+    return true;
+  }
+
+  std::string_view where_;
+  int depth_ = 0;
+  std::string section_, key_;
+};
+
+}  // namespace
+
+void check_file_name(std::string_view where, std::string_view name) {
+  if (name.empty() || name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos ||
+      name == "." || name == "..") {
+    throw Error(
+        fmt::format("{}: expected the name of a file in this directory, found {}", where, json_quote(name)));
+  }
+}
+
+IndexFile parse_index_file(std::string_view where, std::string_view json) {
+  IndexEvents events(where);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
+  if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));
+  IndexFile index;
+  index.total_size = events.total_size;
+  for (auto& [file, tensors] : events.tensors_of_file) {
+    for (std::string& t : tensors) {
+      index.entries.push_back({std::move(t), static_cast<uint32_t>(index.files.size())});
+    }
+    index.files.push_back(file);
+  }
+  return index;
+}
+
+}  // namespace twofour

@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twofour {
+
+/// A safetensors index: which file holds which tensor.
+struct IndexFile {
+  struct Entry {
+    std::string tensor;
+    uint32_t file;  ///< position in `files`
+  };
+  std::vector<std::string> files;  ///< sorted
+  std::vector<Entry> entries;
+  std::optional<uint64_t> total_size;
+};
+
+/// Parses an index by events, so that its memory is what its names take. Throws Error naming `where` on
+/// anything that is not an index and on file names that leave the directory.
+IndexFile parse_index_file(std::string_view where, std::string_view json);
+
+/// Throws Error naming `where` unless `name` is a plain file name: no directory, no "..".
+void check_file_name(std::string_view where, std::string_view name);
+
+}  // namespace twofour

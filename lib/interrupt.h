@@ -1,0 +1,11 @@
+#pragma once
+
+namespace twofour {
+
+/// Asks whatever runs to stop at the next safe point. Safe to call from a signal handler.
+void request_interrupt() noexcept;
+
+/// Throws Interrupted once a stop was asked for. Loops over files call it between pieces of work.
+void check_interrupt();
+
+}  // namespace twofour

@@ -1,0 +1,191 @@
+#include "lib/layer_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <set>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "kernels/moe.h"
+#include "lib/artifact_reader.h"
+#include "lib/interrupt.h"
+#include "lib/rederive.h"
+
+namespace twofour {
+namespace {
+
+/// Experts larger than this are not unpacked at once: their atoms alone would pass the promised memory.
+constexpr int64_t kMaxWeights = 192 << 20;
+
+enum class Weights { kDense, kPruned, kArtifact };
+
+/// One expert of a target, unpacked, with the global scale of each of its rows.
+class ExpertWeights {
+ public:
+  ExpertWeights(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, size_t target,
+                Weights which)
+      : source_(source), plan_(plan), index_(target), which_(which), reader_(artifact, plan, target) {}
+
+  WeightRows rows() {
+    const Shape s = plan_.targets[index_].shape;
+    return {s.e, s.n, s.k, [this](int64_t e) { load(e); },
+            [this](int64_t n, std::span<double> out) { row(n, out); }};
+  }
+
+ private:
+  void load(int64_t e) {
+    check_interrupt();
+    expert_ = e;
+    const Target& target = plan_.targets[index_];
+    const Shape one{1, target.shape.n, target.shape.k, target.shape.gated};
+    if (which_ == Weights::kArtifact) {
+      groups_ = unpack_piece(plan_.recipe.layout, one, reader_.read(e, 0, one.k));
+      return;
+    }
+    const bool fold = which_ == Weights::kPruned;
+    groups_ = read_dense_groups(source_, target, plan_.scales[index_], e, 0, one.k, fold);
+    if (which_ == Weights::kPruned) apply_pattern(plan_.recipe.layout, groups_);
+  }
+
+  void row(int64_t n, std::span<double> out) const {
+    const Target& target = plan_.targets[index_];
+    const TargetScales& scales = plan_.scales[index_];
+    const auto half = static_cast<size_t>(target.sources_per_expert == 2 && n >= target.shape.n / 2);
+    const double g = which_ == Weights::kDense
+                         ? scales.own[static_cast<size_t>(expert_) * target.sources_per_expert + half]
+                         : scales.folded[static_cast<size_t>(expert_)];
+    const int64_t groups = target.shape.groups();
+    for (int64_t i = 0; i < groups; ++i) {
+      const DenseGroup& group = groups_[static_cast<size_t>(n * groups + i)];
+      const double scale = static_cast<double>(e4m3_to_float(group.scale)) * g;
+      for (int64_t j = 0; j < kGroup; ++j) {
+        const unsigned code = (group.codes[j / 2] >> 4 * (j % 2)) & 15u;
+        out[static_cast<size_t>(i * kGroup + j)] = static_cast<double>(e2m1_to_float(code)) * scale;
+      }
+    }
+  }
+
+  const Checkpoint& source_;
+  const Plan& plan_;
+  size_t index_;
+  Weights which_;
+  PieceReader reader_;
+  int64_t expert_ = 0;
+  std::vector<DenseGroup> groups_;
+};
+
+/// Activations and routing of one layer.
+struct Tokens {
+  std::vector<float> hidden, weights;
+  std::vector<int32_t> ids;
+  int64_t topk;
+};
+
+int64_t experts_per_token(const Json& config, int64_t experts) {
+  for (const Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
+    if (at->is_object() && at->contains("num_experts_per_tok") &&
+        (*at)["num_experts_per_tok"].is_number_integer()) {
+      return std::clamp<int64_t>((*at)["num_experts_per_tok"].get<int64_t>(), 1, experts);
+    }
+  }
+  return std::min<int64_t>(2, experts);
+}
+
+/// Seeded: about normal activations (a sum of uniform draws), random distinct experts, weights that add up
+/// to 1.
+Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed) {
+  std::mt19937_64 random(seed);  // its sequence is fixed by the standard; the distributions' are not
+  const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  Tokens t{{}, {}, {}, topk};
+  for (int64_t i = 0; i < m * h; ++i) {
+    double sum = 0;
+    for (int j = 0; j < 12; ++j) sum += uniform();
+    t.hidden.push_back(static_cast<float>(sum - 6));
+  }
+  std::vector<int32_t> deck(static_cast<size_t>(experts));
+  std::iota(deck.begin(), deck.end(), 0);
+  for (int64_t i = 0; i < m; ++i) {
+    double total = 0;
+    std::vector<double> weights;
+    for (int64_t j = 0; j < topk; ++j) {
+      const auto pick = static_cast<size_t>(j) + random() % static_cast<uint64_t>(experts - j);
+      std::swap(deck[static_cast<size_t>(j)], deck[pick]);
+      t.ids.push_back(deck[static_cast<size_t>(j)]);
+      weights.push_back(0.1 + uniform());
+      total += weights.back();
+    }
+    for (const double w : weights) t.weights.push_back(static_cast<float>(w / total));
+  }
+  return t;
+}
+
+void compare_outputs(const std::vector<double>& dense, const std::vector<double>& ours, LayerReport& layer) {
+  const auto a = xt::adapt(dense), b = xt::adapt(ours);
+  const double aa = xt::sum(a * a)(), bb = xt::sum(b * b)(), ab = xt::sum(a * b)();
+  const double error = xt::sum((a - b) * (a - b))();
+  layer.cosine = aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 1;
+  layer.relative_error = aa > 0 ? std::sqrt(error / aa) : 0;
+}
+
+}  // namespace
+
+void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                  const ValidateOptions& options, ValidateReport& report) {
+  std::map<std::string, std::pair<size_t, size_t>> blocks;  // w13 and w2, as positions in the plan
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    const Target& target = plan.targets[t];
+    if (target.name.ends_with(".w13")) blocks[target.block].first = t;
+    if (target.name.ends_with(".w2")) blocks[target.block].second = t;
+  }
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    const Target& w13 = plan.targets[t];
+    if (!w13.name.ends_with(".w13")) continue;
+    const size_t down = blocks.at(w13.block).second;
+    if (w13.shape.n * w13.shape.k > kMaxWeights) {
+      report.notes.push_back(
+          {Severity::kNote, "layer-not-run", w13.block,
+           fmt::format("experts of {} weights are too large for the reference; bytes were compared",
+                       w13.shape.n * w13.shape.k)});
+      continue;
+    }
+    const int64_t topk = experts_per_token(source.config(), w13.shape.e);
+    const Tokens tokens = draw_tokens(options.tokens, w13.shape.k, w13.shape.e, topk, options.seed + t);
+    const MoeInput input{.m = options.tokens,
+                         .h = w13.shape.k,
+                         .topk = topk,
+                         .hidden = tokens.hidden,
+                         .topk_ids = tokens.ids,
+                         .topk_weights = tokens.weights};
+    const auto forward = [&](Weights which) {
+      ExpertWeights a(artifact, source, plan, t, which), b(artifact, source, plan, down, which);
+      return moe_reference(input, a.rows(), b.rows());
+    };
+    const auto dense = forward(Weights::kDense), pruned = forward(Weights::kPruned),
+               ours = forward(Weights::kArtifact);
+    LayerReport layer{
+        .block = w13.block,
+        .tokens = options.tokens,
+        .experts_used = static_cast<int64_t>(std::set(tokens.ids.begin(), tokens.ids.end()).size())};
+    layer.exact = ours == pruned;
+    compare_outputs(dense, ours, layer);
+    if (!layer.exact) {
+      LayerReport off;
+      compare_outputs(pruned, ours, off);
+      report.differences.push_back(
+          {Severity::kError, "layer-output", w13.block,
+           fmt::format("expected the output of the pruned source, found one {:.3g} from it in relative norm",
+                       off.relative_error)});
+    }
+    report.layers.push_back(layer);
+  }
+}
+
+}  // namespace twofour

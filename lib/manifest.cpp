@@ -1,0 +1,205 @@
+#include "lib/manifest.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "lib/version.h"
+
+namespace twofour {
+namespace {
+
+/// Changes when a reader of older manifests would misunderstand a newer one.
+constexpr int kFormat = 1;
+
+Json pattern_texts(const std::vector<Pattern>& patterns) {
+  Json texts = Json::array();
+  for (const Pattern& p : patterns) texts.push_back(p.text());
+  return texts;
+}
+
+/// A figure with `digits` significant digits, so that the last bit of a library's logarithm doesn't show.
+Json figure(double value, int digits) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+}
+
+Json quality_to_json(const Quality& q) {
+  Json json = {{"retained_energy", figure(q.retained_energy(), 9)},
+               {"relative_error", figure(q.relative_error(), 9)},
+               {"snr_db", figure(q.snr_db(), 6)},
+               {"cosine", figure(q.cosine(), 9)},
+               {"tied_quads", figure(q.tied_share(), 9)}};
+  if (q.fold_energy > 0) json["fold_relative_error"] = figure(std::sqrt(q.fold_error / q.fold_energy), 9);
+  return json;
+}
+
+Json tensor_to_json(const OutputTensor& t, const Hash128& hash) {
+  return {{"name", t.info.name},
+          {"dtype", dtype_name(t.info.dtype)},
+          {"shape", t.info.shape},
+          {"xxh3_128", hash.hex()}};
+}
+
+Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScales& scales,
+                     const std::vector<SliceHashes>& slices) {
+  Json sources = Json::array();
+  for (size_t i = 0; i < target.sources.size(); ++i) {
+    const SourceRows& s = target.sources[i];
+    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    Json source = {{"module", m.name}};
+    if (m.dialect->stacked) source["expert"] = s.expert;
+    source["global_scale_bits"] = fmt::format("{:08x}", scales.stored_bits[i]);
+    source["codes_xxh3_128"] = slices[i].codes.hex();
+    source["scales_xxh3_128"] = slices[i].scales.hex();
+    sources.push_back(std::move(source));
+  }
+  return sources;
+}
+
+std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace
+
+Json recipe_to_json(const Recipe& r) {
+  return {{"to", r.layout},
+          {"include", pattern_texts(r.selection.include)},
+          {"exclude", pattern_texts(r.selection.exclude)},
+          {"also", pattern_texts(r.selection.also)},
+          {"fold", r.fold == Fold::kLarger ? "larger" : "strict"},
+          {"max_shard_size", r.max_shard_size}};
+}
+
+Recipe recipe_from_json(std::string_view where, const Json& json) {
+  try {
+    Recipe r;
+    r.layout = json.at("to").get<std::string>();
+    r.selection.include = parse_patterns(json.at("include").get<std::vector<std::string>>());
+    r.selection.exclude = parse_patterns(json.at("exclude").get<std::vector<std::string>>());
+    r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
+    r.fold = json.at("fold") == "strict" ? Fold::kStrict : Fold::kLarger;
+    r.max_shard_size = json.at("max_shard_size").get<uint64_t>();
+    return r;
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a recipe, found {}", where, line(json).substr(0, 80)));
+  }
+}
+
+Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record) {
+  Hasher hasher;
+  const auto add = [&](const std::string& text) {
+    hasher.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  };
+  for (const Shard& s : source.shards()) add(s.header_hash.hex());
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    for (size_t i = 0; i < record.slices[t].size(); ++i) {
+      add(record.slices[t][i].codes.hex() + record.slices[t][i].scales.hex());
+      add(fmt::format("{:08x}", plan.scales[t].stored_bits[i]));
+    }
+  }
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].kind == OutputTensor::Kind::kCopy) add(record.outputs[i].hex());
+  }
+  return hasher.digest();
+}
+
+void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                    const ConversionRecord& record) {
+  AtomicFile file(path);
+  uint64_t position = 0;
+  std::string pending;
+  const auto put = [&](std::string_view text) {
+    pending += text;
+    if (pending.size() < (1u << 20)) return;
+    file.write(position, pending);
+    position += pending.size();
+    pending.clear();
+  };
+
+  put(fmt::format("{{\n\"format\": {},\n", kFormat));
+  put(fmt::format("\"tool\": {},\n",
+                  line({{"name", "twofour"}, {"version", version()}, {"commit", version_commit()}})));
+  put(fmt::format("\"recipe\": {},\n", line(recipe_to_json(plan.recipe))));
+  put("\"source\": {\"files\": [");
+  for (const Shard& s : source.shards()) {
+    put(&s == &source.shards().front() ? "\n" : ",\n");
+    put(line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
+  }
+  put(fmt::format("],\n\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
+
+  std::vector<Json> parts(plan.targets.size(), Json::array());
+  std::vector<size_t> copies;
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const OutputTensor& t = plan.tensors[i];
+    if (t.kind == OutputTensor::Kind::kCopy) {
+      copies.push_back(i);
+    } else {
+      parts[t.source].push_back(tensor_to_json(t, record.outputs[i]));
+    }
+  }
+  put("\"modules\": [");
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    const Target& target = plan.targets[t];
+    put(t == 0 ? "\n" : ",\n");
+    put(line({{"name", target.name},
+              {"layout", plan.recipe.layout},
+              {"shape", {target.shape.e, target.shape.n, target.shape.k}},
+              {"gated", target.shape.gated},
+              {"quality", quality_to_json(record.quality[t])},
+              {"tensors", std::move(parts[t])},
+              {"sources", sources_to_json(source, target, plan.scales[t], record.slices[t])}}));
+  }
+  put("],\n\"copied\": [");
+  for (const size_t i : copies) {
+    put(i == copies.front() ? "\n" : ",\n");
+    put(line(tensor_to_json(plan.tensors[i], record.outputs[i])));
+  }
+  put("]\n}\n");
+  file.write(position, pending);
+  file.commit();
+}
+
+Manifest read_manifest(const std::filesystem::path& path) {
+  const std::string where = path.string();
+  constexpr uint64_t kMaxManifest = 1u << 30;
+  const std::string text = read_text(path, kMaxManifest);
+  Manifest manifest;
+  // Each tensor is taken and dropped as it is parsed, so the document is never held whole.
+  const auto take = [&](int depth, Json::parse_event_t event, Json& json) {
+    if (depth > 16) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
+    if (event != Json::parse_event_t::object_end) return true;
+    if (json.contains("codes_xxh3_128")) return false;  // a source: its bytes count through the content hash
+    if (!json.contains("xxh3_128")) return true;
+    const std::string hex = json.at("xxh3_128").get<std::string>();
+    Hash128 hash;
+    if (hex.size() != 32 || std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) != 2) {
+      throw Error(fmt::format("{}: expected 32 hexadecimal digits, found '{}'", where, hex));
+    }
+    manifest.outputs[json.at("name").get<std::string>()] = hash;
+    return false;
+  };
+  try {
+    const Json json = Json::parse(text.begin(), text.end(), take);
+    if (json.at("format").get<int>() != kFormat) {
+      throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kFormat,
+                              json.at("format").get<int>()));
+    }
+    manifest.version = json.at("tool").at("version").get<std::string>();
+    manifest.commit = json.at("tool").at("commit").get<std::string>();
+    manifest.recipe = recipe_from_json(where, json.at("recipe"));
+    for (const Json& module : json.at("modules")) {
+      const auto& shape = module.at("shape");
+      manifest.shapes[module.at("name").get<std::string>()] = {
+          shape.at(0).get<int64_t>(), shape.at(1).get<int64_t>(), shape.at(2).get<int64_t>(),
+          module.at("gated").get<bool>()};
+    }
+    manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a manifest of twofour, found something else", where));
+  }
+  return manifest;
+}
+
+}  // namespace twofour

@@ -1,0 +1,51 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/checkpoint.h"
+#include "lib/hash.h"
+#include "lib/plan.h"
+#include "lib/quality.h"
+
+namespace twofour {
+
+/// Hashes of one source slice, the codes and block scales of one expert's matrix.
+struct SliceHashes {
+  Hash128 codes, scales;
+  bool operator==(const SliceHashes&) const = default;
+};
+
+/// What a conversion learned while it ran; together with the plan all that twofour.json says.
+struct ConversionRecord {
+  std::vector<Hash128> outputs;                  ///< one a tensor of the plan
+  std::vector<std::vector<SliceHashes>> slices;  ///< one a source of each target
+  std::vector<Quality> quality;                  ///< one a target
+};
+
+/// What a recipe says, as twofour.json and resume know it.
+Json recipe_to_json(const Recipe& recipe);
+Recipe recipe_from_json(std::string_view where, const Json& json);
+
+/// Writes twofour.json piece by piece, so that its size needs no memory.
+void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                    const ConversionRecord& record);
+
+/// What validation needs of a manifest.
+struct Manifest {
+  std::string version, commit;
+  Recipe recipe;
+  std::string source_content;              ///< hash over all that was read
+  std::map<std::string, Hash128> outputs;  ///< by tensor
+  std::map<std::string, Shape> shapes;     ///< by target: "P.w13"
+};
+
+/// Throws Error where `path` is no manifest of ours.
+Manifest read_manifest(const std::filesystem::path& path);
+
+/// A hash over the source's headers and all bytes read from it.
+Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);
+
+}  // namespace twofour

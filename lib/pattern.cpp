@@ -1,0 +1,41 @@
+#include "lib/pattern.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+struct Pattern::Regex {
+  std::regex regex;
+};
+
+Pattern::Pattern(std::string text) : text_(std::move(text)) {
+  if (!text_.starts_with("re:")) return;
+  try {
+    regex_ = std::make_shared<Regex>(Regex{std::regex(text_.substr(3))});
+  } catch (const std::regex_error&) {
+    throw Error(fmt::format("pattern '{}': not a regular expression", text_));
+  }
+}
+
+bool Pattern::matches(std::string_view name) const {
+  if (regex_) {
+    return std::regex_search(name.begin(), name.end(), regex_->regex, std::regex_constants::match_continuous);
+  }
+  return name == text_ || ::fnmatch(text_.c_str(), std::string(name).c_str(), 0) == 0;
+}
+
+std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+bool any_matches(const std::vector<Pattern>& patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const Pattern& p) { return p.matches(name); });
+}
+
+}  // namespace twofour

@@ -1,0 +1,29 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twofour {
+
+/// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], or
+/// `re:` and a regular expression that must match from the start (Python's re.match).
+class Pattern {
+ public:
+  explicit Pattern(std::string text);  ///< throws Error where the regular expression is not one
+  bool matches(std::string_view name) const;
+  const std::string& text() const { return text_; }
+
+ private:
+  struct Regex;
+  std::string text_;
+  std::shared_ptr<const Regex> regex_;
+};
+
+/// Splits what users typed into patterns.
+std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts);
+
+/// Whether any of `patterns` matches.
+bool any_matches(const std::vector<Pattern>& patterns, std::string_view name);
+
+}  // namespace twofour

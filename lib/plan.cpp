@@ -1,0 +1,223 @@
+#include "lib/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "formats/layouts.h"
+#include "lib/natural.h"
+#include "lib/problems.h"
+#include "lib/sidecars.h"
+#include "lib/tiling.h"
+
+namespace twofour {
+namespace {
+
+/// Longest header that a file of ours gets; readers stop at 100 MB.
+constexpr uint64_t kMaxHeader = 64'000'000;
+
+/// The stored global scale of one expert of a module.
+float read_global_scale(const Checkpoint& c, const Nvfp4Module& m, int64_t expert) {
+  const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
+  uint8_t bytes[sizeof(float)];
+  c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
+  float value = 0;
+  std::memcpy(&value, bytes, sizeof(value));
+  return value;
+}
+
+TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& problems) {
+  TargetScales scales;
+  for (const SourceRows& s : target.sources) {
+    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    const float stored = read_global_scale(c, m, s.expert);
+    const float own = global_scale_multiplier(*m.dialect, stored);
+    if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
+      problems.add(fmt::format("{}: expected a positive finite global scale, found {}",
+                               c.where(m.global_scale), stored));
+    }
+    scales.stored_bits.push_back(std::bit_cast<uint32_t>(stored));
+    scales.own.push_back(own);
+  }
+  for (size_t i = 0; i < scales.own.size(); i += target.sources_per_expert) {
+    scales.folded.push_back(*std::max_element(&scales.own[i], &scales.own[i] + target.sources_per_expert));
+  }
+  return scales;
+}
+
+void check_fold(const Target& target, const TargetScales& scales, Fold fold, Problems& problems,
+                Findings& findings) {
+  if (target.sources_per_expert < 2) return;
+  size_t unequal = 0;
+  double largest = 1;
+  for (size_t e = 0; e < scales.folded.size(); ++e) {
+    const float gate = scales.own[2 * e], up = scales.own[2 * e + 1];
+    if (gate == up) continue;
+    ++unequal;
+    largest =
+        std::max(largest, static_cast<double>(std::max(gate, up)) / static_cast<double>(std::min(gate, up)));
+    if (fold == Fold::kStrict) {
+      problems.add(fmt::format(
+          "{}: expert {}: expected equal global scales of gate and up (--fold strict), found {} and {}",
+          target.name, e, gate, up));
+    }
+  }
+  if (unequal == 0) return;
+  findings.push_back(
+      {Severity::kWarning, "unequal-global-scales", target.name,
+       fmt::format(
+           "gate and up differ in {} of {} experts, by a factor of up to {:.6g}: folded to the larger",
+           unequal, scales.folded.size(), largest)});
+}
+
+TensorInfo tensor_of_part(const Target& target, const Part& part) {
+  std::vector<int64_t> shape{target.shape.e, part.rows, part.cols};
+  const auto bytes = static_cast<uint64_t>(target.shape.e * part.bytes());
+  return {target.tensor_name(part.suffix), part.dtype, std::move(shape), 0, bytes};
+}
+
+/// All tensors of the artifact in natural order, not yet in files.
+std::vector<OutputTensor> list_outputs(const Checkpoint& c, const Plan& plan) {
+  std::vector<bool> consumed(c.tensors().size());
+  std::vector<OutputTensor> outputs;
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    const Target& target = plan.targets[t];
+    for (const SourceRows& s : target.sources) {
+      const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+      for (const size_t i : {m.codes, m.block_scale, m.global_scale}) consumed[i] = true;
+    }
+    with_layout(plan.recipe.layout, [&]<class L>() {
+      for (int p = 0; p < L::part_count; ++p) {
+        outputs.push_back(
+            {tensor_of_part(target, L::part(p, target.shape)), OutputTensor::Kind::kPart, t, p, 0});
+      }
+    });
+    const auto scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
+    outputs.push_back({{target.tensor_name("global_scale"), DType::kF32, {target.shape.e}, 0, scale_bytes},
+                       OutputTensor::Kind::kGlobalScale,
+                       t,
+                       -1,
+                       0});
+  }
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    if (!consumed[i]) outputs.push_back({c.tensors()[i], OutputTensor::Kind::kCopy, i, -1, 0});
+  }
+  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
+    return natural_less(a.info.name, b.info.name);
+  });
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (outputs[i].info.name == outputs[i - 1].info.name) {
+      throw Error(
+          fmt::format("{}: expected the name free for the converted weights, found a tensor of that name",
+                      outputs[i].info.name));
+    }
+  }
+  return outputs;
+}
+
+/// Fills files in natural order, so that a layer stays together, and fixes each file's header.
+void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
+  uint64_t data = 0, header = 0;
+  uint32_t file = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const uint64_t bytes = outputs[i].info.bytes(), entry = outputs[i].info.name.size() + 160;
+    const bool full = data + bytes > plan.recipe.max_shard_size || header + entry > kMaxHeader;
+    if (i > 0 && full) {
+      ++file;
+      data = header = 0;
+    }
+    outputs[i].file = file;
+    data += bytes;
+    header += entry;
+  }
+  // Within a file the order is the format's: by type, then by name.
+  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
+    return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
+  });
+  plan.files.resize(outputs.empty() ? 0 : file + 1);
+  for (size_t i = 0; i < outputs.size();) {
+    OutputFile& f = plan.files[outputs[i].file];
+    f.name = fmt::format("model-{:05}-of-{:05}.safetensors", outputs[i].file + 1, file + 1);
+    f.first_tensor = i;
+    std::vector<TensorInfo> infos;
+    for (; i < outputs.size() && &plan.files[outputs[i].file] == &f; ++i)
+      infos.push_back(std::move(outputs[i].info));
+    f.tensor_count = infos.size();
+    f.data_bytes = assign_offsets(infos);
+    f.header = format_safetensors_header(infos, {{"format", "pt"}, {"twofour.layout", plan.recipe.layout}});
+    for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
+    plan.data_bytes += f.data_bytes;
+  }
+  plan.tensors = std::move(outputs);
+  plan.parts_.resize(plan.targets.size());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].kind == OutputTensor::Kind::kPart) plan.parts_[plan.tensors[i].source].push_back(i);
+  }
+}
+
+void note_passed_through(const Checkpoint& c, Plan& plan) {
+  std::set<size_t> converted;
+  for (const Target& t : plan.targets) {
+    for (const SourceRows& s : t.sources) converted.insert(s.module);
+  }
+  size_t passed = 0;
+  std::string example;
+  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
+    if (converted.count(i)) continue;
+    if (passed++ == 0) example = c.nvfp4_modules()[i].name;
+  }
+  if (passed > 0) {
+    plan.findings.push_back(
+        {Severity::kNote, "passed-through", c.path().string(),
+         fmt::format(
+             "{} NVFP4 modules are not among those to convert and pass through as they are, the first {}",
+             passed, example)});
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const Checkpoint& source, const Recipe& recipe) {
+  if (!with_layout(recipe.layout, []<class L>() {})) {
+    throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
+  }
+  Plan plan;
+  plan.recipe = recipe;
+  plan.findings = source.findings();
+  plan.targets = select_targets(source, recipe.selection);
+  Problems problems;
+  for (const Target& target : plan.targets) {
+    plan.scales.push_back(read_scales(source, target, problems));
+    check_fold(target, plan.scales.back(), recipe.fold, problems, plan.findings);
+    const bool k_outer = source.nvfp4_modules()[target.sources[0].module].k_outer;
+    plan.tilings.push_back(make_tiling(target, recipe.layout, k_outer));
+  }
+  problems.refuse();
+  note_passed_through(source, plan);
+  lay_out_files(plan, list_outputs(source, plan));
+  if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
+  for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();
+  return plan;
+}
+
+uint64_t parse_size(const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))
+    ++digits;
+  const std::string unit = text.substr(digits);
+  double factor = 0;
+  for (const auto& [name, value] :
+       {std::pair{"", 1.0}, {"B", 1.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
+    if (unit == name) factor = value;
+  }
+  const double number = digits > 0 && digits < 16 ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
+  if (factor == 0 || number * factor < 1 || number * factor > 1e18) {
+    throw Error(fmt::format("expected a size such as 5GB or 500MB, found '{}'", text));
+  }
+  return static_cast<uint64_t>(number * factor);
+}
+
+}  // namespace twofour

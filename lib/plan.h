@@ -1,0 +1,86 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "lib/checkpoint.h"
+#include "lib/finding.h"
+#include "lib/target.h"
+
+namespace twofour {
+
+/// What to do about unequal global scales of gate and up.
+enum class Fold { kLarger, kStrict };
+
+/// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it.
+struct Recipe {
+  std::string layout = "v7";
+  Selection selection;
+  Fold fold = Fold::kLarger;
+  uint64_t max_shard_size = 5'000'000'000;
+};
+
+/// Global scales of a target, as multipliers. All are [E][sources_per_expert] but `folded`, which is [E].
+struct TargetScales {
+  std::vector<uint32_t> stored_bits;  ///< float32 bits as the source has them
+  std::vector<float> own;
+  std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
+};
+
+/// One tensor of the artifact.
+struct OutputTensor {
+  enum class Kind { kCopy, kPart, kGlobalScale };
+  TensorInfo info;  ///< offsets within its file's data
+  Kind kind;
+  size_t source;  ///< kCopy: a tensor of the source; else a target
+  int part;       ///< kPart
+  uint32_t file;  ///< which output file
+};
+
+/// One weight file of the artifact.
+struct OutputFile {
+  std::string name;
+  std::string header;  ///< everything before the data
+  uint64_t data_bytes = 0;
+  size_t first_tensor = 0, tensor_count = 0;  ///< in Plan::tensors
+  uint64_t size() const { return header.size() + data_bytes; }
+};
+
+/// How a target's experts are cut into pieces that fit the memory promised.
+struct Tiling {
+  int64_t k_step;      ///< inputs a piece covers: all K, except of giants
+  int64_t strip_rows;  ///< rows of a module read at once
+  uint64_t bytes;      ///< a worker's buffers
+};
+
+/// Every file, tensor and offset of an artifact, fixed before a byte is written.
+struct Plan {
+  Recipe recipe;
+  std::vector<Target> targets;
+  std::vector<TargetScales> scales;  ///< one a target
+  std::vector<Tiling> tilings;       ///< one a target
+  std::vector<OutputFile> files;
+  std::vector<OutputTensor> tensors;         ///< in file and offset order
+  std::map<std::string, uint64_t> sidecars;  ///< other files that are copied, with their sizes
+  Findings findings;                         ///< folds, passed-through NVFP4, files left behind
+  uint64_t data_bytes = 0;                   ///< of all tensors written
+  uint64_t read_bytes = 0;                   ///< of all tensors read
+  /// Positions in `tensors` of the parts of a target.
+  const std::vector<size_t>& parts_of(size_t target) const { return parts_[target]; }
+  /// Upper bound of the run's memory for a number of jobs.
+  uint64_t peak_memory(int jobs) const;
+  /// Workers that the promised memory allows.
+  int workers(int jobs) const;
+
+  std::vector<std::vector<size_t>> parts_;  ///< what parts_of() gives
+};
+
+/// Plans an artifact. Reads headers and global scales only. Throws Error where product.md refuses the source.
+Plan make_plan(const Checkpoint& source, const Recipe& recipe);
+
+/// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
+uint64_t parse_size(const std::string& text);
+
+}  // namespace twofour

@@ -1,0 +1,32 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+/// Collects what is wrong before refusing it all at once, so that one run shows the whole list.
+class Problems {
+ public:
+  void add(std::string message) {
+    if (++count_ <= kShown) shown_.push_back(std::move(message));
+  }
+  bool empty() const { return count_ == 0; }
+  /// Throws an Error with the list if there is one.
+  void refuse() const {
+    if (count_ == 0) return;
+    std::string text = fmt::format("{}", fmt::join(shown_, "\n"));
+    if (count_ > kShown) text += fmt::format("\n... and {} more", count_ - kShown);
+    throw Error(text);
+  }
+
+ private:
+  static constexpr size_t kShown = 20;
+  size_t count_ = 0;
+  std::vector<std::string> shown_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,14 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace twofour {
+
+/// How far a run is. The library counts, whoever runs it shows.
+struct Progress {
+  std::atomic<const char*> phase{"starting"};
+  std::atomic<uint64_t> done{0};   ///< bytes read so far, of `total`
+  std::atomic<uint64_t> total{0};  ///< bytes that will be read
+};
+
+}  // namespace twofour

@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "formats/layout_ops.h"
+#include "formats/layouts.h"
+#include "lib/tiling.h"
+
+namespace twofour {
+namespace {
+
+/// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
+constexpr uint64_t kBufferBudget = 320u << 20;
+constexpr uint64_t kBaseMemory = 32u << 20;
+constexpr uint64_t kMemoryPerTensor = 1024;
+/// Largest piece of an expert that a worker packs at once, source and result together.
+constexpr uint64_t kMaxPiece = 64u << 20;
+/// Codes of one strip: they should still be in the L2 cache when they are packed.
+constexpr int64_t kStripBytes = 512 << 10;
+/// Fewest rows of a strip: the packer writes runs as long as a strip has rows.
+constexpr int64_t kMinStripRows = 256;
+/// Steps along K fall on whole 64-group tiles of the packer.
+constexpr int64_t kStepGrain = 1024;
+
+uint64_t piece_bytes(const Target& target, const std::string& layout, int64_t k_step, bool k_outer) {
+  int64_t bytes = 0;
+  with_layout(layout, [&]<class L>() {
+    bytes = layout_bytes<L>({1, target.shape.n, k_step, target.shape.gated});
+  });
+  // Codes and scales of all rows, as stored and turned.
+  if (k_outer) bytes += 2 * target.shape.n * (k_step / 2 + k_step / 16);
+  return static_cast<uint64_t>(bytes);
+}
+
+}  // namespace
+
+Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer) {
+  const Shape s = target.shape;
+  Tiling t{s.k, s.n, 0};
+  while (t.k_step > kStepGrain && piece_bytes(target, layout, t.k_step, k_outer) > kMaxPiece) {
+    t.k_step = (t.k_step / 2 + kStepGrain - 1) / kStepGrain * kStepGrain;
+  }
+  t.bytes = piece_bytes(target, layout, t.k_step, k_outer);
+  if (!k_outer) {
+    const int64_t row_bytes = t.k_step / 2;
+    t.strip_rows = std::max(kMinStripRows, kStripBytes / row_bytes / 64 * 64);
+    t.strip_rows = std::min(t.strip_rows, s.n);
+    t.bytes += static_cast<uint64_t>(t.strip_rows * (t.k_step / 2 + t.k_step / 16));
+  }
+  return t;
+}
+
+int Plan::workers(int jobs) const {
+  uint64_t largest = 1u << 20;
+  for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
+  const uint64_t fit = std::max<uint64_t>(1, kBufferBudget / largest);
+  return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
+}
+
+uint64_t Plan::peak_memory(int jobs) const {
+  uint64_t largest = 1u << 20;
+  for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
+  size_t names = tensors.size();
+  for (const Target& t : targets) names += 3 * t.sources.size();
+  return kBaseMemory + kMemoryPerTensor * names +
+         static_cast<uint64_t>(workers(jobs)) * (largest + (2u << 20));
+}
+
+}  // namespace twofour

@@ -1,0 +1,358 @@
+#include "lib/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/error.h"
+#include "formats/layouts.h"
+#include "lib/artifact_config.h"
+#include "lib/artifact_reader.h"
+#include "lib/interrupt.h"
+#include "lib/layer_check.h"
+#include "lib/manifest.h"
+#include "lib/rederive.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+void differ(ValidateReport& report, const char* id, std::string where, std::string message) {
+  report.differences.push_back({Severity::kError, id, std::move(where), std::move(message)});
+}
+
+/// Feeds all bytes of a tensor to `f`, piece by piece.
+template <class F>
+void for_each_piece(const Checkpoint& c, size_t tensor, Progress& progress, F&& f) {
+  constexpr uint64_t kPiece = 1 << 20;
+  std::vector<uint8_t> buffer(std::min(kPiece, c.tensors()[tensor].bytes()));
+  for (uint64_t at = 0; at < c.tensors()[tensor].bytes(); at += kPiece) {
+    check_interrupt();
+    const std::span<uint8_t> piece(buffer.data(), std::min(kPiece, c.tensors()[tensor].bytes() - at));
+    c.read(tensor, at, piece);
+    progress.done += piece.size();
+    f(at, piece);
+  }
+}
+
+void check_hash(const Manifest& manifest, const std::string& name, const Hash128& found,
+                ValidateReport& report) {
+  const auto it = manifest.outputs.find(name);
+  if (it == manifest.outputs.end()) {
+    differ(report, "not-in-manifest", name, "expected in twofour.json, found it only in the files");
+  } else if (it->second != found) {
+    differ(report, "hash", name,
+           fmt::format("expected {} as twofour.json says, found {}", it->second.hex(), found.hex()));
+  }
+}
+
+void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
+  for (const auto& [name, hash] : manifest.outputs) {
+    if (!artifact.find(name))
+      differ(report, "missing-tensor", name, "expected as twofour.json says, found in no file");
+  }
+  for (const Finding& f : artifact.findings()) differ(report, f.id.c_str(), f.where, f.message);
+}
+
+/// Files, headers, index and config must be what the plan says, byte for byte.
+void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                 ValidateReport& report) {
+  std::set<std::string> expected;
+  for (const OutputFile& file : plan.files) {
+    expected.insert(file.name);
+    const auto it = std::find_if(artifact.shards().begin(), artifact.shards().end(),
+                                 [&](auto& s) { return s.name == file.name; });
+    if (it == artifact.shards().end()) {
+      differ(report, "missing-file", file.name, "expected as the plan says, found none");
+    } else if (it->header_hash != hash_text(file.header)) {
+      differ(report, "header", file.name,
+             "expected the header that the source and recipe give, found another");
+    }
+  }
+  for (const Shard& s : artifact.shards()) {
+    if (!expected.count(s.name)) differ(report, "extra-file", s.name, "expected no such file, found one");
+  }
+  const auto check_text = [&](const char* name, const std::string& text) {
+    std::error_code error;
+    if (!fs::exists(artifact.path() / name, error)) {
+      differ(report, "missing-file", name, "expected in the artifact, found none");
+    } else if (read_text(artifact.path() / name, 1u << 30) != text) {
+      differ(report, "file", name, "expected the text that source and recipe give, found another");
+    }
+  };
+  check_text(kIndexName, artifact_index(plan));
+  check_text("config.json", artifact_config(source, plan).dump(2) + "\n");
+  for (const auto& [name, bytes] : plan.sidecars) {
+    std::error_code error;
+    if (name == "config.json" || name == "hf_quant_config.json") continue;
+    if (!fs::exists(artifact.path() / name, error)) {
+      differ(report, "missing-file", name, "expected a copy of the source's, found none");
+    } else if (!same_contents(source.path() / name, artifact.path() / name)) {
+      differ(report, "file", name, "expected a copy of the source's, found other contents");
+    }
+  }
+}
+
+/// Share of codes of magnitude 0 among all of a target's, counted while it is derived again.
+struct CodeCount {
+  uint64_t zero = 0, all = 0;
+  void add(std::span<const DenseGroup> groups) {
+    const auto count = static_cast<int64_t>(groups.size());
+    uint64_t zeros = 0;
+#pragma omp parallel for schedule(static) reduction(+ : zeros)
+    for (int64_t i = 0; i < count; ++i) {
+      for (const uint8_t byte : groups[static_cast<size_t>(i)].codes)
+        zeros += ((byte & 0x07) == 0) + ((byte & 0x70) == 0);
+    }
+    zero += zeros;
+    all += groups.size() * kGroup;
+  }
+};
+
+/// What pruning does to one group, by plain sums over its weights.
+PruneStats group_stats(const DenseGroup& group, const DenseGroup& kept) {
+  PruneStats stats;
+  const uint64_t units = e4m3_units(group.scale);
+  uint64_t all = 0, left = 0;
+  for (int j = 0; j < 8; ++j) {
+    for (const int shift : {0, 4}) {
+      const auto a = static_cast<uint64_t>(e2m1_halves((group.codes[j] >> shift) & 15u));
+      const auto b = static_cast<uint64_t>(e2m1_halves((kept.codes[j] >> shift) & 15u));
+      all += a * a;
+      left += b * b;
+    }
+  }
+  for (int q = 0; q < 4; ++q) {
+    stats.tied += is_tied_2_4(group.codes[2 * q] | (unsigned{group.codes[2 * q + 1]} << 8));
+  }
+  stats.quads = 4;
+  stats.energy = static_cast<unsigned __int128>(units * units) * all;
+  stats.kept_energy = static_cast<unsigned __int128>(units * units) * left;
+  return stats;
+}
+
+/// Figures of what pruning cost. The packers' sums are made another way and must come to the same.
+void add_quality(std::span<const DenseGroup> groups, const std::string& layout, double global_scale,
+                 Quality& quality) {
+  PruneStats total;
+  const auto count = static_cast<int64_t>(groups.size());
+#pragma omp parallel
+  {
+    PruneStats mine;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; ++i) {
+      DenseGroup kept = groups[static_cast<size_t>(i)];
+      apply_pattern(layout, {&kept, 1});
+      mine += group_stats(groups[static_cast<size_t>(i)], kept);
+    }
+#pragma omp critical
+    total += mine;
+  }
+  quality.add(total, global_scale);
+}
+
+void derive_target(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, size_t t,
+                   Progress& progress, ValidateReport& report) {
+  const Target& target = plan.targets[t];
+  PieceReader reader(artifact, plan, t);
+  WeightReport weights{target.name, target.shape, {}, 0};
+  CodeCount codes;
+  Mismatch first;
+  int64_t first_expert = 0;
+  uint64_t wrong = 0;
+  for (int64_t e = 0; e < target.shape.e; ++e) {
+    for (int64_t k0 = 0; k0 < target.shape.k; k0 += plan.tilings[t].k_step) {
+      check_interrupt();
+      const int64_t k = std::min(plan.tilings[t].k_step, target.shape.k - k0);
+      const Shape shape{1, target.shape.n, k, target.shape.gated};
+      const auto groups = read_dense_groups(source, target, plan.scales[t], e, k0, k, true);
+      const auto parts = reader.read(e, k0, k);
+      Mismatch m = compare_piece(plan.recipe.layout, shape, groups, parts);
+      if (m.count > 0 && wrong == 0) {
+        m.k += m.k < 0 ? 0 : k0;
+        first = m;
+        first_expert = e;
+      }
+      wrong += m.count;
+      codes.add(groups);
+      add_quality(groups, plan.recipe.layout, plan.scales[t].folded[static_cast<size_t>(e)], weights.quality);
+      progress.done += groups.size() * sizeof(DenseGroup);
+    }
+  }
+  if (wrong > 0) {
+    const Mismatch& m = first;
+    std::string part;
+    for (const size_t i : plan.parts_of(t)) {
+      if (plan.tensors[i].part == m.part) part = plan.tensors[i].info.name;
+    }
+    differ(report, "bytes", part,
+           fmt::format("{} bytes differ from what the source derives to, the first at expert {}, row {}, "
+                       "column {} (n {}, k {}): expected 0x{:02X}, found 0x{:02X}",
+                       wrong, first_expert, m.row, m.col, m.n, m.k, m.expected, m.found));
+  }
+  weights.zero_share = codes.all > 0 ? static_cast<double>(codes.zero) / static_cast<double>(codes.all) : 0;
+  report.weights.push_back(std::move(weights));
+}
+
+void check_copy(const Checkpoint& artifact, const Checkpoint& source, const OutputTensor& t,
+                Progress& progress, ValidateReport& report) {
+  const size_t ours = *artifact.find(t.info.name);
+  std::vector<uint8_t> expected;
+  uint64_t wrong = 0, first = 0;
+  for_each_piece(artifact, ours, progress, [&](uint64_t at, std::span<const uint8_t> piece) {
+    expected.resize(piece.size());
+    source.read(t.source, at, expected);
+    if (std::memcmp(expected.data(), piece.data(), piece.size()) == 0) return;
+    for (size_t i = 0; i < piece.size(); ++i) {
+      if (expected[i] == piece[i]) continue;
+      if (wrong++ == 0) first = at + i;
+    }
+  });
+  if (wrong > 0) {
+    differ(report, "bytes", t.info.name,
+           fmt::format("{} bytes differ from the source's, the first at {}", wrong, first));
+  }
+}
+
+void check_global_scale(const Checkpoint& artifact, const Plan& plan, const OutputTensor& t,
+                        ValidateReport& report) {
+  const auto& expected = plan.scales[t.source].folded;
+  std::vector<float> found(expected.size());
+  artifact.read(*artifact.find(t.info.name), 0,
+                {reinterpret_cast<uint8_t*>(found.data()), found.size() * sizeof(float)});
+  for (size_t e = 0; e < found.size(); ++e) {
+    if (std::bit_cast<uint32_t>(expected[e]) == std::bit_cast<uint32_t>(found[e])) continue;
+    differ(report, "bytes", t.info.name,
+           fmt::format("expert {}: expected {}, found {}", e, expected[e], found[e]));
+    return;
+  }
+}
+
+/// Whether the artifact has every tensor that the plan names, as it says; without that nothing else can be
+/// compared.
+bool check_tensors(const Checkpoint& artifact, const Plan& plan, ValidateReport& report) {
+  bool sound = true;
+  for (const OutputTensor& t : plan.tensors) {
+    const auto at = artifact.find(t.info.name);
+    const bool same =
+        at && artifact.tensors()[*at].dtype == t.info.dtype && artifact.tensors()[*at].shape == t.info.shape;
+    if (same) continue;
+    sound = false;
+    differ(report, "tensor", t.info.name,
+           fmt::format("expected {}, found {}", describe(t.info.dtype, t.info.shape),
+                       at ? describe(artifact.tensors()[*at].dtype, artifact.tensors()[*at].shape) : "none"));
+  }
+  return sound;
+}
+
+void account_for_source(const Checkpoint& source, const Plan& plan, ValidateReport& report) {
+  std::vector<int> used(source.tensors().size());
+  for (const OutputTensor& t : plan.tensors) {
+    if (t.kind == OutputTensor::Kind::kCopy) ++used[t.source];
+  }
+  for (const Target& target : plan.targets) {
+    std::set<size_t> modules;
+    for (const SourceRows& s : target.sources) modules.insert(s.module);
+    for (const size_t m : modules) {
+      const Nvfp4Module& module = source.nvfp4_modules()[m];
+      for (const size_t i : {module.codes, module.block_scale, module.global_scale}) ++used[i];
+    }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i] == 1) {
+      ++report.source_tensors;
+      report.source_bytes += source.tensors()[i].bytes();
+    } else {
+      differ(report, "source-tensor", source.tensors()[i].name,
+             fmt::format("expected to go into the artifact once, found {} times", used[i]));
+    }
+  }
+}
+
+void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
+                  ValidateReport& report) {
+  const auto count = static_cast<int64_t>(artifact.tensors().size());
+  std::vector<Hash128> found(artifact.tensors().size());
+  std::exception_ptr error;
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t i = 0; i < count; ++i) {
+    try {
+      Hasher hasher;
+      for_each_piece(artifact, static_cast<size_t>(i), progress,
+                     [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
+      found[static_cast<size_t>(i)] = hasher.digest();
+    } catch (...) {
+#pragma omp critical
+      error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  for (size_t i = 0; i < found.size(); ++i) {
+    check_hash(manifest, artifact.tensors()[i].name, found[i], report);
+    report.bytes += artifact.tensors()[i].bytes();
+  }
+  report.tensors = found.size();
+}
+
+Checkpoint open_artifact(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error)) {
+    throw Error(
+        fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
+  }
+  return Checkpoint::open(path);
+}
+
+}  // namespace
+
+ValidateReport validate(const fs::path& path, const ValidateOptions&, Progress& progress) {
+  const auto start = Clock::now();
+  const Checkpoint artifact = open_artifact(path);
+  const Manifest manifest = read_manifest(path / kManifestName);
+  ValidateReport report;
+  for (const TensorInfo& t : artifact.tensors()) progress.total += t.bytes();
+  progress.phase = "hashing";
+  check_names(artifact, manifest, report);
+  check_hashes(artifact, manifest, progress, report);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return report;
+}
+
+ValidateReport validate(const fs::path& path, const fs::path& source_path, const ValidateOptions& options,
+                        Progress& progress) {
+  const auto start = Clock::now();
+  const Checkpoint artifact = open_artifact(path);
+  const Manifest manifest = read_manifest(path / kManifestName);
+  const Checkpoint source = Checkpoint::open(source_path);
+  const Plan plan = make_plan(source, manifest.recipe);
+  ValidateReport report;
+  progress.total = 2 * plan.data_bytes + plan.read_bytes;
+  progress.phase = "hashing";
+  check_names(artifact, manifest, report);
+  check_files(artifact, source, plan, report);
+  check_hashes(artifact, manifest, progress, report);
+  if (!check_tensors(artifact, plan, report)) return report;
+  account_for_source(source, plan, report);
+
+  progress.phase = "deriving";
+  for (size_t t = 0; t < plan.targets.size(); ++t) derive_target(artifact, source, plan, t, progress, report);
+  for (const OutputTensor& t : plan.tensors) {
+    if (t.kind == OutputTensor::Kind::kCopy) check_copy(artifact, source, t, progress, report);
+    if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
+  }
+  progress.phase = "running layers";
+  if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return report;
+}
+
+}  // namespace twofour
