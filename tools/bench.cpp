@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "formats/layouts.h"
+#include "lib/bench_convert.h"
+#include "lib/synth.h"
+#include "tools/command.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string source, work = "/dev/shm", shape = "qwen3-next", layout = "v7";
+  int64_t layers = 1, experts = 0;
+  int rounds = 10;
+  bool sync = false, skip_pack = false;
+};
+
+Json spread_to_json(const Spread& s) { return {{"min", s.min}, {"median", s.median}, {"max", s.max}}; }
+
+std::string spread_text(const Spread& s) {
+  return fmt::format("{:.2f} ({:.2f} to {:.2f})", s.median, s.min, s.max);
+}
+
+/// A directory of ours below `work`, taken away at the end.
+class WorkDirectory {
+ public:
+  explicit WorkDirectory(const fs::path& work) {
+    std::string name = (work / "twofour-bench-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr)
+      throw Error(fmt::format("{}: cannot make a directory in it", work.string()));
+    path_ = name;
+  }
+  WorkDirectory(const WorkDirectory&) = delete;
+  WorkDirectory& operator=(const WorkDirectory&) = delete;
+  ~WorkDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+Json bench_packing(const Options& o, const Common& common) {
+  constexpr uint64_t kBytes = 288u << 20;  // 256 MiB of codes: beyond any cache
+  constexpr int64_t kN = 1024, kK = 2048;  // gate and up of a Qwen3-Next expert
+  Json list = Json::array();
+  for (const PackBench& b : bench_pack(kBytes, kN, kK, o.rounds)) {
+    list.push_back({{"isa", isa_name(b.isa)},
+                    {"input_gb_s", b.input_gb_s},
+                    {"memcpy_gb_s", b.memcpy_gb_s},
+                    {"ratio", spread_to_json(b.ratio)}});
+    if (common.json) continue;
+    fmt::print("prune and pack [{}, {}], {}, 1 core: {:.1f} GB/s in, memcpy {:.1f}: {} of memcpy\n", kN, kK,
+               isa_name(b.isa), b.input_gb_s, b.memcpy_gb_s, spread_text(b.ratio));
+  }
+  return list;
+}
+
+Json bench_converting(const Options& o, const Common& common, const fs::path& source, const fs::path& work) {
+  Json list = Json::array();
+  for (const bool verify : {false, true}) {
+    const ConvertBench b = bench_convert(
+        {fs::read_symlink("/proc/self/exe"), source, work, o.layout, verify, o.sync, common.jobs, o.rounds});
+    const double gb = static_cast<double>(b.input_bytes) / 1e9;
+    list.push_back({{"verify", verify},
+                    {"input_bytes", b.input_bytes},
+                    {"convert_seconds", spread_to_json(b.convert_seconds)},
+                    {"cp_seconds", spread_to_json(b.cp_seconds)},
+                    {"ratio", spread_to_json(b.ratio)},
+                    {"max_rss", b.max_rss}});
+    if (common.json) continue;
+    fmt::print(
+        "convert --to {}{}{}, {} jobs, {:.2f} GB: {:.2f} GB/s in, cp {:.2f}: {} of cp, peak memory {}\n",
+        o.layout, verify ? "" : " --no-verify", o.sync ? ", then sync -f" : "", common.jobs, gb,
+        gb / b.convert_seconds.median, gb / b.cp_seconds.median, spread_text(b.ratio),
+        format_bytes(b.max_rss));
+  }
+  return list;
+}
+
+int run(const Options& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  Json json;
+  if (!o.skip_pack) json["pack"] = bench_packing(o, common);
+  fs::path source = o.source;
+  if (o.source.empty()) {
+    source = work.path() / "source";
+    SynthOptions synth_options;
+    synth_options.shape = o.shape;
+    synth_options.layers = o.layers;
+    synth_options.jobs = common.jobs;
+    if (o.experts > 0) synth_options.experts = o.experts;
+    with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
+  }
+  json["convert"] = bench_converting(o, common, source, work.path());
+  if (common.json) print_json(json);
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_bench(CLI::App& app, const Common& common) {
+  app.require_subcommand(1);
+  CLI::App* convert = app.add_subcommand(
+      "convert", "Prune and pack against memcpy, convert against cp, in alternating rounds");
+  auto o = std::make_shared<Options>();
+  std::vector<std::string> layouts;
+  for_each_layout([&]<class L>() { layouts.push_back(L::name); });
+  convert->add_option("--source", o->source, "Checkpoint to convert (default: one made by synth)");
+  convert->add_option("--shape", o->shape, "Shape of the one made")->check(CLI::IsMember(synth_shapes()));
+  convert->add_option("--layers", o->layers, "Its layers")->check(CLI::Range(1, 1000));
+  convert->add_option("--experts", o->experts, "Experts of its layers (default: the model's)")
+      ->check(CLI::Range(1, 100000));
+  convert->add_option("--to", o->layout, "Layout to write")->check(CLI::IsMember(layouts));
+  convert->add_option("--work", o->work,
+                      "Directory to work in; a memory-backed one keeps the disk's noise out");
+  convert->add_option("--rounds", o->rounds, "Rounds that count, after one that does not")
+      ->check(CLI::Range(1, 1000));
+  convert->add_flag("--sync", o->sync, "End each run with sync -f, within its time");
+  convert->add_flag("--no-pack", o->skip_pack, "Only whole commands");
+  convert->fallthrough();
+  return [o, &common] { return run(*o, common); };
+}
+
+}  // namespace twofour

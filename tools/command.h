@@ -1,0 +1,55 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/finding.h"
+#include "lib/progress.h"
+
+namespace twofour {
+
+/// Exit codes of the program; findings count only for commands that look for them.
+enum ExitCode { kDone = 0, kFound = 1, kTrouble = 2, kInterrupted = 130 };
+
+/// Options that every command has.
+struct Common {
+  bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  int jobs = 0;
+  std::string device = "auto";
+};
+
+/// One command of the program. `setup` adds its options and gives what runs it.
+struct Command {
+  const char* name;
+  const char* summary;
+  std::function<int()> (*setup)(CLI::App& app, const Common& common);
+};
+
+std::function<int()> setup_bench(CLI::App& app, const Common& common);
+std::function<int()> setup_convert(CLI::App& app, const Common& common);
+std::function<int()> setup_inspect(CLI::App& app, const Common& common);
+std::function<int()> setup_synth(CLI::App& app, const Common& common);
+std::function<int()> setup_validate(CLI::App& app, const Common& common);
+
+/// Throws Error where a device is demanded that `command` cannot use.
+void check_device(const Common& common, const char* command);
+
+/// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
+/// now and then elsewhere, nothing with --quiet.
+void with_progress(const Common& common, const std::function<void(Progress&)>& work);
+
+/// Findings on stderr, a line each; notes only with --verbose.
+void print_findings(const Common& common, const Findings& findings);
+Json findings_to_json(const Findings& findings);
+
+/// One document on stdout.
+void print_json(const Json& json);
+
+/// "12.9 GB", decimal.
+std::string format_bytes(uint64_t bytes);
+
+}  // namespace twofour

@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <csignal>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "kernels/isa.h"
+#include "lib/interrupt.h"
+#include "lib/version.h"
+#include "tools/command.h"
+#include "tools/suggest.h"
+
+namespace twofour {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"inspect", "Show what a checkpoint or artifact holds", setup_inspect},
+    {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
+    {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate},
+    {"synth", "Make a checkpoint with the shapes of a known model", setup_synth},
+    {"bench", "Measure conversion against cp and memcpy", setup_bench},
+};
+
+void add_common(CLI::App& app, Common& common) {
+  const char* group = "Common";
+  app.add_flag("--json", common.json, "One JSON document on stdout, nothing else there")->group(group);
+  app.add_flag("-q,--quiet", common.quiet, "No progress, no findings")->group(group);
+  app.add_flag("-v,--verbose", common.verbose, "Notes too, not only warnings")->group(group);
+  app.add_option("-j,--jobs", common.jobs, "Threads (default: one a processor)")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app.add_option("--device", common.device, "cpu, cuda or auto")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->group(group);
+}
+
+std::string version_text() {
+  std::string isas;
+  for (const Isa isa : available_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
+  return fmt::format("twofour {} ({})\nkernels: {}", version(), version_commit(), isas);
+}
+
+/// What a mistyped word could have meant, as a sentence; empty where nothing comes close.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& candidates) {
+  const auto guess = suggest(typed, candidates);
+  return guess ? fmt::format("; did you mean {}?", *guess) : "";
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+/// Message for what CLI11 could not parse.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const CLI::App& at = chosen.empty() ? app : *chosen[0];
+  const std::string help = fmt::format("\nSee twofour {}--help.", chosen.empty() ? "" : at.get_name() + " ");
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return error.what() + help;
+  for (const std::string& word : at.remaining(true)) {
+    if (word.starts_with("-")) {
+      const std::string typed = word.substr(0, word.find('='));
+      return fmt::format("unknown option {}{}{}", typed, did_you_mean(typed, option_names(at)), help);
+    }
+  }
+  return error.what() + help;
+}
+
+/// The first word that is neither an option nor a command, if it stands where a command should.
+std::string unknown_command(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const Command& c : kCommands) names.push_back(c.name);
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return "";
+  return fmt::format("unknown command '{}'{}\nSee twofour --help.", argv[1], did_you_mean(argv[1], names));
+}
+
+int report_error(const Common& common, const std::string& message, int code) {
+  if (common.json) print_json({{"error", message}});
+  fmt::print(stderr, "twofour: {}\n", message);
+  return code;
+}
+
+int run(int argc, char** argv) {
+  Common common;
+  const std::string unknown = unknown_command(argc, argv);
+  if (!unknown.empty()) return report_error(common, unknown, kTrouble);
+
+  CLI::App app{"Turns NVFP4 checkpoints into what kernels want to read, and proves that it did", "twofour"};
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done, 1 differences found (validate), 2 trouble, 130 interrupted.\n"
+      "TWOFOUR_ISA=portable|avx2|avx512 forces the kernels of an instruction set.");
+  std::map<const CLI::App*, std::function<int()>> commands;
+  for (const Command& c : kCommands) {
+    CLI::App* sub = app.add_subcommand(c.name, c.summary);
+    commands[sub] = c.setup(*sub, common);
+    add_common(*sub, common);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    app.exit(e);  // --help and --version
+    return kDone;
+  } catch (const CLI::ParseError& e) {
+    return report_error(common, usage_message(app, e), kTrouble);
+  }
+  if (common.jobs == 0) common.jobs = omp_get_num_procs();
+  omp_set_num_threads(common.jobs);
+  try {
+    return commands.at(app.get_subcommands()[0])();
+  } catch (const Interrupted&) {
+    return report_error(common, "interrupted", kInterrupted);
+  } catch (const Error& e) {
+    return report_error(common, e.what(), kTrouble);
+  } catch (const std::bad_alloc&) {
+    return report_error(common, "out of memory", kTrouble);
+  } catch (const std::exception& e) {
+    return report_error(common, fmt::format("unexpected: {}", e.what()), kTrouble);
+  }
+}
+
+}  // namespace
+}  // namespace twofour
+
+int main(int argc, char** argv) {
+  // A first Ctrl-C asks the run to tidy up; a second one ends the program at once.
+  struct sigaction action {};
+  action.sa_handler = [](int) { twofour::request_interrupt(); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return twofour::run(argc, argv);
+}

@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "formats/error.h"
+#include "tools/command.h"
+
+namespace twofour {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string progress_line(const Progress& progress, double seconds) {
+  const uint64_t done = progress.done, total = progress.total;
+  const double share = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
+  std::string line =
+      fmt::format("{} {:3.0f} %  {} of {}  {:.2f} GB/s", progress.phase.load(), 100 * share,
+                  format_bytes(done), format_bytes(total), static_cast<double>(done) / 1e9 / seconds);
+  if (share > 0.02 && share < 1) line += fmt::format("  {:.0f} s left", seconds / share * (1 - share));
+  return line;
+}
+
+/// Shows progress from a thread of its own until destroyed.
+class ProgressPrinter {
+ public:
+  explicit ProgressPrinter(const Progress& progress) : progress_(progress), thread_([this] { run(); }) {}
+  ~ProgressPrinter() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  void run() {
+    const auto period = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
+      const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+      const std::string line = progress_line(progress_, seconds);
+      fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
+      std::fflush(stderr);
+      shown_ = true;
+    }
+  }
+
+  const Progress& progress_;
+  const Clock::time_point start_ = Clock::now();
+  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false, shown_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void check_device(const Common& common, const char* command) {
+  if (common.device != "cuda") return;
+  throw Error(
+      fmt::format("--device cuda: expected cpu or auto, {} has no CUDA kernels in this version", command));
+}
+
+void with_progress(const Common& common, const std::function<void(Progress&)>& work) {
+  Progress progress;
+  if (common.quiet) {
+    work(progress);
+    return;
+  }
+  const ProgressPrinter printer(progress);
+  work(progress);
+}
+
+void print_findings(const Common& common, const Findings& findings) {
+  if (common.json || common.quiet) return;
+  for (const Finding& f : findings) {
+    if (f.severity == Severity::kNote && !common.verbose) continue;
+    fmt::print(stderr, "{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+  }
+}
+
+Json findings_to_json(const Findings& findings) {
+  Json list = Json::array();
+  for (const Finding& f : findings) {
+    list.push_back(
+        {{"severity", severity_name(f.severity)}, {"id", f.id}, {"where", f.where}, {"message", f.message}});
+  }
+  return list;
+}
+
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string format_bytes(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  if (value < 999.5e3) return fmt::format("{:.3g} kB", value / 1e3);
+  if (value < 999.5e6) return fmt::format("{:.3g} MB", value / 1e6);
+  if (value < 999.5e9) return fmt::format("{:.3g} GB", value / 1e9);
+  return fmt::format("{:.4g} TB", value / 1e12);
+}
+
+}  // namespace twofour

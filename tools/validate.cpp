@@ -1,0 +1,107 @@
+#include "lib/validate.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.h"
+#include "tools/quality_text.h"
+
+namespace twofour {
+namespace {
+
+struct Options {
+  std::string artifact, source;
+  int64_t tokens = 4;
+  uint64_t seed = 0;
+};
+
+Json report_to_json(const ValidateReport& r, bool with_source) {
+  Json weights = Json::array(), layers = Json::array();
+  for (const WeightReport& w : r.weights) {
+    weights.push_back({{"name", w.target},
+                       {"shape", {w.shape.e, w.shape.n, w.shape.k}},
+                       {"zero_share", w.zero_share},
+                       {"quality", quality_to_json(w.quality)}});
+  }
+  for (const LayerReport& l : r.layers) {
+    layers.push_back({{"name", l.block},
+                      {"tokens", l.tokens},
+                      {"experts_used", l.experts_used},
+                      {"exact", l.exact},
+                      {"cosine", l.cosine},
+                      {"relative_error", l.relative_error}});
+  }
+  Json json = {{"valid", r.differences.empty()},
+               {"device", "cpu"},
+               {"tensors", r.tensors},
+               {"bytes", r.bytes},
+               {"seconds", r.seconds}};
+  if (with_source) {
+    json["source_tensors"] = r.source_tensors;
+    json["source_bytes"] = r.source_bytes;
+    json["weights"] = weights;
+    json["layers"] = layers;
+  }
+  json["differences"] = findings_to_json(r.differences);
+  json["notes"] = findings_to_json(r.notes);
+  return json;
+}
+
+void print_report(const Options& o, const ValidateReport& r) {
+  for (const Finding& f : r.differences)
+    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+  for (const WeightReport& w : r.weights) {
+    fmt::print("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
+               100 * w.zero_share, quality_text(w.quality));
+  }
+  for (const LayerReport& l : r.layers) {
+    fmt::print(
+        "{}: {} tokens through {} experts: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n",
+        l.block, l.tokens, l.experts_used, l.exact ? "equal to the reference" : "NOT equal to the reference",
+        l.cosine, 100 * l.relative_error);
+  }
+  if (!r.differences.empty()) {
+    fmt::print("{}: {} differences\n", o.artifact, r.differences.size());
+    return;
+  }
+  fmt::print("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
+             o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
+  if (!o.source.empty()) {
+    fmt::print("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors,
+               format_bytes(r.source_bytes));
+  }
+}
+
+int run(const Options& o, const Common& common) {
+  check_device(common, "validate");
+  ValidateReport report;
+  with_progress(common, [&](Progress& progress) {
+    const ValidateOptions options{common.jobs, o.tokens, o.seed};
+    report = o.source.empty() ? validate(o.artifact, options, progress)
+                              : validate(o.artifact, o.source, options, progress);
+  });
+  if (common.json) {
+    print_json(report_to_json(report, !o.source.empty()));
+  } else if (!common.quiet) {
+    print_findings(common, report.notes);
+    print_report(o, report);
+  }
+  return report.differences.empty() ? kDone : kFound;
+}
+
+}  // namespace
+
+std::function<int()> setup_validate(CLI::App& app, const Common& common) {
+  auto o = std::make_shared<Options>();
+  app.add_option("DST", o->artifact, "Artifact to prove")->required();
+  app.add_option("--source", o->source,
+                 "The checkpoint it was made from; without it the manifest's hashes are checked");
+  app.add_option("--tokens", o->tokens, "Tokens to run through each layer; 0: none")
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--seed", o->seed, "Of the activations and the routing");
+  return [o, &common] { return run(*o, common); };
+}
+
+}  // namespace twofour
