@@ -36,8 +36,9 @@ void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t
     const uint8_t scale = block_scale(largest_magnitude(x), global_scale);
     const float divisor = e4m3_to_float(scale) * global_scale;
     unsigned code[kGroup];
+    // + 0 takes the sign from -0 alone: ModelOpt's sign is that of x < 0, so a tiny negative keeps it.
 #pragma omp simd
-    for (int i = 0; i < kGroup; ++i) code[i] = e2m1_from_float(x[i] / divisor);
+    for (int i = 0; i < kGroup; ++i) code[i] = e2m1_from_float((x[i] + 0.0f) / divisor);
     for (int j = 0; j < kGroup / 2; ++j) {
       codes[group * 8 + j] = static_cast<uint8_t>(code[2 * j] | code[2 * j + 1] << 4);
     }

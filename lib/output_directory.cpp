@@ -19,8 +19,16 @@ bool is_ours(const fs::path& directory) {
   return fs::exists(directory / kManifestName, error) || fs::exists(directory / kUnfinishedMarker, error);
 }
 
-/// Whether `inner` is `outer` or lies below it; both must be canonical.
+fs::path resolved(const fs::path& path) {
+  std::error_code error;
+  // "dir/" and "dir" are the same place.
+  const fs::path whole = fs::weakly_canonical(path, error);
+  return whole.has_filename() || path.empty() ? whole : whole.parent_path();
+}
+
+/// Whether `inner` is `outer` or lies below it; both must be canonical. Nothing lies in an empty path.
 bool is_within(const fs::path& inner, const fs::path& outer) {
+  if (outer.empty()) return false;
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
@@ -33,8 +41,7 @@ void OutputDirectory::check(const fs::path& path, const fs::path& source, bool f
         "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
   }
   if (!fs::exists(path, error)) {
-    const fs::path target = fs::weakly_canonical(path, error), from = fs::weakly_canonical(source, error);
-    if (is_within(target, from)) {
+    if (is_within(resolved(path), resolved(source))) {
       throw Error(fmt::format("{}: expected a place outside the source {}", path.string(), source.string()));
     }
     return;
@@ -42,7 +49,7 @@ void OutputDirectory::check(const fs::path& path, const fs::path& source, bool f
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
-  const fs::path target = fs::weakly_canonical(path, error), from = fs::weakly_canonical(source, error);
+  const fs::path target = resolved(path), from = resolved(source);
   if (is_within(target, from) || is_within(from, target)) {
     throw Error(fmt::format("{}: expected a directory apart from the source {}, found one that overlaps it",
                             path.string(), source.string()));

@@ -179,12 +179,13 @@ void note_passed_through(const Checkpoint& c, Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(const Checkpoint& source, const Recipe& recipe) {
+Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
   if (!with_layout(recipe.layout, []<class L>() {})) {
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
   Plan plan;
   plan.recipe = recipe;
+  plan.limits = limits;
   plan.findings = source.findings();
   plan.targets = select_targets(source, recipe.selection);
   Problems problems;
@@ -192,7 +193,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe) {
     plan.scales.push_back(read_scales(source, target, problems));
     check_fold(target, plan.scales.back(), recipe.fold, problems, plan.findings);
     const bool k_outer = source.nvfp4_modules()[target.sources[0].module].k_outer;
-    plan.tilings.push_back(make_tiling(target, recipe.layout, k_outer));
+    plan.tilings.push_back(make_tiling(target, recipe.layout, k_outer, limits));
   }
   problems.refuse();
   note_passed_through(source, plan);

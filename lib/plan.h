@@ -48,6 +48,14 @@ struct OutputFile {
   uint64_t size() const { return header.size() + data_bytes; }
 };
 
+/// What the promised memory is made of. Other figures than these serve tests.
+struct MemoryLimits {
+  /// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
+  uint64_t buffers = 320u << 20;
+  /// Largest piece of an expert that a worker packs at once, source and result together.
+  uint64_t piece = 64u << 20;
+};
+
 /// How a target's experts are cut into pieces that fit the memory promised.
 struct Tiling {
   int64_t k_step;      ///< inputs a piece covers: all K, except of giants
@@ -58,6 +66,7 @@ struct Tiling {
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
   Recipe recipe;
+  MemoryLimits limits;
   std::vector<Target> targets;
   std::vector<TargetScales> scales;  ///< one a target
   std::vector<Tiling> tilings;       ///< one a target
@@ -78,7 +87,7 @@ struct Plan {
 };
 
 /// Plans an artifact. Reads headers and global scales only. Throws Error where product.md refuses the source.
-Plan make_plan(const Checkpoint& source, const Recipe& recipe);
+Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 
 /// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
 uint64_t parse_size(const std::string& text);

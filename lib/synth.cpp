@@ -14,8 +14,10 @@
 #include "formats/error.h"
 #include "formats/half.h"
 #include "kernels/quantize.h"
+#include "lib/checkpoint.h"
 #include "lib/file.h"
 #include "lib/interrupt.h"
+#include "lib/output_directory.h"
 #include "lib/synth_config.h"
 #include "lib/synth_plan.h"
 #include "lib/synth_weights.h"
@@ -234,37 +236,6 @@ class Writer {
   int64_t batch_weights_ = 0;
 };
 
-/// The destination, made if it is absent. Unless kept, what was written is removed again.
-class Destination {
- public:
-  explicit Destination(const fs::path& path) : path_(path) {
-    std::error_code error;
-    created_ = fs::create_directories(path, error);
-    if (error)
-      throw Error(fmt::format("{}: cannot create the directory: {}", path.string(), error.message()));
-    const fs::directory_iterator first(path, error);
-    if (error) throw Error(fmt::format("{}: cannot list the directory: {}", path.string(), error.message()));
-    if (first != fs::directory_iterator()) {
-      throw Error(fmt::format("{}: expected an absent or empty directory, found one with {}", path.string(),
-                              first->path().filename().string()));
-    }
-  }
-  ~Destination() {
-    if (kept_) return;
-    std::error_code ignored;
-    for (const fs::path& file : files_) fs::remove(file, ignored);
-    if (created_) fs::remove(path_, ignored);
-  }
-  /// A file that is going to be written.
-  fs::path file(const std::string& name) { return files_.emplace_back(path_ / name); }
-  void keep() { kept_ = true; }
-
- private:
-  fs::path path_;
-  std::vector<fs::path> files_;
-  bool created_ = false, kept_ = false;
-};
-
 SynthModel find_model(const SynthOptions& options) {
   const auto shapes = synth_shape_table();
   const auto shape = std::find_if(shapes.begin(), shapes.end(),
@@ -310,14 +281,14 @@ std::vector<std::string> synth_shapes() {
 SynthResult synth(const fs::path& directory, const SynthOptions& options, Progress& progress) {
   const SynthModel model = find_model(options);
   const Nvfp4Dialect& dialect = find_dialect(options.dialect);
-  Destination destination(directory);
+  OutputDirectory destination(directory, {}, false);
 
   progress.phase = "planning";
   const SynthPlan plan(model, dialect, options.max_shard_size);
   progress.total = plan.data_bytes();
 
   progress.phase = "writing";
-  for (const SynthShard& shard : plan.shards()) destination.file(shard.name);
+  for (const SynthShard& shard : plan.shards()) destination.add(shard.name);
   {
     Writer writer(directory, plan, dialect, options, progress);
     for_each_module(model, [&](std::span<const SynthModule> modules) { writer.add(modules); });
@@ -325,10 +296,9 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
     progress.phase = "flushing";
     writer.commit();
   }
-  for (const auto& [name, text] : synth_sidecars(model, dialect)) write_text(destination.file(name), text);
-  write_text(destination.file("model.safetensors.index.json"), plan.index());
-  sync_directory(directory);
-  destination.keep();
+  for (const auto& [name, text] : synth_sidecars(model, dialect)) write_text(destination.add(name), text);
+  write_text(destination.add(kIndexName), plan.index());
+  destination.finish();
   return {plan.data_bytes(), plan.tensor_count(), plan.shards().size()};
 }
 

@@ -8,12 +8,8 @@
 namespace twofour {
 namespace {
 
-/// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
-constexpr uint64_t kBufferBudget = 320u << 20;
 constexpr uint64_t kBaseMemory = 32u << 20;
 constexpr uint64_t kMemoryPerTensor = 1024;
-/// Largest piece of an expert that a worker packs at once, source and result together.
-constexpr uint64_t kMaxPiece = 64u << 20;
 /// Codes of one strip: they should still be in the L2 cache when they are packed.
 constexpr int64_t kStripBytes = 512 << 10;
 /// Fewest rows of a strip: the packer writes runs as long as a strip has rows.
@@ -33,10 +29,10 @@ uint64_t piece_bytes(const Target& target, const std::string& layout, int64_t k_
 
 }  // namespace
 
-Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer) {
+Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer, const MemoryLimits& limits) {
   const Shape s = target.shape;
   Tiling t{s.k, s.n, 0};
-  while (t.k_step > kStepGrain && piece_bytes(target, layout, t.k_step, k_outer) > kMaxPiece) {
+  while (t.k_step > kStepGrain && piece_bytes(target, layout, t.k_step, k_outer) > limits.piece) {
     t.k_step = (t.k_step / 2 + kStepGrain - 1) / kStepGrain * kStepGrain;
   }
   t.bytes = piece_bytes(target, layout, t.k_step, k_outer);
@@ -52,7 +48,7 @@ Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer
 int Plan::workers(int jobs) const {
   uint64_t largest = 1u << 20;
   for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
-  const uint64_t fit = std::max<uint64_t>(1, kBufferBudget / largest);
+  const uint64_t fit = std::max<uint64_t>(1, limits.buffers / largest);
   return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
 }
 

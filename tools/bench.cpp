@@ -90,7 +90,6 @@ Json bench_converting(const Options& o, const Common& common, const fs::path& so
 int run(const Options& o, const Common& common) {
   const WorkDirectory work(o.work);
   Json json;
-  if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   fs::path source = o.source;
   if (o.source.empty()) {
     source = work.path() / "source";
@@ -101,7 +100,9 @@ int run(const Options& o, const Common& common) {
     if (o.experts > 0) synth_options.experts = o.experts;
     with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
   }
+  // Whole commands first: a child's peak memory counts from that of the process that started it.
   json["convert"] = bench_converting(o, common, source, work.path());
+  if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   if (common.json) print_json(json);
   return kDone;
 }
