@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "kernels/device.h"
 #include "kernels/isa.h"
 #include "lib/interrupt.h"
 #include "lib/version.h"
@@ -39,7 +40,9 @@ void add_common(CLI::App& app, Common& common) {
 std::string version_text() {
   std::string isas;
   for (const Isa isa : available_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
-  return fmt::format("twofour {} ({})\nkernels: {}", version(), version_commit(), isas);
+  const auto device = cuda_device();
+  const std::string cuda = device ? fmt::format("{}, sm_{}", device->name, device->capability) : no_cuda_reason();
+  return fmt::format("twofour {} ({})\ncpu: {}\ncuda: {}", version(), version_commit(), isas, cuda);
 }
 
 /// What a mistyped word could have meant, as a sentence; empty where nothing comes close.
