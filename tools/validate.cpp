@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -49,19 +50,49 @@ Json report_to_json(const ValidateReport& r, bool with_source) {
   return json;
 }
 
-void print_report(const Options& o, const ValidateReport& r) {
-  for (const Finding& f : r.differences)
-    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+/// What pruning cost all matrices together.
+std::string total_text(const ValidateReport& r) {
+  Quality all;
+  double zeros = 0, weights = 0;
   for (const WeightReport& w : r.weights) {
-    fmt::print("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
-               100 * w.zero_share, quality_text(w.quality));
+    const auto count = static_cast<double>(w.shape.e * w.shape.n * w.shape.k);
+    all += w.quality;
+    zeros += w.zero_share * count;
+    weights += count;
   }
+  return fmt::format("{} matrices: zero codes {:.2f} %, {}", r.weights.size(), 100 * zeros / weights,
+                     quality_text(all));
+}
+
+void print_layers(const ValidateReport& r, bool each) {
+  double low = 1, high = -1;
+  size_t exact = 0;
   for (const LayerReport& l : r.layers) {
+    low = std::min(low, l.cosine);
+    high = std::max(high, l.cosine);
+    exact += l.exact;
+    if (!each) continue;
     fmt::print(
         "{}: {} tokens through {} experts: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n",
         l.block, l.tokens, l.experts_used, l.exact ? "equal to the reference" : "NOT equal to the reference",
         l.cosine, 100 * l.relative_error);
   }
+  fmt::print("{} of {} layers give the reference's output; cosine to the dense layers {:.4f}{}\n", exact,
+             r.layers.size(), low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
+}
+
+void print_report(const Options& o, const Common& common, const ValidateReport& r) {
+  constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
+  for (const Finding& f : r.differences) {
+    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+  }
+  for (const WeightReport& w : r.weights) {
+    if (r.weights.size() > kFewRows && !common.verbose) break;
+    fmt::print("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
+               100 * w.zero_share, quality_text(w.quality));
+  }
+  if (!r.weights.empty()) fmt::print("{}\n", total_text(r));
+  if (!r.layers.empty()) print_layers(r, r.layers.size() <= kFewRows || common.verbose);
   if (!r.differences.empty()) {
     fmt::print("{}: {} differences\n", o.artifact, r.differences.size());
     return;
@@ -86,7 +117,7 @@ int run(const Options& o, const Common& common) {
     print_json(report_to_json(report, !o.source.empty()));
   } else if (!common.quiet) {
     print_findings(common, report.notes);
-    print_report(o, report);
+    print_report(o, common, report);
   }
   return report.differences.empty() ? kDone : kFound;
 }
