@@ -40,27 +40,26 @@ void read_shapes(Nvfp4Module& m, std::span<const TensorInfo> tensors,
   const size_t rank = m.dialect->stacked ? 3 : 2;
   if (codes.shape.size() != rank) fail_shape(where(m.codes), codes, fmt::format("{} dimensions", rank));
   if (scale.shape.size() != rank) fail_shape(where(m.block_scale), scale, fmt::format("{} dimensions", rank));
-  if (rank == 3) m.e = codes.shape[0];
-  const int64_t a = codes.shape[rank - 2], b = codes.shape[rank - 1];
-  const int64_t c = scale.shape[rank - 2], d = scale.shape[rank - 1];
-  const bool same_e = rank == 2 || scale.shape[0] == m.e;
-  const bool inner = same_e && a == c && b == 8 * d, outer = rank == 3 && same_e && b == d && a == 8 * c;
-  // No shape fits both: a would have to equal c and 8 c.
-  if (outer) {
-    m.k_outer = true;
-    m.n = b;
-    m.k = a * 2;
-  } else if (inner) {
-    m.n = a;
-    m.k = b * 2;
-  } else if (b % 8 != 0 && !(rank == 3 && a % 8 == 0)) {
-    fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
-  } else {
-    std::vector<int64_t> expected = codes.shape;
-    expected.back() /= 8;
-    fail_shape(where(m.block_scale), scale, describe(DType::kF8E4M3, expected));
+  if (std::count(codes.shape.begin(), codes.shape.end(), 0) > 0) {
+    fail_shape(where(m.codes), codes, "at least one weight");
   }
-  if (m.e == 0 || m.n == 0 || m.k == 0) fail_shape(where(m.codes), codes, "at least one weight");
+  // Divided, never multiplied: a scale tensor without elements may claim any dimension.
+  const auto scales_along = [&](size_t k) {
+    std::optional<std::vector<int64_t>> shape;
+    if (codes.shape[k] % 8 == 0) shape = codes.shape, (*shape)[k] /= 8;
+    return shape;
+  };
+  const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
+  if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
+  if (scale.shape != inner && scale.shape != outer) {
+    fail_shape(where(m.block_scale), scale,
+               fmt::format("{}{}{}", inner ? describe(DType::kF8E4M3, *inner) : "",
+                           inner && outer ? " or " : "", outer ? describe(DType::kF8E4M3, *outer) : ""));
+  }
+  m.k_outer = scale.shape == outer;
+  if (rank == 3) m.e = codes.shape[0];
+  m.n = codes.shape[m.k_outer ? rank - 1 : rank - 2];
+  m.k = codes.shape[m.k_outer ? rank - 2 : rank - 1] * 2;
 }
 
 }  // namespace

@@ -12,6 +12,10 @@ using Json = nlohmann::ordered_json;
 /// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader.
 Json parse_json(std::string_view where, std::string_view text);
 
+/// Throws Error naming `where` if `text` has a zero byte. JSON has none, but nlohmann-json takes one for the
+/// end of the text and would not see what stands behind it.
+void refuse_zero_byte(std::string_view where, std::string_view text);
+
 /// `text` within JSON quotes.
 std::string json_quote(std::string_view text);
 

@@ -26,6 +26,12 @@ struct Part {
   TWOFOUR_HD constexpr int64_t bytes() const { return rows * cols; }  ///< of one expert
 };
 
+/// The axis of an expert that runs outermost in every part of a layout: cut along it, at multiples of
+/// kOuterGrain, an expert falls into pieces that are one run of bytes each and that the layout's map
+/// describes as matrices of their own.
+enum class Axis { kK, kN };
+inline constexpr int64_t kOuterGrain = 128;
+
 /// A byte of a part.
 struct Place {
   int64_t e, row, col;

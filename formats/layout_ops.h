@@ -16,6 +16,15 @@ constexpr int64_t layout_bytes(Shape shape) {
   return bytes;
 }
 
+/// The same without padding.
+template <class Layout>
+constexpr int64_t unpadded_bytes(Shape shape) {
+  int64_t bytes = 0;
+  for (int byte = 0; byte < static_cast<int>(sizeof(typename Layout::Atom)); ++byte)
+    bytes += Layout::copies(byte);
+  return bytes * shape.e * shape.n * shape.groups();
+}
+
 template <class Atom>
 uint8_t atom_byte(const Atom& atom, int byte) {
   return reinterpret_cast<const uint8_t*>(&atom)[byte];
@@ -82,11 +91,7 @@ std::optional<Stored> find_coverage_gap(Shape shape) {
     }
   }
   // Each stored byte names itself, so the count settles that none is missing.
-  int64_t expected = 0;
-  for (int byte = 0; byte < static_cast<int>(sizeof(typename Layout::Atom)); ++byte) {
-    expected += shape.e * shape.n * shape.groups() * Layout::copies(byte);
-  }
-  if (held != expected) return Stored{-1, {0, 0, 0}};
+  if (held != unpadded_bytes<Layout>(shape)) return Stored{-1, {0, 0, 0}};
   return std::nullopt;
 }
 

@@ -2,12 +2,14 @@
 #include <string_view>
 #include <tuple>
 
+#include "formats/layouts/gate_up_interleaved8.h"
+#include "formats/layouts/kmajor_packed.h"
 #include "formats/layouts/kmajor_planes.h"
 
 namespace twofour {
 
 /// Every layout twofour ships. A new one is a header, a name in this list and a golden file.
-using Layouts = std::tuple<KMajorPlanes>;
+using Layouts = std::tuple<KMajorPlanes, KMajorPacked, GateUpInterleaved8>;
 
 /// Calls `f.template operator()<Layout>()` for the layout called `name`; false where there is none.
 template <class F>

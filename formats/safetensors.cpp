@@ -124,7 +124,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    throw Error(fmt::format("{}: header is not JSON: error at its byte {}", where_, position));
+    throw Error(fmt::format("{}: header: not JSON: error at byte {}", where_, position));
   }
 
  private:
@@ -234,6 +234,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_v
     throw Error(fmt::format("{}: expected a header that begins with '{{', found {}", where,
                             json.empty() ? std::string("an empty one") : json_quote(json.substr(0, 1))));
   }
+  refuse_zero_byte(fmt::format("{}: header", where), json);
   HeaderEvents events(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
   SafetensorsHeader header = events.take();

@@ -8,10 +8,10 @@ namespace twofour {
 /// What is known of a CUDA device.
 struct CudaDevice {
   std::string name;
-  int capability;           ///< 90 for sm_90
+  int capability;  ///< 90 for sm_90
   int multiprocessors;
-  uint64_t memory;          ///< bytes
-  uint64_t l2_cache;        ///< bytes
+  uint64_t memory;    ///< bytes
+  uint64_t l2_cache;  ///< bytes
 };
 
 /// The first CUDA device; empty where this build has no CUDA or the machine no usable device.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lib/checkpoint.h"
+#include "lib/piece.h"
 #include "lib/plan.h"
 
 namespace twofour {
@@ -13,8 +14,8 @@ class PieceReader {
  public:
   /// Tensors of the artifact by position in the plan; `artifact` must hold them all.
   PieceReader(const Checkpoint& artifact, const Plan& plan, size_t target);
-  /// Reads inputs [k0, k0 + k) of expert `e`; valid until the next call.
-  std::span<const std::span<const uint8_t>> read(int64_t e, int64_t k0, int64_t k);
+  /// Reads a piece of expert `e`; valid until the next call.
+  std::span<const std::span<const uint8_t>> read(int64_t e, const Piece& piece);
 
  private:
   const Checkpoint& artifact_;

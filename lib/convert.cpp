@@ -38,7 +38,8 @@ struct Job {
   enum class Kind { kPack, kHash, kCopy, kVerify } kind;
   size_t index;                 ///< kPack, kHash: target; else first tensor of the plan
   size_t count = 1;             ///< kCopy, kVerify: neighbouring tensors
-  int64_t e = 0, k0 = 0;        ///< kPack, kHash
+  int64_t e = 0;                ///< kPack, kHash
+  Piece piece{};                ///< kPack
   uint64_t begin = 0, end = 0;  ///< kCopy: bytes of the tensor, where it is a piece of one
   uint64_t turn = 0;            ///< place among the pieces of the target or tensor
 };
@@ -130,12 +131,13 @@ std::vector<Job> Conversion::list_jobs() const {
   for (size_t t = 0; t < plan_.targets.size(); ++t) {
     const Shape shape = plan_.targets[t].shape;
     uint64_t turn = 0;
+    const auto pieces = pieces_of(plan_.targets[t], plan_.tilings[t]);
     for (int64_t e = 0; e < shape.e; ++e) {
-      for (int64_t k0 = 0; k0 < shape.k; k0 += plan_.tilings[t].k_step) {
-        jobs.push_back({.kind = Job::Kind::kPack, .index = t, .e = e, .k0 = k0, .turn = turn++});
+      for (const Piece& piece : pieces) {
+        jobs.push_back({.kind = Job::Kind::kPack, .index = t, .e = e, .piece = piece, .turn = turn++});
       }
-      // A slice read in pieces along K cannot be hashed on the way.
-      if (plan_.tilings[t].k_step < shape.k) jobs.push_back({.kind = Job::Kind::kHash, .index = t, .e = e});
+      // A slice read in pieces cannot be hashed on the way.
+      if (pieces.size() > 1) jobs.push_back({.kind = Job::Kind::kHash, .index = t, .e = e});
     }
   }
   list_copies(jobs);
@@ -210,8 +212,8 @@ void Conversion::pack(const Job& job, ExpertPacker& packer) {
     return;
   }
   if (!refused_) {
-    packer.pack(job.index, job.e, job.k0, found);
-  } else if (job.k0 == 0) {
+    packer.pack(job.index, job.e, job.piece, found);
+  } else if (job.piece.k0 == 0 && job.piece.r0 == 0) {
     packer.check(job.index, job.e, found);
   }
   merge_results(job, found);
@@ -224,8 +226,7 @@ void Conversion::pack(const Job& job, ExpertPacker& packer) {
   for (const size_t i : tensors) {
     const OutputTensor& t = plan_.tensors[i];
     const auto expert_bytes = t.info.bytes() / static_cast<uint64_t>(target.shape.e);
-    // K runs outermost in an expert's part, so what lies before this piece is the share of K before it.
-    const auto before = expert_bytes * static_cast<uint64_t>(job.k0) / static_cast<uint64_t>(target.shape.k);
+    const auto before = static_cast<uint64_t>(piece_offset(plan_.recipe.layout, t.part, target, job.piece));
     open(t.file).write(offset_of(t) + static_cast<uint64_t>(job.e) * expert_bytes + before,
                        packer.part(t.part));
   }

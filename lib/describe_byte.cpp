@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <type_traits>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -34,6 +35,13 @@ std::string sparse_byte_text(const Source& s, uint8_t byte) {
   return fmt::format("k {}-{}: {}", k, k + kGroup - 1, scale_text(byte));
 }
 
+std::string dense_byte_text(const Source& s, uint8_t byte) {
+  const int64_t k = s.group * kGroup;
+  if (s.byte == 8) return fmt::format("k {}-{}: {}", k, k + kGroup - 1, scale_text(byte));
+  return fmt::format("k {} and {}: codes {}, {}", k + 2 * s.byte, k + 2 * s.byte + 1, code_text(byte),
+                     code_text(byte >> 4));
+}
+
 /// In an artifact: the target and part that a tensor is, and through the layout's map the weights of a byte.
 std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const TensorInfo& t,
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
@@ -50,7 +58,9 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
         const Place at{i / part.bytes(), i % part.bytes() / part.cols, i % part.cols};
         const Source s = L::source(p, shape, at);
         text = fmt::format("expert {}, row {}, column {}: ", at.e, at.row, at.col);
-        *text += s.byte == kPadding ? "padding" : fmt::format("n {}, {}", s.n, sparse_byte_text(s, byte));
+        constexpr bool sparse = std::is_same_v<typename L::Atom, SparseGroup>;
+        const std::string what = sparse ? sparse_byte_text(s, byte) : dense_byte_text(s, byte);
+        *text += s.byte == kPadding ? "padding" : fmt::format("n {}, {}", s.n, what);
       }
     });
     if (suffix == "global_scale")

@@ -1,10 +1,12 @@
 #include "lib/expert_packer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <type_traits>
 
 #include "formats/e4m3.h"
+#include "formats/layout_ops.h"
 #include "formats/layouts.h"
+#include "kernels/dense_pack.h"
 
 namespace twofour {
 
@@ -103,19 +105,26 @@ void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
 }
 
 void ExpertPacker::load_k_outer(const Nvfp4Module& m, int64_t expert, Strip& strip) {
-  // All N columns of some rows of K are one run of the file; turning them gives rows of N.
+  // A row of the file is one step of K for all N; turning rows gives K contiguous.
   const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* turned, Hasher* hasher) {
-    const int64_t rows = strip.k / per_byte;
-    const int64_t first = (expert * (m.k / per_byte) + strip.k0 / per_byte) * m.n;
-    const auto bytes = static_cast<size_t>(rows * m.n);
+    const int64_t lines = strip.k / per_byte;
+    const int64_t first = (expert * (m.k / per_byte) + strip.k0 / per_byte) * m.n + strip.r0;
+    const auto bytes = static_cast<size_t>(lines * strip.rows);
     uint8_t* stored = buffer(codes_, bytes);
-    source_.read(tensor, static_cast<uint64_t>(first), {stored, bytes});
+    if (strip.rows == m.n) {
+      source_.read(tensor, static_cast<uint64_t>(first), {stored, bytes});
+    } else {
+      for (int64_t i = 0; i < lines; ++i) {
+        source_.read(tensor, static_cast<uint64_t>(first + i * m.n),
+                     {stored + i * strip.rows, static_cast<size_t>(strip.rows)});
+      }
+    }
     if (hasher != nullptr) hasher->update({stored, bytes});
     bytes_read_ += bytes;
-    turn(stored, rows, m.n, turned);
+    turn(stored, lines, strip.rows, turned);
   };
-  const auto code_bytes = static_cast<size_t>(m.n * strip.k / 2),
-             scale_bytes = static_cast<size_t>(m.n * strip.k / kGroup);
+  const auto code_bytes = static_cast<size_t>(strip.rows * strip.k / 2),
+             scale_bytes = static_cast<size_t>(strip.rows * strip.k / kGroup);
   uint8_t* turned = buffer(turned_, code_bytes + scale_bytes);
   fill(m.codes, 2, turned, strip.codes_hash);
   fill(m.block_scale, kGroup, turned + code_bytes, strip.scales_hash);
@@ -123,9 +132,9 @@ void ExpertPacker::load_k_outer(const Nvfp4Module& m, int64_t expert, Strip& str
   strip.scales = turned + code_bytes;
 }
 
-void ExpertPacker::pack_rows(const Target& target, const TargetScales& scales, size_t source,
-                             const Strip& strip, SourceResult& result) {
-  const SourceRows& s = target.sources[source];
+void ExpertPacker::pack_strip(const Target& target, const TargetScales& scales, size_t source,
+                              const Piece& piece, const Strip& strip, SourceResult& result) {
+  const SourceRows s = piece_rows(target.sources[source], target, piece);
   const auto [begin, count] = rows_within(s, strip.r0, strip.rows);
   if (count == 0) return;
   const int64_t groups = strip.k / kGroup, at = s.first + begin * s.step - strip.r0;
@@ -159,51 +168,79 @@ void ExpertPacker::pack_rows(const Target& target, const TargetScales& scales, s
     rows.scales_pitch = groups;
   }
 
-  const Shape shape{1, target.shape.n, strip.k, target.shape.gated};
+  const int64_t n0 = s.n0 + begin;
   with_layout(plan_.recipe.layout, [&]<class L>() {
-    result.stats += prune_pack<L>(rows, shape, s.n0 + begin, part_pointers_, isa_);
+    if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
+      result.stats += prune_pack<L>(rows, piece_shape(target, piece), n0, part_pointers_, isa_);
+    } else {
+      result.stats.bad_scales += dense_pack<L>(rows, piece_shape(target, piece), n0, part_pointers_);
+    }
   });
 }
 
-void ExpertPacker::pack(size_t target_index, int64_t e, int64_t k0, std::span<SourceResult> results) {
-  const Target& target = plan_.targets[target_index];
-  const Tiling& tiling = plan_.tilings[target_index];
-  const int64_t k = std::min(tiling.k_step, target.shape.k - k0);
-  const size_t per_expert = target.sources_per_expert;
+void ExpertPacker::prepare_parts(const Target& target, const Piece& piece) {
   with_layout(plan_.recipe.layout, [&]<class L>() {
-    const Shape shape{1, target.shape.n, k, target.shape.gated};
     storage_.resize(L::part_count);
     parts_.clear();
     part_pointers_.clear();
     for (int p = 0; p < L::part_count; ++p) {
-      const auto bytes = static_cast<size_t>(L::part(p, shape).bytes());
+      const auto bytes = static_cast<size_t>(L::part(p, piece_shape(target, piece)).bytes());
       parts_.push_back({buffer(storage_[static_cast<size_t>(p)], bytes), bytes});
       part_pointers_.push_back(parts_.back().data());
     }
+    // Packers leave padding alone, and the buffer holds another expert's bytes.
+    const Part last = L::part(L::part_count - 1, piece_shape(target, piece));
+    const bool padded =
+        layout_bytes<L>(piece_shape(target, piece)) != unpadded_bytes<L>(piece_shape(target, piece));
+    if (padded) std::fill_n(part_pointers_.back(), last.bytes(), uint8_t{0});
   });
-  const std::span sources(&target.sources[static_cast<size_t>(e) * per_expert], per_expert);
-  for (size_t i = 0; i < per_expert; ++i) {
-    // Gate and up of a stack are rows of one module: it is read once, for both.
-    if (i > 0 && sources[i].module == sources[0].module) break;
-    const Nvfp4Module& m = source_.nvfp4_modules()[sources[i].module];
-    const bool whole = k == m.k;
-    Hasher codes_hash, scales_hash;
-    const int64_t step = m.k_outer ? m.n : tiling.strip_rows;
-    for (int64_t r0 = 0; r0 < m.n; r0 += step) {
-      Strip strip{r0, std::min(step, m.n - r0), k0, k};
-      if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
-      load(m, sources[i].expert, strip);
-      uint64_t bad = 0;
-      for (size_t j = i; j < per_expert && sources[j].module == sources[i].module; ++j) {
-        const uint64_t before = results[j].stats.bad_scales;
-        pack_rows(target, plan_.scales[target_index], static_cast<size_t>(e) * per_expert + j, strip,
-                  results[j]);
-        bad += results[j].stats.bad_scales - before;
-      }
-      if (bad > 0) note_first_bad(strip.scales, strip.rows, k / kGroup, r0, k0 / kGroup, results[i]);
+}
+
+/// Rows [lo, hi) of a module that sources of an expert take, to be read once for all of them.
+struct ExpertPacker::Run {
+  size_t module;
+  int64_t expert, lo, hi;
+};
+
+std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const Target& target, int64_t e,
+                                                     const Piece& piece) const {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows s =
+        piece_rows(target.sources[static_cast<size_t>(e) * target.sources_per_expert + i], target, piece);
+    const int64_t hi = s.first + (s.count - 1) * s.step + 1;
+    if (!runs.empty() && runs.back().module == s.module && s.first <= runs.back().hi) {
+      runs.back().hi = std::max(runs.back().hi, hi);
+    } else {
+      runs.push_back({s.module, s.expert, s.first, hi});
     }
-    for (size_t j = i; j < per_expert && whole; ++j) {
-      if (sources[j].module != sources[i].module) continue;
+  }
+  return runs;
+}
+
+void ExpertPacker::pack(size_t target_index, int64_t e, const Piece& piece, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  prepare_parts(target, piece);
+  const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
+  for (const Run& run : runs_of(target, e, piece)) {
+    const Nvfp4Module& m = source_.nvfp4_modules()[run.module];
+    const bool whole = piece.k == m.k && run.hi - run.lo == m.n;
+    Hasher codes_hash, scales_hash;
+    const int64_t step = m.k_outer ? run.hi - run.lo : plan_.tilings[target_index].strip_rows;
+    for (int64_t r0 = run.lo; r0 < run.hi; r0 += step) {
+      Strip strip{r0, std::min(step, run.hi - r0), piece.k0, piece.k};
+      if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
+      load(m, run.expert, strip);
+      for (size_t j = 0; j < target.sources_per_expert; ++j) {
+        if (target.sources[first + j].module != run.module) continue;
+        const uint64_t before = results[j].stats.bad_scales;
+        pack_strip(target, plan_.scales[target_index], first + j, piece, strip, results[j]);
+        if (results[j].stats.bad_scales == before) continue;
+        note_first_bad(strip.scales, strip.rows, piece.k / kGroup, r0, piece.k0 / kGroup, results[j]);
+      }
+    }
+    for (size_t j = 0; j < target.sources_per_expert && whole; ++j) {
+      if (target.sources[first + j].module != run.module) continue;
       results[j].codes_hash = codes_hash.digest();
       results[j].scales_hash = scales_hash.digest();
     }

@@ -9,6 +9,7 @@
 #include "kernels/prune_pack.h"
 #include "lib/checkpoint.h"
 #include "lib/hash.h"
+#include "lib/piece.h"
 #include "lib/plan.h"
 
 namespace twofour {
@@ -39,9 +40,8 @@ class ExpertPacker {
  public:
   ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa);
 
-  /// Packs inputs [k0, k0 + k_step) of expert `e`; `results` has one entry a source of the expert and is
-  /// added to.
-  void pack(size_t target, int64_t e, int64_t k0, std::span<SourceResult> results);
+  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to.
+  void pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
   /// Only looks for bad block scales.
   void check(size_t target, int64_t e, std::span<SourceResult> results);
   /// Only hashes the expert's slices.
@@ -54,10 +54,13 @@ class ExpertPacker {
 
  private:
   struct Strip;
+  struct Run;
+  void prepare_parts(const Target& target, const Piece& piece);
+  std::vector<Run> runs_of(const Target& target, int64_t e, const Piece& piece) const;
   void load(const Nvfp4Module& m, int64_t expert, Strip& strip);
   void load_k_outer(const Nvfp4Module& m, int64_t expert, Strip& strip);
-  void pack_rows(const Target& target, const TargetScales& scales, size_t source, const Strip& strip,
-                 SourceResult& result);
+  void pack_strip(const Target& target, const TargetScales& scales, size_t source, const Piece& piece,
+                  const Strip& strip, SourceResult& result);
   uint8_t* buffer(std::vector<uint8_t>& b, size_t bytes);
 
   const Checkpoint& source_;

@@ -10,9 +10,12 @@
 namespace twofour {
 namespace {
 
+/// Stands for a number. No byte of UTF-8, so no name has it.
+constexpr char kNumber = '\xFF';
+
 /// A name cut at its dots, numbers apart.
 struct Split {
-  std::string skeleton;  ///< numbers replaced by '#'
+  std::string skeleton;  ///< numbers replaced by kNumber
   std::vector<int64_t> numbers;
 };
 
@@ -24,7 +27,7 @@ Split split(const std::string& name) {
     const bool number = !piece.empty() && piece.size() < 10 &&
                         std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (number) s.numbers.push_back(std::stoll(piece));
-    s.skeleton += (i == 0 ? "" : ".") + (number ? std::string("#") : piece);
+    s.skeleton += (i == 0 ? "" : ".") + (number ? std::string(1, kNumber) : piece);
     i = dot + 1;
   }
   return s;
@@ -63,8 +66,7 @@ void fold(const std::string& skeleton, size_t depth, Group group,
   }
   std::string name;
   size_t place = 0;
-  for (const char c : skeleton)
-    name += c == '#' && place < places ? ranges(sets[place++]) : std::string(1, c);
+  for (const char c : skeleton) name += c == kNumber ? ranges(sets[place++]) : std::string(1, c);
   std::vector<size_t> members;
   for (const auto& [numbers, index] : group) members.push_back(index);
   out.emplace_back(std::move(name), std::move(members));

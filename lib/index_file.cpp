@@ -94,6 +94,7 @@ void check_file_name(std::string_view where, std::string_view name) {
 }
 
 IndexFile parse_index_file(std::string_view where, std::string_view json) {
+  refuse_zero_byte(where, json);
   IndexEvents events(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
   if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));

@@ -47,11 +47,11 @@ class ExpertWeights {
     const Target& target = plan_.targets[index_];
     const Shape one{1, target.shape.n, target.shape.k, target.shape.gated};
     if (which_ == Weights::kArtifact) {
-      groups_ = unpack_piece(plan_.recipe.layout, one, reader_.read(e, 0, one.k));
+      groups_ = unpack_piece(plan_.recipe.layout, one, reader_.read(e, whole_piece(target)));
       return;
     }
     const bool fold = which_ == Weights::kPruned;
-    groups_ = read_dense_groups(source_, target, plan_.scales[index_], e, 0, one.k, fold);
+    groups_ = read_dense_groups(source_, target, plan_.scales[index_], e, whole_piece(target), fold);
     if (which_ == Weights::kPruned) apply_pattern(plan_.recipe.layout, groups_);
   }
 

@@ -174,8 +174,10 @@ Manifest read_manifest(const std::filesystem::path& path) {
     if (!json.contains("xxh3_128")) return true;
     const std::string hex = json.at("xxh3_128").get<std::string>();
     Hash128 hash;
-    if (hex.size() != 32 || std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) != 2) {
-      throw Error(fmt::format("{}: expected 32 hexadecimal digits, found '{}'", where, hex));
+    // Only what hex() writes: scanf would also take spaces, signs and capitals.
+    const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
+    if (!read || hash.hex() != hex) {
+      throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote(hex)));
     }
     manifest.outputs[json.at("name").get<std::string>()] = hash;
     return false;

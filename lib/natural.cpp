@@ -27,7 +27,7 @@ bool natural_less(std::string_view a, std::string_view b) {
       if (m.size() != n.size()) return m.size() < n.size();
       if (m != n) return m < n;
     } else if (x[0] != y[0]) {
-      return x[0] < y[0];
+      return std::string_view::traits_type::lt(x[0], y[0]);  // as unsigned, on every processor
     } else {
       x.remove_prefix(1);
       y.remove_prefix(1);

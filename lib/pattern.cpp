@@ -9,6 +9,12 @@
 #include "formats/error.h"
 
 namespace twofour {
+namespace {
+
+// std::regex recurses once or more a character; on longer names it would overflow the stack.
+constexpr size_t kLongestForRegex = 4096;
+
+}  // namespace
 
 struct Pattern::Regex {
   std::regex regex;
@@ -25,6 +31,10 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
 
 bool Pattern::matches(std::string_view name) const {
   if (regex_) {
+    if (name.size() > kLongestForRegex) {
+      throw Error(fmt::format("pattern '{}': expected names of at most {} bytes, found one of {}", text_,
+                              kLongestForRegex, name.size()));
+    }
     return std::regex_search(name.begin(), name.end(), regex_->regex, std::regex_constants::match_continuous);
   }
   return name == text_ || ::fnmatch(text_.c_str(), std::string(name).c_str(), 0) == 0;

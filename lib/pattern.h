@@ -10,8 +10,8 @@ namespace twofour {
 /// `re:` and a regular expression that must match from the start (Python's re.match).
 class Pattern {
  public:
-  explicit Pattern(std::string text);  ///< throws Error where the regular expression is not one
-  bool matches(std::string_view name) const;
+  explicit Pattern(std::string text);         ///< throws Error where the regular expression is not one
+  bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
 
  private:

@@ -72,6 +72,21 @@ void check_fold(const Target& target, const TargetScales& scales, Fold fold, Pro
            unequal, scales.folded.size(), largest)});
 }
 
+/// Whether the layout can hold the target; g8 pairs rows of gate and up, eight by eight.
+void check_layout(const Target& target, const std::string& layout, Problems& problems) {
+  with_layout(layout, [&]<class L>() {
+    if constexpr (L::pairs_gate_and_up) {
+      if (target.name.ends_with(".w13") && !target.shape.gated) {
+        problems.add(fmt::format("{}: expected gate and up, which {} interleaves, found up alone",
+                                 target.name, layout));
+      } else if (target.shape.gated && target.shape.n % 16 != 0) {
+        problems.add(fmt::format("{}: expected a multiple of 8 rows of gate, found {}", target.name,
+                                 target.shape.n / 2));
+      }
+    }
+  });
+}
+
 TensorInfo tensor_of_part(const Target& target, const Part& part) {
   std::vector<int64_t> shape{target.shape.e, part.rows, part.cols};
   const auto bytes = static_cast<uint64_t>(target.shape.e * part.bytes());
@@ -191,6 +206,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Problems problems;
   for (const Target& target : plan.targets) {
     plan.scales.push_back(read_scales(source, target, problems));
+    check_layout(target, recipe.layout, problems);
     check_fold(target, plan.scales.back(), recipe.fold, problems, plan.findings);
     const bool k_outer = source.nvfp4_modules()[target.sources[0].module].k_outer;
     plan.tilings.push_back(make_tiling(target, recipe.layout, k_outer, limits));

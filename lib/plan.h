@@ -58,7 +58,8 @@ struct MemoryLimits {
 
 /// How a target's experts are cut into pieces that fit the memory promised.
 struct Tiling {
-  int64_t k_step;      ///< inputs a piece covers: all K, except of giants
+  int64_t k_step;      ///< inputs that a piece covers and
+  int64_t row_step;    ///< stored rows: all of both, except of giants
   int64_t strip_rows;  ///< rows of a module read at once
   uint64_t bytes;      ///< a worker's buffers
 };

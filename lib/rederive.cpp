@@ -9,29 +9,31 @@
 namespace twofour {
 namespace {
 
-/// Part of one expert's slice of a stored tensor, for some of K; `per_byte` weights share a byte.
+/// Some rows of one expert's slice of a stored tensor, for some of K; `per_byte` weights share a byte.
 struct Slice {
   std::vector<uint8_t> bytes;
-  int64_t n, width;  ///< width: bytes along K
+  int64_t first, n, width;  ///< rows [first, first + n) of the module; width: bytes along K
   bool k_outer;
   uint8_t at(int64_t row, int64_t i) const {
-    return bytes[static_cast<size_t>(k_outer ? i * n + row : row * width + i)];
+    return bytes[static_cast<size_t>(k_outer ? i * n + row - first : (row - first) * width + i)];
   }
 };
 
-Slice read_slice(const Checkpoint& c, const Nvfp4Module& m, size_t tensor, int64_t per_byte, int64_t expert,
-                 int64_t k0, int64_t k) {
-  Slice s{{}, m.n, k / per_byte, m.k_outer};
+Slice read_slice(const Checkpoint& c, const Nvfp4Module& m, size_t tensor, int64_t per_byte,
+                 const SourceRows& rows, const Piece& piece) {
+  Slice s{{}, rows.first, (rows.count - 1) * rows.step + 1, piece.k / per_byte, m.k_outer};
   s.bytes.resize(static_cast<size_t>(s.n * s.width));
-  const int64_t pitch = m.k / per_byte, start = expert * m.n * pitch;
-  if (m.k_outer || k == m.k) {
-    const int64_t first = start + (m.k_outer ? k0 / per_byte * m.n : 0);
-    c.read(tensor, static_cast<uint64_t>(first), s.bytes);
+  const int64_t pitch = m.k_outer ? m.n : m.k / per_byte, start = rows.expert * m.n * (m.k / per_byte);
+  const int64_t lines = m.k_outer ? s.width : s.n, length = m.k_outer ? s.n : s.width;
+  const int64_t line0 = m.k_outer ? piece.k0 / per_byte : s.first,
+                at0 = m.k_outer ? s.first : piece.k0 / per_byte;
+  if (length == pitch) {
+    c.read(tensor, static_cast<uint64_t>(start + line0 * pitch), s.bytes);
     return s;
   }
-  for (int64_t r = 0; r < m.n; ++r) {
-    const std::span row(&s.bytes[static_cast<size_t>(r * s.width)], static_cast<size_t>(s.width));
-    c.read(tensor, static_cast<uint64_t>(start + r * pitch + k0 / per_byte), row);
+  for (int64_t line = 0; line < lines; ++line) {
+    const std::span to(&s.bytes[static_cast<size_t>(line * length)], static_cast<size_t>(length));
+    c.read(tensor, static_cast<uint64_t>(start + (line0 + line) * pitch + at0), to);
   }
   return s;
 }
@@ -62,16 +64,16 @@ int64_t weight_of_byte(int byte) {
 }  // namespace
 
 std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const Target& target,
-                                          const TargetScales& scales, int64_t e, int64_t k0, int64_t k,
+                                          const TargetScales& scales, int64_t e, const Piece& piece,
                                           bool fold) {
-  const int64_t groups = k / kGroup;
-  std::vector<DenseGroup> out(static_cast<size_t>(target.shape.n * groups));
+  const int64_t groups = piece.k / kGroup;
+  std::vector<DenseGroup> out(static_cast<size_t>(piece.rows * groups));
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
-    const SourceRows& s = target.sources[at];
+    const SourceRows s = piece_rows(target.sources[at], target, piece);
     const Nvfp4Module& m = source.nvfp4_modules()[s.module];
-    const Slice codes = read_slice(source, m, m.codes, 2, s.expert, k0, k);
-    const Slice block_scales = read_slice(source, m, m.block_scale, kGroup, s.expert, k0, k);
+    const Slice codes = read_slice(source, m, m.codes, 2, s, piece);
+    const Slice block_scales = read_slice(source, m, m.block_scale, kGroup, s, piece);
     const float own = scales.own[at], folded = scales.folded[static_cast<size_t>(e)];
     const float factor = own / folded;
 #pragma omp parallel for schedule(static)

@@ -4,6 +4,7 @@
 
 #include "formats/atom.h"
 #include "lib/checkpoint.h"
+#include "lib/piece.h"
 #include "lib/plan.h"
 
 namespace twofour {
@@ -11,10 +12,10 @@ namespace twofour {
 /// The slow path from a source to what an artifact must hold: no code in common with the packers, only the
 /// formats.
 
-/// Inputs [k0, k0 + k) of one expert of a target as atoms [N, k/16], rows in the target's order, block scales
-/// as the source has them or, with `fold`, brought to the folded global scale.
+/// A piece of one expert of a target as atoms [rows, k/16], gate then up, block scales as the source has them
+/// or, with `fold`, brought to the folded global scale.
 std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const Target& target,
-                                          const TargetScales& scales, int64_t e, int64_t k0, int64_t k,
+                                          const TargetScales& scales, int64_t e, const Piece& piece,
                                           bool fold);
 
 /// A byte of an artifact that is not what the source derives to.

@@ -72,7 +72,8 @@ std::string shape_text(const Nvfp4Module& m) { return fmt::format("[{}, {}]", m.
 class BlockCheck {
  public:
   BlockCheck(const Checkpoint& c, const std::string& name, const Block& block, Problems& problems)
-      : modules_(c.nvfp4_modules()),
+      : checkpoint_(c),
+        modules_(c.nvfp4_modules()),
         promised_(block.kind == BlockKind::kRoutedExperts ? promised_experts(c.config()) : 0),
         name_(name),
         block_(block),
@@ -124,12 +125,12 @@ class BlockCheck {
   }
 
   void check_experts() {
-    const bool gated =
-        std::any_of(block_.experts.begin(), block_.experts.end(), [](auto& x) { return x.second.gate; });
+    const bool gated = std::any_of(block_.experts.begin(), block_.experts.end(), [&](auto& x) {
+      return x.second.gate || has_gate_tensor(path_of(x.first));
+    });
     const Nvfp4Module* model = nullptr;
     for (const auto& [e, expert] : block_.experts) {
-      const std::string where =
-          block_.kind == BlockKind::kRoutedExperts ? fmt::format("{}.{}", name_, e) : name_;
+      const std::string where = path_of(e);
       const bool whole = expert.up && expert.down && (expert.gate || !gated);
       if (!whole) {
         problems_.add(fmt::format("{}: expected {}up and down as NVFP4, found{}{}{}", where,
@@ -144,12 +145,29 @@ class BlockCheck {
     }
   }
 
+  std::string path_of(int64_t expert) const {
+    return block_.kind == BlockKind::kRoutedExperts ? fmt::format("{}.{}", name_, expert) : name_;
+  }
+
+  /// Whether there is a gate in any format: experts whose gates alone are not NVFP4 are not gateless ones.
+  bool has_gate_tensor(const std::string& where) const {
+    const auto tensors = checkpoint_.tensors();
+    return std::any_of(naming_rules().begin(), naming_rules().end(), [&](const NamingRule& rule) {
+      if (rule.gate == nullptr) return false;
+      const std::string prefix = fmt::format("{}.{}.", where, rule.gate);
+      const auto at = std::lower_bound(tensors.begin(), tensors.end(), prefix,
+                                       [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+      return at != tensors.end() && at->name.starts_with(prefix);
+    });
+  }
+
   void check_shape(const Nvfp4Module& m, int64_t n, int64_t k) {
     if (m.n != n || m.k != k) {
       problems_.add(fmt::format("{}: expected weights of [{}, {}], found {}", m.name, n, k, shape_text(m)));
     }
   }
 
+  const Checkpoint& checkpoint_;
   const std::vector<Nvfp4Module>& modules_;
   const int64_t promised_;
   const std::string& name_;

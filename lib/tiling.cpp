@@ -17,29 +17,37 @@ constexpr int64_t kMinStripRows = 256;
 /// Steps along K fall on whole 64-group tiles of the packer.
 constexpr int64_t kStepGrain = 1024;
 
-uint64_t piece_bytes(const Target& target, const std::string& layout, int64_t k_step, bool k_outer) {
+/// A worker's buffers for one piece of an expert, without the strip that it reads.
+uint64_t buffer_bytes(const Target& target, const std::string& layout, const Tiling& t, bool k_outer) {
   int64_t bytes = 0;
   with_layout(layout, [&]<class L>() {
-    bytes = layout_bytes<L>({1, target.shape.n, k_step, target.shape.gated});
+    bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
   });
   // Codes and scales of all rows, as stored and turned.
-  if (k_outer) bytes += 2 * target.shape.n * (k_step / 2 + k_step / 16);
+  if (k_outer) bytes += 2 * t.row_step * (t.k_step / 2 + t.k_step / 16);
   return static_cast<uint64_t>(bytes);
 }
 
+/// Half of `step`, up to a multiple of `grain`.
+int64_t halve(int64_t step, int64_t grain) { return (step / 2 + grain - 1) / grain * grain; }
+
 }  // namespace
 
-Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer, const MemoryLimits& limits) {
+Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer,
+                   const MemoryLimits& limits) {
   const Shape s = target.shape;
-  Tiling t{s.k, s.n, 0};
-  while (t.k_step > kStepGrain && piece_bytes(target, layout, t.k_step, k_outer) > limits.piece) {
-    t.k_step = (t.k_step / 2 + kStepGrain - 1) / kStepGrain * kStepGrain;
-  }
-  t.bytes = piece_bytes(target, layout, t.k_step, k_outer);
+  Tiling t{s.k, s.n, s.n, 0};
+  with_layout(layout, [&]<class L>() {
+    constexpr bool along_k = L::outer == Axis::kK;
+    int64_t& step = along_k ? t.k_step : t.row_step;
+    constexpr int64_t grain = along_k ? kStepGrain : kOuterGrain;
+    static_assert(grain % kOuterGrain == 0);
+    while (step > grain && buffer_bytes(target, layout, t, k_outer) > limits.piece) step = halve(step, grain);
+  });
+  t.bytes = buffer_bytes(target, layout, t, k_outer);
+  t.strip_rows = t.row_step;
   if (!k_outer) {
-    const int64_t row_bytes = t.k_step / 2;
-    t.strip_rows = std::max(kMinStripRows, kStripBytes / row_bytes / 64 * 64);
-    t.strip_rows = std::min(t.strip_rows, s.n);
+    t.strip_rows = std::min(std::max(kMinStripRows, kStripBytes / (t.k_step / 2) / 64 * 64), s.n);
     t.bytes += static_cast<uint64_t>(t.strip_rows * (t.k_step / 2 + t.k_step / 16));
   }
   return t;

@@ -140,9 +140,8 @@ PruneStats group_stats(const DenseGroup& group, const DenseGroup& kept) {
   return stats;
 }
 
-/// Figures of what pruning cost. The packers' sums are made another way and must come to the same.
-void add_quality(std::span<const DenseGroup> groups, const std::string& layout, double global_scale,
-                 Quality& quality) {
+/// What pruning cost some rows. The packers' sums are made another way and must come to the same.
+PruneStats sum_stats(std::span<const DenseGroup> groups, const std::string& layout) {
   PruneStats total;
   const auto count = static_cast<int64_t>(groups.size());
 #pragma omp parallel
@@ -157,7 +156,7 @@ void add_quality(std::span<const DenseGroup> groups, const std::string& layout, 
 #pragma omp critical
     total += mine;
   }
-  quality.add(total, global_scale);
+  return total;
 }
 
 void derive_target(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, size_t t,
@@ -166,25 +165,31 @@ void derive_target(const Checkpoint& artifact, const Checkpoint& source, const P
   PieceReader reader(artifact, plan, t);
   WeightReport weights{target.name, target.shape, {}, 0};
   CodeCount codes;
+  std::vector<PruneStats> stats(target.sources.size());  // as the packers sum: the last bit is theirs, too
   Mismatch first;
   int64_t first_expert = 0;
   uint64_t wrong = 0;
   for (int64_t e = 0; e < target.shape.e; ++e) {
-    for (int64_t k0 = 0; k0 < target.shape.k; k0 += plan.tilings[t].k_step) {
+    for (const Piece& piece : pieces_of(target, plan.tilings[t])) {
       check_interrupt();
-      const int64_t k = std::min(plan.tilings[t].k_step, target.shape.k - k0);
-      const Shape shape{1, target.shape.n, k, target.shape.gated};
-      const auto groups = read_dense_groups(source, target, plan.scales[t], e, k0, k, true);
-      const auto parts = reader.read(e, k0, k);
-      Mismatch m = compare_piece(plan.recipe.layout, shape, groups, parts);
+      const auto groups = read_dense_groups(source, target, plan.scales[t], e, piece, true);
+      const auto parts = reader.read(e, piece);
+      Mismatch m = compare_piece(plan.recipe.layout, piece_shape(target, piece), groups, parts);
       if (m.count > 0 && wrong == 0) {
-        m.k += m.k < 0 ? 0 : k0;
+        m.k += m.k < 0 ? 0 : piece.k0;
         first = m;
         first_expert = e;
       }
       wrong += m.count;
       codes.add(groups);
-      add_quality(groups, plan.recipe.layout, plan.scales[t].folded[static_cast<size_t>(e)], weights.quality);
+      for (size_t i = 0; i < target.sources_per_expert; ++i) {
+        const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
+        const SourceRows rows = piece_rows(target.sources[at], target, piece);
+        const int64_t width = piece.k / kGroup;
+        stats[at] += sum_stats(std::span(groups).subspan(static_cast<size_t>(rows.n0 * width),
+                                                         static_cast<size_t>(rows.count * width)),
+                               plan.recipe.layout);
+      }
       progress.done += groups.size() * sizeof(DenseGroup);
     }
   }
@@ -198,6 +203,9 @@ void derive_target(const Checkpoint& artifact, const Checkpoint& source, const P
            fmt::format("{} bytes differ from what the source derives to, the first at expert {}, row {}, "
                        "column {} (n {}, k {}): expected 0x{:02X}, found 0x{:02X}",
                        wrong, first_expert, m.row, m.col, m.n, m.k, m.expected, m.found));
+  }
+  for (size_t i = 0; i < stats.size(); ++i) {
+    weights.quality.add(stats[i], plan.scales[t].folded[i / target.sources_per_expert]);
   }
   weights.zero_share = codes.all > 0 ? static_cast<double>(codes.zero) / static_cast<double>(codes.all) : 0;
   report.weights.push_back(std::move(weights));

@@ -105,7 +105,7 @@ void print_result(const Options& o, const Plan& plan, const ConvertResult& r) {
   fmt::print("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, plan.targets.size(),
              plan.recipe.layout, plan.files.size(), format_bytes(r.bytes_written),
              format_bytes(r.bytes_read));
-  fmt::print("pruning: {}\n", quality_text(all));
+  fmt::print("weights: {}\n", quality_text(all));
   fmt::print("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", r.seconds,
              static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
              static_cast<double>(r.bytes_written) / 1e9 / r.seconds,

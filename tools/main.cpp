@@ -41,7 +41,8 @@ std::string version_text() {
   std::string isas;
   for (const Isa isa : available_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
   const auto device = cuda_device();
-  const std::string cuda = device ? fmt::format("{}, sm_{}", device->name, device->capability) : no_cuda_reason();
+  const std::string cuda =
+      device ? fmt::format("{}, sm_{}", device->name, device->capability) : no_cuda_reason();
   return fmt::format("twofour {} ({})\ncpu: {}\ncuda: {}", version(), version_commit(), isas, cuda);
 }
 

@@ -66,7 +66,8 @@ class ProgressPrinter {
 
 void check_device(const Common& common, const char* command) {
   if (common.device != "cuda") return;
-  if (!cuda_device()) throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
+  if (!cuda_device())
+    throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
   throw Error(
       fmt::format("--device cuda: expected cpu or auto, {} has no CUDA kernels in this version", command));
 }

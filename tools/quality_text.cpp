@@ -8,6 +8,7 @@
 namespace twofour {
 
 std::string quality_text(const Quality& q) {
+  if (q.retained_energy() >= 1) return "no energy lost";
   return fmt::format(
       "retained energy {:.2f} %, relative error {:.2f} %, SNR {:.2f} dB, cosine {:.4f}, tied quads {:.1f} %",
       100 * q.retained_energy(), 100 * q.relative_error(), q.snr_db(), q.cosine(), 100 * q.tied_share());

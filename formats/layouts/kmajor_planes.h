@@ -13,6 +13,8 @@ struct KMajorPlanes {
   static constexpr const char* name = "v7";
   static constexpr const char* pattern = "2:4";
   static constexpr int part_count = 3;
+  static constexpr Axis outer = Axis::kK;
+  static constexpr bool pairs_gate_and_up = false;
 
   TWOFOUR_HD static constexpr Part part(int i, Shape s) {
     return i == 0   ? Part{"comp", DType::kU8, s.k / 4, s.n}

@@ -1,0 +1,60 @@
+#pragma once
+#include "formats/layout.h"
+
+namespace twofour {
+
+/// g8: dense, rows of gate and up interleaved eight by eight, so that both of a pair leave a matrix product
+/// in the same tile; block scales in the 128x4 order that block-scaled tensor cores read.
+///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
+///   scale  F8_E4M3 [E, Np, Sp]    Np = N up to 128, Sp = K/16 up to 4; padding zero
+/// Row r of a gated matrix holds, with b = r / 16 and t = r % 16, gate row 8b + t for t < 8, else up row 8b +
+/// t - 8. Rows of other matrices keep their order. The 128x4 order is that of cuBLASLt (VEC16_UE4M3), CUTLASS
+/// and vLLM.
+struct GateUpInterleaved8 {
+  using Atom = DenseGroup;
+  static constexpr const char* name = "g8";
+  static constexpr const char* pattern = "dense";
+  static constexpr int part_count = 2;
+  static constexpr Axis outer = Axis::kN;
+  static constexpr bool pairs_gate_and_up = true;
+
+  TWOFOUR_HD static constexpr Part part(int i, Shape s) {
+    return i == 0 ? Part{"weight", DType::kU8, s.n, s.k / 2}
+                  : Part{"scale", DType::kF8E4M3, (s.n + 127) / 128 * 128, (s.k / 16 + 3) / 4 * 4};
+  }
+
+  /// Row of gate-then-up that stored row `r` holds.
+  TWOFOUR_HD static constexpr int64_t source_row(Shape s, int64_t r) {
+    if (!s.gated) return r;
+    const int64_t b = r / 16, t = r % 16;
+    return t < 8 ? 8 * b + t : s.n / 2 + 8 * b + t - 8;
+  }
+  /// The stored row that holds row `n` of gate-then-up.
+  TWOFOUR_HD static constexpr int64_t stored_row(Shape s, int64_t n) {
+    if (!s.gated) return n;
+    const int64_t i = n < s.n / 2 ? n : n - s.n / 2;
+    return i / 8 * 16 + i % 8 + (n < s.n / 2 ? 0 : 8);
+  }
+
+  TWOFOUR_HD static constexpr Source source(int part, Shape s, Place at) {
+    if (part == 0) return {at.e, source_row(s, at.row), at.col / 8, static_cast<int>(at.col % 8)};
+    const int64_t tiles = (s.k / 16 + 3) / 4, offset = at.row * (4 * tiles) + at.col;
+    const int64_t tile = offset / 512, in = offset % 512;
+    const int64_t m = tile / tiles * 128 + in % 16 / 4 * 32 + in / 16, group = tile % tiles * 4 + in % 4;
+    if (m >= s.n || group >= s.groups()) return {at.e, 0, 0, kPadding};
+    return {at.e, source_row(s, m), group, 8};
+  }
+
+  TWOFOUR_HD static constexpr int copies(int /*byte*/) { return 1; }
+
+  TWOFOUR_HD static constexpr Stored place(Shape shape, Source s, int /*copy*/ = 0) {
+    const int64_t m = stored_row(shape, s.n);
+    if (s.byte < 8) return {0, {s.e, m, s.group * 8 + s.byte}};
+    const int64_t tiles = (shape.groups() + 3) / 4;
+    const int64_t offset =
+        (m / 128 * tiles + s.group / 4) * 512 + m % 32 * 16 + m % 128 / 32 * 4 + s.group % 4;
+    return {1, {s.e, offset / (4 * tiles), offset % (4 * tiles)}};
+  }
+};
+
+}  // namespace twofour

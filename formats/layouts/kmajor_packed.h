@@ -1,0 +1,36 @@
+#pragma once
+#include "formats/layout.h"
+
+namespace twofour {
+
+/// v7-packed: the planes of v7 in one tensor, so that a kernel needs one pointer and one stream of reads.
+///   packed U8 [E, K/8, 4N]   a row: comp of the even quad, comp of the odd quad, meta, scale, N bytes each
+/// A block scale covers two rows and stands in both: 4 bits a weight.
+struct KMajorPacked {
+  using Atom = SparseGroup;
+  static constexpr const char* name = "v7-packed";
+  static constexpr const char* pattern = "2:4";
+  static constexpr int part_count = 1;
+  static constexpr Axis outer = Axis::kK;
+  static constexpr bool pairs_gate_and_up = false;
+
+  TWOFOUR_HD static constexpr Part part(int /*i*/, Shape s) {
+    return {"packed", DType::kU8, s.k / 8, 4 * s.n};
+  }
+
+  TWOFOUR_HD static constexpr Source source(int /*part*/, Shape s, Place at) {
+    const int64_t group = at.row / 2, n = at.col % s.n;
+    const int half = static_cast<int>(at.row % 2), plane = static_cast<int>(at.col / s.n);
+    return {at.e, n, group, plane < 2 ? 2 * half + plane : plane == 2 ? 4 + half : 6};
+  }
+
+  TWOFOUR_HD static constexpr int copies(int byte) { return byte == 6 ? 2 : 1; }
+
+  TWOFOUR_HD static constexpr Stored place(Shape shape, Source s, int copy = 0) {
+    const int half = s.byte < 4 ? s.byte / 2 : s.byte < 6 ? s.byte - 4 : copy;
+    const int plane = s.byte < 4 ? s.byte % 2 : s.byte < 6 ? 2 : 3;
+    return {0, {s.e, s.group * 2 + half, plane * shape.n + s.n}};
+  }
+};
+
+}  // namespace twofour
