@@ -59,19 +59,26 @@ TEST_CASE("stored bytes hold what the spec says") {
   size_t seen = 0;
   for_each_layout([&]<class L>() {
     for (const auto& w : examples(L::name)) {
-      const Shape shape{std::stoll(w[1]), std::stoll(w[2]), std::stoll(w[3])};
+      // shape E N K [gated] PART OFFSET = expert E n N group G byte B, or padding
+      const size_t i = w[4] == "gated" ? 5 : 4;
+      const Shape shape{std::stoll(w[1]), std::stoll(w[2]), std::stoll(w[3]), i == 5};
       for (int p = 0; p < L::part_count; ++p) {
         const Part part = L::part(p, shape);
-        if (w[4] != part.suffix) continue;
-        const int64_t offset = std::stoll(w[5]);
-        const Source s = L::source(
-            p, shape, {offset / part.bytes(), offset % part.bytes() / part.cols, offset % part.cols});
-        CHECK(s == Source{std::stoll(w[8]), std::stoll(w[10]), std::stoll(w[12]), std::stoi(w[14])});
+        if (w[i] != part.suffix) continue;
+        const int64_t offset = std::stoll(w[i + 1]);
+        const Place at{offset / part.bytes(), offset % part.bytes() / part.cols, offset % part.cols};
+        const Source s = L::source(p, shape, at);
+        if (w[i + 3] == "padding") {
+          CHECK(s.byte == kPadding);
+        } else {
+          CHECK(s == Source{std::stoll(w[i + 4]), std::stoll(w[i + 6]), std::stoll(w[i + 8]),
+                            std::stoi(w[i + 10])});
+        }
         ++seen;
       }
     }
   });
-  CHECK(seen == 3);
+  CHECK(seen == 8);
 }
 
 TEST_CASE("a folded block scale is rounded as the spec shows") {
