@@ -65,7 +65,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& at = chosen.empty() ? app : *chosen[0];
   const std::string help = fmt::format("\nSee twofour {}--help.", chosen.empty() ? "" : at.get_name() + " ");
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return error.what() + help;
+  // An unknown option explains a required one that is missing, so it is told first.
   for (const std::string& word : at.remaining(true)) {
     if (word.starts_with("-")) {
       const std::string typed = word.substr(0, word.find('='));
