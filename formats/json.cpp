@@ -7,6 +7,36 @@
 #include "formats/error.h"
 
 namespace twofour {
+namespace {
+
+/// What a string begins with that stands for a number JSON has not: a private-use character and our name.
+constexpr std::string_view kMark = "\xEF\xA3\xBFtwofour:";
+constexpr std::string_view kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
+
+/// `text` with numbers that are not finite as marked strings.
+std::string mark_not_finite(std::string_view text) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    const std::string_view* token = nullptr;
+    for (const std::string_view& t : kNotFinite) {
+      if (!in_string && text.substr(i, t.size()) == t) token = &t;
+    }
+    if (token != nullptr) {
+      out += fmt::format("\"{}{}\"", kMark, *token);
+      i += token->size();
+    } else {
+      const size_t take = in_string && c == '\\' ? 2 : 1;  // an escaped quote ends nothing
+      out += text.substr(i, take);
+      i += take;
+    }
+  }
+  return out;
+}
+
+}  // namespace
 
 Json parse_json(std::string_view where, std::string_view text) {
   constexpr int kMaxDepth = 64;
@@ -16,6 +46,11 @@ Json parse_json(std::string_view where, std::string_view text) {
     return !too_deep;
   };
   refuse_zero_byte(where, text);
+  std::string marked;
+  if (text.find("NaN") != text.npos || text.find("Infinity") != text.npos) {
+    marked = mark_not_finite(text);
+    text = marked;
+  }
   Json document;
   try {
     document = Json::parse(text.begin(), text.end(), guard);
@@ -26,6 +61,17 @@ Json parse_json(std::string_view where, std::string_view text) {
   }
   if (too_deep) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));
   return document;
+}
+
+std::string format_json(const Json& json) {
+  std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  for (const std::string_view token : kNotFinite) {
+    const std::string marked = fmt::format("\"{}{}\"", kMark, token);
+    for (size_t at = 0; (at = text.find(marked, at)) != text.npos; at += token.size()) {
+      text.replace(at, marked.size(), token);
+    }
+  }
+  return text;
 }
 
 void refuse_zero_byte(std::string_view where, std::string_view text) {

@@ -9,8 +9,13 @@ namespace twofour {
 using Json = nlohmann::ordered_json;
 
 /// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
-/// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader.
+/// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader. NaN, Infinity and
+/// -Infinity, which that loader takes too and some configs have, become marked strings that format_json turns
+/// back.
 Json parse_json(std::string_view where, std::string_view text);
+
+/// The document as text, two spaces a level, with a newline at the end.
+std::string format_json(const Json& json);
 
 /// Throws Error naming `where` if `text` has a zero byte. JSON has none, but nlohmann-json takes one for the
 /// end of the text and would not see what stands behind it.

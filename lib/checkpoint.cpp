@@ -88,7 +88,24 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     }
   }
   c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.note_incomplete_modules();
   return c;
+}
+
+void Checkpoint::note_incomplete_modules() {
+  for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
+    for (const TensorInfo& scale : tensors_) {
+      if (scale.dtype != DType::kF8E4M3 || !scale.name.ends_with(dialect.block_scale)) continue;
+      const std::string module =
+          scale.name.substr(0, scale.name.size() - std::string_view(dialect.block_scale).size());
+      const auto codes = find(module + dialect.codes);
+      const bool is_nvfp4 = codes && tensors_[*codes].dtype == DType::kU8;
+      if (!is_nvfp4 || find(module + dialect.global_scale)) continue;
+      findings_.push_back({Severity::kWarning, "incomplete-module", module,
+                           fmt::format("has NVFP4 codes and block scales but no {}: passes through as it is",
+                                       dialect.global_scale)});
+    }
+  }
 }
 
 void Checkpoint::check_index(const std::string& index_name, std::string_view text) {

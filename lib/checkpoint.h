@@ -49,7 +49,7 @@ class Checkpoint {
   const Json& config() const;
   /// hf_quant_config.json; null where there is none.
   const Json& hf_quant_config() const;
-  /// Missing index entries, files the index doesn't name.
+  /// Missing index entries, files the index doesn't name, modules that lack their global scale.
   const Findings& findings() const { return findings_; }
 
   /// "model-00003.safetensors: model.norm.weight", for messages.
@@ -59,6 +59,7 @@ class Checkpoint {
 
  private:
   void open_shards(const std::vector<std::string>& names);
+  void note_incomplete_modules();
   void check_index(const std::string& index_name, std::string_view text);
 
   std::filesystem::path path_;

@@ -436,7 +436,7 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     if (name == "config.json" || name == "hf_quant_config.json") continue;
     copy_sidecar(source.path() / name, directory.add(name));
   }
-  write_text(directory.add("config.json"), artifact_config(source, plan).dump(2) + "\n");
+  write_text(directory.add("config.json"), format_json(artifact_config(source, plan)));
   for (const OutputFile& file : plan.files) directory.add(file.name);
 
   Conversion conversion(source, plan, options, directory, progress);

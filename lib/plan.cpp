@@ -227,10 +227,11 @@ uint64_t parse_size(const std::string& text) {
   const std::string unit = text.substr(digits);
   double factor = 0;
   for (const auto& [name, value] :
-       {std::pair{"", 1.0}, {"B", 1.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
+       {std::pair{"", 1.0}, {"B", 1.0}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
     if (unit == name) factor = value;
   }
-  const double number = digits > 0 && digits < 16 ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
+  const bool is_number = digits > 0 && digits < 16 && std::count(text.begin(), text.end(), '.') <= 1;
+  const double number = is_number ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
   if (factor == 0 || number * factor < 1 || number * factor > 1e18) {
     throw Error(fmt::format("expected a size such as 5GB or 500MB, found '{}'", text));
   }

@@ -281,10 +281,16 @@ std::vector<std::string> synth_shapes() {
 SynthResult synth(const fs::path& directory, const SynthOptions& options, Progress& progress) {
   const SynthModel model = find_model(options);
   const Nvfp4Dialect& dialect = find_dialect(options.dialect);
-  OutputDirectory destination(directory, {}, false);
+  OutputDirectory::check(directory, {}, false);
 
   progress.phase = "planning";
   const SynthPlan plan(model, dialect, options.max_shard_size);
+  SynthResult result{plan.data_bytes(), plan.tensor_count(), plan.shards().size()};
+  for (const SynthShard& shard : plan.shards()) {
+    result.files.emplace_back(shard.name, shard.header.size() + shard.data_bytes);
+  }
+  if (options.dry_run) return result;
+  OutputDirectory destination(directory, {}, false);
   progress.total = plan.data_bytes();
 
   progress.phase = "writing";
@@ -299,7 +305,7 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
   for (const auto& [name, text] : synth_sidecars(model, dialect)) write_text(destination.add(name), text);
   write_text(destination.add(kIndexName), plan.index());
   destination.finish();
-  return {plan.data_bytes(), plan.tensor_count(), plan.shards().size()};
+  return result;
 }
 
 }  // namespace twofour

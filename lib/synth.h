@@ -19,11 +19,13 @@ struct SynthOptions {
   uint64_t seed = 0;
   uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
   int jobs = 1;
+  bool dry_run = false;  ///< plan only, write nothing
 };
 
 struct SynthResult {
   uint64_t bytes = 0;  ///< of tensor data
   size_t tensors = 0, shards = 0;
+  std::vector<std::pair<std::string, uint64_t>> files{};  ///< weight files with their sizes
 };
 
 /// The names that `shape` may have.

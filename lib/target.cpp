@@ -265,13 +265,16 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
     const size_t before = targets.size();
     add_targets(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
+      targets[t].rule = !by_default ? "--also" : selection.include.empty() ? "default set" : "--include";
       for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
     }
   }
   problems.refuse();
   for (size_t i = 0; i < modules.size(); ++i) {
     const bool single = !taken.count(i) && !modules[i].dialect->stacked && also.matches(modules[i].name);
-    if (single && !exclude.matches(modules[i].name)) targets.push_back(single_target(modules[i], i));
+    if (!single || exclude.matches(modules[i].name)) continue;
+    targets.push_back(single_target(modules[i], i));
+    targets.back().rule = "--also";
   }
   include.refuse_unused("--include");
   exclude.refuse_unused("--exclude");

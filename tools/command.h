@@ -49,6 +49,10 @@ Json findings_to_json(const Findings& findings);
 /// One document on stdout.
 void print_json(const Json& json);
 
+/// `text` with control characters but line ends as \\xNN: names from hostile files must not reach the
+/// terminal.
+std::string printable(std::string_view text);
+
 /// "12.9 GB", decimal.
 std::string format_bytes(uint64_t bytes);
 

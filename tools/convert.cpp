@@ -42,6 +42,7 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
                        {"bytes", t.info.bytes()},
                        {"file", plan.files[t.file].name},
                        {"decision", copied ? "copy" : plan.recipe.layout},
+                       {"rule", copied ? "passes through" : plan.targets[t.source].rule},
                        {"from", copied ? source.where(t.source) : plan.targets[t.source].block}});
   }
   return {{"dry_run", true},

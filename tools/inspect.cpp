@@ -100,7 +100,8 @@ void print_report(const InspectReport& r, const std::string& path) {
   for (const TensorGroup& g : r.tensors) width = std::max(width, g.name.size());
   uint64_t shown = 0;
   for (const TensorGroup& g : r.tensors) {
-    fmt::print("{:<{}}  {:<28}  {:>10}\n", g.name, width, describe(g.dtype, g.shape), format_bytes(g.bytes));
+    fmt::print("{:<{}}  {:<28}  {:>10}\n", printable(g.name), width, describe(g.dtype, g.shape),
+               format_bytes(g.bytes));
     shown += g.bytes;
   }
   if (shown == r.data_bytes) {

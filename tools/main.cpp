@@ -86,7 +86,7 @@ std::string unknown_command(int argc, char** argv) {
 
 int report_error(const Common& common, const std::string& message, int code) {
   if (common.json) print_json({{"error", message}});
-  fmt::print(stderr, "twofour: {}\n", message);
+  fmt::print(stderr, "twofour: {}\n", printable(message));
   return code;
 }
 

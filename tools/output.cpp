@@ -86,7 +86,8 @@ void print_findings(const Common& common, const Findings& findings) {
   if (common.json || common.quiet) return;
   for (const Finding& f : findings) {
     if (f.severity == Severity::kNote && !common.verbose) continue;
-    fmt::print(stderr, "{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+    fmt::print(stderr, "{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where),
+               printable(f.message), f.id);
   }
 }
 
@@ -101,6 +102,19 @@ Json findings_to_json(const Findings& findings) {
 
 void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n') || byte == 0x7F) {
+      out += fmt::format("\\x{:02X}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 std::string format_bytes(uint64_t bytes) {

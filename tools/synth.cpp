@@ -28,12 +28,20 @@ int run(const Options& o, const Common& common) {
   const auto start = std::chrono::steady_clock::now();
   with_progress(common, [&](Progress& progress) { result = synth(o.directory, options, progress); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.dry_run && !common.json) {
+    for (const auto& [name, bytes] : result.files) fmt::print("file  {}  {} bytes\n", name, bytes);
+    fmt::print("would write {} tensors, {}\n", result.tensors, format_bytes(result.bytes));
+    return kDone;
+  }
   if (common.json) {
-    print_json({{"shape", options.shape},
+    Json files = Json::array();
+    for (const auto& [name, bytes] : result.files) files.push_back({{"name", name}, {"bytes", bytes}});
+    print_json({{"dry_run", options.dry_run},
+                {"shape", options.shape},
                 {"dialect", options.dialect},
                 {"seed", options.seed},
                 {"tensors", result.tensors},
-                {"files", result.shards},
+                {"files", files},
                 {"bytes", result.bytes},
                 {"seconds", seconds}});
   } else if (!common.quiet) {
@@ -60,6 +68,7 @@ std::function<int()> setup_synth(CLI::App& app, const Common& common) {
   app.add_option("--vocab", o->synth.vocab, "Rows of the embedding")->check(CLI::Range(1, 10'000'000));
   app.add_option("--seed", o->synth.seed, "Of the weights");
   app.add_option("--max-shard-size", o->max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
+  app.add_flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
   return [o, &common] { return run(*o, common); };
 }
 

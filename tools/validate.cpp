@@ -84,7 +84,8 @@ void print_layers(const ValidateReport& r, bool each) {
 void print_report(const Options& o, const Common& common, const ValidateReport& r) {
   constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
   for (const Finding& f : r.differences) {
-    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message),
+               f.id);
   }
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;

@@ -14,17 +14,11 @@
 #include "lib/natural.h"
 #include "lib/pattern.h"
 #include "lib/synth_config.h"
+#include "tests/support/dialects.h"
 
 using namespace twofour;
 
 namespace {
-
-const Nvfp4Dialect& dialect(std::string_view name) {
-  for (const Nvfp4Dialect& d : nvfp4_dialects()) {
-    if (!d.stacked && d.name == name) return d;
-  }
-  throw Error("no such dialect");
-}
 
 /// With layers of both kinds of a hybrid model, and few experts.
 SynthModel few_layers(const SynthShape& shape) {

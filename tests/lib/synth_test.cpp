@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -22,22 +21,14 @@
 #include "lib/hash.h"
 #include "lib/index_file.h"
 #include "lib/synth_weights.h"
+#include "tests/support/dialects.h"
+#include "tests/support/scratch.h"
 
 using namespace twofour;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A directory that goes when the test does.
-struct Scratch {
-  Scratch() : path(fs::temp_directory_path() / fmt::format("twofour-synth-test-{}", ::getpid())) {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Scratch() { fs::remove_all(path); }
-  fs::path path;
-};
 
 SynthResult make(const fs::path& directory, const SynthOptions& options) {
   Progress progress;
@@ -89,13 +80,6 @@ std::map<std::string, Tensor> read_tensors(const fs::path& directory) {
     }
   }
   return tensors;
-}
-
-const Nvfp4Dialect& dialect(std::string_view name) {
-  for (const Nvfp4Dialect& d : nvfp4_dialects()) {
-    if (!d.stacked && d.name == name) return d;
-  }
-  throw Error("no such dialect");
 }
 
 /// A module's weights, decoded slowly.
@@ -334,8 +318,7 @@ TEST_CASE("a directory that holds something is refused and stays as it is") {
   const Scratch scratch;
   write_text(scratch.path / "notes.txt", "mine");
   Progress progress;
-  CHECK_THROWS_WITH_AS(synth(scratch.path, tiny(), progress), doctest::Contains("found files in it"),
-                       Error);
+  CHECK_THROWS_WITH_AS(synth(scratch.path, tiny(), progress), doctest::Contains("found files in it"), Error);
   CHECK(read_files(scratch.path) == std::map<std::string, std::string>{{"notes.txt", "mine"}});
 }
 

@@ -1,0 +1,63 @@
+#include "formats/json.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+
+using namespace twofour;
+
+namespace {
+
+std::string nested(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+}  // namespace
+
+TEST_CASE("keys stay in the order of the text") {
+  CHECK(parse_json("x", R"({"b":1,"a":{"z":2,"y":3}})").dump() == R"({"b":1,"a":{"z":2,"y":3}})");
+}
+
+TEST_CASE("of duplicate keys the last counts") { CHECK(parse_json("x", R"({"a":1,"a":2})")["a"] == 2); }
+
+TEST_CASE("nesting is read to 64 levels and refused beyond, however deep") {
+  CHECK_NOTHROW(parse_json("x", nested(64)));
+  for (const size_t depth : {66u, 1000u, 100'000u}) {
+    CHECK_THROWS_WITH_AS(parse_json("config.json", nested(depth)),
+                         doctest::Contains("config.json: nested deeper than 64 levels"), Error);
+  }
+}
+
+TEST_CASE("what is not JSON is refused with the name of the file") {
+  using namespace std::literals;
+  for (const std::string_view text :
+       {""sv, " "sv, "{"sv, "[1,]"sv, "{'a':1}"sv, "{}{}"sv, "{} x"sv, "nul"sv, "\"\xFF\""sv,
+        "\"\xC0\x80\""sv, "\"\\ud800\""sv, "\"\n\""sv, "// comment\n{}"sv, "{\"a\":01}"sv, "[1e999]"sv,
+        "{}\0"sv, "{}\0{}"sv, "{\"a\"\0:1}"sv}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(parse_json("config.json", text), doctest::Contains("config.json: not JSON"), Error);
+  }
+}
+
+TEST_CASE("quoting escapes what JSON must and nothing else") {
+  CHECK(json_quote("model.norm.weight") == R"("model.norm.weight")");
+  CHECK(json_quote("a\"b\\c/d") == R"("a\"b\\c/d")");
+  CHECK(json_quote("\n\t\x1b") == R"("\n\t\u001b")");
+  CHECK(json_quote(std::string_view("\0", 1)) == R"("\u0000")");
+  CHECK(json_quote("é漢😀") == "\"é漢😀\"");
+}
+
+TEST_CASE("quoting text that is not UTF-8 gives a replacement, for it must not fail within a message") {
+  CHECK(json_quote("a\xFF") == "\"a\xEF\xBF\xBD\"");
+}
+
+TEST_CASE("numbers that are not finite go through a rewritten config unchanged") {
+  const std::string text =
+      "{\n  \"a\": [\n    0.0,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": NaN,\n  \"NaN \\\" Infinity\": "
+      "\"-Infinity\"\n}\n";
+  const Json json = parse_json("config.json", text);
+  CHECK(json["a"][0] == 0.0);
+  CHECK(json["NaN \" Infinity"] == "-Infinity");
+  CHECK(format_json(json) == text);
+  CHECK_THROWS_AS(parse_json("config.json", "{\"a\": Infinityx}"), Error);
+}

@@ -1,0 +1,64 @@
+#include "lib/plan.h"
+
+#include <doctest/doctest.h>
+
+#include "formats/error.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+TEST_CASE("sizes are decimal, with or without a unit") {
+  CHECK(parse_size("1") == 1);
+  CHECK(parse_size("1234") == 1234);
+  CHECK(parse_size("10B") == 10);
+  CHECK(parse_size("20kB") == 20'000);
+  CHECK(parse_size("20KB") == 20'000);
+  CHECK(parse_size("500MB") == 500'000'000);
+  CHECK(parse_size("5GB") == 5'000'000'000);
+  CHECK(parse_size("1.5GB") == 1'500'000'000);
+  CHECK(parse_size("2TB") == 2'000'000'000'000);
+  for (const char* text : {"", "GB", ".", "0", "0.5", "-1", "5 GB", "5GiB", "5gb", "1.2.3GB", "1e9", "0x10",
+                           "99999999999999999999", "99999999999TB"}) {
+    CAPTURE(std::string(text));
+    CHECK_THROWS_WITH_AS(parse_size(text), doctest::Contains("expected a size such as 5GB or 500MB"), Error);
+  }
+}
+
+TEST_CASE("a tensor is never split, and one above the limit has a file of its own") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_experts(tensors, "model.layers.0.mlp.experts", random_experts(2, 16, 32));
+  add_bf16(tensors, "model.embed_tokens.weight", {64, 32});
+  add_bf16(tensors, "model.norm.weight", {32});
+  write_checkpoint(scratch / "src", {tensors});
+  const Checkpoint source = Checkpoint::open(scratch / "src");
+  Recipe recipe;
+  recipe.max_shard_size = 1000;
+  const Plan plan = make_plan(source, recipe);
+  size_t next = 0;
+  for (const OutputFile& f : plan.files) {
+    CHECK(f.first_tensor == next);
+    CHECK((f.data_bytes <= 1000 || f.tensor_count == 1));
+    next += f.tensor_count;
+  }
+  CHECK(next == plan.tensors.size());
+}
+
+TEST_CASE("workers are as many as the promised memory holds, and at least one") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_experts(tensors, "model.layers.0.mlp.experts", random_experts(2, 16, 32));
+  write_checkpoint(scratch / "src", {tensors});
+  const Checkpoint source = Checkpoint::open(scratch / "src");
+  MemoryLimits limits;
+  limits.buffers = 5u << 20;  // a worker counts for at least 1 MiB
+  const Plan plan = make_plan(source, {}, limits);
+  CHECK(plan.workers(1) == 1);
+  CHECK(plan.workers(4) == 4);
+  CHECK(plan.workers(64) == 5);
+  CHECK(plan.peak_memory(64) == plan.peak_memory(5));
+  CHECK(plan.peak_memory(64) < (512u << 20));
+  limits.buffers = 1;
+  CHECK(make_plan(source, {}, limits).workers(64) == 1);
+}

@@ -1,0 +1,227 @@
+#include "tests/support/checkpoint_builder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+
+#include "formats/e2m1.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::vector<uint8_t> float_bytes(const std::vector<float>& values) {
+  std::vector<uint8_t> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// Bytes [rows, cols] to [cols, rows].
+std::vector<uint8_t> transposed(const std::vector<uint8_t>& in, int64_t rows, int64_t cols) {
+  std::vector<uint8_t> out(in.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c)
+      out[static_cast<size_t>(c * rows + r)] = in[static_cast<size_t>(r * cols + c)];
+  }
+  return out;
+}
+
+/// Row r of the result is row `row_of(r).second` of matrix `row_of(r).first`.
+template <class F>
+Nvfp4Matrix gather_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b, F row_of) {
+  Nvfp4Matrix out{a.n + b.n, a.k, {}, {}, a.global};
+  for (int64_t r = 0; r < out.n; ++r) {
+    const auto [from_b, row] = row_of(r);
+    const Nvfp4Matrix& from = from_b ? b : a;
+    const auto append = [&, at = row](std::vector<uint8_t>& to, const std::vector<uint8_t>& bytes,
+                                      int64_t width) {
+      to.insert(to.end(), bytes.begin() + at * width, bytes.begin() + (at + 1) * width);
+    };
+    append(out.codes, from.codes, a.k / 2);
+    append(out.scales, from.scales, a.k / 16);
+  }
+  return out;
+}
+
+/// The kept codes of a quad and their places, by sorting: larger magnitudes first, on a tie the lower k.
+std::pair<unsigned, unsigned> sparse_quad(const std::array<unsigned, 4>& codes) {
+  std::array<unsigned, 4> order = {0, 1, 2, 3};
+  std::stable_sort(order.begin(), order.end(),
+                   [&](unsigned a, unsigned b) { return (codes[a] & 7) > (codes[b] & 7); });
+  std::sort(order.begin(), order.begin() + 2);
+  return {codes[order[0]] | codes[order[1]] << 4, order[0] | order[1] << 2};
+}
+
+}  // namespace
+
+void write_safetensors(const fs::path& file, const Tensors& tensors) {
+  std::string header = R"({"__metadata__":{"format":"pt"})", data;
+  for (const TensorData& t : tensors) {
+    header +=
+        fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", t.name,
+                    dtype_name(t.dtype), fmt::join(t.shape, ","), data.size(), data.size() + t.bytes.size());
+    data.append(t.bytes.begin(), t.bytes.end());
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string prefix(8, '\0');
+  const uint64_t length = header.size();
+  std::memcpy(prefix.data(), &length, sizeof(length));
+  write_file(file, prefix + header + data);
+}
+
+void write_checkpoint(const fs::path& directory, const std::vector<Tensors>& shards,
+                      const std::string& config) {
+  fs::create_directories(directory);
+  if (!config.empty()) write_file(directory / "config.json", config);
+  if (shards.size() == 1) return write_safetensors(directory / "model.safetensors", shards[0]);
+  std::string map;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(directory / name, shards[i]);
+    for (const TensorData& t : shards[i]) {
+      map += fmt::format("{}\"{}\":\"{}\"", map.empty() ? "" : ",", t.name, name);
+      bytes += t.bytes.size();
+    }
+  }
+  write_file(directory / "model.safetensors.index.json",
+             fmt::format(R"({{"metadata":{{"total_size":{}}},"weight_map":{{{}}}}})", bytes, map));
+}
+
+Nvfp4Matrix random_matrix(int64_t n, int64_t k, unsigned seed, float global) {
+  std::mt19937 random(seed);
+  Nvfp4Matrix m{n, k, std::vector<uint8_t>(static_cast<size_t>(n * k / 2)),
+                std::vector<uint8_t>(static_cast<size_t>(n * k / 16)), global};
+  for (uint8_t& byte : m.codes) byte = static_cast<uint8_t>(random());
+  for (uint8_t& byte : m.scales) byte = static_cast<uint8_t>(random() % 0x7F);
+  return m;
+}
+
+Nvfp4Matrix stack_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) {
+  return gather_rows(a, b, [&](int64_t r) { return std::pair(r >= a.n, r % a.n); });
+}
+
+Nvfp4Matrix interleave_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) {
+  return gather_rows(a, b, [&](int64_t r) { return std::pair(r % 2 == 1, r / 2); });
+}
+
+void add_modelopt(Tensors& to, const std::string& module, const Nvfp4Matrix& m,
+                  const std::vector<int64_t>& scale_shape) {
+  to.push_back({module + ".weight", DType::kU8, {m.n, m.k / 2}, m.codes});
+  to.push_back({module + ".weight_scale", DType::kF8E4M3, {m.n, m.k / 16}, m.scales});
+  to.push_back({module + ".weight_scale_2", DType::kF32, scale_shape, float_bytes({m.global})});
+}
+
+void add_compressed_tensors(Tensors& to, const std::string& module, const Nvfp4Matrix& m) {
+  if (1.0f / (1.0f / m.global) != m.global) throw std::runtime_error("no exact reciprocal");
+  to.push_back({module + ".weight_packed", DType::kU8, {m.n, m.k / 2}, m.codes});
+  to.push_back({module + ".weight_scale", DType::kF8E4M3, {m.n, m.k / 16}, m.scales});
+  to.push_back({module + ".weight_global_scale", DType::kF32, {1}, float_bytes({1.0f / m.global})});
+}
+
+void add_stack(Tensors& to, const std::string& name, const std::vector<Nvfp4Matrix>& experts, bool k_outer,
+               const std::vector<int64_t>& scale_shape) {
+  const auto e = static_cast<int64_t>(experts.size());
+  const int64_t n = experts[0].n, k = experts[0].k;
+  std::vector<uint8_t> codes, scales;
+  std::vector<float> globals;
+  for (const Nvfp4Matrix& m : experts) {
+    const auto c = k_outer ? transposed(m.codes, n, k / 2) : m.codes;
+    const auto s = k_outer ? transposed(m.scales, n, k / 16) : m.scales;
+    codes.insert(codes.end(), c.begin(), c.end());
+    scales.insert(scales.end(), s.begin(), s.end());
+    globals.push_back(m.global);
+  }
+  int64_t count = 1;
+  for (const int64_t d : scale_shape) count *= d;
+  globals.resize(static_cast<size_t>(count));
+  const auto shape = [&](int64_t width) {
+    return k_outer ? std::vector<int64_t>{e, width, n} : std::vector<int64_t>{e, n, width};
+  };
+  to.push_back({name, DType::kU8, shape(k / 2), codes});
+  to.push_back({name + "_weight_scale", DType::kF8E4M3, shape(k / 16), scales});
+  to.push_back({name + "_weight_scale_2", DType::kF32, scale_shape, float_bytes(globals)});
+}
+
+void add_bf16(Tensors& to, const std::string& name, const std::vector<int64_t>& shape, unsigned seed) {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  std::mt19937 random(seed);
+  std::vector<uint8_t> bytes(static_cast<size_t>(2 * count));
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  to.push_back({name, DType::kBF16, shape, bytes});
+}
+
+ExpertSet random_experts(int64_t e, int64_t i, int64_t h, unsigned seed) {
+  ExpertSet set;
+  for (int64_t x = 0; x < e; ++x) {
+    set.gate.push_back(random_matrix(i, h, ++seed * 977));
+    set.up.push_back(random_matrix(i, h, ++seed * 977));
+    set.down.push_back(random_matrix(h, i, ++seed * 977));
+  }
+  return set;
+}
+
+void add_experts(Tensors& to, const std::string& block, const ExpertSet& experts) {
+  for (size_t e = 0; e < experts.down.size(); ++e) {
+    const std::string expert = fmt::format("{}.{}.", block, e);
+    if (!experts.gate.empty()) add_modelopt(to, expert + "gate_proj", experts.gate[e]);
+    add_modelopt(to, expert + "up_proj", experts.up[e]);
+    add_modelopt(to, expert + "down_proj", experts.down[e]);
+  }
+}
+
+void add_expected_v7(Bytes& to, const std::string& name, const std::vector<Nvfp4Matrix>& experts) {
+  std::vector<uint8_t> comp, meta, scale;
+  std::vector<float> globals;
+  for (const Nvfp4Matrix& m : experts) {
+    const auto sparse = [&](int64_t n, int64_t quad) {
+      std::array<unsigned, 4> codes;
+      for (unsigned i = 0; i < 4; ++i)
+        codes[i] = m.codes[static_cast<size_t>(n * m.k / 2 + 2 * quad + i / 2)] >> i % 2 * 4 & 15u;
+      return sparse_quad(codes);
+    };
+    for (int64_t q = 0; q < m.k / 4; ++q) {
+      for (int64_t n = 0; n < m.n; ++n) comp.push_back(static_cast<uint8_t>(sparse(n, q).first));
+    }
+    for (int64_t q = 0; q < m.k / 4; q += 2) {
+      for (int64_t n = 0; n < m.n; ++n)
+        meta.push_back(static_cast<uint8_t>(sparse(n, q).second | sparse(n, q + 1).second << 4));
+    }
+    for (int64_t g = 0; g < m.k / 16; ++g) {
+      for (int64_t n = 0; n < m.n; ++n) scale.push_back(m.scales[static_cast<size_t>(n * m.k / 16 + g)]);
+    }
+    globals.push_back(m.global);
+  }
+  to[name + "comp"] = comp;
+  to[name + "meta"] = meta;
+  to[name + "scale"] = scale;
+  to[name + "global_scale"] = float_bytes(globals);
+}
+
+Bytes expected_v7(const std::string& block, const ExpertSet& experts) {
+  Bytes bytes;
+  std::vector<Nvfp4Matrix> w13;
+  for (size_t e = 0; e < experts.up.size(); ++e) {
+    w13.push_back(experts.gate.empty() ? experts.up[e] : stack_rows(experts.gate[e], experts.up[e]));
+  }
+  add_expected_v7(bytes, block + ".w13_", w13);
+  add_expected_v7(bytes, block + ".w2_", experts.down);
+  return bytes;
+}
+
+}  // namespace twofour

@@ -1,0 +1,40 @@
+#pragma once
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace twofour {
+
+/// How a run of the program ended and what it said.
+struct Outcome {
+  int code = -1;  ///< exit code; 128 + n where signal n ended it
+  std::string out, err;
+};
+
+/// A run of the program that goes on beside the test.
+class Run {
+ public:
+  /// `environment` is added to the test's own: "TWOFOUR_ISA=portable".
+  explicit Run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run();
+  void send(int signal);
+  /// Whether it has not ended yet.
+  bool is_running();
+  Outcome wait();
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;  ///< unnamed files that catch its output
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+/// Runs the program to its end.
+Outcome run_program(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment = {});
+
+}  // namespace twofour

@@ -1,0 +1,266 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "lib/file.h"
+#include "lib/version.h"
+#include "tests/support/conversion.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kGolden = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
+
+/// An artifact of the golden checkpoint.
+struct Artifact {
+  Artifact() { REQUIRE(run_program({"convert", kGolden, path, "--to", "v7", "--quiet"}).code == 0); }
+  const Scratch scratch;
+  const std::string path = (scratch / "out").string();
+  std::string file() const { return path + "/model-00001-of-00001.safetensors"; }
+};
+
+/// Exactly one line, "twofour: ...", on stderr and nothing on stdout, exit code 2.
+void check_one_line(const Outcome& o, const std::string& part) {
+  CHECK(o.code == 2);
+  CHECK(o.out.empty());
+  CHECK_MESSAGE(o.err.starts_with("twofour: "), o.err);
+  CHECK_MESSAGE(o.err.find('\n') == o.err.size() - 1, o.err);
+  CHECK_MESSAGE(o.err.find(part) != std::string::npos, o.err);
+}
+
+/// The whole of stdout as one document.
+Json json_of(const Outcome& o) {
+  CHECK_MESSAGE(o.err.empty(), o.err);
+  return parse_json("stdout", o.out);
+}
+
+}  // namespace
+
+TEST_CASE("--version begins with version and commit") {
+  const Outcome o = run_program({"--version"});
+  CHECK(o.code == 0);
+  CHECK(o.err.empty());
+  CHECK(o.out.substr(0, o.out.find('\n')) == fmt::format("twofour {} ({})", version(), version_commit()));
+}
+
+TEST_CASE("--help lists every command, and each command has its own") {
+  const Outcome o = run_program({"--help"});
+  CHECK(o.code == 0);
+  for (const char* command : {"inspect", "convert", "validate", "synth", "bench"}) {
+    CHECK(o.out.find(command) != std::string::npos);
+    const Outcome own = run_program({command, "--help"});
+    CHECK(own.code == 0);
+    for (const char* option : {"--json", "--quiet", "--jobs", "--device"}) {
+      CHECK_MESSAGE(own.out.find(option) != std::string::npos, command);
+    }
+  }
+  CHECK(o.out.find("Exit codes") != std::string::npos);
+}
+
+TEST_CASE("a mistyped command is answered with the nearest one") {
+  for (const auto& [typed, meant] :
+       {std::pair{"convrt", "convert"}, {"inspekt", "inspect"}, {"valid", "validate"}}) {
+    const Outcome o = run_program({typed, "x"});
+    CHECK(o.code == 2);
+    CHECK(o.out.empty());
+    CHECK(o.err == fmt::format("twofour: unknown command '{}'; did you mean {}?\nSee twofour --help.\n",
+                               typed, meant));
+  }
+  CHECK(run_program({"frobnicate"}).err == "twofour: unknown command 'frobnicate'\nSee twofour --help.\n");
+}
+
+TEST_CASE("a mistyped option is answered with the nearest one of that command") {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"convert", "a", "b", "--to", "v7", "--dryrun"},
+            "unknown option --dryrun; did you mean --dry-run?"},
+           {{"convert", "a", "b", "--to", "v7", "--max-shardsize=5GB"},
+            "unknown option --max-shardsize; did you mean --max-shard-size?"},
+           {{"inspect", "a", "--jsn"}, "unknown option --jsn; did you mean --json?"},
+           {{"validate", "a", "--sorce", "b"}, "unknown option --sorce; did you mean --source?"},
+           {{"synth", "a", "--shape", "tiny", "--layer", "1"},
+            "unknown option --layer; did you mean --layers?"}}) {
+    const Outcome o = run_program(arguments);
+    CHECK(o.code == 2);
+    CHECK(o.out.empty());
+    CHECK(o.err == fmt::format("twofour: {}\nSee twofour {} --help.\n", message, arguments[0]));
+  }
+}
+
+TEST_CASE("missing arguments, wrong values and no command are usage errors") {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"convert"},
+                                             {"convert", "a"},
+                                             {"convert", "a", "b"},  // no --to
+                                             {"inspect"},
+                                             {"validate"},
+                                             {"synth", "a"},
+                                             {"bench"},
+                                             {"convert", "a", "b", "--to", "v9"},
+                                             {"convert", "a", "b", "--to", "v7", "--fold", "smaller"},
+                                             {"convert", "a", "b", "--to", "v7", "--jobs", "0"},
+                                             {"convert", "a", "b", "--to", "v7", "--device", "tpu"},
+                                             {"synth", "a", "--shape", "gpt-2"},
+                                             {"inspect", "a", "b"}}) {
+    CAPTURE(fmt::format("{}", fmt::join(arguments, " ")));
+    const Outcome o = run_program(arguments);
+    CHECK(o.code == 2);
+    CHECK(o.out.empty());
+    CHECK_MESSAGE(o.err.starts_with("twofour: "), o.err);
+  }
+}
+
+TEST_CASE("a size that is none is refused") {
+  const Scratch scratch;
+  for (const char* size : {"5 GB", "big", "0", "-1", "5GiB", "1.2.3GB", "GB", ""}) {
+    CAPTURE(std::string(size));
+    const Outcome o = run_program({"convert", kGolden, (scratch / "out").string(), "--to", "v7",
+                                   fmt::format("--max-shard-size={}", size)});
+    CHECK(o.code == 2);
+    CHECK(!fs::exists(scratch / "out"));
+  }
+}
+
+TEST_CASE("every command says in one line that its input is missing") {
+  const Scratch scratch;
+  const std::string nowhere = (scratch / "nowhere").string(), out = (scratch / "out").string();
+  check_one_line(run_program({"convert", nowhere, out, "--to", "v7"}),
+                 nowhere + ": no such file or directory");
+  check_one_line(run_program({"inspect", nowhere}), nowhere + ": no such file or directory");
+  check_one_line(run_program({"validate", nowhere}), nowhere + ": no such file or directory");
+  CHECK(fs::is_empty(scratch.path));
+}
+
+TEST_CASE("trouble with --json is a document on stdout, too") {
+  const Scratch scratch;
+  const Outcome o = run_program({"inspect", (scratch / "nowhere").string(), "--json"});
+  CHECK(o.code == 2);
+  CHECK(parse_json("stdout", o.out)["error"].get<std::string>().find("no such file") != std::string::npos);
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"inspect", "--json"}, {"inspect", "a", "--jobs", "0", "--json"}}) {
+    const Outcome usage = run_program(arguments);
+    CHECK(usage.code == 2);
+    CHECK(usage.err.starts_with("twofour: "));
+    CHECK_MESSAGE(parse_json("stdout", usage.out).contains("error"), usage.out);
+  }
+}
+
+TEST_CASE("--device cuda is refused where nothing runs on it; auto and cpu work") {
+  const Artifact a;
+  const std::string out = (a.scratch / "second").string();
+  check_one_line(run_program({"convert", kGolden, out, "--to", "v7", "--device", "cuda"}),
+                 "--device cuda: expected");
+  check_one_line(run_program({"validate", a.path, "--device", "cuda"}), "--device cuda: expected");
+  CHECK(!fs::exists(out));
+  CHECK(run_program({"validate", a.path, "--device", "auto"}).code == 0);
+  CHECK(run_program({"validate", a.path, "--device", "cpu"}).code == 0);
+}
+
+TEST_CASE("TWOFOUR_ISA chooses the kernels, and an unknown one is refused") {
+  const Scratch scratch;
+  check_one_line(
+      run_program({"convert", kGolden, (scratch / "bogus").string(), "--to", "v7"}, {"TWOFOUR_ISA=bogus"}),
+      "TWOFOUR_ISA: expected");
+  CHECK(!fs::exists(scratch / "bogus"));
+  for (const Isa isa : available_isas()) {
+    const std::string name(isa_name(isa));
+    CHECK(run_program({"convert", kGolden, (scratch / name).string(), "--to", "v7"}, {"TWOFOUR_ISA=" + name})
+              .code == 0);
+    CHECK((read_tree(scratch / name) == read_tree(scratch / "portable")));
+  }
+}
+
+TEST_CASE("inspect says what one stored byte is") {
+  const Artifact a;
+  const std::string block = "model.layers.0.mlp.experts.";
+  const auto at = [&](const std::string& path, const std::string& place) {
+    const Outcome o = run_program({"inspect", path, "--at", place});
+    CHECK(o.code == 0);
+    return o.out;
+  };
+  // Which weights a byte holds follows from the layout; what it holds, from the golden file.
+  const ReadTensors golden =
+      read_tensors(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/expect/v7.safetensors");
+  const size_t offset = (2 * 24 + 7) * 96 + 50;  // comp [4, 24, 96]: expert 2, quad 7, n 50
+  const unsigned byte = golden.at(block + "w13_comp").bytes[offset];
+  const std::string expected = fmt::format(
+      "{0}w13_comp U8 [4, 24, 96], byte {1} = 0x{2:02X}: expert 2, row 7, column 50: n 50, "
+      "kept codes of quad k 28-31: 0x{3:X} (",
+      block, offset, byte, byte & 15);
+  const std::string found = at(a.path, fmt::format("{}w13_comp:{}", block, offset));
+  CHECK_MESSAGE(found.starts_with(expected), found);
+  CHECK(at(a.path, block + "w13_global_scale:9").find("expert 2: byte 1 of its float32 global scale") !=
+        std::string::npos);
+  CHECK(at(kGolden, block + "0.up_proj.weight:25").find("n 0, k 50 and 51: codes 0x") != std::string::npos);
+  CHECK(at(kGolden, block + "0.up_proj.weight_scale:7").find("n 1, k 16-31: block scale ") !=
+        std::string::npos);
+  CHECK(at(kGolden, "model.norm.weight:5").find("byte 1 of element 2\n") != std::string::npos);
+  check_one_line(run_program({"inspect", a.path, "--at", block + "w13_comp:9999999"}),
+                 "expected an offset below");
+  check_one_line(run_program({"inspect", a.path, "--at", "nothing:0"}), "expected a tensor");
+  check_one_line(run_program({"inspect", a.path, "--at", "nothing"}), "expected TENSOR:OFFSET");
+}
+
+TEST_CASE("the total that inspect shows is the size of the files") {
+  const Artifact a;
+  for (const std::string& path : {kGolden, a.path, a.file()}) {
+    uint64_t bytes = 0;
+    if (fs::is_regular_file(path)) {
+      bytes = fs::file_size(path);
+    } else {
+      for (const auto& entry : fs::directory_iterator(path)) {
+        if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
+      }
+    }
+    const Outcome o = run_program({"inspect", path});
+    CHECK(o.code == 0);
+    CHECK_MESSAGE(o.out.find(fmt::format(" of headers = {} bytes of files\n", bytes)) != std::string::npos,
+                  o.out);
+    const Json json = json_of(run_program({"inspect", path, "--json"}));
+    CHECK(json["data_bytes"].get<uint64_t>() + json["header_bytes"].get<uint64_t>() == bytes);
+    uint64_t listed = 0;
+    for (const Json& t : json["tensors"]) listed += t["bytes"].get<uint64_t>();
+    CHECK(listed == json["data_bytes"].get<uint64_t>());
+  }
+}
+
+TEST_CASE("inspect finds pruned quads by reading the weights") {
+  const Json json = json_of(run_program({"inspect", kGolden, "--stats", "--json"}));
+  uint64_t codes = 0, weights = 0;
+  for (const Json& m : json["nvfp4_modules"]) {
+    for (const Json& count : m["stats"]["codes"]) codes += count.get<uint64_t>();
+    weights += m["count"].get<uint64_t>() * m["shape"][0].get<uint64_t>() * m["shape"][1].get<uint64_t>() *
+               m["shape"][2].get<uint64_t>();
+  }
+  CHECK(codes == weights);
+  CHECK(weights == 4 * 3 * 48 * 96 + 96 * 96);
+}
+
+TEST_CASE("validate shows damage with exit code 1 and where it is") {
+  const Artifact a;
+  CHECK(run_program({"validate", a.path}).code == 0);
+  flip_bit(a.file(), fs::file_size(a.file()) - 1, 3);
+  for (const bool with_source : {false, true}) {
+    std::vector<std::string> arguments = {"validate", a.path};
+    if (with_source) arguments.insert(arguments.end(), {"--source", kGolden});
+    const Outcome o = run_program(arguments);
+    CHECK(o.code == 1);
+    CHECK_MESSAGE(o.out.starts_with("error: model."), o.out);
+    arguments.push_back("--json");
+    const Outcome json = run_program(arguments);
+    CHECK(json.code == 1);
+    CHECK(parse_json("stdout", json.out)["valid"] == false);
+    CHECK(parse_json("stdout", json.out)["differences"].size() == (with_source ? 2 : 1));
+    arguments.back() = "--quiet";
+    const Outcome quiet = run_program(arguments);
+    CHECK(quiet.code == 1);
+    CHECK(quiet.out.empty());
+  }
+}
