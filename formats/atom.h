@@ -66,6 +66,48 @@ TWOFOUR_HD constexpr unsigned expand_2_4(Quad24 kept) {
   return ((kept.comp & 15u) << 4 * (kept.meta & 3)) | ((kept.comp >> 4u) << 4 * ((kept.meta >> 2) & 3));
 }
 
+/// Energy of the two codes in a byte: the sum of their squared halves, 0 .. 288.
+TWOFOUR_HD constexpr int pair_energy(unsigned byte) {
+  const int low = e2m1_halves(byte & 7u), high = e2m1_halves((byte >> 4) & 7u);
+  return low * low + high * high;
+}
+
+/// The 4:8-paired rule: of the four aligned pairs of eight codes along K, the two with the most energy, on a
+/// tie the lower k; kept pairs as stored, a zero in them too. `octet` holds eight codes, the lowest k in the
+/// low nibble, so a pair is a byte. Returns which pairs stay, one bit each. What FP4 sparse tensor cores
+/// take. Source: PTX ISA, mma.sp::ordered_metadata, kind::mxf4nvf4.
+TWOFOUR_HD constexpr unsigned select_4_8(uint32_t octet) {
+  unsigned kept = 0;
+  for (int i = 0; i < 4; ++i) {
+    int stronger = 0;
+    for (int j = 0; j < 4; ++j) {
+      const int a = pair_energy(octet >> 8 * i), b = pair_energy(octet >> 8 * j);
+      stronger += b > a || (b == a && j < i);
+    }
+    if (stronger < 2) kept |= 1u << i;
+  }
+  return kept;
+}
+
+/// Whether a tie decided which pairs of an octet are kept: its second and third largest energies are equal.
+TWOFOUR_HD constexpr bool is_tied_4_8(uint32_t octet) {
+  const unsigned kept = select_4_8(octet);
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const bool split = ((kept >> i) & 1u) != 0 && ((kept >> j) & 1u) == 0;
+      if (split && pair_energy(octet >> 8 * i) == pair_energy(octet >> 8 * j)) return true;
+    }
+  }
+  return false;
+}
+
+/// Eight codes of which the pairs that `kept` leaves out are 0x0.
+TWOFOUR_HD constexpr uint32_t mask_4_8(uint32_t octet, unsigned kept) {
+  uint32_t mask = 0;
+  for (int i = 0; i < 4; ++i) mask |= (kept >> i) & 1u ? 0xFFu << 8 * i : 0u;
+  return octet & mask;
+}
+
 TWOFOUR_HD constexpr SparseGroup prune(const DenseGroup& dense) {
   SparseGroup sparse{};
   for (int q = 0; q < 4; ++q) {
