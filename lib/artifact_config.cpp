@@ -51,6 +51,21 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& pla
   return patterns;
 }
 
+/// config.json for a layout.
+Json layout_config(const Checkpoint& source, const Plan& plan) {
+  Json config = source.config().is_object() ? source.config() : Json::object();
+  Json entry = {{"quant_method", "twofour"}, {"layout", plan.recipe.layout}};
+  with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
+  entry["modules"] = converted_patterns(source, plan);
+  entry["base"] = source_quantization(source);
+  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
+    if (at->is_object()) at->erase("compression_config");
+    if (at != &config && at->is_object()) at->erase("quantization_config");
+  }
+  config["quantization_config"] = std::move(entry);
+  return config;
+}
+
 }  // namespace
 
 Json source_quantization(const Checkpoint& source) {
@@ -64,18 +79,14 @@ Json source_quantization(const Checkpoint& source) {
   return source.hf_quant_config();
 }
 
-Json artifact_config(const Checkpoint& source, const Plan& plan) {
-  Json config = source.config().is_object() ? source.config() : Json::object();
-  Json entry = {{"quant_method", "twofour"}, {"layout", plan.recipe.layout}};
-  with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
-  entry["modules"] = converted_patterns(source, plan);
-  entry["base"] = source_quantization(source);
-  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (at->is_object()) at->erase("compression_config");
-    if (at != &config && at->is_object()) at->erase("quantization_config");
-  }
-  config["quantization_config"] = std::move(entry);
-  return config;
+std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan) {
+  if (rewrite_of(plan.recipe.layout) == Rewrite::kPrune) return {};
+  return {{"config.json", format_json(layout_config(source, plan))}};
+}
+
+bool is_copied_sidecar(const Plan& plan, const std::string& name) {
+  const bool rewritten = name == "config.json" || name == "hf_quant_config.json";
+  return !rewritten || rewrite_of(plan.recipe.layout) == Rewrite::kPrune;
 }
 
 std::string artifact_index(const Plan& plan) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 
 #include "formats/json.h"
@@ -10,8 +11,12 @@ namespace twofour {
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
-/// config.json of the artifact: the source's with a quantization_config that says what is true now.
-Json artifact_config(const Checkpoint& source, const Plan& plan);
+/// Files of the artifact that tell loaders what it is, with their texts: config.json, with a
+/// quantization_config that says what is true now, and what goes with it. None where the source's stay true.
+std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan);
+
+/// Whether a sidecar of the source goes along as it is.
+bool is_copied_sidecar(const Plan& plan, const std::string& name);
 
 /// The index of the artifact, as text.
 std::string artifact_index(const Plan& plan);

@@ -17,6 +17,7 @@
 #include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/artifact_config.h"
+#include "lib/derive.h"
 #include "lib/expert_packer.h"
 #include "lib/interrupt.h"
 #include "lib/job_queue.h"
@@ -62,10 +63,14 @@ class Conversion {
         directory_(directory),
         progress_(progress),
         files_(plan.files.size()),
-        turns_(plan.targets.size() + plan.tensors.size()),
+        turns_(plan.targets.size() + plan.tensors.size() + plan.modules.size()),
         hashers_(plan.tensors.size()),
+        source_hashers_(plan.modules.size()),
+        rewritten_(plan.modules.size()),
         results_(plan.targets.size()) {
     record_.outputs.resize(plan.tensors.size());
+    record_.modules.resize(plan.modules.size());
+    for (size_t m = 0; m < plan.modules.size(); ++m) rewritten_[m].resize(plan.modules[m].multipliers.size());
     for (size_t t = 0; t < plan.targets.size(); ++t) results_[t].resize(plan.targets[t].sources.size());
   }
 
@@ -99,7 +104,9 @@ class Conversion {
   std::function<void(const Job&)> make_worker();
   void pack(const Job& job, ExpertPacker& packer);
   void merge_results(const Job& job, std::span<SourceResult> found);
-  void copy(const Job& job, std::vector<uint8_t>& buffer);
+  void copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer);
+  void merge_derived(size_t i, const Deriver& deriver);
+  void hash_source(const Job& job, size_t i, const Deriver& deriver);
   void verify(const Job& job, std::vector<uint8_t>& buffer);
   void write_done(uint32_t file);
 
@@ -108,6 +115,7 @@ class Conversion {
   /// Bytes of a tensor that come from no other file.
   std::vector<uint8_t> own_bytes(const OutputTensor& t) const;
   Turnstile& turns_of_tensor(size_t i) { return turns_[plan_.targets.size() + i]; }
+  Turnstile& turns_of_source(size_t m) { return turns_[plan_.targets.size() + plan_.tensors.size() + m]; }
 
   const Checkpoint& source_;
   const Plan& plan_;
@@ -116,8 +124,13 @@ class Conversion {
   Progress& progress_;
   std::optional<JobQueue<Job>> queue_;
   std::deque<OpenFile> files_;
-  std::deque<Turnstile> turns_;  ///< targets, then tensors
+  std::deque<Turnstile> turns_;  ///< targets, then tensors, then rewritten modules
   std::vector<std::optional<Hasher>> hashers_;
+  struct SourceHashers {
+    Hasher codes, scales;
+  };
+  std::vector<std::optional<SourceHashers>> source_hashers_;  ///< of rewritten modules read in ranges
+  std::vector<std::vector<PruneStats>> rewritten_;            ///< one an expert of each rewritten module
   ConversionRecord record_;
   std::mutex results_mutex_;
   std::vector<std::vector<SourceResult>> results_;
@@ -150,11 +163,13 @@ void Conversion::list_copies(std::vector<Job>& jobs) const {
     if (t.kind == OutputTensor::Kind::kPart) continue;
     const uint64_t bytes = t.info.bytes();
     if (bytes > kCopyBytes) {
-      for (uint64_t at = 0, turn = 0; at < bytes; at += kCopyBytes) {
+      const uint64_t step =
+          t.kind == OutputTensor::Kind::kDerived ? derive_step(source_, plan_, t) : kCopyBytes;
+      for (uint64_t at = 0, turn = 0; at < bytes; at += step) {
         jobs.push_back({.kind = Job::Kind::kCopy,
                         .index = i,
                         .begin = at,
-                        .end = std::min(bytes, at + kCopyBytes),
+                        .end = std::min(bytes, at + step),
                         .turn = turn++});
       }
       continue;
@@ -181,8 +196,9 @@ std::vector<uint32_t> Conversion::files_of(const Job& job) const {
 
 std::function<void(const Job&)> Conversion::make_worker() {
   auto packer = std::make_shared<ExpertPacker>(source_, plan_, options_.isa);
+  auto deriver = std::make_shared<Deriver>(source_, plan_);
   auto buffer = std::make_shared<std::vector<uint8_t>>();
-  return [this, packer, buffer](const Job& job) {
+  return [this, packer, deriver, buffer](const Job& job) {
     check_interrupt();
     switch (job.kind) {
       case Job::Kind::kPack:
@@ -194,7 +210,7 @@ std::function<void(const Job&)> Conversion::make_worker() {
         break;
       }
       case Job::Kind::kCopy:
-        copy(job, *buffer);
+        copy(job, *deriver, *buffer);
         break;
       case Job::Kind::kVerify:
         verify(job, *buffer);
@@ -274,7 +290,43 @@ std::vector<uint8_t> Conversion::own_bytes(const OutputTensor& t) const {
   return bytes;
 }
 
-void Conversion::copy(const Job& job, std::vector<uint8_t>& buffer) {
+void Conversion::merge_derived(size_t i, const Deriver& deriver) {
+  const OutputTensor& t = plan_.tensors[i];
+  if (t.op == Op::kPrune) {
+    const std::lock_guard lock(results_mutex_);
+    for (const auto& [e, stats] : deriver.stats()) rewritten_[t.module][static_cast<size_t>(e)] += stats;
+  }
+  if (!deriver.bad_scale()) return;
+  refused_ = true;
+  const Nvfp4Module& m = source_.nvfp4_modules()[plan_.modules[t.module].module];
+  const std::lock_guard lock(results_mutex_);
+  problems_.add(
+      fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at {}",
+                  source_.where(m.block_scale), deriver.bad_scale()->byte, deriver.bad_scale()->at));
+}
+
+void Conversion::hash_source(const Job& job, size_t i, const Deriver& deriver) {
+  const OutputTensor& t = plan_.tensors[i];
+  if (t.module == OutputTensor::kNoModule || deriver.codes().empty()) return;
+  SliceHashes& hashes = record_.modules[t.module];
+  if (job.begin == 0 && (job.count > 1 || job.end == t.info.bytes())) {
+    hashes.codes = hash_bytes(deriver.codes());
+    if (!deriver.scales().empty()) hashes.scales = hash_bytes(deriver.scales());
+    return;
+  }
+  turns_of_source(t.module).pass(job.turn, [&] {
+    auto& hashers = source_hashers_[t.module];
+    if (!hashers) hashers.emplace();
+    hashers->codes.update(deriver.codes());
+    hashers->scales.update(deriver.scales());
+    if (job.end < t.info.bytes()) return;
+    hashes.codes = hashers->codes.digest();
+    if (!deriver.scales().empty()) hashes.scales = hashers->scales.digest();
+    hashers.reset();
+  });
+}
+
+void Conversion::copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer) {
   const uint64_t bytes = job.end - job.begin;
   if (buffer.size() < bytes) buffer.resize(bytes);
   const std::span<uint8_t> all(buffer.data(), bytes);
@@ -286,6 +338,13 @@ void Conversion::copy(const Job& job, std::vector<uint8_t>& buffer) {
       source_.read(t.source, job.begin, piece);
       bytes_read_ += piece.size();
       progress_.done += piece.size();
+    } else if (t.kind == OutputTensor::Kind::kDerived) {
+      const uint64_t before = deriver.bytes_read();
+      deriver.derive(t, job.begin, piece);
+      bytes_read_ += deriver.bytes_read() - before;
+      progress_.done += deriver.bytes_read() - before;
+      merge_derived(i, deriver);
+      hash_source(job, i, deriver);
     } else {
       const auto own = own_bytes(t);
       std::copy(own.begin(), own.end(), piece.begin());
@@ -293,6 +352,10 @@ void Conversion::copy(const Job& job, std::vector<uint8_t>& buffer) {
     at += piece.size();
   }
   const OutputTensor& first = plan_.tensors[job.index];
+  if (refused_) {
+    if (all.size() < first.info.bytes()) turns_of_tensor(job.index).pass(job.turn, [] {});
+    return;
+  }
   open(first.file).write(offset_of(first) + job.begin, all);
   at = 0;
   for (size_t i = job.index; i < job.index + job.count; ++i) {
@@ -398,6 +461,20 @@ ConversionRecord Conversion::finish_record() {
     record_.quality.push_back(quality);
     record_.slices.push_back(std::move(slices));
   }
+  for (size_t m = 0; m < plan_.modules.size(); ++m) {
+    Quality& quality = record_.quality.emplace_back();
+    for (size_t e = 0; e < rewritten_[m].size(); ++e) {
+      quality.add(rewritten_[m][e], plan_.modules[m].multipliers[e]);
+    }
+  }
+  // What goes along as it is has the same hash on both sides.
+  for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+    const OutputTensor& t = plan_.tensors[i];
+    if (t.module == OutputTensor::kNoModule) continue;
+    const Nvfp4Module& m = source_.nvfp4_modules()[plan_.modules[t.module].module];
+    if (t.op == Op::kBlockScales) record_.modules[t.module].scales = record_.outputs[i];
+    if (t.op == Op::kNone && t.source == m.codes) record_.modules[t.module].codes = record_.outputs[i];
+  }
   return std::move(record_);
 }
 
@@ -433,10 +510,9 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   progress.total = plan.read_bytes + (options.verify ? plan.data_bytes : 0);
   OutputDirectory directory(destination, source.path(), options.force);
   for (const auto& [name, bytes] : plan.sidecars) {
-    if (name == "config.json" || name == "hf_quant_config.json") continue;
-    copy_sidecar(source.path() / name, directory.add(name));
+    if (is_copied_sidecar(plan, name)) copy_sidecar(source.path() / name, directory.add(name));
   }
-  write_text(directory.add("config.json"), format_json(artifact_config(source, plan)));
+  for (const auto& [name, text] : artifact_texts(source, plan)) write_text(directory.add(name), text);
   for (const OutputFile& file : plan.files) directory.add(file.name);
 
   Conversion conversion(source, plan, options, directory, progress);
@@ -453,6 +529,11 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   result.bytes_verified = conversion.bytes_verified();
   for (const OutputFile& file : plan.files) result.bytes_written += file.size();
   result.findings = plan.findings;
+  for (const Target& t : plan.targets) result.modules.push_back({t.name, t.shape});
+  for (const ModulePlan& p : plan.modules) {
+    const Nvfp4Module& m = source.nvfp4_modules()[p.module];
+    result.modules.push_back({m.name, {m.e, m.n, m.k}});
+  }
   report_folds(plan, record.quality, result.findings);
   result.quality = std::move(record.quality);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

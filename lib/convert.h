@@ -25,7 +25,12 @@ struct ConvertResult {
   uint64_t bytes_written = 0;   ///< whole files, headers included
   uint64_t bytes_verified = 0;  ///< read back
   double seconds = 0;
-  std::vector<Quality> quality;  ///< one a target of the plan
+  struct Module {
+    std::string name;
+    Shape shape;
+  };
+  std::vector<Module> modules;   ///< targets or rewritten modules of the plan
+  std::vector<Quality> quality;  ///< one a module: what pruning cost
   Findings findings;             ///< of the plan and of the run
 };
 

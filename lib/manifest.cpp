@@ -36,11 +36,51 @@ Json quality_to_json(const Quality& q) {
   return json;
 }
 
-Json tensor_to_json(const OutputTensor& t, const Hash128& hash) {
-  return {{"name", t.info.name},
-          {"dtype", dtype_name(t.info.dtype)},
-          {"shape", t.info.shape},
-          {"xxh3_128", hash.hex()}};
+Json tensor_to_json(const Checkpoint& c, const OutputTensor& t, const Hash128& hash) {
+  Json json = {{"name", t.info.name},
+               {"dtype", dtype_name(t.info.dtype)},
+               {"shape", t.info.shape},
+               {"xxh3_128", hash.hex()}};
+  const bool has_source = t.kind == OutputTensor::Kind::kCopy || t.kind == OutputTensor::Kind::kDerived;
+  if (has_source && c.tensors()[t.source].name != t.info.name) json["from"] = c.tensors()[t.source].name;
+  return json;
+}
+
+/// A rewritten module: what it was and what was made of it.
+Json module_to_json(const Checkpoint& c, const Plan& plan, const ConversionRecord& record, size_t i,
+                    Json tensors) {
+  const ModulePlan& module = plan.modules[i];
+  const Nvfp4Module& m = c.nvfp4_modules()[module.module];
+  Json bits = Json::array();
+  for (const uint32_t b : module.stored_bits) bits.push_back(fmt::format("{:08x}", b));
+  Json json = {
+      {"name", m.name}, {"layout", plan.recipe.layout}, {"shape", {m.e, m.n, m.k}}, {"gated", false}};
+  if (rewrite_of(plan.recipe.layout) == Rewrite::kPrune) {
+    json["quality"] = quality_to_json(record.quality[plan.targets.size() + i]);
+  }
+  json["tensors"] = std::move(tensors);
+  json["sources"] = Json::array({{{"module", m.name},
+                                  {"dialect", m.dialect->name},
+                                  {"global_scale_bits", std::move(bits)},
+                                  {"codes_xxh3_128", record.modules[i].codes.hex()},
+                                  {"scales_xxh3_128", record.modules[i].scales.hex()}}});
+  return json;
+}
+
+/// Bytes that go into the artifact in another form, and are few.
+void add_scalars(const Checkpoint& c, const Plan& plan, Hasher& hasher) {
+  std::vector<uint8_t> bytes;
+  const auto add = [&](size_t tensor) {
+    bytes.resize(c.tensors()[tensor].bytes());
+    c.read(tensor, 0, bytes);
+    hasher.update(bytes);
+  };
+  for (const OutputTensor& t : plan.tensors) {
+    if (t.op == Op::kReciprocal || t.op == Op::kToF32 || t.op == Op::kToBf16) add(t.source);
+  }
+  for (const size_t tensor : plan.merged) {
+    if (c.tensors()[tensor].dtype != DType::kF8E4M3) add(tensor);  // block scales count with their module
+  }
 }
 
 Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScales& scales,
@@ -64,12 +104,16 @@ std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 }  // namespace
 
 Json recipe_to_json(const Recipe& r) {
-  return {{"to", r.layout},
-          {"include", pattern_texts(r.selection.include)},
-          {"exclude", pattern_texts(r.selection.exclude)},
-          {"also", pattern_texts(r.selection.also)},
-          {"fold", r.fold == Fold::kLarger ? "larger" : "strict"},
-          {"max_shard_size", r.max_shard_size}};
+  Json json = {{"to", r.layout},
+               {"include", pattern_texts(r.selection.include)},
+               {"exclude", pattern_texts(r.selection.exclude)},
+               {"also", pattern_texts(r.selection.also)},
+               {"fold", r.fold == Fold::kLarger ? "larger" : "strict"},
+               {"max_shard_size", r.max_shard_size}};
+  if (!r.pattern.empty()) json["pattern"] = r.pattern;
+  if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  if (!r.granularity.empty()) json["granularity"] = r.granularity;
+  return json;
 }
 
 Recipe recipe_from_json(std::string_view where, const Json& json) {
@@ -81,6 +125,9 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
     r.fold = json.at("fold") == "strict" ? Fold::kStrict : Fold::kLarger;
     r.max_shard_size = json.at("max_shard_size").get<uint64_t>();
+    r.pattern = json.value("pattern", "");
+    r.dialect = json.value("dialect", "");
+    r.granularity = json.value("granularity", "");
     return r;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, line(json).substr(0, 80)));
@@ -99,9 +146,14 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
       add(fmt::format("{:08x}", plan.scales[t].stored_bits[i]));
     }
   }
+  for (size_t m = 0; m < plan.modules.size(); ++m) {
+    add(record.modules[m].codes.hex() + record.modules[m].scales.hex());
+    for (const uint32_t bits : plan.modules[m].stored_bits) add(fmt::format("{:08x}", bits));
+  }
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (plan.tensors[i].kind == OutputTensor::Kind::kCopy) add(record.outputs[i].hex());
   }
+  add_scalars(source, plan, hasher);
   return hasher.digest();
 }
 
@@ -129,14 +181,16 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
   }
   put(fmt::format("],\n\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
-  std::vector<Json> parts(plan.targets.size(), Json::array());
+  // Tensors of the targets or of the rewritten modules, whichever the plan has.
+  std::vector<Json> parts(plan.targets.size() + plan.modules.size(), Json::array());
   std::vector<size_t> copies;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const OutputTensor& t = plan.tensors[i];
-    if (t.kind == OutputTensor::Kind::kCopy) {
-      copies.push_back(i);
+    const bool of_target = t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kGlobalScale;
+    if (of_target || t.module != OutputTensor::kNoModule) {
+      parts[of_target ? t.source : t.module].push_back(tensor_to_json(source, t, record.outputs[i]));
     } else {
-      parts[t.source].push_back(tensor_to_json(t, record.outputs[i]));
+      copies.push_back(i);
     }
   }
   put("\"modules\": [");
@@ -151,10 +205,14 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
               {"tensors", std::move(parts[t])},
               {"sources", sources_to_json(source, target, plan.scales[t], record.slices[t])}}));
   }
+  for (size_t m = 0; m < plan.modules.size(); ++m) {
+    put(m == 0 ? "\n" : ",\n");
+    put(line(module_to_json(source, plan, record, m, std::move(parts[m]))));
+  }
   put("],\n\"copied\": [");
   for (const size_t i : copies) {
     put(i == copies.front() ? "\n" : ",\n");
-    put(line(tensor_to_json(plan.tensors[i], record.outputs[i])));
+    put(line(tensor_to_json(source, plan.tensors[i], record.outputs[i])));
   }
   put("]\n}\n");
   file.write(position, pending);

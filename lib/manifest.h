@@ -22,7 +22,8 @@ struct SliceHashes {
 struct ConversionRecord {
   std::vector<Hash128> outputs;                  ///< one a tensor of the plan
   std::vector<std::vector<SliceHashes>> slices;  ///< one a source of each target
-  std::vector<Quality> quality;                  ///< one a target
+  std::vector<SliceHashes> modules;              ///< one a rewritten module: its source
+  std::vector<Quality> quality;                  ///< one a target or rewritten module
 };
 
 /// What a recipe says, as twofour.json and resume know it.
@@ -39,7 +40,7 @@ struct Manifest {
   Recipe recipe;
   std::string source_content;              ///< hash over all that was read
   std::map<std::string, Hash128> outputs;  ///< by tensor
-  std::map<std::string, Shape> shapes;     ///< by target: "P.w13"
+  std::map<std::string, Shape> shapes;     ///< by target or rewritten module: "P.w13"
 };
 
 /// Throws Error where `path` is no manifest of ours.

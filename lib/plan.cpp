@@ -1,13 +1,12 @@
 #include "lib/plan.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <set>
 
 #include "formats/layouts.h"
+#include "lib/global_scale.h"
 #include "lib/natural.h"
+#include "lib/plan_rewrite.h"
 #include "lib/problems.h"
 #include "lib/sidecars.h"
 #include "lib/tiling.h"
@@ -18,28 +17,13 @@ namespace {
 /// Longest header that a file of ours gets; readers stop at 100 MB.
 constexpr uint64_t kMaxHeader = 64'000'000;
 
-/// The stored global scale of one expert of a module.
-float read_global_scale(const Checkpoint& c, const Nvfp4Module& m, int64_t expert) {
-  const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
-  uint8_t bytes[sizeof(float)];
-  c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
-  float value = 0;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
-
 TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& problems) {
   TargetScales scales;
   for (const SourceRows& s : target.sources) {
     const Nvfp4Module& m = c.nvfp4_modules()[s.module];
-    const float stored = read_global_scale(c, m, s.expert);
-    const float own = global_scale_multiplier(*m.dialect, stored);
-    if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
-      problems.add(fmt::format("{}: expected a positive finite global scale, found {}",
-                               c.where(m.global_scale), stored));
-    }
-    scales.stored_bits.push_back(std::bit_cast<uint32_t>(stored));
-    scales.own.push_back(own);
+    const GlobalScale scale = read_global_scale(c, m, s.expert, problems);
+    scales.stored_bits.push_back(scale.stored_bits);
+    scales.own.push_back(scale.multiplier);
   }
   for (size_t i = 0; i < scales.own.size(); i += target.sources_per_expert) {
     scales.folded.push_back(*std::max_element(&scales.own[i], &scales.own[i] + target.sources_per_expert));
@@ -93,7 +77,7 @@ TensorInfo tensor_of_part(const Target& target, const Part& part) {
   return {target.tensor_name(part.suffix), part.dtype, std::move(shape), 0, bytes};
 }
 
-/// All tensors of the artifact in natural order, not yet in files.
+/// All tensors of the artifact, not yet in files.
 std::vector<OutputTensor> list_outputs(const Checkpoint& c, const Plan& plan) {
   std::vector<bool> consumed(c.tensors().size());
   std::vector<OutputTensor> outputs;
@@ -119,6 +103,11 @@ std::vector<OutputTensor> list_outputs(const Checkpoint& c, const Plan& plan) {
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     if (!consumed[i]) outputs.push_back({c.tensors()[i], OutputTensor::Kind::kCopy, i, -1, 0});
   }
+  return outputs;
+}
+
+/// Fills files in natural order, so that a layer stays together, and fixes each file's header.
+void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return natural_less(a.info.name, b.info.name);
   });
@@ -129,11 +118,6 @@ std::vector<OutputTensor> list_outputs(const Checkpoint& c, const Plan& plan) {
                       outputs[i].info.name));
     }
   }
-  return outputs;
-}
-
-/// Fills files in natural order, so that a layer stays together, and fixes each file's header.
-void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   uint64_t data = 0, header = 0;
   uint32_t file = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -151,6 +135,8 @@ void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
   });
+  // A pruned checkpoint is NVFP4 as before.
+  const std::string layout = rewrite_of(plan.recipe.layout) == Rewrite::kPrune ? "nvfp4" : plan.recipe.layout;
   plan.files.resize(outputs.empty() ? 0 : file + 1);
   for (size_t i = 0; i < outputs.size();) {
     OutputFile& f = plan.files[outputs[i].file];
@@ -161,7 +147,7 @@ void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
       infos.push_back(std::move(outputs[i].info));
     f.tensor_count = infos.size();
     f.data_bytes = assign_offsets(infos);
-    f.header = format_safetensors_header(infos, {{"format", "pt"}, {"twofour.layout", plan.recipe.layout}});
+    f.header = format_safetensors_header(infos, {{"format", "pt"}, {"twofour.layout", layout}});
     for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
     plan.data_bytes += f.data_bytes;
   }
@@ -177,6 +163,7 @@ void note_passed_through(const Checkpoint& c, Plan& plan) {
   for (const Target& t : plan.targets) {
     for (const SourceRows& s : t.sources) converted.insert(s.module);
   }
+  for (const ModulePlan& m : plan.modules) converted.insert(m.module);
   size_t passed = 0;
   std::string example;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
@@ -192,28 +179,40 @@ void note_passed_through(const Checkpoint& c, Plan& plan) {
   }
 }
 
+void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
+  plan.targets = select_targets(source, plan.recipe.selection);
+  for (const Target& target : plan.targets) {
+    plan.scales.push_back(read_scales(source, target, problems));
+    check_layout(target, plan.recipe.layout, problems);
+    check_fold(target, plan.scales.back(), plan.recipe.fold, problems, plan.findings);
+    const bool k_outer = source.nvfp4_modules()[target.sources[0].module].k_outer;
+    plan.tilings.push_back(make_tiling(target, plan.recipe.layout, k_outer, plan.limits));
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
-  if (!with_layout(recipe.layout, []<class L>() {})) {
+  const bool rewrites = rewrite_of(recipe.layout) != Rewrite::kNone;
+  if (!rewrites && !with_layout(recipe.layout, []<class L>() {})) {
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;
   plan.findings = source.findings();
-  plan.targets = select_targets(source, recipe.selection);
   Problems problems;
-  for (const Target& target : plan.targets) {
-    plan.scales.push_back(read_scales(source, target, problems));
-    check_layout(target, recipe.layout, problems);
-    check_fold(target, plan.scales.back(), recipe.fold, problems, plan.findings);
-    const bool k_outer = source.nvfp4_modules()[target.sources[0].module].k_outer;
-    plan.tilings.push_back(make_tiling(target, recipe.layout, k_outer, limits));
+  std::vector<OutputTensor> outputs;
+  if (rewrites) {
+    outputs = plan_rewrite(source, plan, problems);
+    problems.refuse();
+  } else {
+    plan_targets(source, plan, problems);
+    problems.refuse();
+    outputs = list_outputs(source, plan);
   }
-  problems.refuse();
   note_passed_through(source, plan);
-  lay_out_files(plan, list_outputs(source, plan));
+  lay_out_files(plan, std::move(outputs));
   if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
   for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();
   return plan;

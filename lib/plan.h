@@ -16,11 +16,19 @@ enum class Fold { kLarger, kStrict };
 
 /// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it.
 struct Recipe {
-  std::string layout = "v7";
+  std::string layout = "v7";     ///< a layout, or what a checkpoint becomes: see Rewrite
+  std::string pattern = {};      ///< prune: "2:4" or "4:8-paired"
+  std::string dialect = {};      ///< nvfp4, fp8: of what is written
+  std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
   Selection selection;
   Fold fold = Fold::kLarger;
   uint64_t max_shard_size = 5'000'000'000;
 };
+
+/// Conversions that keep a checkpoint a checkpoint: module by module, under the model's own names.
+enum class Rewrite { kNone, kPrune, kNvfp4, kBf16, kFp8 };
+/// What a recipe's `layout` names; kNone for a layout and for what is neither.
+Rewrite rewrite_of(const std::string& layout);
 
 /// Global scales of a target, as multipliers. All are [E][sources_per_expert] but `folded`, which is [E].
 struct TargetScales {
@@ -29,14 +37,35 @@ struct TargetScales {
   std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
 };
 
+/// How a range of bytes of a rewritten tensor comes from the source: see lib/derive.h.
+enum class Op {
+  kNone,
+  kBlockScales,  ///< as they are, refused where they are none
+  kPrune,        ///< codes by the recipe's pattern
+  kReciprocal,   ///< F32: 1/x
+  kToF32,        ///< of F32, BF16 or F16
+  kToBf16,
+  kDequantize,  ///< weights in BF16
+};
+
+/// An NVFP4 module that is rewritten.
+struct ModulePlan {
+  size_t module;                      ///< in Checkpoint::nvfp4_modules()
+  std::vector<uint32_t> stored_bits;  ///< of the global scales, one or one an expert
+  std::vector<float> multipliers;     ///< one an expert
+};
+
 /// One tensor of the artifact.
 struct OutputTensor {
-  enum class Kind { kCopy, kPart, kGlobalScale };
+  enum class Kind { kCopy, kPart, kGlobalScale, kDerived };
   TensorInfo info;  ///< offsets within its file's data
   Kind kind;
-  size_t source;  ///< kCopy: a tensor of the source; else a target
+  size_t source;  ///< kCopy, kDerived: a tensor of the source; else a target
   int part;       ///< kPart
   uint32_t file;  ///< which output file
+  Op op = Op::kNone;
+  size_t module = kNoModule;  ///< kCopy, kDerived: in Plan::modules, of what a rewritten module consists of
+  static constexpr size_t kNoModule = SIZE_MAX;
 };
 
 /// One weight file of the artifact.
@@ -71,6 +100,8 @@ struct Plan {
   std::vector<Target> targets;
   std::vector<TargetScales> scales;  ///< one a target
   std::vector<Tiling> tilings;       ///< one a target
+  std::vector<ModulePlan> modules;   ///< that are rewritten; then there are no targets
+  std::vector<size_t> merged;        ///< tensors of the source that live on inside others alone
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;         ///< in file and offset order
   std::map<std::string, uint64_t> sidecars;  ///< other files that are copied, with their sizes
@@ -79,6 +110,7 @@ struct Plan {
   uint64_t read_bytes = 0;                   ///< of all tensors read
   /// Positions in `tensors` of the parts of a target.
   const std::vector<size_t>& parts_of(size_t target) const { return parts_[target]; }
+  uint64_t derive_bytes = 0;  ///< largest buffers that a range of a rewritten tensor takes
   /// Upper bound of the run's memory for a number of jobs.
   uint64_t peak_memory(int jobs) const;
   /// Workers that the promised memory allows.

@@ -19,6 +19,7 @@
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
 #include "lib/rederive.h"
+#include "lib/validate_rewrite.h"
 
 namespace twofour {
 namespace {
@@ -93,10 +94,10 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
     }
   };
   check_text(kIndexName, artifact_index(plan));
-  check_text("config.json", format_json(artifact_config(source, plan)));
+  for (const auto& [name, text] : artifact_texts(source, plan)) check_text(name.c_str(), text);
   for (const auto& [name, bytes] : plan.sidecars) {
     std::error_code error;
-    if (name == "config.json" || name == "hf_quant_config.json") continue;
+    if (!is_copied_sidecar(plan, name)) continue;
     if (!fs::exists(artifact.path() / name, error)) {
       differ(report, "missing-file", name, "expected a copy of the source's, found none");
     } else if (!same_contents(source.path() / name, artifact.path() / name)) {
@@ -268,8 +269,10 @@ bool check_tensors(const Checkpoint& artifact, const Plan& plan, ValidateReport&
 void account_for_source(const Checkpoint& source, const Plan& plan, ValidateReport& report) {
   std::vector<int> used(source.tensors().size());
   for (const OutputTensor& t : plan.tensors) {
-    if (t.kind == OutputTensor::Kind::kCopy) ++used[t.source];
+    const bool whole = t.kind == OutputTensor::Kind::kCopy || t.kind == OutputTensor::Kind::kDerived;
+    if (whole) ++used[t.source];
   }
+  for (const size_t i : plan.merged) ++used[i];
   for (const Target& target : plan.targets) {
     std::set<size_t> modules;
     for (const SourceRows& s : target.sources) modules.insert(s.module);
@@ -360,8 +363,9 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     if (t.kind == OutputTensor::Kind::kCopy) check_copy(artifact, source, t, progress, report);
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
+  check_rewritten(artifact, source, plan, progress, report);
   progress.phase = "running layers";
-  if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
+  if (options.tokens > 0 && !plan.targets.empty()) check_layers(artifact, source, plan, options, report);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }

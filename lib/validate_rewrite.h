@@ -1,0 +1,14 @@
+#pragma once
+#include "lib/checkpoint.h"
+#include "lib/plan.h"
+#include "lib/progress.h"
+#include "lib/validate.h"
+
+namespace twofour {
+
+/// Derives every rewritten tensor again through the slow path, holds the artifact against it, and says what
+/// pruning cost each module.
+void check_rewritten(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                     Progress& progress, ValidateReport& report);
+
+}  // namespace twofour
