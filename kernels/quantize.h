@@ -1,15 +1,84 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "formats/atom.h"
+#include "formats/dtype.h"
 
 namespace twofour {
 
-/// Quantizes `k` weights of one row (a multiple of 16) to NVFP4 with a given global scale (the multiplier),
-/// in ModelOpt's arithmetic (0.45 or later, IEEE division): block scale e4m3_rne(clamp(amax / (6 g), 2^-9,
-/// 448)), 1.0 for a block of zeros; code e2m1_rne(x / (scale g)), sign
-/// set where x < 0, so that -0 gives 0x0 and a tiny negative 0x8. Writes codes [k/2] and scales [k/16].
-/// Source: NVIDIA/Model-Optimizer, modelopt/torch/quantization/qtensor/nvfp4_tensor.py.
+/// Whose arithmetic. Both give codes e2m1_rne(x / step), where a block's step is a code's 1.0; both take the
+/// sign of x / step < 0, so that -0 gives 0x0 and a tiny negative 0x8. They differ in steps:
+///   modelopt            step = s * g, g = a / 2688. NVIDIA ModelOpt 0.45 or later.
+///   compressed_tensors  step = s / G, G = 2688 / a, with 1 / a, G and b / 6 rounded to the type of the
+///   weights.
+///                       llm-compressor with its default observer of weights, round to nearest.
+/// Here a is the largest magnitude of all blocks that share a global scale, b that of a block, s its block
+/// scale. Both as on CPU, where division is IEEE; on CUDA torch divides by a constant through its reciprocal.
+enum class Arithmetic { modelopt, compressed_tensors };
+
+/// How a block's scale is chosen.
+///   max            b becomes the largest code.
+///   mse            Of all 126 positive block scales the one with the least squared error; of equal ones the
+///                  smallest. ModelOpt's static NVFP4 with `fp8_scale_sweep`.
+///   four_over_six  b becomes 6, or 4 where that has the smaller squared error. Global scale a / 1536, so
+///   that
+///                  block scales of 4 fit. ModelOpt 0.46 or later.
+/// With compressed_tensors only max is a producer's; mse and four_over_six are the same choices, over its
+/// steps. An error is a sum of float32 squares, in the order ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) of the
+/// sums of weights j and j + 8. Other orders, a GPU's among them, choose otherwise where errors differ in the
+/// last bits.
+enum class BlockScale { max, mse, four_over_six };
+
+/// What becomes of a block whose scale rounds to zero.
+///   producer  ModelOpt: 2^-9, the smallest scale, and for a block of zeros the scale of step 1.0 before
+///   clamping
+///             (max: 0x38; four_over_six: mostly 0x7E; mse: 0x01). compressed-tensors: 0.125 (0x20) for
+///             either.
+///   zero      Scale 0x00 and codes 0x0, as TransformerEngine and FlashInfer do.
+enum class ZeroBlock { producer, zero };
+
+struct QuantizeRule {
+  Arithmetic arithmetic = Arithmetic::modelopt;
+  BlockScale block_scale = BlockScale::max;
+  ZeroBlock zero_block = ZeroBlock::producer;
+  DType weight_type =
+      DType::kF32;  ///< F32, BF16 or F16, that of the source; ModelOpt's bytes don't depend on it
+};
+
+/// What all blocks of a matrix share, and matrices that are multiplied as one.
+struct GlobalScale {
+  float stored;  ///< as in the checkpoint: g, a multiplier, of ModelOpt; G, a divisor, of compressed-tensors
+  float amax;    ///< a; ModelOpt's mse and four_over_six compute with it, not with g
+};
+
+/// The largest magnitude; NaN where a weight is NaN.
+float largest_magnitude(std::span<const float> weights);
+
+/// The global scale of weights up to `amax`. ModelOpt's is 0 where `amax` is 0 or underflows, and then all
+/// blocks of zeros get scales and codes of NaN, as its own do, unless `zero_block` is zero.
+/// compressed-tensors takes a smallest normal number for a smaller `amax`, and stores 1 where the quotient
+/// overflows or is NaN.
+GlobalScale global_scale_of(const QuantizeRule& rule, float amax);
+
+/// A global scale that is given, of a checkpoint for instance. Its amax is what `stored` tells of it.
+GlobalScale global_scale_from(const QuantizeRule& rule, float stored);
+
+/// The value of code 1.0 under a block scale.
+float step_of(Arithmetic arithmetic, uint8_t block_scale, float stored_global_scale);
+
+/// Quantizes whole rows, which lie one behind the other: `weights` [n, k], k a multiple of 16, with values
+/// that `rule.weight_type` represents. Writes `codes` [n, k/2] and `scales` [n, k/16]. Weights must be finite
+/// for the choice of a block scale to mean anything; with max a NaN shows in the block scale.
+void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::span<const float> weights,
+                    uint8_t* codes, uint8_t* scales);
+
+/// The same, of one row, by ModelOpt's rule for max and a given multiplier.
 void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t* codes, uint8_t* scales);
+
+/// The values of `weights.size()` codes, a multiple of 16: e2m1(code) * step, as both producers' own
+/// dequantization computes them.
+void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const uint8_t* codes,
+                      const uint8_t* scales, std::span<float> weights);
 
 }  // namespace twofour

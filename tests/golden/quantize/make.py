@@ -33,6 +33,11 @@ def e4m3(byte):
     return torch.tensor([byte], dtype=torch.uint8).view(torch.float8_e4m3fn).float().item()
 
 
+def ulps(x, count):
+    """The float32 that is `count` places further from zero."""
+    return (x.float().view(torch.int32) + count).view(torch.float32)
+
+
 def inputs():
     """name -> float32 weights; each type rounds them as it does."""
     random = torch.Generator().manual_seed(24)
@@ -86,6 +91,31 @@ def inputs():
         on[i, i] = 6 * e4m3(i + 1) * g
     on[15, 0] = 2688 * g
     cases["subnormal_scales"] = on.reshape(4, 64)
+
+    # In FP32 the last bits decide: largest weights next to those that lie between two block scales, ...
+    a = torch.tensor(0.1234567) + 1e-5
+    near = (0.3 * normal(128, 16)).clamp(-1, 1)
+    for i in range(128):
+        middle = (e4m3(0x20 + i // 2) + e4m3(0x21 + i // 2)) / 2
+        top = [a / 2688 * 6 * middle, a / 1536 * 6 * middle, a / 1536 * 4 * middle, a * middle / 448][i % 4]
+        top = ulps(top, i // 4 % 5 - 2)
+        near[i] *= top
+        near[i, i % 16] = top
+    near[127, 0] = a
+    cases["near_scale_ties"] = near.reshape(8, 256)
+
+    # ... and weights next to decision points, under steps as ModelOpt and as compressed-tensors compute them.
+    g, d = a / 2688, (1 / a) * 2688
+    near = torch.zeros(64, 16)
+    for i in range(64):
+        scale = torch.tensor(e4m3(0x28 + i // 2))
+        step = scale * g if i % 2 else scale / d
+        near[i] = torch.cat([ulps(torch.cat([points, -points]) * step, i % 3 - 1), step * 6 * torch.ones(2)])
+    near[63, 15] = a
+    cases["near_code_ties"] = near.reshape(4, 256)
+
+    # Below what ModelOpt's calibration takes for zero.
+    cases["faint"] = 1e-8 * normal(7, 48).clamp(-3, 3)
     return cases
 
 
