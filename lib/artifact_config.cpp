@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/layouts.h"
+#include "lib/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -51,19 +52,26 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& pla
   return patterns;
 }
 
+/// The source's config.json with that quantization_config and no other; null: without any.
+Json config_with(const Checkpoint& source, Json entry) {
+  Json config = source.config().is_object() ? source.config() : Json::object();
+  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
+    if (!at->is_object()) continue;
+    at->erase("compression_config");
+    // An entry that stays keeps its place.
+    if (at != &config || entry.is_null()) at->erase("quantization_config");
+  }
+  if (!entry.is_null()) config["quantization_config"] = std::move(entry);
+  return config;
+}
+
 /// config.json for a layout.
 Json layout_config(const Checkpoint& source, const Plan& plan) {
-  Json config = source.config().is_object() ? source.config() : Json::object();
   Json entry = {{"quant_method", "twofour"}, {"layout", plan.recipe.layout}};
   with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
   entry["modules"] = converted_patterns(source, plan);
   entry["base"] = source_quantization(source);
-  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (at->is_object()) at->erase("compression_config");
-    if (at != &config && at->is_object()) at->erase("quantization_config");
-  }
-  config["quantization_config"] = std::move(entry);
-  return config;
+  return config_with(source, std::move(entry));
 }
 
 }  // namespace
@@ -80,7 +88,22 @@ Json source_quantization(const Checkpoint& source) {
 }
 
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan) {
-  if (rewrite_of(plan.recipe.layout) == Rewrite::kPrune) return {};
+  switch (rewrite_of(plan.recipe.layout)) {
+    case Rewrite::kPrune:
+      return {};
+    case Rewrite::kNvfp4: {
+      const bool modelopt = plan.recipe.dialect == "modelopt";
+      const Nvfp4Config c = translate_config(source, modelopt);
+      if (!modelopt) return {{"config.json", format_json(config_with(source, compressed_tensors_config(c)))}};
+      return {{"config.json", format_json(config_with(source, modelopt_config(c)))},
+              {"hf_quant_config.json", format_json(hf_quant_config(c))}};
+    }
+    case Rewrite::kBf16:
+      return {{"config.json", format_json(config_with(source, nullptr))}};
+    case Rewrite::kFp8:
+    case Rewrite::kNone:
+      break;
+  }
   return {{"config.json", format_json(layout_config(source, plan))}};
 }
 

@@ -6,6 +6,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/check.h"
+#include "kernels/dequantize.h"
 #include "kernels/prune.h"
 
 namespace twofour {
@@ -88,6 +89,7 @@ void Deriver::derive(const OutputTensor& tensor, uint64_t begin, std::span<uint8
     case Op::kToBf16:
       return convert_scalars(tensor, begin, out);
     case Op::kDequantize:
+      return dequantize(tensor, begin, out);
     case Op::kNone:
       check(false, "a way to derive the tensor");
   }
@@ -106,6 +108,23 @@ void Deriver::prune(const OutputTensor& tensor, uint64_t begin, std::span<uint8_
     const CodeBlocks blocks{&codes_[at - begin], &scales[(at - begin) / 8],
                             static_cast<int64_t>(end - at) / (8 * n), n};
     stats_.push_back({static_cast<int64_t>(e), prune_codes(pattern, blocks, &out[at - begin])});
+    at = end;
+  }
+}
+
+void Deriver::dequantize(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out) {
+  const Nvfp4Module& m = module_of(source_, plan_, tensor);
+  const uint64_t first = begin / 4, count = out.size() / 4;  // bytes of codes
+  codes_ = read(m.codes, first, count, codes_buffer_);
+  scales_ = read(m.block_scale, first / 8, count / 8, scales_buffer_);
+  check_scales(first / 8, scales_);
+  const int64_t n = block_width(m);
+  const uint64_t expert_bytes = static_cast<uint64_t>(m.n * m.k / 2);
+  for (uint64_t at = first; at < first + count;) {
+    const uint64_t e = at / expert_bytes, end = std::min(first + count, (e + 1) * expert_bytes);
+    const CodeBlocks blocks{&codes_[at - first], &scales_[(at - first) / 8],
+                            static_cast<int64_t>(end - at) / (8 * n), n};
+    dequantize_bf16(blocks, plan_.modules[tensor.module].multipliers[e], &out[4 * (at - first)]);
     at = end;
   }
 }

@@ -46,6 +46,7 @@ class Deriver {
   std::span<const uint8_t> read(size_t tensor, uint64_t begin, uint64_t bytes, std::vector<uint8_t>& buffer);
   void check_scales(uint64_t begin, std::span<const uint8_t> scales);
   void prune(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
+  void dequantize(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
   void convert_scalars(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
 
   const Checkpoint& source_;

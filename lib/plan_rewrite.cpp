@@ -6,6 +6,7 @@
 #include "kernels/prune.h"
 #include "lib/derive.h"
 #include "lib/global_scale.h"
+#include "lib/plan_rewrite_parts.h"
 
 namespace twofour {
 namespace {
@@ -39,20 +40,13 @@ std::vector<OutputTensor> copy_all(const Checkpoint& c) {
   return outputs;
 }
 
-void derive_by(OutputTensor& t, Op op) {
-  t.kind = OutputTensor::Kind::kDerived;
-  t.op = op;
-}
-
-std::vector<OutputTensor> plan_prune(const Checkpoint& c, const Plan& plan) {
-  std::vector<OutputTensor> outputs = copy_all(c);
+void plan_prune(const Checkpoint& c, const Plan& plan, std::vector<OutputTensor>& outputs) {
   for (size_t i = 0; i < plan.modules.size(); ++i) {
     const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
     derive_by(outputs[m.codes], Op::kPrune);
     derive_by(outputs[m.block_scale], Op::kBlockScales);
     for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
   }
-  return outputs;
 }
 
 /// Ranges must fit into the memory promised.
@@ -82,13 +76,20 @@ Rewrite rewrite_of(const std::string& layout) {
 }
 
 std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems& problems) {
-  if (!prune_pattern_from_name(plan.recipe.pattern)) {
+  const Rewrite rewrite = rewrite_of(plan.recipe.layout);
+  if (rewrite == Rewrite::kPrune && !prune_pattern_from_name(plan.recipe.pattern)) {
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", plan.recipe.pattern));
   }
-  for (const size_t module : pruned_modules(c, plan.recipe.selection)) {
-    plan.modules.push_back(plan_module(c, module, problems));
-  }
-  std::vector<OutputTensor> outputs = plan_prune(c, plan);
+  const std::vector<size_t> modules = rewrite == Rewrite::kPrune   ? pruned_modules(c, plan.recipe.selection)
+                                      : rewrite == Rewrite::kNvfp4 ? modules_for_dialect(c, plan.recipe)
+                                                                   : all_modules(c, plan.recipe);
+  for (const size_t module : modules) plan.modules.push_back(plan_module(c, module, problems));
+  std::vector<OutputTensor> outputs = copy_all(c);
+  if (rewrite == Rewrite::kPrune) plan_prune(c, plan, outputs);
+  if (rewrite == Rewrite::kNvfp4) plan_dialect(c, plan, outputs, problems);
+  if (rewrite == Rewrite::kBf16) plan_bf16(c, plan, outputs);
+  if (rewrite != Rewrite::kPrune) refuse_other_quantization(c, plan, problems);
+  std::erase_if(outputs, [](const OutputTensor& t) { return t.info.name.empty(); });
   check_grains(c, plan, outputs, problems);
   return outputs;
 }

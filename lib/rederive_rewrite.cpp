@@ -36,6 +36,13 @@ void SlowDeriver::load(uint64_t begin, uint64_t end) {
       load(scales_, module_->block_scale, first * line_, last * line_);
       return;
     }
+    case Op::kDequantize: {
+      // Sixteen inputs of some outputs are sixteen lines of weights, eight of codes and one of scales.
+      const uint64_t block = 32 * line_, first = begin / block, last = (end + block - 1) / block;
+      load(main_, module_->codes, first * 8 * line_, last * 8 * line_);
+      load(scales_, module_->block_scale, first * line_, last * line_);
+      return;
+    }
     case Op::kReciprocal:
     case Op::kToF32:
     case Op::kToBf16:
@@ -66,6 +73,14 @@ float SlowDeriver::scalar_at(uint64_t i) const {
   return dtype == DType::kBF16 ? bf16_to_float(half) : fp16_to_float(half);
 }
 
+uint16_t SlowDeriver::weight_at(uint64_t i) const {
+  const uint64_t line = i / line_, column = i % line_;
+  const unsigned code = main_[line / 2 * line_ + column] >> 4 * (line % 2) & 15u;
+  const uint8_t scale = scales_[line / 16 * line_ + column];
+  const auto e = static_cast<size_t>(i / static_cast<uint64_t>(module_->n * module_->k));
+  return bf16_from_float(e2m1_to_float(code) * e4m3_to_float(scale) * plan_->multipliers[e]);
+}
+
 uint8_t SlowDeriver::byte_at(uint64_t i) const {
   const uint64_t width = width_of(tensor_.info.dtype);
   uint32_t bits = 0;
@@ -74,6 +89,9 @@ uint8_t SlowDeriver::byte_at(uint64_t i) const {
       const Chunk chunk = chunk_at(i);
       return static_cast<uint8_t>(kept_of(chunk) >> 8 * chunk.place);
     }
+    case Op::kDequantize:
+      bits = weight_at(i / width);
+      break;
     case Op::kReciprocal:
       bits = std::bit_cast<uint32_t>(1.0f / scalar_at(i / width));
       break;

@@ -44,6 +44,8 @@ class SlowDeriver {
   Chunk chunk_at(uint64_t i) const;
   uint32_t kept_of(const Chunk& chunk) const;
   float scalar_at(uint64_t i) const;
+  /// Weight i as BF16.
+  uint16_t weight_at(uint64_t i) const;
 
   const Checkpoint& source_;
   const OutputTensor& tensor_;

@@ -1,0 +1,73 @@
+#include <set>
+
+#include "lib/plan_rewrite_parts.h"
+
+namespace twofour {
+
+std::vector<size_t> all_modules(const Checkpoint& c, const Recipe& recipe) {
+  const Selection& s = recipe.selection;
+  // One configuration speaks for all modules, so they are converted together.
+  if (!s.include.empty() || !s.exclude.empty() || !s.also.empty()) {
+    throw Error(fmt::format("--to {}: expected all NVFP4 modules, found {} '{}'", recipe.layout,
+                            !s.include.empty()   ? "--include"
+                            : !s.exclude.empty() ? "--exclude"
+                                                 : "--also",
+                            (!s.include.empty()   ? s.include
+                             : !s.exclude.empty() ? s.exclude
+                                                  : s.also)[0]
+                                .text()));
+  }
+  std::vector<size_t> modules;
+  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) modules.push_back(i);
+  if (modules.empty()) {
+    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
+                            c.tensors().size()));
+  }
+  return modules;
+}
+
+void refuse_other_quantization(const Checkpoint& c, const Plan& plan, Problems& problems) {
+  std::set<size_t> known;
+  for (const Nvfp4Module& m : c.nvfp4_modules()) {
+    known.insert({m.codes, m.block_scale});
+    // Input channels scaled before, low ranks added behind: the weight alone does not say what they do.
+    for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".input_scale_2"}) {
+      if (const auto at = c.find(m.name + suffix)) {
+        problems.add(
+            fmt::format("{}: expected NVFP4 of codes and scales alone for {}, found this beside them",
+                        c.where(*at), plan.recipe.layout));
+      }
+    }
+  }
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const DType dtype = c.tensors()[i].dtype;
+    const bool is_8_bit = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E8M0;
+    const bool packed = dtype == DType::kU8 || dtype == DType::kI8;
+    if ((!is_8_bit && !packed) || c.tensors()[i].shape.size() < 2 || known.count(i)) continue;
+    problems.add(fmt::format("{}: expected NVFP4 as the only quantization for {}, found {}", c.where(i),
+                             plan.recipe.layout, describe(dtype, c.tensors()[i].shape)));
+  }
+}
+
+void plan_bf16(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs) {
+  for (size_t i = 0; i < plan.modules.size(); ++i) {
+    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
+    OutputTensor& weight = outputs[m.codes];
+    // A stack's weights have the stack's own name.
+    weight.info.name = m.dialect->stacked ? m.name : m.name + ".weight";
+    weight.info.dtype = DType::kBF16;
+    weight.info.shape[m.k_outer ? weight.info.shape.size() - 2 : weight.info.shape.size() - 1] = m.k;
+    weight.info.begin = 0;
+    weight.info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
+    derive_by(weight, Op::kDequantize);
+    weight.module = i;
+    std::vector<size_t> consumed{m.block_scale, m.global_scale};
+    if (m.input_scale) consumed.push_back(*m.input_scale);
+    for (const size_t tensor : consumed) {
+      outputs[tensor].info.name.clear();
+      plan.merged.push_back(tensor);
+    }
+  }
+}
+
+}  // namespace twofour

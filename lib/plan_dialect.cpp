@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "lib/plan_rewrite_parts.h"
+#include "lib/quantization_config.h"
+
+namespace twofour {
+namespace {
+
+constexpr std::string_view kModelOpt = "modelopt", kCompressedTensors = "compressed-tensors";
+
+/// The dialect of that name, for modules that are no stacks.
+const Nvfp4Dialect& dialect_named(std::string_view name) {
+  const auto all = nvfp4_dialects();
+  const auto at = std::find_if(all.begin(), all.end(), [&](auto& d) { return d.name == name && !d.stacked; });
+  if (at == all.end()) {
+    throw Error(fmt::format("--dialect: expected modelopt or compressed-tensors, found '{}'", name));
+  }
+  return *at;
+}
+
+std::vector<int64_t> scalar_shape(const Nvfp4Dialect& dialect) {
+  return dialect.name == kModelOpt ? std::vector<int64_t>{} : std::vector<int64_t>{1};
+}
+
+/// Gives a scalar its name, type and shape in the new dialect.
+void rename_scalar(OutputTensor& t, std::string name, DType dtype, const Nvfp4Dialect& to) {
+  t.info.name = std::move(name);
+  t.info.dtype = dtype;
+  t.info.shape = scalar_shape(to);
+  t.info.begin = 0;
+  t.info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
+}
+
+bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+
+/// An input scale must be a number that has a reciprocal.
+void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
+  const TensorInfo& t = c.tensors()[tensor];
+  if (t.dtype != DType::kF32 || t.bytes() != sizeof(float)) {
+    problems.add(
+        fmt::format("{}: expected F32 [] or [1], found {}", c.where(tensor), describe(t.dtype, t.shape)));
+    return;
+  }
+  uint8_t bytes[sizeof(float)];
+  c.read(tensor, 0, bytes);
+  float value = 0;
+  std::memcpy(&value, bytes, sizeof(value));
+  if (!std::isfinite(value) || value <= 0 || !std::isfinite(1.0f / value) || 1.0f / value <= 0) {
+    problems.add(fmt::format("{}: expected a positive finite input scale, found {}", c.where(tensor), value));
+  }
+}
+
+/// KV scales: ModelOpt keeps them in F32 with the projections, compressed-tensors in BF16 with the attention.
+void plan_kv_scales(const Checkpoint& c, const Nvfp4Dialect& to, std::vector<OutputTensor>& outputs) {
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    if (!is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) continue;
+    for (const std::string kv : {"k", "v"}) {
+      const std::string projection = "." + kv + "_proj", scale = "." + kv + "_scale";
+      if (!t.name.ends_with(scale)) continue;
+      std::string owner = t.name.substr(0, t.name.size() - scale.size());
+      const bool with_projection = owner.ends_with(projection);
+      if (with_projection) owner.resize(owner.size() - projection.size());
+      if (to.name == kCompressedTensors) {
+        if (!with_projection) continue;
+        rename_scalar(outputs[i], owner + scale, DType::kBF16, to);
+        derive_by(outputs[i], Op::kToBf16);
+      } else {
+        if (with_projection) continue;
+        rename_scalar(outputs[i], owner + projection + scale, DType::kF32, to);
+        derive_by(outputs[i], Op::kToF32);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<size_t> modules_for_dialect(const Checkpoint& c, Recipe& recipe) {
+  std::vector<size_t> modules = all_modules(c, recipe);
+  if (recipe.dialect.empty()) {
+    const bool modelopt = c.nvfp4_modules()[modules[0]].dialect->name == kModelOpt;
+    recipe.dialect = modelopt ? kCompressedTensors : kModelOpt;
+  }
+  dialect_named(recipe.dialect);
+  std::erase_if(modules, [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == recipe.dialect; });
+  if (modules.empty()) {
+    throw Error(
+        fmt::format("--dialect: expected another dialect than the source's, found {}", recipe.dialect));
+  }
+  return modules;
+}
+
+void plan_dialect(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs, Problems& problems) {
+  const Nvfp4Dialect& to = dialect_named(plan.recipe.dialect);
+  for (size_t i = 0; i < plan.modules.size(); ++i) {
+    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
+    if (m.dialect->stacked) {
+      problems.add(fmt::format(
+          "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
+      continue;
+    }
+    outputs[m.codes].info.name = m.name + to.codes;
+    outputs[m.block_scale].info.name = m.name + to.block_scale;
+    derive_by(outputs[m.block_scale], Op::kBlockScales);
+    rename_scalar(outputs[m.global_scale], m.name + to.global_scale, DType::kF32, to);
+    derive_by(outputs[m.global_scale], Op::kReciprocal);
+    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
+    if (!m.input_scale) continue;
+    check_input_scale(c, *m.input_scale, problems);
+    rename_scalar(outputs[*m.input_scale], m.name + to.input_scale, DType::kF32, to);
+    derive_by(outputs[*m.input_scale], Op::kReciprocal);
+    outputs[*m.input_scale].module = i;
+  }
+  plan_kv_scales(c, to, outputs);
+  translate_config(c, to.name == kModelOpt);  // refuses now what it could not write later
+}
+
+}  // namespace twofour

@@ -1,0 +1,29 @@
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "lib/plan.h"
+#include "lib/problems.h"
+
+namespace twofour {
+
+/// Parts of plan_rewrite. `outputs` holds a tensor for each of the source, in its order; one without a name
+/// is left out.
+void plan_dialect(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs,
+                  Problems& problems);
+void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs);
+
+/// Modules that change their dialect; sets the recipe's dialect where it names none. Throws Error where all
+/// are in it already.
+std::vector<size_t> modules_for_dialect(const Checkpoint& source, Recipe& recipe);
+std::vector<size_t> all_modules(const Checkpoint& source, const Recipe& recipe);
+
+/// A source that is quantized in other ways, too, would be told falsely by the new configuration.
+void refuse_other_quantization(const Checkpoint& source, const Plan& plan, Problems& problems);
+
+inline void derive_by(OutputTensor& t, Op op) {
+  t.kind = OutputTensor::Kind::kDerived;
+  t.op = op;
+}
+
+}  // namespace twofour

@@ -1,0 +1,208 @@
+#include "lib/quantization_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "formats/error.h"
+#include "lib/artifact_config.h"
+#include "lib/pattern.h"
+
+namespace twofour {
+namespace {
+
+/// The version whose arithmetic quantize_nvfp4_row has. Loaders want the producer's name, too.
+constexpr const char* kModelOptVersion = "0.45.0";
+constexpr const char* kCompressedTensorsVersion = "0.12.2";
+
+const char* quant_algo(const Nvfp4Config& c) { return c.weight_only ? "W4A16_NVFP4" : "NVFP4"; }
+
+std::string glob_to_regex(const std::string& glob) {
+  if (glob.find_first_of("*?[") == std::string::npos) return glob;
+  std::string regex = "re:";
+  for (const char c : glob) {
+    if (c == '*') {
+      regex += ".*";
+    } else if (c == '?') {
+      regex += '.';
+    } else {
+      if (std::string_view("\\.+^$(){}|").find(c) != std::string_view::npos) regex += '\\';
+      regex += c;
+    }
+  }
+  return regex + '$';
+}
+
+/// A glob for a regular expression of plain characters, "." and ".*"; nothing for any other.
+std::optional<std::string> regex_to_glob(std::string_view regex) {
+  std::string glob;
+  bool open = true;  // Python's re.match asks for a beginning, not for an end
+  if (regex.starts_with('^')) regex.remove_prefix(1);
+  for (size_t i = 0; i < regex.size(); ++i) {
+    if (regex[i] == '$' && i + 1 == regex.size()) {
+      open = false;
+    } else if (regex.substr(i).starts_with(".*")) {
+      glob += '*';
+      ++i;
+    } else if (regex[i] == '.') {
+      glob += '?';
+    } else if (regex[i] == '\\' && i + 1 < regex.size() &&
+               std::ispunct(static_cast<unsigned char>(regex[i + 1]))) {
+      glob += regex[++i];
+    } else if (std::string_view("\\+*?^$(){}[]|").find(regex[i]) == std::string_view::npos) {
+      glob += regex[i];
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (open && !glob.ends_with('*')) glob += '*';
+  return glob;
+}
+
+std::vector<std::string> strings(const Json& json, const char* key) {
+  std::vector<std::string> list;
+  if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
+  for (const Json& item : json[key]) {
+    if (item.is_string()) list.push_back(item.get<std::string>());
+  }
+  return list;
+}
+
+/// Modules that are not quantized though they could be, by their weights' names.
+std::vector<std::string> unquantized_names(const Checkpoint& c) {
+  std::vector<std::string> names;
+  for (const TensorInfo& t : c.tensors()) {
+    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
+    if (!is_float || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
+    names.push_back(t.name.substr(0, t.name.size() - std::string_view(".weight").size()));
+  }
+  return names;
+}
+
+/// Whether the KV cache is FP8, as either dialect says it. Anything else but none has no words in both.
+bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
+  const Json* algo = nullptr;
+  if (hf_quant.is_object() && hf_quant.contains("quantization")) {
+    const Json& q = hf_quant["quantization"];
+    if (q.is_object() && q.contains("kv_cache_quant_algo")) algo = &q["kv_cache_quant_algo"];
+  }
+  if ((algo == nullptr || algo->is_null()) && entry.is_object() && entry.contains("kv_cache_scheme")) {
+    algo = &entry["kv_cache_scheme"];
+  }
+  if (algo == nullptr || algo->is_null()) return false;
+  const bool fp8 = algo->is_string() ? *algo == "FP8"
+                                     : algo->is_object() && algo->value("num_bits", 0) == 8 &&
+                                           algo->value("type", "") == "float";
+  if (!fp8) {
+    throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
+                            algo->dump()));
+  }
+  return true;
+}
+
+}  // namespace
+
+Json modelopt_config(const Nvfp4Config& c) {
+  const Json weights = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+  const Json activations = c.weight_only ? Json(nullptr) : weights;
+  Json entry = {
+      {"config_groups",
+       {{"group_0", {{"input_activations", activations}, {"weights", weights}, {"targets", {"Linear"}}}}}},
+      {"ignore", c.unquantized},
+      {"quant_algo", quant_algo(c)},
+      {"producer", {{"name", "modelopt"}, {"version", kModelOptVersion}}},
+      {"quant_method", "modelopt"}};
+  if (c.fp8_kv_cache) entry["kv_cache_scheme"] = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+  return entry;
+}
+
+Json hf_quant_config(const Nvfp4Config& c) {
+  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
+  return {{"producer", {{"name", "modelopt"}, {"version", kModelOptVersion}}},
+          {"quantization",
+           {{"quant_algo", quant_algo(c)},
+            {"kv_cache_quant_algo", c.fp8_kv_cache ? Json("FP8") : Json(nullptr)},
+            {"group_size", 16},
+            {"exclude_modules", c.unquantized}}}};
+}
+
+Json compressed_tensors_config(const Nvfp4Config& c) {
+  const Json weights = {{"num_bits", 4},       {"type", "float"},   {"strategy", "tensor_group"},
+                        {"group_size", 16},    {"symmetric", true}, {"dynamic", false},
+                        {"observer", "minmax"}};
+  Json activations = weights;
+  activations["dynamic"] = "local";
+  if (c.weight_only) activations = nullptr;
+  const Json kv_cache = {{"num_bits", 8},     {"type", "float"},  {"strategy", "tensor"},
+                         {"symmetric", true}, {"dynamic", false}, {"observer", "minmax"}};
+  return {{"config_groups",
+           {{"group_0",
+             {{"format", "nvfp4-pack-quantized"},
+              {"input_activations", activations},
+              {"output_activations", nullptr},
+              {"targets", {"Linear"}},
+              {"weights", weights}}}}},
+          {"format", "nvfp4-pack-quantized"},
+          {"global_compression_ratio", nullptr},
+          {"ignore", c.unquantized},
+          {"kv_cache_scheme", c.fp8_kv_cache ? kv_cache : Json(nullptr)},
+          {"quant_method", "compressed-tensors"},
+          {"quantization_status", "compressed"},
+          {"version", kCompressedTensorsVersion}};
+}
+
+std::vector<std::string> globs_to_regexes(const std::vector<std::string>& globs) {
+  std::vector<std::string> regexes;
+  for (const std::string& glob : globs) regexes.push_back(glob_to_regex(glob));
+  return regexes;
+}
+
+std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patterns,
+                                          const std::vector<std::string>& names) {
+  std::vector<std::string> globs;
+  for (const std::string& text : patterns) {
+    if (!text.starts_with("re:")) {
+      globs.push_back(text);
+    } else if (const auto glob = regex_to_glob(std::string_view(text).substr(3))) {
+      globs.push_back(*glob);
+    } else {
+      const Pattern pattern(text);
+      for (const std::string& name : names) {
+        if (pattern.matches(name)) globs.push_back(name);
+      }
+    }
+  }
+  return globs;
+}
+
+Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
+  const Json entry = source_quantization(source);
+  const Json& hf_quant = source.hf_quant_config();
+  Nvfp4Config config;
+  config.fp8_kv_cache = is_fp8_kv_cache(entry, hf_quant);
+  const auto& modules = source.nvfp4_modules();
+  config.weight_only =
+      std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); });
+  std::vector<std::string> ignored = strings(entry, "ignore");
+  if (ignored.empty() && hf_quant.is_object() && hf_quant.contains("quantization")) {
+    ignored = strings(hf_quant["quantization"], "exclude_modules");
+  }
+  const std::vector<std::string> names = unquantized_names(source);
+  config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
+  // Where the source names what is quantized instead of what is not, the rest is named here.
+  const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
+  const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
+    return strings(g, "targets") == std::vector<std::string>{"Linear"};
+  });
+  if (!all_linears) {
+    const std::vector<Pattern> known = parse_patterns(config.unquantized);
+    for (const std::string& name : names) {
+      if (!any_matches(known, name)) config.unquantized.push_back(name);
+    }
+  }
+  return config;
+}
+
+}  // namespace twofour

@@ -1,0 +1,262 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "formats/half.h"
+#include "lib/file.h"
+#include "lib/quantization_config.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGoldens[] = {"modelopt-qwen3", "compressed-tensors-qwen3", "modelopt-mixtral-uneven"};
+
+fs::path golden(const std::string& name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
+
+Recipe to_nvfp4(const std::string& dialect = "") {
+  Recipe recipe;
+  recipe.layout = "nvfp4";
+  recipe.dialect = dialect;
+  return recipe;
+}
+
+void check_proven(const fs::path& source, const fs::path& out) {
+  const ValidateReport report = validate_from(source, out);
+  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+  CHECK(report.source_tensors == read_tensors(source).size());
+}
+
+float float_of(const ReadTensor& t) { return t.as<float>().at(0); }
+
+/// `name` with the suffix `from` replaced by `to`; empty where it ends otherwise.
+std::string renamed(const std::string& name, const std::string& from, const std::string& to) {
+  return name.ends_with(from) ? name.substr(0, name.size() - from.size()) + to : "";
+}
+
+Json config_of(const fs::path& path) { return parse_json("config.json", read_text(path / "config.json")); }
+
+TensorData scalar(const std::string& name, DType dtype, const std::vector<int64_t>& shape, float value) {
+  TensorData t{name, dtype, shape, std::vector<uint8_t>(dtype == DType::kF32 ? 4 : 2)};
+  const uint16_t half = bf16_from_float(value);
+  std::memcpy(t.bytes.data(), dtype == DType::kF32 ? static_cast<const void*>(&value) : &half,
+              t.bytes.size());
+  return t;
+}
+
+std::string message_of(const fs::path& source, const fs::path& out, const Recipe& recipe) {
+  try {
+    convert(source, out, recipe);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("ModelOpt becomes compressed-tensors: same codes and block scales, reciprocals of the others") {
+  for (const char* name : {"modelopt-qwen3", "modelopt-mixtral-uneven"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    convert(golden(name), scratch / "out", to_nvfp4());
+    const ReadTensors before = read_tensors(golden(name)), after = read_tensors(scratch / "out");
+    CHECK(before.size() == after.size());
+    size_t modules = 0;
+    for (const auto& [tensor, value] : before) {
+      CAPTURE(tensor);
+      if (value.dtype == DType::kU8) {
+        CHECK((after.at(renamed(tensor, ".weight", ".weight_packed")) == value));
+        ++modules;
+      } else if (value.dtype == DType::kF32) {
+        const std::string global = renamed(tensor, ".weight_scale_2", ".weight_global_scale"),
+                          input = renamed(tensor, ".input_scale", ".input_global_scale");
+        const ReadTensor& to = after.at(global + input);
+        CHECK(to.shape == std::vector<int64_t>{1});
+        CHECK(float_of(to) == 1.0f / float_of(value));
+      } else {
+        CHECK((after.at(tensor) == value));
+      }
+    }
+    CHECK(modules >= 7);
+    const Json entry = config_of(scratch / "out")["quantization_config"];
+    CHECK(entry["quant_method"] == "compressed-tensors");
+    CHECK(entry["format"] == "nvfp4-pack-quantized");
+    CHECK(entry["config_groups"]["group_0"]["input_activations"]["dynamic"] == "local");
+    CHECK(entry["ignore"][0] == "lm_head");
+    CHECK(entry["ignore"][1].get<std::string>().starts_with("re:.*\\."));
+    CHECK(entry["kv_cache_scheme"].is_null());
+    CHECK(!fs::exists(scratch / "out/hf_quant_config.json"));
+    check_proven(golden(name), scratch / "out");
+  }
+}
+
+TEST_CASE("compressed-tensors becomes ModelOpt, with the file that its loaders want") {
+  const fs::path source = golden("compressed-tensors-qwen3");
+  const Scratch scratch;
+  convert(source, scratch / "out", to_nvfp4("modelopt"));
+  const ReadTensors before = read_tensors(source), after = read_tensors(scratch / "out");
+  for (const auto& [tensor, value] : before) {
+    if (value.dtype != DType::kF32) continue;
+    CAPTURE(tensor);
+    const ReadTensor& to = after.at(renamed(tensor, ".weight_global_scale", ".weight_scale_2") +
+                                    renamed(tensor, ".input_global_scale", ".input_scale"));
+    CHECK(to.shape.empty());
+    CHECK(float_of(to) == 1.0f / float_of(value));
+  }
+  const Json file = parse_json("hf", read_text(scratch / "out/hf_quant_config.json"));
+  CHECK(file["producer"]["name"] == "modelopt");
+  CHECK(file["quantization"] == Json{{"quant_algo", "NVFP4"},
+                                     {"kv_cache_quant_algo", nullptr},
+                                     {"group_size", 16},
+                                     {"exclude_modules", {"lm_head", "*mlp.gate"}}});
+  const Json entry = config_of(scratch / "out")["quantization_config"];
+  CHECK(entry["quant_method"] == "modelopt");
+  CHECK(entry["ignore"] == file["quantization"]["exclude_modules"]);
+  check_proven(source, scratch / "out");
+}
+
+TEST_CASE("there and back is the source byte for byte, but for the last bit of some reciprocals") {
+  for (const char* name : kGoldens) {
+    CAPTURE(name);
+    const Scratch scratch;
+    convert(golden(name), scratch / "there", to_nvfp4());
+    convert(scratch / "there", scratch / "back", to_nvfp4());
+    const ReadTensors before = read_tensors(golden(name)), after = read_tensors(scratch / "back");
+    REQUIRE(before.size() == after.size());
+    for (const auto& [tensor, value] : before) {
+      CAPTURE(tensor);
+      ReadTensor expected = value;
+      if (value.dtype == DType::kF32) {
+        const float twice = 1.0f / (1.0f / float_of(value));
+        std::memcpy(expected.bytes.data(), &twice, sizeof(twice));
+        CHECK(std::abs(std::bit_cast<int32_t>(twice) - std::bit_cast<int32_t>(float_of(value))) <= 1);
+      }
+      CHECK((after.at(tensor) == expected));
+    }
+    check_proven(scratch / "there", scratch / "back");
+  }
+}
+
+TEST_CASE("1/(1/G) is G or its neighbour: of a binade of floats about one in six moves, by one last bit") {
+  uint64_t moved = 0;
+  constexpr uint32_t kBinade = 1u << 23;
+  for (uint32_t i = 0; i < kBinade; ++i) {
+    const uint32_t bits = 0x42000000u + i;  // [32, 64): a reciprocal's error depends on the mantissa alone
+    const uint32_t twice = std::bit_cast<uint32_t>(1.0f / (1.0f / std::bit_cast<float>(bits)));
+    moved += twice != bits;
+    if (twice + 1 - bits > 2) FAIL(bits);
+  }
+  const double share = static_cast<double>(moved) / kBinade;
+  CHECK(share > 0.13);
+  CHECK(share < 0.18);
+}
+
+TEST_CASE("KV scales move between projection and attention, F32 and BF16") {
+  const std::string attention = "model.layers.0.self_attn";
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, attention + ".k_proj", random_matrix(16, 32, 1));
+  add_modelopt(tensors, attention + ".v_proj", random_matrix(16, 32, 2));
+  tensors.push_back(scalar(attention + ".k_proj.k_scale", DType::kF32, {}, 0.1f));
+  tensors.push_back(scalar(attention + ".v_proj.v_scale", DType::kF32, {}, 0.25f));
+  write_checkpoint(scratch / "src", {tensors});
+  write_text(scratch / "src/hf_quant_config.json",
+             R"({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+                 "exclude_modules": ["lm_head", "model.layers.1*"]}})");
+  convert(scratch / "src", scratch / "ct", to_nvfp4());
+  const ReadTensors ct = read_tensors(scratch / "ct");
+  CHECK(ct.at(attention + ".k_scale").dtype == DType::kBF16);
+  CHECK(ct.at(attention + ".k_scale").shape == std::vector<int64_t>{1});
+  CHECK(ct.at(attention + ".k_scale").as<uint16_t>()[0] == bf16_from_float(0.1f));
+  const Json entry = config_of(scratch / "ct")["quantization_config"];
+  CHECK(entry["kv_cache_scheme"]["num_bits"] == 8);
+  CHECK(entry["ignore"] == Json{"lm_head", "re:model\\.layers\\.1.*$"});
+  CHECK(entry["config_groups"]["group_0"]["input_activations"].is_null());  // there are no input scales
+  check_proven(scratch / "src", scratch / "ct");
+
+  convert(scratch / "ct", scratch / "back", to_nvfp4());
+  const ReadTensors back = read_tensors(scratch / "back");
+  CHECK(float_of(back.at(attention + ".k_proj.k_scale")) == bf16_to_float(bf16_from_float(0.1f)));
+  CHECK(float_of(back.at(attention + ".v_proj.v_scale")) == 0.25f);
+  CHECK(back.at(attention + ".v_proj.v_scale").shape.empty());
+  const Json file = parse_json("hf", read_text(scratch / "back/hf_quant_config.json"));
+  CHECK(file["quantization"]["kv_cache_quant_algo"] == "FP8");
+  CHECK(file["quantization"]["quant_algo"] == "W4A16_NVFP4");
+  CHECK(file["quantization"]["exclude_modules"] == Json{"lm_head", "model.layers.1*"});
+  check_proven(scratch / "ct", scratch / "back");
+}
+
+TEST_CASE("patterns of names are translated where the other dialect has words for them, else spelled out") {
+  const std::vector<std::string> globs{"lm_head", "*.mlp.gate", "model.layers.0*", "a?c"};
+  const std::vector<std::string> regexes = globs_to_regexes(globs);
+  CHECK(regexes ==
+        std::vector<std::string>{"lm_head", "re:.*\\.mlp\\.gate$", "re:model\\.layers\\.0.*$", "re:a.c$"});
+  CHECK(regexes_to_globs(regexes, {}) == globs);
+  CHECK(regexes_to_globs({"re:.*lm_head", "re:^visual\\..*"}, {}) ==
+        std::vector<std::string>{"*lm_head*", "visual.*"});
+  CHECK(regexes_to_globs({"re:.*layers\\.[0-9]+\\.gate$"}, {"m.layers.10.gate", "m.layers.x.gate"}) ==
+        std::vector<std::string>{"m.layers.10.gate"});
+}
+
+TEST_CASE("what the other dialect cannot hold is refused") {
+  const Scratch scratch;
+  const fs::path out = scratch / "out";
+  CHECK(message_of(golden("modelopt-qwen3"), out, to_nvfp4("modelopt")) ==
+        "--dialect: expected another dialect than the source's, found modelopt");
+  CHECK(message_of(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
+        "--dialect: expected modelopt or compressed-tensors, found 'awq'");
+  Recipe some = to_nvfp4();
+  some.selection.exclude = parse_patterns({"*o_proj"});
+  CHECK(message_of(golden("modelopt-qwen3"), out, some) ==
+        "--to nvfp4: expected all NVFP4 modules, found --exclude '*o_proj'");
+
+  Tensors stack;
+  add_stack(stack, "model.layers.0.mlp.experts.down_proj", {random_matrix(16, 32, 1)}, true, {});
+  write_checkpoint(scratch / "stack", {stack});
+  CHECK(
+      message_of(scratch / "stack", out, to_nvfp4())
+          .starts_with("model.layers.0.mlp.experts.down_proj: expected every expert in tensors of its own"));
+
+  Tensors mixed;
+  add_modelopt(mixed, "a", random_matrix(16, 32, 1));
+  mixed.push_back({"b.weight", DType::kF8E4M3, {2, 2}, {0, 0, 0, 0}});
+  mixed.push_back(scalar("a.input_scale", DType::kF32, {}, 0.0f));
+  mixed.push_back(scalar("a.pre_quant_scale", DType::kBF16, {1}, 1.0f));
+  write_checkpoint(scratch / "mixed", {mixed});
+  const std::string message = message_of(scratch / "mixed", out, to_nvfp4());
+  CHECK(message.find("a.input_scale: expected a positive finite input scale, found 0") != std::string::npos);
+  CHECK(message.find("b.weight: expected NVFP4 as the only quantization") != std::string::npos);
+  CHECK(message.find("a.pre_quant_scale: expected NVFP4 of codes and scales alone") != std::string::npos);
+  CHECK(!fs::exists(out));
+}
+
+TEST_CASE("another dialect is the same for any number of jobs, and a flipped bit in it is found and named") {
+  const Scratch scratch;
+  convert(golden("modelopt-qwen3"), scratch / "one", to_nvfp4());
+  ConvertOptions options;
+  options.jobs = 4;
+  convert(golden("modelopt-qwen3"), scratch / "four", to_nvfp4(), options);
+  CHECK((read_tree(scratch / "one") == read_tree(scratch / "four")));
+  const Checkpoint c = Checkpoint::open(scratch / "four");
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    const uint64_t at = c.shard_of(i).data_begin + t.begin + t.bytes() / 2;
+    flip_bit(c.shard_of(i).file.path(), at, 1);
+    const auto found =
+        findings_of(validate_from(golden("modelopt-qwen3"), scratch / "four").differences, "bytes");
+    REQUIRE_MESSAGE(found.size() == 1, t.name);
+    CHECK(found[0].where == t.name);
+    flip_bit(c.shard_of(i).file.path(), at, 1);
+  }
+}
