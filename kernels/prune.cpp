@@ -7,6 +7,7 @@
 
 #include "formats/atom.h"
 #include "formats/e4m3.h"
+#include "kernels/prune_words.h"
 
 namespace twofour {
 namespace {
@@ -49,59 +50,23 @@ uint64_t word_energy(uint64_t codes) {
   return sum;
 }
 
-/// `lane` in every chunk of four lanes.
-template <int Bits>
-constexpr uint64_t in_lane(int index, uint64_t lane) {
-  uint64_t word = 0;
-  for (int at = index * Bits; at < 64; at += 4 * Bits) word |= lane << at;
-  return word;
-}
-
-/// Which lanes stay, all their bits set, of a word in which four lanes of `Bits` bits make a chunk: the two
-/// largest, on a tie the lower one. `size` has the top bit of each lane clear. `tied` counts the chunks that
-/// a tie decided. All lanes are compared at once, each with the one, two and three places above it.
-template <int Bits>
-uint64_t keep_two(uint64_t size, uint64_t& tied) {
-  constexpr uint64_t kTop = uint64_t{1} << (Bits - 1);
-  const auto lane = [](int i, uint64_t bits) { return in_lane<Bits>(i, bits); };
-  const uint64_t tops = lane(0, kTop) | lane(1, kTop) | lane(2, kTop) | lane(3, kTop);
-  // The top bit of lane i: it is not smaller than lane i + d. The lanes next to a chunk's end mean nothing.
-  const auto not_below = [&](int d) { return ((size | tops) - (size >> d * Bits)) & tops; };
-  const auto equal = [&](int d) {
-    return ~((size ^ (size >> d * Bits)) + (tops - (tops >> (Bits - 1)))) & tops;
-  };
-  const uint64_t wins1 = not_below(1), wins2 = not_below(2), wins3 = not_below(3);
-  // A lane stays unless it loses two of its three matches: those with lanes below it come shifted to it.
-  const uint64_t top0 = lane(0, kTop), top1 = lane(1, kTop), top2 = lane(2, kTop), top3 = lane(3, kTop);
-  const uint64_t a = (~wins1 & top0) | ((wins1 << Bits) & top1) | ((wins2 << 2 * Bits) & top2) |
-                     ((wins3 << 3 * Bits) & top3);
-  const uint64_t b =
-      (~wins2 & top0) | (~wins1 & top1) | ((wins1 << Bits) & top2) | ((wins2 << 2 * Bits) & top3);
-  const uint64_t c = (~wins3 & top0) | (~wins2 & top1) | (~wins1 & top2) | ((wins1 << Bits) & top3);
-  const uint64_t kept = tops & ~((a & b) | (c & (a | b)));
-  // A chunk is tied where a lane that stays equals one that goes.
-  const uint64_t split1 = equal(1) & (kept ^ (kept >> Bits)) & (top0 | top1 | top2);
-  const uint64_t split2 = equal(2) & (kept ^ (kept >> 2 * Bits)) & (top0 | top1);
-  const uint64_t split3 = equal(3) & (kept ^ (kept >> 3 * Bits)) & top0;
-  uint64_t any = split1 | (split2) | (split3);
-  any |= any >> 2 * Bits;
-  any |= any >> Bits;
-  any &= top0;
-  // One bit a chunk; summed by a multiplication into the topmost one.
-  constexpr int kChunk = 4 * Bits;
-  tied += ((any >> (Bits - 1)) * in_lane<Bits>(0, 1)) >> (64 - kChunk);
-  return kept | (kept - (kept >> (Bits - 1)));
-}
-
 /// Sixteen codes of one output as one word.
-template <PrunePattern pattern>
-uint64_t prune_word(uint64_t codes, uint64_t& tied) {
-  if constexpr (pattern == PrunePattern::k2of4) {
-    return codes & keep_two<4>(codes & 0x7777777777777777u, tied);
-  } else {
-    uint64_t ranks = 0;
-    for (int i = 0; i < 8; ++i) ranks |= uint64_t{kTables.rank[(codes >> 8 * i) & 0xFF]} << 8 * i;
-    return codes & keep_two<8>(ranks, tied);
+uint64_t prune_word(bool pairs, uint64_t codes, uint64_t& tied) {
+  if (!pairs) return codes & keep_two<4>(codes & 0x7777777777777777u, tied);
+  uint64_t ranks = 0;
+  for (int i = 0; i < 8; ++i) ranks |= uint64_t{kTables.rank[(codes >> 8 * i) & 0xFF]} << 8 * i;
+  return codes & keep_two<8>(ranks, tied);
+}
+
+void prune_words_portable(bool pairs, const uint8_t* codes, int64_t count, uint8_t* out, uint64_t* energy,
+                          uint64_t* kept_energy, uint64_t& tied) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, codes + 8 * i, sizeof(word));
+    const uint64_t kept = prune_word(pairs, word, tied);
+    energy[i] = word_energy(word);
+    kept_energy[i] = word_energy(kept);
+    std::memcpy(out + 8 * i, &kept, sizeof(kept));
   }
 }
 
@@ -120,46 +85,66 @@ void transpose(std::array<uint64_t, 8>& w) {
   swap(1, 8, 0x00FF00FF00FF00FFu);
 }
 
-constexpr uint64_t chunks_of(PrunePattern pattern) { return pattern == PrunePattern::k2of4 ? 4 : 2; }
+/// Prunes runs of words and sums what their block scales make of them.
+class Pruner {
+ public:
+  Pruner(bool pairs, Isa isa) : pairs_(pairs), fast_(isa != Isa::portable) {}
 
-template <PrunePattern pattern>
-PruneStats prune_all(const CodeBlocks& b, uint8_t* out) {
-  Energies energies;
-  uint64_t tied = 0;
-  const auto prune_one = [&](uint64_t codes, uint8_t scale) {
-    const uint64_t kept = prune_word<pattern>(codes, tied);
-    energies.all[scale] += word_energy(codes);
-    energies.kept[scale] += word_energy(kept);
-    return kept;
-  };
-  for (int64_t block = 0; block < b.blocks; ++block) {
-    const uint8_t *from = b.codes + block * 8 * b.n, *scales = b.scales + block * b.n;
-    uint8_t* to = out + block * 8 * b.n;
-    if (b.n == 1) {
-      uint64_t word = 0;
-      std::memcpy(&word, from, sizeof(word));
-      word = prune_one(word, *scales);
-      std::memcpy(to, &word, sizeof(word));
-      continue;
-    }
-    for (int64_t n = 0; n < b.n; n += 8) {
-      const auto width = static_cast<size_t>(std::min<int64_t>(8, b.n - n));
-      std::array<uint64_t, 8> words{};
-      for (int64_t line = 0; line < 8; ++line)
-        std::memcpy(&words[static_cast<size_t>(line)], from + line * b.n + n, width);
-      transpose(words);
-      for (size_t i = 0; i < width; ++i) words[i] = prune_one(words[i], scales[n + static_cast<int64_t>(i)]);
-      transpose(words);
-      for (int64_t line = 0; line < 8; ++line)
-        std::memcpy(to + line * b.n + n, &words[static_cast<size_t>(line)], width);
+  void prune(const uint8_t* codes, const uint8_t* scales, int64_t count, uint8_t* out) {
+    for (int64_t at = 0; at < count; at += kRun) {
+      const int64_t run = std::min(kRun, count - at), whole = fast_ ? run / 4 * 4 : 0;
+      if (whole > 0) {
+        prune_words_avx2(pairs_, codes + 8 * at, whole, out + 8 * at, all_.data(), kept_.data(), tied_);
+      }
+      prune_words_portable(pairs_, codes + 8 * (at + whole), run - whole, out + 8 * (at + whole),
+                           all_.data() + whole, kept_.data() + whole, tied_);
+      for (int64_t i = 0; i < run; ++i) {
+        energies_.all[scales[at + i]] += all_[static_cast<size_t>(i)];
+        energies_.kept[scales[at + i]] += kept_[static_cast<size_t>(i)];
+      }
     }
   }
-  PruneStats stats;
-  stats.quads = static_cast<uint64_t>(b.blocks * b.n) * chunks_of(pattern);
-  stats.tied = tied;
-  for (int64_t i = 0; i < b.blocks * b.n; ++i) stats.bad_scales += !e4m3_is_block_scale(b.scales[i]);
-  energies.add_to(stats);
-  return stats;
+  void add_to(PruneStats& stats) const {
+    stats.tied += tied_;
+    energies_.add_to(stats);
+  }
+
+ private:
+  static constexpr int64_t kRun = 256;  // the sums stay in the L1 cache
+  bool pairs_, fast_;
+  uint64_t tied_ = 0;
+  Energies energies_;
+  std::array<uint64_t, kRun> all_, kept_;
+};
+
+/// One block of many outputs, turned so that each output's sixteen codes are a word, and back.
+void prune_turned(const uint8_t* from, const uint8_t* scales, int64_t n, uint8_t* to, Pruner& pruner) {
+  constexpr int64_t kColumns = 256;
+  std::array<uint64_t, kColumns> words;
+  for (int64_t first = 0; first < n; first += kColumns) {
+    const int64_t columns = std::min(kColumns, n - first);
+    const auto turn = [&](bool back) {
+      for (int64_t c = 0; c < columns; c += 8) {
+        const auto width = static_cast<size_t>(std::min<int64_t>(8, columns - c));
+        std::array<uint64_t, 8> square{};
+        for (size_t i = 0; i < 8; ++i) {
+          const int64_t line = static_cast<int64_t>(i) * n + first + c;
+          if (!back) std::memcpy(&square[i], from + line, width);
+          if (back && i < width) square[i] = words[static_cast<size_t>(c) + i];
+        }
+        transpose(square);
+        for (size_t i = 0; i < 8; ++i) {
+          const int64_t line = static_cast<int64_t>(i) * n + first + c;
+          if (back) std::memcpy(to + line, &square[i], width);
+          if (!back && i < width) words[static_cast<size_t>(c) + i] = square[i];
+        }
+      }
+    };
+    turn(false);
+    auto* bytes = reinterpret_cast<uint8_t*>(words.data());
+    pruner.prune(bytes, scales + first, columns, bytes);
+    turn(true);
+  }
 }
 
 }  // namespace
@@ -175,9 +160,21 @@ std::optional<PrunePattern> prune_pattern_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* out) {
-  return pattern == PrunePattern::k2of4 ? prune_all<PrunePattern::k2of4>(blocks, out)
-                                        : prune_all<PrunePattern::k4of8Paired>(blocks, out);
+PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& b, uint8_t* out, Isa isa) {
+  const bool pairs = pattern == PrunePattern::k4of8Paired;
+  Pruner pruner(pairs, isa);
+  if (b.n == 1) {
+    pruner.prune(b.codes, b.scales, b.blocks, out);
+  } else {
+    for (int64_t i = 0; i < b.blocks; ++i) {
+      prune_turned(b.codes + i * 8 * b.n, b.scales + i * b.n, b.n, out + i * 8 * b.n, pruner);
+    }
+  }
+  PruneStats stats;
+  stats.quads = static_cast<uint64_t>(b.blocks * b.n) * (pairs ? 2 : 4);
+  for (int64_t i = 0; i < b.blocks * b.n; ++i) stats.bad_scales += !e4m3_is_block_scale(b.scales[i]);
+  pruner.add_to(stats);
+  return stats;
 }
 
 PruneStats prune_codes_reference(PrunePattern pattern, const CodeBlocks& b, uint8_t* out) {

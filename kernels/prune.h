@@ -25,7 +25,7 @@ struct CodeBlocks {
 
 /// Writes the codes that stay, as stored, and 0x0 in place of the others; `out` is as large as the codes and
 /// may be the same memory. The figures count chunks of the pattern (quads or octets) as quads.
-PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* out);
+PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* out, Isa isa = best_isa());
 
 /// The same code by code, through the rules in formats/atom.h.
 PruneStats prune_codes_reference(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* out);

@@ -95,9 +95,13 @@ void check_weights(PrunePattern pattern, const Weights& w) {
       stats.kept_energy += energy_of(kept, units_of(scale));
     }
   }
-  std::vector<uint8_t> found(w.codes.size(), 0xAA);
-  CHECK((prune_codes(pattern, w.view(), found.data()) == stats));
-  CHECK((found == expected));
+  std::vector<uint8_t> found(w.codes.size());
+  for (const Isa isa : available_isas()) {
+    CAPTURE(isa_name(isa));
+    std::fill(found.begin(), found.end(), uint8_t{0xAA});
+    CHECK((prune_codes(pattern, w.view(), found.data(), isa) == stats));
+    CHECK((found == expected));
+  }
   CHECK((prune_codes_reference(pattern, w.view(), found.data()) == stats));
   CHECK((found == expected));
   // Pruning again changes nothing; the destination may be the source.
@@ -164,7 +168,7 @@ TEST_CASE("random weights of odd shapes, K contiguous and K outermost, are prune
   unsigned seed = 0;
   for (const PrunePattern pattern : kPatterns) {
     for (const int64_t blocks : {1, 2, 3, 7}) {
-      for (const int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 40, 101}) {
+      for (const int64_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 40, 101, 256, 300}) {
         check_weights(pattern, random_weights(blocks, n, ++seed));
       }
     }
