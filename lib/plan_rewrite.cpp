@@ -59,6 +59,7 @@ void check_grains(const Checkpoint& c, Plan& plan, const std::vector<OutputTenso
       problems.add(fmt::format("{}: expected at most {} bytes that are derived together, found {}",
                                c.where(t.source), plan.limits.piece, grain));
     }
+    if (t.op == Op::kPrune) plan.read_bytes += t.info.bytes() / 8;  // block scales, to weigh the figures
     // Codes and scales that come in, and what goes out.
     const uint64_t out = std::min(step, std::max<uint64_t>(t.info.bytes(), 1));
     plan.derive_bytes = std::max(plan.derive_bytes, 2 * out + out / 4);
