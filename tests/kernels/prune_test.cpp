@@ -195,6 +195,15 @@ TEST_CASE("pruned weights keep negative zeros that stay and drop the sign of wha
   CHECK((out == std::vector<uint8_t>{0x88, 0x88, 0, 0, 0x88, 0x88, 0, 0}));
 }
 
+TEST_CASE("the octet that formats/README.md works out is pruned as it says") {
+  const std::vector<uint8_t> codes{0x71, 0x05, 0x22, 0x50, 0, 0, 0, 0}, scales{0x38};
+  std::vector<uint8_t> out(8);
+  const PruneStats stats =
+      prune_codes(PrunePattern::k4of8Paired, {codes.data(), scales.data(), 1, 1}, out.data());
+  CHECK((out == std::vector<uint8_t>{0x71, 0x05, 0, 0, 0, 0, 0, 0}));
+  CHECK(stats.tied == 2);  // the octet of zeros, too
+}
+
 TEST_CASE("patterns are known by their names") {
   for (const PrunePattern pattern : kPatterns)
     CHECK(prune_pattern_from_name(prune_pattern_name(pattern)) == pattern);
