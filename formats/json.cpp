@@ -40,8 +40,11 @@ std::string mark_not_finite(std::string_view text) {
 
 Json parse_json(std::string_view where, std::string_view text) {
   constexpr int kMaxDepth = 64;
+  // Keeping the order of keys costs a search of the object for each of them. A config that lists 100,000
+  // modules would take minutes, so a long document is sorted instead.
+  constexpr size_t kMaxOrdered = 256u << 10;
   bool too_deep = false;
-  const auto guard = [&](int depth, Json::parse_event_t, Json&) {
+  const auto guard = [&](int depth, auto, const auto&) {
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
@@ -53,10 +56,14 @@ Json parse_json(std::string_view where, std::string_view text) {
   }
   Json document;
   try {
-    document = Json::parse(text.begin(), text.end(), guard);
-  } catch (const Json::parse_error& e) {
+    if (text.size() > kMaxOrdered) {
+      document = nlohmann::json::parse(text.begin(), text.end(), guard);
+    } else {
+      document = Json::parse(text.begin(), text.end(), guard);
+    }
+  } catch (const nlohmann::detail::parse_error& e) {
     throw Error(fmt::format("{}: not JSON: error at byte {}", where, e.byte));
-  } catch (const Json::out_of_range&) {
+  } catch (const nlohmann::detail::out_of_range&) {
     throw Error(fmt::format("{}: not JSON: a number is too large", where));
   }
   if (too_deep) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));

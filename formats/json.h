@@ -5,7 +5,8 @@
 
 namespace twofour {
 
-/// Keeps the order of keys, so that a rewritten config reads like the one it came from.
+/// Keeps the order of keys, so that a rewritten config reads like the one it came from (one of more than 256
+/// KiB is sorted instead).
 using Json = nlohmann::ordered_json;
 
 /// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
