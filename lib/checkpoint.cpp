@@ -41,10 +41,14 @@ std::optional<std::string> find_index(const fs::path& directory) {
   return names[0];
 }
 
+/// A config file as an object; null where there is none.
 std::shared_ptr<Json> read_json(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return std::make_shared<Json>(nullptr);
-  return std::make_shared<Json>(parse_json(path.string(), read_text(path)));
+  if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
+  auto json = std::make_shared<Json>(parse_json(path.string(), read_text(path)));
+  if (!json->is_object())
+    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json->type_name()));
+  return json;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "formats/e4m3.h"
 #include "lib/artifact_config.h"
@@ -27,17 +28,21 @@ void add_fold(const FoldLoss& loss, float own, float folded, Quality& quality) {
   }
 }
 
-void copy_sidecar(const std::filesystem::path& from, const std::filesystem::path& to) {
+/// Copies a file and says what was copied.
+Hash128 copy_sidecar(const std::filesystem::path& from, const std::filesystem::path& to) {
   const InputFile in(from);
   AtomicFile out(to);
+  Hasher hasher;
   std::vector<uint8_t> buffer(1u << 20);
   for (uint64_t at = 0; at < in.size(); at += buffer.size()) {
     check_interrupt();
     const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), in.size() - at));
     in.read(at, piece);
     out.write(at, piece);
+    hasher.update(piece);
   }
   out.commit();
+  return hasher.digest();
 }
 
 void report_folds(const Plan& plan, const std::vector<Quality>& quality, Findings& findings) {
@@ -89,18 +94,28 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   const auto start = std::chrono::steady_clock::now();
   progress.total = plan.read_bytes + (options.verify ? plan.data_bytes : 0);
   OutputDirectory directory(destination, source.path(), options.force);
+  std::map<std::string, Hash128> files;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    write_text(directory.add(name), text);
+    files[name] = hash_text(text);
+  };
   for (const auto& [name, bytes] : plan.sidecars) {
-    if (is_copied_sidecar(plan, name)) copy_sidecar(source.path() / name, directory.add(name));
+    if (is_copied_sidecar(plan, name)) files[name] = copy_sidecar(source.path() / name, directory.add(name));
   }
-  for (const auto& [name, text] : artifact_texts(source, plan)) write_text(directory.add(name), text);
-  for (const OutputFile& file : plan.files) directory.add(file.name);
+  for (const auto& [name, text] : artifact_texts(source, plan)) write(name, text);
+  for (const OutputFile& file : plan.files) {
+    directory.add(file.name);
+    files[file.name] = hash_text(file.header);
+  }
 
   Conversion conversion(source, plan, options, directory, progress);
   conversion.run();
   ConversionRecord record = conversion.finish_record();
 
+  for (const Shard& shard : source.shards()) shard.file.check_unchanged();
   progress.phase = "finishing";
-  write_text(directory.add(kIndexName), artifact_index(plan));
+  write(kIndexName, artifact_index(plan));
+  record.files = std::move(files);
   write_manifest(directory.add(kManifestName), source, plan, record);
   directory.finish();
 

@@ -54,6 +54,8 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
       for (int p = 0; p < L::part_count; ++p) {
         const Part part = L::part(p, shape);
         if (suffix != part.suffix) continue;
+        // A manifest that doesn't fit the tensor says nothing about its bytes.
+        if (t.shape != std::vector<int64_t>{shape.e, part.rows, part.cols} || part.bytes() == 0) return;
         const auto i = static_cast<int64_t>(offset);
         const Place at{i / part.bytes(), i % part.bytes() / part.cols, i % part.cols};
         const Source s = L::source(p, shape, at);

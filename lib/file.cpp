@@ -47,6 +47,8 @@ void write_all(int fd, const fs::path& path, uint64_t offset, std::span<const ui
   }
 }
 
+int64_t modified_at(const struct stat& st) { return st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec; }
+
 }  // namespace
 
 std::string system_message(int error) { return std::generic_category().message(error); }
@@ -61,20 +63,33 @@ InputFile::InputFile(const fs::path& path) : path_(path) {
     throw Error(fmt::format("{}: expected a regular file, found something else", path.string()));
   }
   size_ = static_cast<uint64_t>(st.st_size);
+  modified_ = modified_at(st);
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      modified_(other.modified_) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
+  std::swap(modified_, other.modified_);
   return *this;
 }
 
 InputFile::~InputFile() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+void InputFile::check_unchanged() const {
+  struct stat st {};
+  if (::fstat(fd_, &st) != 0) fail(path_, "look at", errno);
+  if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
+  throw Error(fmt::format("{}: expected a file that stays as it is while being read, found it changed",
+                          path_.string()));
 }
 
 void InputFile::read(uint64_t offset, std::span<uint8_t> out) const { read_all(fd_, path_, offset, out); }

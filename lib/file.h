@@ -19,6 +19,8 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
+  /// Throws Error if the file was written to since it was opened.
+  void check_unchanged() const;
   /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
   void read(uint64_t offset, std::span<uint8_t> out) const;
 
@@ -26,6 +28,7 @@ class InputFile {
   std::filesystem::path path_;
   int fd_ = -1;
   uint64_t size_ = 0;
+  int64_t modified_ = 0;  ///< nanoseconds
 };
 
 /// A file that appears under its name only on commit(); until then it stands beside it under a temporary

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,5 +32,7 @@ class Hasher {
 
 Hash128 hash_bytes(std::span<const uint8_t> bytes);
 Hash128 hash_text(std::string_view text);
+/// Of a whole file, by bounded reads.
+Hash128 hash_file(const std::filesystem::path& path);
 
 }  // namespace twofour

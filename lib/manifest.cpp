@@ -193,7 +193,12 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
       copies.push_back(i);
     }
   }
-  put("\"modules\": [");
+  put("\"files\": {");
+  for (auto it = record.files.begin(); it != record.files.end(); ++it) {
+    put(fmt::format("{}{}: \"{}\"", it == record.files.begin() ? "\n" : ",\n", json_quote(it->first),
+                    it->second.hex()));
+  }
+  put("},\n\"modules\": [");
   for (size_t t = 0; t < plan.targets.size(); ++t) {
     const Target& target = plan.targets[t];
     put(t == 0 ? "\n" : ",\n");
@@ -219,6 +224,20 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
   file.commit();
 }
 
+namespace {
+
+Hash128 parse_hash(const std::string& where, const std::string& hex) {
+  Hash128 hash;
+  // Only what hex() writes: scanf would also take spaces, signs and capitals.
+  const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
+  if (!read || hash.hex() != hex) {
+    throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote(hex)));
+  }
+  return hash;
+}
+
+}  // namespace
+
 Manifest read_manifest(const std::filesystem::path& path) {
   const std::string where = path.string();
   constexpr uint64_t kMaxManifest = 1u << 30;
@@ -230,14 +249,11 @@ Manifest read_manifest(const std::filesystem::path& path) {
     if (event != Json::parse_event_t::object_end) return true;
     if (json.contains("codes_xxh3_128")) return false;  // a source: its bytes count through the content hash
     if (!json.contains("xxh3_128")) return true;
-    const std::string hex = json.at("xxh3_128").get<std::string>();
-    Hash128 hash;
-    // Only what hex() writes: scanf would also take spaces, signs and capitals.
-    const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
-    if (!read || hash.hex() != hex) {
-      throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote(hex)));
-    }
-    manifest.outputs[json.at("name").get<std::string>()] = hash;
+    const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
+    const auto shape = json.at("shape").get<std::vector<int64_t>>();
+    manifest.outputs[json.at("name").get<std::string>()] = {
+        parse_hash(where, json.at("xxh3_128").get<std::string>()),
+        dtype ? describe(*dtype, shape) : "an unknown type"};
     return false;
   };
   try {
@@ -254,6 +270,9 @@ Manifest read_manifest(const std::filesystem::path& path) {
       manifest.shapes[module.at("name").get<std::string>()] = {
           shape.at(0).get<int64_t>(), shape.at(1).get<int64_t>(), shape.at(2).get<int64_t>(),
           module.at("gated").get<bool>()};
+    }
+    for (const auto& [name, hash] : json.at("files").items()) {
+      manifest.files[name] = parse_hash(where, hash.get<std::string>());
     }
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
   } catch (const Json::exception&) {

@@ -24,6 +24,7 @@ struct ConversionRecord {
   std::vector<std::vector<SliceHashes>> slices;  ///< one a source of each target
   std::vector<SliceHashes> modules;              ///< one a rewritten module: its source
   std::vector<Quality> quality;                  ///< one a target or rewritten module
+  std::map<std::string, Hash128> files;          ///< all other files; of weight files what is before the data
 };
 
 /// What a recipe says, as twofour.json and resume know it.
@@ -36,11 +37,16 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
 
 /// What validation needs of a manifest.
 struct Manifest {
+  struct Output {
+    Hash128 hash;
+    std::string type;  ///< "U8 [4, 24, 96]"
+  };
   std::string version, commit;
   Recipe recipe;
-  std::string source_content;              ///< hash over all that was read
-  std::map<std::string, Hash128> outputs;  ///< by tensor
-  std::map<std::string, Shape> shapes;     ///< by target or rewritten module: "P.w13"
+  std::string source_content;             ///< hash over all that was read
+  std::map<std::string, Output> outputs;  ///< by tensor
+  std::map<std::string, Hash128> files;   ///< as in ConversionRecord
+  std::map<std::string, Shape> shapes;    ///< by target or rewritten module: "P.w13"
 };
 
 /// Throws Error where `path` is no manifest of ours.

@@ -1,8 +1,13 @@
 #include "lib/output_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "formats/error.h"
@@ -14,56 +19,78 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Whether twofour wrote the directory: it has our marker, or a manifest that begins as ours do.
 bool is_ours(const fs::path& directory) {
   std::error_code error;
-  return fs::exists(directory / kManifestName, error) || fs::exists(directory / kUnfinishedMarker, error);
+  if (fs::exists(directory / kUnfinishedMarker, error)) return true;
+  if (!fs::is_regular_file(directory / kManifestName, error)) return false;
+  const InputFile manifest(directory / kManifestName);
+  std::string head(std::min<uint64_t>(manifest.size(), 256), '\0');
+  manifest.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+  return head.find("\"tool\": {\"name\":\"twofour\"") != std::string::npos;
 }
 
+/// The same place however it is spelled: absolute, without links, without a slash at the end.
 fs::path resolved(const fs::path& path) {
+  if (path.empty()) return path;
   std::error_code error;
-  // "dir/" and "dir" are the same place.
-  const fs::path whole = fs::weakly_canonical(path, error);
-  return whole.has_filename() || path.empty() ? whole : whole.parent_path();
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
+  return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// Whether `inner` is `outer` or lies below it; both must be canonical. Nothing lies in an empty path.
+/// "link/" and "link/." name what a link points to; "link" names the link.
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() && normal.filename() != "." ? normal : normal.parent_path();
+}
+
+/// Whether `inner` is `outer` or lies below it; both must be resolved. Nothing lies in an empty path.
 bool is_within(const fs::path& inner, const fs::path& outer) {
   if (outer.empty()) return false;
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
+/// Throws if a file of `source` is a link into `target`, which is about to be emptied.
+void check_links(const fs::path& source, const fs::path& target) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(source, error), end; !error && it != end; it.increment(error)) {
+    if (!it->is_symlink(error) || !is_within(resolved(it->path()), target)) continue;
+    throw Error(fmt::format("{}: expected a directory apart from the source, found the source's {} in it",
+                            target.string(), it->path().filename().string()));
+  }
+}
+
 }  // namespace
 
-void OutputDirectory::check(const fs::path& path, const fs::path& source, bool force) {
+void OutputDirectory::check(const fs::path& given, const fs::path& source, bool force) {
+  const fs::path path = without_trailing_slash(given);
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(path, error))) {
     throw Error(fmt::format(
         "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
   }
-  if (!fs::exists(path, error)) {
-    if (is_within(resolved(path), resolved(source))) {
-      throw Error(fmt::format("{}: expected a place outside the source {}", path.string(), source.string()));
-    }
-    return;
-  }
-  if (!fs::is_directory(path, error)) {
-    throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
-  }
   const fs::path target = resolved(path), from = resolved(source);
   if (is_within(target, from) || is_within(from, target)) {
     throw Error(fmt::format("{}: expected a directory apart from the source {}, found one that overlaps it",
-                            path.string(), source.string()));
+                            given.string(), source.string()));
   }
-  if (fs::is_empty(path, error)) return;
+  if (!fs::exists(path, error)) return;
+  if (!fs::is_directory(path, error)) {
+    throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
+  }
+  const bool empty = fs::is_empty(path, error);
   if (error) throw Error(fmt::format("{}: cannot list: {}", path.string(), error.message()));
+  if (empty) return;
   if (!force) {
     throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),
                             is_ours(path) ? "; --force replaces it" : ""));
   }
   if (!is_ours(path)) {
-    throw Error(fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {}",
-                            path.string(), kManifestName));
+    throw Error(
+        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of ours",
+                    path.string(), kManifestName));
   }
+  if (!source.empty()) check_links(source, target);
 }
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, bool force) : path_(path) {
@@ -74,24 +101,56 @@ OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, b
     if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
     created_ = true;
   }
-  // The marker comes first, so that a run stopped while emptying is seen as unfinished too.
-  if (!fs::exists(path / kUnfinishedMarker, error)) {
-    write_text(path / kUnfinishedMarker, "twofour is writing this directory, or was stopped while it did.\n");
-  }
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().filename() != kUnfinishedMarker) fs::remove_all(entry.path(), error);
-    if (error) throw Error(fmt::format("{}: cannot remove: {}", entry.path().string(), error.message()));
+  try {
+    take_marker();
+    // The marker came first, so that a run stopped while emptying is seen as unfinished too.
+    for (const auto& entry : fs::directory_iterator(path, error)) {
+      if (entry.path().filename() == kUnfinishedMarker) continue;
+      if (!force)
+        throw Error(fmt::format("{}: expected no files in it, found {}", path.string(),
+                                entry.path().filename().string()));
+      fs::remove_all(entry.path(), error);
+      if (error) throw Error(fmt::format("{}: cannot remove: {}", entry.path().string(), error.message()));
+    }
+  } catch (...) {
+    release(!force);
+    throw;
   }
 }
 
+void OutputDirectory::take_marker() {
+  const fs::path marker = path_ / kUnfinishedMarker;
+  marker_ = ::open(marker.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (marker_ < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
+  // Two runs into one directory would take each other's files away. The file that is locked must still be the
+  // one that has the name: a run that just finished removes it.
+  struct stat ours {
+  }, named{};
+  const bool locked = ::flock(marker_, LOCK_EX | LOCK_NB) == 0 && ::fstat(marker_, &ours) == 0 &&
+                      ::stat(marker.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
+  if (!locked) {
+    ::close(marker_);
+    marker_ = -1;
+    throw Error(
+        fmt::format("{}: expected a directory of our own, found another run writing it", path_.string()));
+  }
+}
+
+void OutputDirectory::release(bool remove_marker) {
+  std::error_code ignored;
+  if (marker_ >= 0 && remove_marker) fs::remove(path_ / kUnfinishedMarker, ignored);
+  if (marker_ >= 0) ::close(marker_);
+  marker_ = -1;
+  if (created_) fs::remove(path_, ignored);  // only if nothing is in it
+}
+
 OutputDirectory::~OutputDirectory() {
-  if (finished_) return;
+  if (marker_ < 0) return;  // finished
   std::error_code ignored;
   for (const fs::path& file : files_) fs::remove(file, ignored);
   // Deepest first; only empty ones go.
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) fs::remove(*it, ignored);
-  fs::remove(path_ / kUnfinishedMarker, ignored);
-  if (created_) fs::remove(path_, ignored);
+  release(true);
 }
 
 fs::path OutputDirectory::add(const std::string& relative) {
@@ -114,7 +173,8 @@ void OutputDirectory::finish() {
   if (error)
     throw Error(fmt::format("{}: cannot remove: {}", (path_ / kUnfinishedMarker).string(), error.message()));
   sync_directory(path_);
-  finished_ = true;
+  ::close(marker_);
+  marker_ = -1;
 }
 
 }  // namespace twofour

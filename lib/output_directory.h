@@ -28,8 +28,13 @@ class OutputDirectory {
   static void check(const std::filesystem::path& path, const std::filesystem::path& source, bool force);
 
  private:
+  void take_marker();
+  void release(bool remove_marker);
+
   std::filesystem::path path_;
-  bool created_ = false, finished_ = false;
+  /// Holds the lock that keeps other runs out; -1 once finished.
+  int marker_ = -1;
+  bool created_ = false;
   std::set<std::filesystem::path> files_, folders_;
 };
 

@@ -55,15 +55,17 @@ Blocks find_blocks(const Checkpoint& c) {
   return blocks;
 }
 
-/// What config.json promises, or 0.
+/// The largest count of routed experts that config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config) {
-  for (const Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-      if (at->is_object() && at->contains(key) && (*at)[key].is_number_integer())
-        return (*at)[key].get<int64_t>();
-    }
+  int64_t most = 0;
+  if (!config.is_object()) return most;
+  for (const auto& [key, value] : config.items()) {
+    const bool counts = key == "num_experts" || key == "num_local_experts" || key == "n_routed_experts" ||
+                        key == "moe_num_experts";
+    if (counts && value.is_number_integer()) most = std::max(most, value.get<int64_t>());
+    if (value.is_object() && key != "quantization_config") most = std::max(most, promised_experts(value));
   }
-  return 0;
+  return most;
 }
 
 std::string shape_text(const Nvfp4Module& m) { return fmt::format("[{}, {}]", m.n, m.k); }
@@ -89,6 +91,7 @@ class BlockCheck {
       check_experts();
       count = static_cast<int64_t>(block_.experts.size());
     }
+    check_beyond(count);
     if (count < promised_) {
       problems_.add(fmt::format("{}: expected {} NVFP4 experts as config.json says, found {}", name_,
                                 promised_, count));
@@ -106,6 +109,25 @@ class BlockCheck {
     if (up.n % 2 != 0 || down.e != up.e || down.n != up.k || down.k != up.n / 2) {
       problems_.add(fmt::format("{}: expected {} experts of [{}, {}], found {} of {}", down.name, up.e, up.k,
                                 up.n / 2, down.e, shape_text(down)));
+    }
+  }
+
+  /// No expert of another format may follow the ones found: "P.512.gate_proj.weight" beside 512 of them.
+  void check_beyond(int64_t count) {
+    if (block_.kind != BlockKind::kRoutedExperts) return;
+    const std::string prefix = name_ + ".";
+    const auto tensors = checkpoint_.tensors();
+    auto it = std::lower_bound(tensors.begin(), tensors.end(), prefix,
+                               [](const TensorInfo& t, const std::string& n) { return t.name < n; });
+    for (; it != tensors.end() && it->name.starts_with(prefix); ++it) {
+      const std::string digits =
+          it->name.substr(prefix.size(), it->name.find('.', prefix.size()) - prefix.size());
+      const bool number =
+          !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == digits.npos;
+      if (!number || std::stoll(digits) < count) continue;
+      problems_.add(fmt::format("{}: expected NVFP4 experts 0 to {} and no others, found {}", name_,
+                                count - 1, it->name));
+      return;
     }
   }
 
@@ -227,8 +249,10 @@ class Matcher {
   void refuse_unused(const char* option) const {
     for (size_t i = 0; i < patterns_.size(); ++i) {
       if (!used_[i]) {
-        throw Error(fmt::format("{} '{}': expected to match an NVFP4 module, found none that it matches",
-                                option, patterns_[i].text()));
+        throw Error(
+            fmt::format("{} '{}': expected to match NVFP4 experts or an MLP as a whole "
+                        "(model.layers.0.mlp.experts), found none",
+                        option, patterns_[i].text()));
       }
     }
   }

@@ -26,7 +26,7 @@ struct Target {
   Shape shape;
   size_t sources_per_expert;        ///< 2 for gate and up, else 1
   std::vector<SourceRows> sources;  ///< [E][sources_per_expert]
-  std::string rule{};  ///< why it is converted: "default set" or the option that added it
+  std::string rule{};               ///< why it is converted: "default set" or the option that added it
   std::string tensor_name(const char* part) const { return name + joint + part; }
 };
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -45,25 +46,55 @@ void for_each_piece(const Checkpoint& c, size_t tensor, Progress& progress, F&& 
   }
 }
 
-void check_hash(const Manifest& manifest, const std::string& name, const Hash128& found,
-                ValidateReport& report) {
-  const auto it = manifest.outputs.find(name);
+void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& found,
+                  ValidateReport& report) {
+  const auto it = manifest.outputs.find(t.name);
   if (it == manifest.outputs.end()) {
-    differ(report, "not-in-manifest", name, "expected in twofour.json, found it only in the files");
-  } else if (it->second != found) {
-    differ(report, "hash", name,
-           fmt::format("expected {} as twofour.json says, found {}", it->second.hex(), found.hex()));
+    differ(report, "not-in-manifest", t.name, "expected in twofour.json, found it only in the files");
+    return;
+  }
+  const std::string type = describe(t.dtype, t.shape);
+  if (it->second.type != type) {
+    differ(report, "tensor", t.name,
+           fmt::format("expected {} as twofour.json says, found {}", it->second.type, type));
+  }
+  if (it->second.hash != found) {
+    differ(report, "hash", t.name,
+           fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), found.hex()));
   }
 }
 
 void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
-  for (const auto& [name, hash] : manifest.outputs) {
+  for (const auto& [name, output] : manifest.outputs) {
     if (!artifact.find(name))
       differ(report, "missing-tensor", name, "expected as twofour.json says, found in no file");
   }
   for (const Finding& f : artifact.findings()) {
     // What a source has wrong, its artifact may have too; index and files are ours.
     if (f.id != "incomplete-module") differ(report, f.id.c_str(), f.where, f.message);
+  }
+}
+
+/// The files that are no tensors: headers, index, configs, copies. Each as twofour.json says, and no others.
+void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
+  std::map<std::string, Hash128> found;
+  for (const Shard& s : artifact.shards()) found[s.name] = s.header_hash;
+  for (const auto& entry : fs::recursive_directory_iterator(artifact.path())) {
+    const std::string name = entry.path().lexically_relative(artifact.path()).string();
+    if (entry.is_regular_file() && name != kManifestName && !found.count(name))
+      found[name] = hash_file(entry.path());
+  }
+  for (const auto& [name, hash] : manifest.files) {
+    const auto it = found.find(name);
+    if (it == found.end()) {
+      differ(report, "missing-file", name, "expected as twofour.json says, found none");
+    } else if (it->second != hash) {
+      differ(report, "file", name,
+             fmt::format("expected {} as twofour.json says, found {}", hash.hex(), it->second.hex()));
+    }
+  }
+  for (const auto& [name, hash] : found) {
+    if (!manifest.files.count(name)) differ(report, "extra-file", name, "expected no such file, found one");
   }
 }
 
@@ -311,7 +342,7 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
   }
   if (error) std::rethrow_exception(error);
   for (size_t i = 0; i < found.size(); ++i) {
-    check_hash(manifest, artifact.tensors()[i].name, found[i], report);
+    check_tensor(manifest, artifact.tensors()[i], found[i], report);
     report.bytes += artifact.tensors()[i].bytes();
   }
   report.tensors = found.size();
@@ -336,6 +367,7 @@ ValidateReport validate(const fs::path& path, const ValidateOptions&, Progress& 
   for (const TensorInfo& t : artifact.tensors()) progress.total += t.bytes();
   progress.phase = "hashing";
   check_names(artifact, manifest, report);
+  check_listed_files(artifact, manifest, report);
   check_hashes(artifact, manifest, progress, report);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
@@ -352,6 +384,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
   progress.phase = "hashing";
   check_names(artifact, manifest, report);
+  check_listed_files(artifact, manifest, report);
   check_files(artifact, source, plan, report);
   check_hashes(artifact, manifest, progress, report);
   if (!check_tensors(artifact, plan, report)) return report;

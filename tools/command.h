@@ -1,5 +1,7 @@
 #pragma once
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -53,6 +55,12 @@ void print_json(const Json& json);
 /// `text` with control characters but line ends as \\xNN: names from hostile files must not reach the
 /// terminal.
 std::string printable(std::string_view text);
+
+/// Prints to stdout, control characters made harmless.
+template <class... Arguments>
+void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  fmt::print("{}", printable(fmt::format(format, std::forward<Arguments>(arguments)...)));
+}
 
 /// "12.9 GB", decimal.
 std::string format_bytes(uint64_t bytes);

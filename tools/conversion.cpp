@@ -66,14 +66,14 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
     copied += copy;
     copied_bytes += copy ? t.info.bytes() : 0;
     if (!copy)
-      fmt::print("{:<10} {}  {}  {}\n", plan.recipe.layout, t.info.name, describe(t.info.dtype, t.info.shape),
-                 format_bytes(t.info.bytes()));
+      put("{:<10} {}  {}  {}\n", plan.recipe.layout, t.info.name, describe(t.info.dtype, t.info.shape),
+          format_bytes(t.info.bytes()));
   }
   for (const OutputTensor& t : plan.tensors) {
-    if (decision(plan, t) == "copy") fmt::print("{:<10} {}\n", "copy", source.where(t.source));
+    if (decision(plan, t) == "copy") put("{:<10} {}\n", "copy", source.where(t.source));
   }
-  for (const OutputFile& f : plan.files) fmt::print("{:<10} {}  {} bytes\n", "file", f.name, f.size());
-  for (const auto& [name, bytes] : plan.sidecars) fmt::print("{:<10} {}  {} bytes\n", "sidecar", name, bytes);
+  for (const OutputFile& f : plan.files) put("{:<10} {}  {} bytes\n", "file", f.name, f.size());
+  for (const auto& [name, bytes] : plan.sidecars) put("{:<10} {}  {} bytes\n", "sidecar", name, bytes);
   fmt::print(
       "would read {} and write {} in {} files ({} tensors copied, {}); peak memory at most {} with {} "
       "workers\n",
@@ -105,15 +105,15 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
 void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r) {
   Quality all;
   for (const Quality& q : r.quality) all += q;
-  fmt::print("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
-             plan.recipe.pattern.empty() ? plan.recipe.layout : plan.recipe.pattern, plan.files.size(),
-             format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+  put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
+      plan.recipe.pattern.empty() ? plan.recipe.layout : plan.recipe.pattern, plan.files.size(),
+      format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   const bool exact = plan.targets.empty() && rewrite_of(plan.recipe.layout) != Rewrite::kPrune;
-  if (!exact) fmt::print("weights: {}\n", quality_text(all));
-  fmt::print("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", r.seconds,
-             static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
-             static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
-             o.no_verify ? ", not verified" : ", read back and verified");
+  if (!exact) put("weights: {}\n", quality_text(all));
+  put("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", r.seconds,
+      static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
+      static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
+      o.no_verify ? ", not verified" : ", read back and verified");
 }
 
 }  // namespace

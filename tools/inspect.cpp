@@ -82,45 +82,43 @@ Json report_to_json(const InspectReport& r) {
 
 void print_stats(const WeightStats& s) {
   const auto [low, high] = scale_range(s);
-  fmt::print("    codes  ");
+  put("    codes  ");
   for (unsigned code = 0; code < 16; ++code) {
-    fmt::print("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code),
-               100 * share(s.codes[code], s.weights()));
+    put("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code), 100 * share(s.codes[code], s.weights()));
   }
-  fmt::print("\n    zero {:.2f} %, quads already 2:4 {:.2f} %, octets already 4:8-paired {:.2f} %\n",
-             100 * s.zero_share(), 100 * share(s.quads_2_4, s.quads),
-             100 * share(s.octets_4_8_paired, s.octets));
-  fmt::print("    block scales {:g} to {:g}, global scales {:.6g} to {:.6g}\n", low, high, s.global_min,
-             s.global_max);
+  put("\n    zero {:.2f} %, quads already 2:4 {:.2f} %, octets already 4:8-paired {:.2f} %\n",
+      100 * s.zero_share(), 100 * share(s.quads_2_4, s.quads), 100 * share(s.octets_4_8_paired, s.octets));
+  put("    block scales {:g} to {:g}, global scales {:.6g} to {:.6g}\n", low, high, s.global_min,
+      s.global_max);
 }
 
 void print_report(const InspectReport& r, const std::string& path) {
-  fmt::print("{}: {}\n{} tensors in {} files\n\n", path, r.what, r.tensor_count, r.file_count);
+  put("{}: {}\n{} tensors in {} files\n\n", path, r.what, r.tensor_count, r.file_count);
   size_t width = 0;
   for (const TensorGroup& g : r.tensors) width = std::max(width, g.name.size());
   uint64_t shown = 0;
   for (const TensorGroup& g : r.tensors) {
-    fmt::print("{:<{}}  {:<28}  {:>10}\n", printable(g.name), width, describe(g.dtype, g.shape),
-               format_bytes(g.bytes));
+    put("{:<{}}  {:<28}  {:>10}\n", printable(g.name), width, describe(g.dtype, g.shape),
+        format_bytes(g.bytes));
     shown += g.bytes;
   }
   if (shown == r.data_bytes) {
-    fmt::print("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes,
-               r.data_bytes + r.header_bytes);
+    put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes,
+        r.data_bytes + r.header_bytes);
   } else {
-    fmt::print("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
+    put("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
   }
-  if (!r.modules.empty()) fmt::print("\nNVFP4 modules, [N, K] or [E, N, K]\n");
+  if (!r.modules.empty()) put("\nNVFP4 modules, [N, K] or [E, N, K]\n");
   for (const ModuleGroup& m : r.modules) {
     const std::string shape =
         m.e > 1 ? fmt::format("[{}, {}, {}]", m.e, m.n, m.k) : fmt::format("[{}, {}]", m.n, m.k);
-    fmt::print("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
+    put("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
     if (m.stats) print_stats(*m.stats);
   }
   if (!r.layout_bytes.empty()) {
-    fmt::print("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));
-    for (const auto& [layout, bytes] : r.layout_bytes) fmt::print(", {} as {}", format_bytes(bytes), layout);
-    fmt::print("\n");
+    put("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));
+    for (const auto& [layout, bytes] : r.layout_bytes) put(", {} as {}", format_bytes(bytes), layout);
+    put("\n");
   }
 }
 
@@ -136,7 +134,7 @@ int run(const Options& o, const Common& common) {
     if (common.json) {
       print_json({{"at", o.at}, {"text", text}});
     } else {
-      fmt::print("{}\n", text);
+      put("{}\n", text);
     }
     return kDone;
   }

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 #include <omp.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -91,8 +94,17 @@ int report_error(const Common& common, const std::string& message, int code) {
   return code;
 }
 
+/// What reached stdout only in part must not count as done.
+int checked(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "twofour: cannot write to standard output\n");
+  return kTrouble;
+}
+
 int run(int argc, char** argv) {
   Common common;
+  // Errors in the command line itself are told as --json asks, wherever it stands.
+  common.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
   const std::string unknown = unknown_command(argc, argv);
   if (!unknown.empty()) return report_error(common, unknown, kTrouble);
 
@@ -141,5 +153,13 @@ int main(int argc, char** argv) {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  return twofour::run(argc, argv);
+  // A file beyond the size limit is an error of write(), not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // A checkpoint of more than a thousand shards keeps them all open.
+  struct rlimit files {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  return twofour::checked(twofour::run(argc, argv));
 }

@@ -77,32 +77,30 @@ void print_layers(const ValidateReport& r, bool each) {
         l.block, l.tokens, l.experts_used, l.exact ? "equal to the reference" : "NOT equal to the reference",
         l.cosine, 100 * l.relative_error);
   }
-  fmt::print("{} of {} layers give the reference's output; cosine to the dense layers {:.4f}{}\n", exact,
-             r.layers.size(), low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
+  put("{} of {} layers give the reference's output; cosine to the dense layers {:.4f}{}\n", exact,
+      r.layers.size(), low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
 }
 
 void print_report(const Options& o, const Common& common, const ValidateReport& r) {
   constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
   for (const Finding& f : r.differences) {
-    fmt::print("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message),
-               f.id);
+    put("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message), f.id);
   }
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;
-    fmt::print("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
-               100 * w.zero_share, quality_text(w.quality));
+    put("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
+        100 * w.zero_share, quality_text(w.quality));
   }
-  if (!r.weights.empty()) fmt::print("{}\n", total_text(r));
+  if (!r.weights.empty()) put("{}\n", total_text(r));
   if (!r.layers.empty()) print_layers(r, r.layers.size() <= kFewRows || common.verbose);
   if (!r.differences.empty()) {
-    fmt::print("{}: {} differences\n", o.artifact, r.differences.size());
+    put("{}: {} differences\n", o.artifact, r.differences.size());
     return;
   }
-  fmt::print("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
-             o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
+  put("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
+      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
   if (!o.source.empty()) {
-    fmt::print("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors,
-               format_bytes(r.source_bytes));
+    put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
   }
 }
 

@@ -47,10 +47,10 @@ TEST_CASE("a destination that is the source, lies in it or holds it is refused, 
     check(source, scratch / "place/../place/src", "expected a directory apart from the source");
     check(source, scratch / "place", "expected a directory apart from the source");
     check(source, scratch.path, "expected a directory apart from the source");
-    check(source, source / "out", "expected a place outside the source");
-    check(source, source / "a/b/c", "expected a place outside the source");
-    check(source, scratch / "link/out", "expected a place outside the source");
-    check(scratch / "link", source / "out", "expected a place outside the source");
+    check(source, source / "out", "expected a directory apart from the source");
+    check(source, source / "a/b/c", "expected a directory apart from the source");
+    check(source, scratch / "link/out", "expected a directory apart from the source");
+    check(scratch / "link", source / "out", "expected a directory apart from the source");
   }
 }
 

@@ -119,8 +119,8 @@ TEST_CASE("one flipped bit in any hash of the manifest is found, with the source
   const Pair p;
   const std::string text = read_text(p.artifact / kManifestName);
   size_t hashes = 0;
-  for (const auto& [name, hash] : read_manifest(p.artifact / kManifestName).outputs) {
-    const size_t at = text.find("\"xxh3_128\":\"" + hash.hex());
+  for (const auto& [name, output] : read_manifest(p.artifact / kManifestName).outputs) {
+    const size_t at = text.find("\"xxh3_128\":\"" + output.hash.hex());
     REQUIRE(at != std::string::npos);
     for (size_t i = 0; i < 32; i += 5) {
       flip_bit(p.artifact / kManifestName, at + 12 + i, static_cast<int>(i % 7));
