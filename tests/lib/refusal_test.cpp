@@ -255,8 +255,10 @@ TEST_CASE("a pattern that matches nothing is refused, whichever list it stands i
   };
   for (const char* list : {"--include", "--exclude", "--also"}) {
     refuses([](Tensors&) {},
-            {fmt::format("{} 'model.layers.7.*': expected to match NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts), found none", list)}, "{}",
-            with(list));
+            {fmt::format("{} 'model.layers.7.*': expected to match NVFP4 experts or an MLP as a whole "
+                         "(model.layers.0.mlp.experts), found none",
+                         list)},
+            "{}", with(list));
   }
 }
 
