@@ -105,7 +105,7 @@ void print_report(const InspectReport& r, const std::string& path) {
   if (shown == r.data_bytes) {
     put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes,
         r.data_bytes + r.header_bytes);
-  } else {
+  } else if (!r.tensors.empty()) {
     put("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
   }
   if (!r.modules.empty()) put("\nNVFP4 modules, [N, K] or [E, N, K]\n");

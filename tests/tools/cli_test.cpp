@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "formats/json.h"
@@ -263,4 +265,27 @@ TEST_CASE("validate shows damage with exit code 1 and where it is") {
     CHECK(quiet.code == 1);
     CHECK(quiet.out.empty());
   }
+}
+
+TEST_CASE("bench measures whole commands and leaves nothing behind") {
+  const Scratch scratch;
+  const Outcome o = run_program({"bench", "convert", "--shape", "tiny", "--rounds", "2", "--no-pack",
+                                 "--work", scratch.path.string(), "--json", "--quiet", "-j", "1"});
+  CHECK(o.code == 0);
+  const Json json = json_of(o);
+  REQUIRE(json["convert"].size() == 2);
+  for (const Json& run : json["convert"]) {
+    CHECK(run["ratio"]["min"] > 0);
+    CHECK(run["convert_seconds"]["median"] > 0);
+    CHECK(run["max_rss"] > 1'000'000);
+  }
+  CHECK(fs::is_empty(scratch.path));
+}
+
+TEST_CASE("output that does not arrive is not success") {
+  const Outcome o = run_program({"inspect", kGolden});
+  REQUIRE(o.code == 0);
+  const std::string command =
+      std::string("'") + TWOFOUR_PROGRAM + "' inspect '" + kGolden + "' >/dev/full 2>/dev/null";
+  CHECK(WEXITSTATUS(std::system(command.c_str())) == 2);
 }
