@@ -6,7 +6,6 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -14,12 +13,12 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/layouts.h"
-#include "lib/artifact_config.h"
 #include "lib/artifact_reader.h"
 #include "lib/interrupt.h"
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
 #include "lib/rederive.h"
+#include "lib/validate_files.h"
 #include "lib/validate_rewrite.h"
 
 namespace twofour {
@@ -27,10 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-void differ(ValidateReport& report, const char* id, std::string where, std::string message) {
-  report.differences.push_back({Severity::kError, id, std::move(where), std::move(message)});
-}
 
 /// Feeds all bytes of a tensor to `f`, piece by piece.
 template <class F>
@@ -61,79 +56,6 @@ void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& 
   if (it->second.hash != found) {
     differ(report, "hash", t.name,
            fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), found.hex()));
-  }
-}
-
-void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
-  for (const auto& [name, output] : manifest.outputs) {
-    if (!artifact.find(name))
-      differ(report, "missing-tensor", name, "expected as twofour.json says, found in no file");
-  }
-  for (const Finding& f : artifact.findings()) {
-    // What a source has wrong, its artifact may have too; index and files are ours.
-    if (f.id != "incomplete-module") differ(report, f.id.c_str(), f.where, f.message);
-  }
-}
-
-/// The files that are no tensors: headers, index, configs, copies. Each as twofour.json says, and no others.
-void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
-  std::map<std::string, Hash128> found;
-  for (const Shard& s : artifact.shards()) found[s.name] = s.header_hash;
-  for (const auto& entry : fs::recursive_directory_iterator(artifact.path())) {
-    const std::string name = entry.path().lexically_relative(artifact.path()).string();
-    if (entry.is_regular_file() && name != kManifestName && !found.count(name))
-      found[name] = hash_file(entry.path());
-  }
-  for (const auto& [name, hash] : manifest.files) {
-    const auto it = found.find(name);
-    if (it == found.end()) {
-      differ(report, "missing-file", name, "expected as twofour.json says, found none");
-    } else if (it->second != hash) {
-      differ(report, "file", name,
-             fmt::format("expected {} as twofour.json says, found {}", hash.hex(), it->second.hex()));
-    }
-  }
-  for (const auto& [name, hash] : found) {
-    if (!manifest.files.count(name)) differ(report, "extra-file", name, "expected no such file, found one");
-  }
-}
-
-/// Files, headers, index and config must be what the plan says, byte for byte.
-void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
-                 ValidateReport& report) {
-  std::set<std::string> expected;
-  for (const OutputFile& file : plan.files) {
-    expected.insert(file.name);
-    const auto it = std::find_if(artifact.shards().begin(), artifact.shards().end(),
-                                 [&](auto& s) { return s.name == file.name; });
-    if (it == artifact.shards().end()) {
-      differ(report, "missing-file", file.name, "expected as the plan says, found none");
-    } else if (it->header_hash != hash_text(file.header)) {
-      differ(report, "header", file.name,
-             "expected the header that the source and recipe give, found another");
-    }
-  }
-  for (const Shard& s : artifact.shards()) {
-    if (!expected.count(s.name)) differ(report, "extra-file", s.name, "expected no such file, found one");
-  }
-  const auto check_text = [&](const char* name, const std::string& text) {
-    std::error_code error;
-    if (!fs::exists(artifact.path() / name, error)) {
-      differ(report, "missing-file", name, "expected in the artifact, found none");
-    } else if (read_text(artifact.path() / name, 1u << 30) != text) {
-      differ(report, "file", name, "expected the text that source and recipe give, found another");
-    }
-  };
-  check_text(kIndexName, artifact_index(plan));
-  for (const auto& [name, text] : artifact_texts(source, plan)) check_text(name.c_str(), text);
-  for (const auto& [name, bytes] : plan.sidecars) {
-    std::error_code error;
-    if (!is_copied_sidecar(plan, name)) continue;
-    if (!fs::exists(artifact.path() / name, error)) {
-      differ(report, "missing-file", name, "expected a copy of the source's, found none");
-    } else if (!same_contents(source.path() / name, artifact.path() / name)) {
-      differ(report, "file", name, "expected a copy of the source's, found other contents");
-    }
   }
 }
 

@@ -1,0 +1,24 @@
+#pragma once
+#include <string>
+
+#include "lib/checkpoint.h"
+#include "lib/manifest.h"
+#include "lib/plan.h"
+#include "lib/validate.h"
+
+namespace twofour {
+
+/// Adds a difference, which makes the artifact wrong.
+void differ(ValidateReport& report, const char* id, std::string where, std::string message);
+
+/// The tensors that twofour.json names must be there.
+void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
+
+/// The files that are no tensors: headers, index, configs, copies. Each as twofour.json says, and no others.
+void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
+
+/// Files, headers, index and config must be what the plan says, byte for byte.
+void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                 ValidateReport& report);
+
+}  // namespace twofour
