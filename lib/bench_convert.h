@@ -34,21 +34,23 @@ struct ProcessRun {
 ProcessRun run_process(const std::vector<std::string>& arguments);
 
 struct ConvertBenchOptions {
-  std::filesystem::path program;  ///< twofour itself
-  std::filesystem::path source;   ///< checkpoint
-  std::filesystem::path work;     ///< directory where copies are made and removed
-  std::string layout = "v7";
+  std::filesystem::path program;     ///< twofour itself
+  std::filesystem::path source;      ///< checkpoint
+  std::filesystem::path work;        ///< directory where copies are made and removed
+  std::vector<std::string> command;  ///< what is measured: {"convert", "--to", "v7"}, without its directories
+  bool copy_output = false;          ///< against `cp` of what was written; else of the source
   bool verify = false;
   bool sync = false;  ///< `sync -f` of the work directory within the time of both
   int jobs = 1;
   int rounds = 10;
 };
 
-/// convert against `cp -r --reflink=never` of the same directory, in turn, round by round.
+/// A command that writes an artifact against `cp -r --reflink=never` of its source or of what it wrote, in
+/// turn, round by round.
 struct ConvertBench {
-  uint64_t input_bytes = 0;  ///< files of the source
+  uint64_t bytes = 0;  ///< files of the directory that is copied
   Spread convert_seconds, cp_seconds;
-  Spread ratio;  ///< of input bytes/s: cp's time over convert's, by round
+  Spread ratio;  ///< cp's time over the command's, by round
   uint64_t max_rss = 0;
 };
 

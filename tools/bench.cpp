@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string source, work = "/dev/shm", shape = "qwen3-next", layout = "v7";
+  std::vector<std::string> options;
   int64_t layers = 1, experts = 0;
   int rounds = 10;
   bool sync = false, skip_pack = false;
@@ -65,26 +66,55 @@ Json bench_packing(const Options& o, const Common& common) {
   return list;
 }
 
+/// The command that makes it, without directories.
+std::vector<std::string> command_for(const Options& o) {
+  const bool own_command = o.layout == "prune" || o.layout == "quantize";
+  std::vector<std::string> command{own_command ? o.layout : "convert"};
+  if (!own_command) command.insert(command.end(), {"--to", o.layout});
+  command.insert(command.end(), o.options.begin(), o.options.end());
+  return command;
+}
+
 Json bench_converting(const Options& o, const Common& common, const fs::path& source, const fs::path& work) {
   Json list = Json::array();
+  // Larger formats than the source's are held against a copy of what they become.
+  const bool copy_output = o.layout == "bf16" || o.layout == "fp8";
   for (const bool verify : {false, true}) {
-    const ConvertBench b = bench_convert(
-        {fs::read_symlink("/proc/self/exe"), source, work, o.layout, verify, o.sync, common.jobs, o.rounds});
-    const double gb = static_cast<double>(b.input_bytes) / 1e9;
-    list.push_back({{"verify", verify},
-                    {"input_bytes", b.input_bytes},
+    ConvertBenchOptions options;
+    options.program = fs::read_symlink("/proc/self/exe");
+    options.source = source;
+    options.work = work;
+    options.command = command_for(o);
+    options.copy_output = copy_output;
+    options.verify = verify;
+    options.sync = o.sync;
+    options.jobs = common.jobs;
+    options.rounds = o.rounds;
+    const ConvertBench b = bench_convert(options);
+    const double gb = static_cast<double>(b.bytes) / 1e9;
+    list.push_back({{"command", options.command},
+                    {"copied", copy_output ? "output" : "source"},
+                    {"verify", verify},
+                    {"bytes", b.bytes},
                     {"convert_seconds", spread_to_json(b.convert_seconds)},
                     {"cp_seconds", spread_to_json(b.cp_seconds)},
                     {"ratio", spread_to_json(b.ratio)},
                     {"max_rss", b.max_rss}});
     if (common.json) continue;
-    fmt::print(
-        "convert --to {}{}{}, {} jobs, {:.2f} GB: {:.2f} GB/s in, cp {:.2f}: {} of cp, peak memory {}\n",
-        o.layout, verify ? "" : " --no-verify", o.sync ? ", then sync -f" : "", common.jobs, gb,
-        gb / b.convert_seconds.median, gb / b.cp_seconds.median, spread_text(b.ratio),
-        format_bytes(b.max_rss));
+    fmt::print("{}{}{}, {} jobs: {:.2f} GB/s, cp of the {} ({:.2f} GB) {:.2f}: {} of cp, peak memory {}\n",
+               fmt::join(options.command, " "), verify ? "" : " --no-verify", o.sync ? ", then sync -f" : "",
+               common.jobs, gb / b.convert_seconds.median, copy_output ? "output" : "source", gb,
+               gb / b.cp_seconds.median, spread_text(b.ratio), format_bytes(b.max_rss));
   }
   return list;
+}
+
+/// The weights of `source` as BF16, which quantizing starts from.
+fs::path dequantized(const fs::path& source, const fs::path& work, const Common& common) {
+  const fs::path to = work / "bf16";
+  run_process({fs::read_symlink("/proc/self/exe").string(), "convert", source.string(), to.string(), "--to",
+               "bf16", "--jobs", std::to_string(common.jobs), "--quiet", "--no-verify"});
+  return to;
 }
 
 int run(const Options& o, const Common& common) {
@@ -100,6 +130,11 @@ int run(const Options& o, const Common& common) {
     if (o.experts > 0) synth_options.experts = o.experts;
     with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
   }
+  if (o.source.empty() && o.layout == "quantize") {
+    const fs::path to = dequantized(source, work.path(), common);
+    fs::remove_all(source);
+    source = to;
+  }
   // Whole commands first: a child's peak memory counts from that of the process that started it.
   json["convert"] = bench_converting(o, common, source, work.path());
   if (!o.skip_pack) json["pack"] = bench_packing(o, common);
@@ -112,16 +147,23 @@ int run(const Options& o, const Common& common) {
 std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   app.require_subcommand(1);
   CLI::App* convert = app.add_subcommand(
-      "convert", "Prune and pack against memcpy, convert against cp, in alternating rounds");
+      "convert", "Prune and pack against memcpy, whole commands against cp, in alternating rounds");
   auto o = std::make_shared<Options>();
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
+  layouts.insert(layouts.end(), {"nvfp4", "bf16", "fp8", "prune", "quantize"});
   convert->add_option("--source", o->source, "Checkpoint to convert (default: one made by synth)");
   convert->add_option("--shape", o->shape, "Shape of the one made")->check(CLI::IsMember(synth_shapes()));
   convert->add_option("--layers", o->layers, "Its layers")->check(CLI::Range(1, 1000));
   convert->add_option("--experts", o->experts, "Experts of its layers (default: the model's)")
       ->check(CLI::Range(1, 100000));
-  convert->add_option("--to", o->layout, "Layout to write")->check(CLI::IsMember(layouts));
+  convert->add_option("--to", o->layout, "What convert writes; or prune, or quantize")
+      ->check(CLI::IsMember(layouts));
+  convert
+      ->add_option("--option", o->options,
+                   "Word of the measured command line, repeated: --option=--block-scale --option=mse")
+      ->take_all()
+      ->allow_extra_args(false);
   convert->add_option("--work", o->work,
                       "Directory to work in; a memory-backed one keeps the disk's noise out");
   convert->add_option("--rounds", o->rounds, "Rounds that count, after one that does not")
