@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -113,7 +115,13 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::resize(uint64_t size) {
   if (size == 0) return;
-  const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
+  // In memory nothing fragments, and reserving would touch every page once more before it is written.
+  struct statfs system {};
+  const bool in_memory = ::fstatfs(fd_, &system) == 0 && system.f_type == TMPFS_MAGIC;
+  if (in_memory && size / static_cast<uint64_t>(system.f_bsize) > system.f_bavail && system.f_blocks > 0) {
+    fail(path_, fmt::format("reserve {} bytes", size).c_str(), ENOSPC);
+  }
+  const int error = in_memory ? EOPNOTSUPP : ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
   // File systems without preallocation still need the size, so that pieces can land in any order.
   if (error == EOPNOTSUPP || error == EINVAL) {
     if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) fail(path_, "resize", errno);
