@@ -74,6 +74,37 @@ Json layout_config(const Checkpoint& source, const Plan& plan) {
   return config_with(source, std::move(entry));
 }
 
+/// Adds names to a list of what is not quantized, and takes them off the lists of what is.
+void leave_unquantized(Json& entry, const char* key, const std::vector<std::string>& names) {
+  if (!entry.is_object()) return;
+  if (!entry.contains(key) || !entry[key].is_array()) entry[key] = Json::array();
+  for (const std::string& name : names) {
+    entry[key].push_back(name);
+    if (entry.contains("quantized_layers") && entry["quantized_layers"].is_object())
+      entry["quantized_layers"].erase(name);
+  }
+}
+
+/// What describes a checkpoint of which some modules, or all, are BF16 now.
+std::map<std::string, std::string> bf16_texts(const Checkpoint& source, const Plan& plan) {
+  if (plan.modules.size() == source.nvfp4_modules().size()) {
+    return {{"config.json", format_json(config_with(source, nullptr))}};
+  }
+  std::vector<std::string> names;
+  for (const ModulePlan& m : plan.modules) names.push_back(source.nvfp4_modules()[m.module].name);
+  Json entry = source_quantization(source), file = source.hf_quant_config();
+  // Without an entry in config.json the other file's words stay its own.
+  if (entry == file) entry = nullptr;
+  std::map<std::string, std::string> texts;
+  leave_unquantized(entry, "ignore", names);
+  texts["config.json"] = format_json(config_with(source, entry));
+  if (file.is_object() && file.contains("quantization")) {
+    leave_unquantized(file["quantization"], "exclude_modules", names);
+    texts["hf_quant_config.json"] = format_json(file);
+  }
+  return texts;
+}
+
 }  // namespace
 
 Json source_quantization(const Checkpoint& source) {
@@ -99,7 +130,7 @@ std::map<std::string, std::string> artifact_texts(const Checkpoint& source, cons
               {"hf_quant_config.json", format_json(hf_quant_config(c))}};
     }
     case Rewrite::kBf16:
-      return {{"config.json", format_json(config_with(source, nullptr))}};
+      return bf16_texts(source, plan);
     case Rewrite::kFp8:
     case Rewrite::kNone:
       break;

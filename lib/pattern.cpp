@@ -48,4 +48,21 @@ bool any_matches(const std::vector<Pattern>& patterns, std::string_view name) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const Pattern& p) { return p.matches(name); });
 }
 
+bool Matcher::matches(std::string_view name) {
+  bool any = false;
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    if (!patterns_[i].matches(name)) continue;
+    used_[i] = any = true;
+  }
+  return any;
+}
+
+void Matcher::refuse_unused(const char* option, const char* expected) const {
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    if (used_[i]) continue;
+    throw Error(
+        fmt::format("{} '{}': expected to match {}, found none", option, patterns_[i].text(), expected));
+  }
+}
+
 }  // namespace twofour

@@ -26,4 +26,18 @@ std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts);
 /// Whether any of `patterns` matches.
 bool any_matches(const std::vector<Pattern>& patterns, std::string_view name);
 
+/// Matches names against patterns and remembers which patterns matched: one that never does is an error.
+class Matcher {
+ public:
+  /// `patterns` must outlive it.
+  explicit Matcher(const std::vector<Pattern>& patterns) : patterns_(patterns), used_(patterns.size()) {}
+  bool matches(std::string_view name);
+  /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED".
+  void refuse_unused(const char* option, const char* expected) const;
+
+ private:
+  const std::vector<Pattern>& patterns_;
+  std::vector<bool> used_;
+};
+
 }  // namespace twofour

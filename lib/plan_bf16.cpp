@@ -1,27 +1,40 @@
 #include <set>
 
+#include "lib/pattern.h"
 #include "lib/plan_rewrite_parts.h"
 
 namespace twofour {
 
-std::vector<size_t> all_modules(const Checkpoint& c, const Recipe& recipe) {
-  const Selection& s = recipe.selection;
-  // One configuration speaks for all modules, so they are converted together.
-  if (!s.include.empty() || !s.exclude.empty() || !s.also.empty()) {
-    throw Error(fmt::format("--to {}: expected all NVFP4 modules, found {} '{}'", recipe.layout,
-                            !s.include.empty()   ? "--include"
-                            : !s.exclude.empty() ? "--exclude"
-                                                 : "--also",
-                            (!s.include.empty()   ? s.include
-                             : !s.exclude.empty() ? s.exclude
-                                                  : s.also)[0]
-                                .text()));
-  }
-  std::vector<size_t> modules;
-  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) modules.push_back(i);
-  if (modules.empty()) {
+std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
+  if (c.nvfp4_modules().empty()) {
     throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
                             c.tensors().size()));
+  }
+  Matcher include(s.include), exclude(s.exclude), also(s.also);
+  std::vector<size_t> modules;
+  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
+    const std::string& name = c.nvfp4_modules()[i].name;
+    const bool included = include.matches(name), added = also.matches(name);
+    if ((s.include.empty() || included || added) && !exclude.matches(name)) modules.push_back(i);
+  }
+  const char* expected = "NVFP4 modules (model.layers.0.mlp.down_proj)";
+  include.refuse_unused("--include", expected);
+  exclude.refuse_unused("--exclude", expected);
+  also.refuse_unused("--also", expected);
+  if (modules.empty()) {
+    throw Error(fmt::format("{}: expected NVFP4 modules to convert, found all {} excluded", c.path().string(),
+                            c.nvfp4_modules().size()));
+  }
+  return modules;
+}
+
+std::vector<size_t> all_modules(const Checkpoint& c, const Recipe& recipe) {
+  // One configuration speaks for all modules, and it names one dialect.
+  const std::vector<size_t> modules = chosen_modules(c, recipe.selection);
+  if (modules.size() < c.nvfp4_modules().size()) {
+    throw Error(fmt::format(
+        "--to {}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen",
+        recipe.layout, c.nvfp4_modules().size(), modules.size()));
   }
   return modules;
 }

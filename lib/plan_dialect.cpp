@@ -52,27 +52,21 @@ void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   }
 }
 
-/// KV scales: ModelOpt keeps them in F32 with the projections, compressed-tensors in BF16 with the attention.
+/// KV scales keep their names and change their type, as compressed-tensors' own converter does it: F32 in
+/// ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
 void plan_kv_scales(const Checkpoint& c, const Nvfp4Dialect& to, std::vector<OutputTensor>& outputs) {
+  const bool bf16 = to.name == kCompressedTensors;
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
-    if (!is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) continue;
-    for (const std::string kv : {"k", "v"}) {
-      const std::string projection = "." + kv + "_proj", scale = "." + kv + "_scale";
-      if (!t.name.ends_with(scale)) continue;
-      std::string owner = t.name.substr(0, t.name.size() - scale.size());
-      const bool with_projection = owner.ends_with(projection);
-      if (with_projection) owner.resize(owner.size() - projection.size());
-      if (to.name == kCompressedTensors) {
-        if (!with_projection) continue;
-        rename_scalar(outputs[i], owner + scale, DType::kBF16, to);
-        derive_by(outputs[i], Op::kToBf16);
-      } else {
-        if (with_projection) continue;
-        rename_scalar(outputs[i], owner + projection + scale, DType::kF32, to);
-        derive_by(outputs[i], Op::kToF32);
-      }
-    }
+    const bool is_scale = t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
+    if (!is_scale || !is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8)
+      continue;
+    const DType dtype = bf16 ? DType::kBF16 : DType::kF32;
+    if (t.dtype == dtype) continue;
+    outputs[i].info.dtype = dtype;
+    outputs[i].info.begin = 0;
+    outputs[i].info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
+    derive_by(outputs[i], bf16 ? Op::kToBf16 : Op::kToF32);
   }
 }
 

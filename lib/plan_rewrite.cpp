@@ -83,6 +83,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   }
   const std::vector<size_t> modules = rewrite == Rewrite::kPrune   ? pruned_modules(c, plan.recipe.selection)
                                       : rewrite == Rewrite::kNvfp4 ? modules_for_dialect(c, plan.recipe)
+                                      : rewrite == Rewrite::kBf16  ? chosen_modules(c, plan.recipe.selection)
                                                                    : all_modules(c, plan.recipe);
   for (const size_t module : modules) plan.modules.push_back(plan_module(c, module, problems));
   std::vector<OutputTensor> outputs = copy_all(c);

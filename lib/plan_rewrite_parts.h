@@ -16,6 +16,9 @@ void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& 
 /// Modules that change their dialect; sets the recipe's dialect where it names none. Throws Error where all
 /// are in it already.
 std::vector<size_t> modules_for_dialect(const Checkpoint& source, Recipe& recipe);
+/// The NVFP4 modules that a selection leaves. Throws Error where none are left or a pattern matches nothing.
+std::vector<size_t> chosen_modules(const Checkpoint& source, const Selection& selection);
+/// All of them; throws Error where the selection leaves any out.
 std::vector<size_t> all_modules(const Checkpoint& source, const Recipe& recipe);
 
 /// A source that is quantized in other ways, too, would be told falsely by the new configuration.

@@ -102,6 +102,19 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   return true;
 }
 
+/// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
+void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
+  for (const Json* at :
+       {&entry,
+        hf_quant.is_object() && hf_quant.contains("quantization") ? &hf_quant["quantization"] : &hf_quant}) {
+    const auto algo = at->is_object() ? at->find("quant_algo") : at->end();
+    if (at->is_object() && algo != at->end() && *algo == "W4A8_NVFP4_FP8") {
+      throw Error(
+          "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
+    }
+  }
+}
+
 }  // namespace
 
 Json modelopt_config(const Nvfp4Config& c) {
@@ -180,6 +193,7 @@ std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patter
 Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   const Json entry = source_quantization(source);
   const Json& hf_quant = source.hf_quant_config();
+  refuse_fp8_activations(entry, hf_quant);
   Nvfp4Config config;
   config.fp8_kv_cache = is_fp8_kv_cache(entry, hf_quant);
   const auto& modules = source.nvfp4_modules();

@@ -234,34 +234,6 @@ void add_targets(const Checkpoint& c, const std::string& name, const Block& bloc
   out.push_back(std::move(w2));
 }
 
-/// Matches names against patterns and remembers which patterns matched.
-class Matcher {
- public:
-  explicit Matcher(const std::vector<Pattern>& patterns) : patterns_(patterns), used_(patterns.size()) {}
-  bool matches(std::string_view name) {
-    bool any = false;
-    for (size_t i = 0; i < patterns_.size(); ++i) {
-      if (!patterns_[i].matches(name)) continue;
-      used_[i] = any = true;
-    }
-    return any;
-  }
-  void refuse_unused(const char* option) const {
-    for (size_t i = 0; i < patterns_.size(); ++i) {
-      if (!used_[i]) {
-        throw Error(
-            fmt::format("{} '{}': expected to match NVFP4 experts or an MLP as a whole "
-                        "(model.layers.0.mlp.experts), found none",
-                        option, patterns_[i].text()));
-      }
-    }
-  }
-
- private:
-  const std::vector<Pattern>& patterns_;
-  std::vector<bool> used_;
-};
-
 }  // namespace
 
 std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection) {
@@ -300,9 +272,10 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
     targets.push_back(single_target(modules[i], i));
     targets.back().rule = "--also";
   }
-  include.refuse_unused("--include");
-  exclude.refuse_unused("--exclude");
-  also.refuse_unused("--also");
+  const char* expected = "NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts)";
+  include.refuse_unused("--include", expected);
+  exclude.refuse_unused("--exclude", expected);
+  also.refuse_unused("--also", expected);
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
                             checkpoint.path().string(), modules.size()));

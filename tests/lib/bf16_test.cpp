@@ -84,6 +84,37 @@ TEST_CASE("a BF16 checkpoint has weights alone, no scales, and says nothing of q
   }
 }
 
+TEST_CASE("modules that are left out stay NVFP4, and the configuration tells the others") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "model.layers.0.mlp.down_proj", random_matrix(16, 32, 1));
+  add_modelopt(tensors, "model.layers.0.self_attn.o_proj", random_matrix(16, 32, 2));
+  write_checkpoint(scratch / "src", {tensors}, R"({"quantization_config":
+      {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}})");
+  write_text(
+      scratch / "src/hf_quant_config.json",
+      R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}})");
+  Recipe some = to_bf16();
+  some.selection.include = parse_patterns({"*self_attn*"});
+  convert(scratch / "src", scratch / "out", some);
+  const ReadTensors ours = read_tensors(scratch / "out");
+  CHECK(ours.at("model.layers.0.self_attn.o_proj.weight").dtype == DType::kBF16);
+  CHECK(ours.at("model.layers.0.mlp.down_proj.weight").dtype == DType::kU8);
+  CHECK(ours.size() == 4);
+  const Json names = {"lm_head", "model.layers.0.self_attn.o_proj"};
+  const Json config = parse_json("config", read_text(scratch / "out/config.json"));
+  CHECK(config["quantization_config"]["ignore"] == names);
+  const Json file = parse_json("hf", read_text(scratch / "out/hf_quant_config.json"));
+  CHECK(file["quantization"]["exclude_modules"] == names);
+  CHECK(validate_from(scratch / "src", scratch / "out").differences.empty());
+
+  some.selection.include = parse_patterns({"*.mlp.experts.*"});
+  CHECK_THROWS_WITH_AS(make_plan(Checkpoint::open(scratch / "src"), some),
+                       "--include '*.mlp.experts.*': expected to match NVFP4 modules "
+                       "(model.layers.0.mlp.down_proj), found none",
+                       Error);
+}
+
 TEST_CASE("stacks keep their own name and the order of their axes") {
   std::vector<Nvfp4Matrix> experts;
   for (unsigned e = 0; e < 3; ++e)

@@ -162,7 +162,7 @@ TEST_CASE("1/(1/G) is G or its neighbour: of a binade of floats about one in six
   CHECK(share < 0.18);
 }
 
-TEST_CASE("KV scales move between projection and attention, F32 and BF16") {
+TEST_CASE("KV scales keep their names and are F32 in ModelOpt, BF16 in compressed-tensors") {
   const std::string attention = "model.layers.0.self_attn";
   const Scratch scratch;
   Tensors tensors;
@@ -176,9 +176,9 @@ TEST_CASE("KV scales move between projection and attention, F32 and BF16") {
                  "exclude_modules": ["lm_head", "model.layers.1*"]}})");
   convert(scratch / "src", scratch / "ct", to_nvfp4());
   const ReadTensors ct = read_tensors(scratch / "ct");
-  CHECK(ct.at(attention + ".k_scale").dtype == DType::kBF16);
-  CHECK(ct.at(attention + ".k_scale").shape == std::vector<int64_t>{1});
-  CHECK(ct.at(attention + ".k_scale").as<uint16_t>()[0] == bf16_from_float(0.1f));
+  CHECK(ct.at(attention + ".k_proj.k_scale").dtype == DType::kBF16);
+  CHECK(ct.at(attention + ".k_proj.k_scale").shape.empty());
+  CHECK(ct.at(attention + ".k_proj.k_scale").as<uint16_t>()[0] == bf16_from_float(0.1f));
   const Json entry = config_of(scratch / "ct")["quantization_config"];
   CHECK(entry["kv_cache_scheme"]["num_bits"] == 8);
   CHECK(entry["ignore"] == Json{"lm_head", "re:model\\.layers\\.1.*$"});
@@ -209,6 +209,36 @@ TEST_CASE("patterns of names are translated where the other dialect has words fo
         std::vector<std::string>{"m.layers.10.gate"});
 }
 
+TEST_CASE("KV scales of compressed-tensors come back as they were") {
+  const std::string attention = "model.layers.0.self_attn";
+  const Scratch scratch;
+  Nvfp4Matrix matrix = random_matrix(16, 32, 1);
+  matrix.global = 0.25f;
+  Tensors tensors;
+  add_compressed_tensors(tensors, attention + ".k_proj", matrix);
+  tensors.push_back({attention + ".k_scale", DType::kBF16, {1}, {0xCD, 0x3D}});
+  write_checkpoint(scratch / "src", {tensors});
+  convert(scratch / "src", scratch / "modelopt", to_nvfp4());
+  convert(scratch / "modelopt", scratch / "back", to_nvfp4());
+  const ReadTensor between = read_tensors(scratch / "modelopt").at(attention + ".k_scale");
+  CHECK(between.dtype == DType::kF32);
+  CHECK(between.as<uint32_t>()[0] == 0x3DCD0000u);
+  const ReadTensor back = read_tensors(scratch / "back").at(attention + ".k_scale");
+  CHECK(back.dtype == DType::kBF16);
+  CHECK(back.as<uint16_t>()[0] == 0x3DCD);
+}
+
+TEST_CASE("FP8 activations have no words in compressed-tensors") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "a", random_matrix(16, 32, 1));
+  write_checkpoint(
+      scratch / "src", {tensors},
+      R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A8_NVFP4_FP8"}})");
+  CHECK(message_of(scratch / "src", scratch / "out", to_nvfp4()) ==
+        "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
+}
+
 TEST_CASE("what the other dialect cannot hold is refused") {
   const Scratch scratch;
   const fs::path out = scratch / "out";
@@ -219,7 +249,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   Recipe some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
   CHECK(message_of(golden("modelopt-qwen3"), out, some) ==
-        "--to nvfp4: expected all NVFP4 modules, found --exclude '*o_proj'");
+        "--to nvfp4: expected all 13 NVFP4 modules, which one configuration describes, found 12 chosen");
 
   Tensors stack;
   add_stack(stack, "model.layers.0.mlp.experts.down_proj", {random_matrix(16, 32, 1)}, true, {});
