@@ -1,0 +1,89 @@
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/weights.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/scratch.h"
+#include "tests/support/slow_float.h"
+
+namespace twofour {
+
+inline constexpr SlowFloat kSlowE2m1{2, 1, 1, 7}, kSlowE4m3{4, 3, 7, 0x7E}, kSlowF16{5, 10, 15, 0x7BFF},
+    kSlowBf16{8, 7, 127, 0x7F7F};
+
+/// A tensor of random bytes below `limit`, whose values a test takes apart itself.
+struct Stored {
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> bytes;
+
+  Stored(DType type, std::vector<int64_t> dims, unsigned seed, unsigned limit = 256)
+      : dtype(type), shape(std::move(dims)) {
+    std::mt19937 random(seed);
+    size_t count = static_cast<size_t>(dtype_bits(type)) / 8;
+    for (const int64_t d : shape) count *= static_cast<size_t>(d);
+    for (size_t i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(random() % limit));
+  }
+  void add_to(Tensors& to, const std::string& name) const { to.push_back({name, dtype, shape, bytes}); }
+
+  uint8_t byte(int64_t i) const { return bytes[static_cast<size_t>(i)]; }
+  unsigned code(int64_t i) const { return byte(i / 2) >> (i % 2 * 4) & 15u; }
+  template <class T>
+  T as(int64_t i) const {
+    T value;
+    std::memcpy(&value, bytes.data() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+    return value;
+  }
+  double number(int64_t i) const {
+    if (dtype == DType::kBF16) return kSlowBf16.value(as<uint16_t>(i));
+    if (dtype == DType::kF16) return kSlowF16.value(as<uint16_t>(i));
+    if (dtype == DType::kF8E4M3) return kSlowE4m3.value(byte(i));
+    if (dtype == DType::kF8E8M0 || dtype == DType::kU8) return std::ldexp(1.0, byte(i) - 127);
+    return double{as<float>(i)};
+  }
+};
+
+/// FP8 weights without the two bytes that are NaN.
+inline Stored fp8_weights(std::vector<int64_t> shape, unsigned seed) {
+  Stored stored(DType::kF8E4M3, std::move(shape), seed);
+  for (uint8_t& byte : stored.bytes) {
+    if ((byte & 0x7F) == 0x7F) byte ^= 1;
+  }
+  return stored;
+}
+
+/// Scales of any mantissa between 2^-12 and 2^3, a zero among them; powers of two for E8M0 and U8.
+inline Stored random_scales(DType dtype, std::vector<int64_t> shape, unsigned seed) {
+  Stored stored(dtype, std::move(shape), seed, 255);
+  std::mt19937 random(seed);
+  const size_t width = static_cast<size_t>(dtype_bits(dtype)) / 8;
+  if (width == 1) return stored;
+  for (size_t i = 0; i < stored.bytes.size() / width; ++i) {
+    const auto exponent = static_cast<uint32_t>(115 + random() % 15);
+    uint32_t bits = exponent << 23 | (random() & 0x7FFFFF);
+    if (i == 1) bits = 0;
+    if (width == 2) bits >>= 16;
+    std::memcpy(stored.bytes.data() + i * width, &bits, width);
+  }
+  return stored;
+}
+
+/// A checkpoint of these tensors in one file.
+inline Checkpoint open_checkpoint(const Scratch& scratch, const Tensors& tensors,
+                                  const std::string& config = "{}") {
+  write_checkpoint(scratch / "c", {tensors}, config);
+  return Checkpoint::open(scratch / "c");
+}
+
+inline WeightModule only(const std::vector<WeightModule>& modules) {
+  REQUIRE(modules.size() == 1);
+  return modules[0];
+}
+
+}  // namespace twofour
