@@ -2,21 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <numeric>
-#include <random>
-#include <set>
-#include <xtensor/xadapt.hpp>
-#include <xtensor/xmath.hpp>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "kernels/moe.h"
 #include "lib/artifact_reader.h"
 #include "lib/interrupt.h"
+#include "lib/layer_tokens.h"
 #include "lib/rederive.h"
 
 namespace twofour {
@@ -82,59 +75,6 @@ class ExpertWeights {
   std::vector<DenseGroup> groups_;
 };
 
-/// Activations and routing of one layer.
-struct Tokens {
-  std::vector<float> hidden, weights;
-  std::vector<int32_t> ids;
-  int64_t topk;
-};
-
-int64_t experts_per_token(const Json& config, int64_t experts) {
-  for (const Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (at->is_object() && at->contains("num_experts_per_tok") &&
-        (*at)["num_experts_per_tok"].is_number_integer()) {
-      return std::clamp<int64_t>((*at)["num_experts_per_tok"].get<int64_t>(), 1, experts);
-    }
-  }
-  return std::min<int64_t>(2, experts);
-}
-
-/// Seeded: about normal activations (a sum of uniform draws), random distinct experts, weights that add up
-/// to 1.
-Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed) {
-  std::mt19937_64 random(seed);  // its sequence is fixed by the standard; the distributions' are not
-  const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
-  Tokens t{{}, {}, {}, topk};
-  for (int64_t i = 0; i < m * h; ++i) {
-    double sum = 0;
-    for (int j = 0; j < 12; ++j) sum += uniform();
-    t.hidden.push_back(static_cast<float>(sum - 6));
-  }
-  std::vector<int32_t> deck(static_cast<size_t>(experts));
-  std::iota(deck.begin(), deck.end(), 0);
-  for (int64_t i = 0; i < m; ++i) {
-    double total = 0;
-    std::vector<double> weights;
-    for (int64_t j = 0; j < topk; ++j) {
-      const auto pick = static_cast<size_t>(j) + random() % static_cast<uint64_t>(experts - j);
-      std::swap(deck[static_cast<size_t>(j)], deck[pick]);
-      t.ids.push_back(deck[static_cast<size_t>(j)]);
-      weights.push_back(0.1 + uniform());
-      total += weights.back();
-    }
-    for (const double w : weights) t.weights.push_back(static_cast<float>(w / total));
-  }
-  return t;
-}
-
-void compare_outputs(const std::vector<double>& dense, const std::vector<double>& ours, LayerReport& layer) {
-  const auto a = xt::adapt(dense), b = xt::adapt(ours);
-  const double aa = xt::sum(a * a)(), bb = xt::sum(b * b)(), ab = xt::sum(a * b)();
-  const double error = xt::sum((a - b) * (a - b))();
-  layer.cosine = aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 1;
-  layer.relative_error = aa > 0 ? std::sqrt(error / aa) : 0;
-}
-
 }  // namespace
 
 void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
@@ -158,22 +98,14 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     }
     const int64_t topk = experts_per_token(source.config(), w13.shape.e);
     const Tokens tokens = draw_tokens(options.tokens, w13.shape.k, w13.shape.e, topk, options.seed + t);
-    const MoeInput input{.m = options.tokens,
-                         .h = w13.shape.k,
-                         .topk = topk,
-                         .hidden = tokens.hidden,
-                         .topk_ids = tokens.ids,
-                         .topk_weights = tokens.weights};
+    const MoeInput input = tokens.input();
     const auto forward = [&](Weights which) {
       ExpertWeights a(artifact, source, plan, t, which), b(artifact, source, plan, down, which);
       return moe_reference(input, a.rows(), b.rows());
     };
     const auto dense = forward(Weights::kDense), pruned = forward(Weights::kPruned),
                ours = forward(Weights::kArtifact);
-    LayerReport layer{
-        .block = w13.block,
-        .tokens = options.tokens,
-        .experts_used = static_cast<int64_t>(std::set(tokens.ids.begin(), tokens.ids.end()).size())};
+    LayerReport layer{.block = w13.block, .tokens = options.tokens, .experts_used = tokens.experts_used()};
     layer.exact = ours == pruned;
     compare_outputs(dense, ours, layer);
     if (!layer.exact) {

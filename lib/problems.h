@@ -15,12 +15,15 @@ class Problems {
     if (++count_ <= kShown) shown_.push_back(std::move(message));
   }
   bool empty() const { return count_ == 0; }
-  /// Throws an Error with the list if there is one.
-  void refuse() const {
-    if (count_ == 0) return;
+  /// The list, one line each.
+  std::string text() const {
     std::string text = fmt::format("{}", fmt::join(shown_, "\n"));
     if (count_ > kShown) text += fmt::format("\n... and {} more", count_ - kShown);
-    throw Error(text);
+    return text;
+  }
+  /// Throws an Error with the list if there is one.
+  void refuse() const {
+    if (count_ > 0) throw Error(text());
   }
 
  private:

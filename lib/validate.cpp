@@ -20,6 +20,7 @@
 #include "lib/rederive.h"
 #include "lib/validate_files.h"
 #include "lib/validate_rewrite.h"
+#include "lib/value_check.h"
 
 namespace twofour {
 namespace {
@@ -319,8 +320,12 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
   check_rewritten(artifact, source, plan, progress, report);
-  progress.phase = "running layers";
-  if (options.tokens > 0 && !plan.targets.empty()) check_layers(artifact, source, plan, options, report);
+  if (plan.targets.empty()) {
+    check_values(artifact, source, plan, options, progress, report);
+  } else {
+    progress.phase = "running layers";
+    if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
+  }
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }

@@ -10,6 +10,7 @@
 #include "lib/plan.h"
 #include "lib/progress.h"
 #include "lib/quality.h"
+#include "lib/value_error.h"
 
 namespace twofour {
 
@@ -23,6 +24,7 @@ struct ValidateOptions {
 struct LayerReport {
   std::string block;
   int64_t tokens = 0, experts_used = 0;
+  bool reference = true;      ///< the source was also run pruned; else `exact` says nothing
   bool exact = false;         ///< artifact and pruned source give the same doubles
   double cosine = 0;          ///< between the layer's output with dense and with the artifact's weights
   double relative_error = 0;  ///< in Frobenius norm, likewise
@@ -41,7 +43,8 @@ struct ValidateReport {
   Findings notes;
   uint64_t tensors = 0, bytes = 0;                ///< of the artifact, checked
   uint64_t source_tensors = 0, source_bytes = 0;  ///< accounted for
-  std::vector<WeightReport> weights;              ///< with a source
+  std::vector<WeightReport> weights;              ///< with a source, of what was pruned
+  std::vector<ValueReport> values;                ///< with a source, of other rewritten modules
   std::vector<LayerReport> layers;                ///< with a source
   double seconds = 0;
 };

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace twofour {
+
+/// A weight that two checkpoints hold differently; e = -1: none.
+struct WeightDifference {
+  int64_t e = -1, n = 0, k = 0;
+  float expected = 0, found = 0;
+};
+
+/// How far weights lie from those of the source. Sums in double, in a fixed order: the same figures for any
+/// number of threads and any instruction set. Two NaN are equal, as are 0 and -0.
+struct ValueError {
+  double energy = 0;        ///< sum of the source's squared weights
+  double other_energy = 0;  ///< of the others'
+  double product = 0;       ///< of source's and others'
+  double error = 0;         ///< sum of squared differences
+  double max_abs = 0;       ///< the largest difference
+  uint64_t weights = 0, different = 0;
+  uint64_t beyond = 0;     ///< differ by more than a tolerance
+  WeightDifference first;  ///< of those, in the order e, n, k
+
+  /// Row `n` of expert `e`. A difference is beyond `tolerance` where it is larger than the source's weight
+  /// (or, of subnormal ones, 2^-126) times that.
+  void add_row(std::span<const float> source, std::span<const float> other, int64_t e, int64_t n,
+               double tolerance);
+  /// Adds what follows in the order e, n, k.
+  ValueError& operator+=(const ValueError& next);
+
+  double relative_error() const;  ///< in Frobenius norm
+  double snr_db() const;          ///< infinite where nothing differs
+  double cosine() const;
+};
+
+/// What became of one module of the source.
+struct ValueReport {
+  std::string module;
+  int64_t e, n, k;
+  ValueError error;
+};
+
+}  // namespace twofour
