@@ -23,4 +23,21 @@ Json quality_to_json(const Quality& q) {
           {"tied_quads", q.tied_share()}};
 }
 
+std::string value_error_text(const ValueError& e) {
+  if (e.different == 0) return fmt::format("all {} weights equal", e.weights);
+  return fmt::format(
+      "relative error {:.3g} %, SNR {:.2f} dB, cosine {:.6f}, largest difference {:.3g}, {} of {} differ",
+      100 * e.relative_error(), e.snr_db(), e.cosine(), e.max_abs, e.different, e.weights);
+}
+
+Json value_error_to_json(const ValueError& e) {
+  const Json snr = std::isfinite(e.snr_db()) ? Json(e.snr_db()) : Json(nullptr);
+  return {{"relative_error", e.relative_error()},
+          {"snr_db", snr},
+          {"cosine", e.cosine()},
+          {"max_abs", e.max_abs},
+          {"weights", e.weights},
+          {"different", e.different}};
+}
+
 }  // namespace twofour

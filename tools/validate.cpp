@@ -19,20 +19,23 @@ struct Options {
 };
 
 Json report_to_json(const ValidateReport& r, bool with_source) {
-  Json weights = Json::array(), layers = Json::array();
+  Json weights = Json::array(), values = Json::array(), layers = Json::array();
   for (const WeightReport& w : r.weights) {
     weights.push_back({{"name", w.target},
                        {"shape", {w.shape.e, w.shape.n, w.shape.k}},
                        {"zero_share", w.zero_share},
                        {"quality", quality_to_json(w.quality)}});
   }
+  for (const ValueReport& v : r.values) {
+    values.push_back(
+        {{"name", v.module}, {"shape", {v.e, v.n, v.k}}, {"error", value_error_to_json(v.error)}});
+  }
   for (const LayerReport& l : r.layers) {
-    layers.push_back({{"name", l.block},
-                      {"tokens", l.tokens},
-                      {"experts_used", l.experts_used},
-                      {"exact", l.exact},
-                      {"cosine", l.cosine},
-                      {"relative_error", l.relative_error}});
+    Json layer = {{"name", l.block}, {"tokens", l.tokens}, {"experts_used", l.experts_used}};
+    if (l.reference) layer["exact"] = l.exact;
+    layer["cosine"] = l.cosine;
+    layer["relative_error"] = l.relative_error;
+    layers.push_back(std::move(layer));
   }
   Json json = {{"valid", r.differences.empty()},
                {"device", "cpu"},
@@ -43,6 +46,7 @@ Json report_to_json(const ValidateReport& r, bool with_source) {
     json["source_tensors"] = r.source_tensors;
     json["source_bytes"] = r.source_bytes;
     json["weights"] = weights;
+    json["values"] = values;
     json["layers"] = layers;
   }
   json["differences"] = findings_to_json(r.differences);
@@ -64,6 +68,13 @@ std::string total_text(const ValidateReport& r) {
                      quality_text(all));
 }
 
+/// How far all modules together lie from the source's.
+std::string total_text(const std::vector<ValueReport>& values) {
+  ValueError all;
+  for (const ValueReport& v : values) all += v.error;
+  return fmt::format("{} matrices: {}", values.size(), value_error_text(all));
+}
+
 void print_layers(const ValidateReport& r, bool each) {
   double low = 1, high = -1;
   size_t exact = 0;
@@ -72,13 +83,25 @@ void print_layers(const ValidateReport& r, bool each) {
     high = std::max(high, l.cosine);
     exact += l.exact;
     if (!each) continue;
-    fmt::print(
-        "{}: {} tokens through {} experts: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n",
-        l.block, l.tokens, l.experts_used, l.exact ? "equal to the reference" : "NOT equal to the reference",
-        l.cosine, 100 * l.relative_error);
+    const std::string ran =
+        fmt::format("{}: {} tokens through {} experts", l.block, l.tokens, l.experts_used);
+    if (l.reference) {
+      put("{}: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n", ran,
+          l.exact ? "equal to the reference" : "NOT equal to the reference", l.cosine,
+          100 * l.relative_error);
+    } else {
+      put("{}: cosine to the source's layer {:.4f}, relative error {:.3g} %\n", ran, l.cosine,
+          100 * l.relative_error);
+    }
   }
-  put("{} of {} layers give the reference's output; cosine to the dense layers {:.4f}{}\n", exact,
-      r.layers.size(), low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
+  const std::string cosines =
+      fmt::format("{:.4f}{}", low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
+  if (r.layers[0].reference) {
+    put("{} of {} layers give the reference's output; cosine to the dense layers {}\n", exact,
+        r.layers.size(), cosines);
+  } else {
+    put("layers run: {}; cosine to the source's layers {}\n", r.layers.size(), cosines);
+  }
 }
 
 void print_report(const Options& o, const Common& common, const ValidateReport& r) {
@@ -92,6 +115,11 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
         100 * w.zero_share, quality_text(w.quality));
   }
   if (!r.weights.empty()) put("{}\n", total_text(r));
+  for (const ValueReport& v : r.values) {
+    if (r.values.size() > kFewRows && !common.verbose) break;
+    put("{} [{}, {}, {}]: {}\n", v.module, v.e, v.n, v.k, value_error_text(v.error));
+  }
+  if (!r.values.empty()) put("{}\n", total_text(r.values));
   if (!r.layers.empty()) print_layers(r, r.layers.size() <= kFewRows || common.verbose);
   if (!r.differences.empty()) {
     put("{}: {} differences\n", o.artifact, r.differences.size());
