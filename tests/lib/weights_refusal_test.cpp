@@ -70,8 +70,8 @@ TEST_CASE("tensors of a module that disagree are refused") {
   const auto mxfp4 = [&](const char* weight, DType type, std::vector<int64_t> codes, const char* scale,
                          DType scale_type, std::vector<int64_t> shape) {
     Tensors tensors;
-    Stored(type, std::move(codes), 1).add_to(tensors, weight);
-    if (*scale != '\0') Stored(scale_type, std::move(shape), 2).add_to(tensors, scale);
+    StoredTensor(type, std::move(codes), 1).add_to(tensors, weight);
+    if (*scale != '\0') StoredTensor(scale_type, std::move(shape), 2).add_to(tensors, scale);
     return message(tensors);
   };
   CHECK(mxfp4("m.weight", DType::kI8, {4, 16}, "m.scale", DType::kF8E8M0, {4, 2}) ==
@@ -115,7 +115,7 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
   const std::string at = "model.safetensors: m.";
   for (const unsigned nan : {0x7Fu, 0xFFu}) {
     Tensors tensors;
-    Stored w = fp8_weights({130, 192}, 1);
+    StoredTensor w = fp8_weights({130, 192}, 1);
     w.bytes[129 * 192 + 7] = static_cast<uint8_t>(nan);
     w.add_to(tensors, "m.weight");
     random_scales(DType::kF32, {}, 2).add_to(tensors, "m.weight_scale");
@@ -127,7 +127,7 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
   for (const auto& [value, text] : bad) {
     Tensors tensors;
     fp8_weights({130, 192}, 1).add_to(tensors, "m.weight");
-    Stored s = random_scales(DType::kF32, {2, 2}, 2);
+    StoredTensor s = random_scales(DType::kF32, {2, 2}, 2);
     std::memcpy(s.bytes.data() + 12, &value, sizeof(value));
     s.add_to(tensors, "m.weight_scale_inv");
     CHECK(message(tensors) == at + fmt::format("weight_scale_inv: expected scales that are finite and not "
@@ -135,8 +135,8 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
                                                text));
   }
   Tensors e8m0;
-  Stored(DType::kU8, {2, 3, 2, 16}, 1).add_to(e8m0, "m.x_blocks");
-  Stored s(DType::kU8, {2, 3, 2}, 2, 255);
+  StoredTensor(DType::kU8, {2, 3, 2, 16}, 1).add_to(e8m0, "m.x_blocks");
+  StoredTensor s(DType::kU8, {2, 3, 2}, 2, 255);
   s.bytes.back() = 0xFF;
   s.add_to(e8m0, "m.x_scales");
   CHECK(message(e8m0) ==

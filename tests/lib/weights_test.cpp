@@ -46,7 +46,7 @@ void check_values(const Checkpoint& c, const WeightModule& m, const Values& exac
 
 TEST_CASE("every bit pattern of BF16 and F16 is read as the number it stands for") {
   for (const DType type : {DType::kBF16, DType::kF16}) {
-    Stored w(type, {256, 256}, 1);
+    StoredTensor w(type, {256, 256}, 1);
     for (unsigned i = 0; i < 0x10000; ++i) {
       w.bytes[2 * i] = static_cast<uint8_t>(i);
       w.bytes[2 * i + 1] = static_cast<uint8_t>(i >> 8);
@@ -77,9 +77,9 @@ TEST_CASE("every bit pattern of BF16 and F16 is read as the number it stands for
 
 TEST_CASE("F32 is read as it stands") {
   Tensors tensors;
-  const Stored w = random_scales(DType::kF32, {33, 7}, 3);
+  const StoredTensor w = random_scales(DType::kF32, {33, 7}, 3);
   w.add_to(tensors, "lm_head.weight");
-  Stored bias(DType::kF32, {33}, 4);
+  StoredTensor bias(DType::kF32, {33}, 4);
   bias.add_to(tensors, "lm_head.bias");
   const Scratch scratch;
   const Checkpoint c = open_checkpoint(scratch, tensors);
@@ -110,8 +110,8 @@ TEST_CASE("FP8: one scale a tensor, a row or a block of 128x128 with cut-off edg
   for (const Case& x : cases) {
     CAPTURE(x.suffix);
     CAPTURE(x.shape.size());
-    const Stored w = fp8_weights({n, k}, ++seed);
-    Stored s = random_scales(x.dtype, x.shape, ++seed);
+    const StoredTensor w = fp8_weights({n, k}, ++seed);
+    StoredTensor s = random_scales(x.dtype, x.shape, ++seed);
     if (dtype_bits(x.dtype) == 8) {
       for (uint8_t& byte : s.bytes)
         byte = static_cast<uint8_t>(100 + byte % 40);  // so that nothing overflows
@@ -122,7 +122,7 @@ TEST_CASE("FP8: one scale a tensor, a row or a block of 128x128 with cut-off edg
     Tensors tensors;
     w.add_to(tensors, "m.weight");
     s.add_to(tensors, std::string("m") + x.suffix);
-    Stored input = random_scales(DType::kF32, {1}, 1);
+    StoredTensor input = random_scales(DType::kF32, {1}, 1);
     if (x.suffix[1] == 'w') input.add_to(tensors, "m.input_scale");
     const Scratch scratch;
     const Checkpoint c =
@@ -154,9 +154,9 @@ TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimen
         const auto weights = [&](int64_t n, int64_t k, unsigned seed) {
           return fp8 ? fp8_weights(dims(n, k), seed) : random_scales(DType::kBF16, dims(n, k), seed);
         };
-        const Stored up = weights(2 * i, h, 1), down = weights(h, i, 2);
-        const Stored up_scale = random_scales(DType::kBF16, dims(2, 2), 3),
-                     down_scale = random_scales(DType::kF32, dims(2, 1), 4);
+        const StoredTensor up = weights(2 * i, h, 1), down = weights(h, i, 2);
+        const StoredTensor up_scale = random_scales(DType::kBF16, dims(2, 2), 3),
+                           down_scale = random_scales(DType::kF32, dims(2, 1), 4);
         Tensors tensors;
         down.add_to(tensors, block + ".down_proj" + suffix);
         up.add_to(tensors, block + ".gate_up_proj" + suffix);
@@ -168,7 +168,7 @@ TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimen
         REQUIRE(modules.size() == 2);
         for (const WeightModule& m : modules) {
           const bool is_down = m.name == block + ".down_proj";
-          const Stored &w = is_down ? down : up, &s = is_down ? down_scale : up_scale;
+          const StoredTensor &w = is_down ? down : up, &s = is_down ? down_scale : up_scale;
           CHECK((m.e == e && m.n == (is_down ? h : 2 * i) && m.k == (is_down ? i : h)));
           CHECK(m.stacked);
           CHECK(m.k_outer == k_outer);
@@ -191,7 +191,7 @@ TEST_CASE("a stack without its other half is told by the hidden size, or refused
                     down = "model.layers.0.mlp.experts.down_proj";
   const auto outer = [&](const std::string& name, std::vector<int64_t> shape, const std::string& config) {
     Tensors tensors;
-    Stored(DType::kBF16, std::move(shape), 1).add_to(tensors, name);
+    StoredTensor(DType::kBF16, std::move(shape), 1).add_to(tensors, name);
     const Scratch scratch;
     return only(find_weight_modules(open_checkpoint(scratch, tensors, config))).k_outer;
   };
@@ -212,8 +212,8 @@ TEST_CASE("a stack without its other half is told by the hidden size, or refused
 
 TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as they are stored") {
   const std::string block = "model.layers.0.mlp.experts";
-  const Stored codes(DType::kU8, {2, 10, 3, 16}, 1);
-  Stored scale(DType::kU8, {2, 10, 3}, 2, 250);
+  const StoredTensor codes(DType::kU8, {2, 10, 3, 16}, 1);
+  StoredTensor scale(DType::kU8, {2, 10, 3}, 2, 250);
   scale.bytes[0] = 0;  // 2^-127, half of float32's smallest normal
   Tensors tensors;
   codes.add_to(tensors, block + ".gate_up_proj_blocks");
@@ -235,8 +235,8 @@ TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as 
 
 TEST_CASE("MXFP4 of DeepSeek-V4 and compressed-tensors") {
   for (const bool native : {true, false}) {
-    const Stored codes(native ? DType::kI8 : DType::kU8, {7, 32}, 1);
-    const Stored scale(native ? DType::kF8E8M0 : DType::kU8, {7, 2}, 2, 250);
+    const StoredTensor codes(native ? DType::kI8 : DType::kU8, {7, 32}, 1);
+    const StoredTensor scale(native ? DType::kF8E8M0 : DType::kU8, {7, 2}, 2, 250);
     Tensors tensors;
     codes.add_to(tensors,
                  native ? "layers.0.ffn.experts.0.w1.weight" : "model.layers.0.mlp.up_proj.weight_packed");
@@ -306,8 +306,8 @@ TEST_CASE("linears are what is applied as a matrix, in natural order") {
   add_bf16(tensors, "model.layers.0.linear_attn.conv1d.weight", {6, 1, 4});
   add_bf16(tensors, "visual.patch_embed.proj.weight", {6, 3, 2, 4, 4});
   add_bf16(tensors, "model.layers.0.self_attn.table", {4, 6});
-  Stored(DType::kI8, {4, 16}, 1).add_to(tensors, "int8.weight");
-  Stored(DType::kF32, {4, 1}, 1).add_to(tensors, "int8.weight_scale");
+  StoredTensor(DType::kI8, {4, 16}, 1).add_to(tensors, "int8.weight");
+  StoredTensor(DType::kF32, {4, 1}, 1).add_to(tensors, "int8.weight_scale");
   add_modelopt(tensors, "nvfp4.embed_tokens", random_matrix(16, 16, 1));
   const Scratch scratch;
   std::vector<std::string> names;

@@ -18,12 +18,12 @@ inline constexpr SlowFloat kSlowE2m1{2, 1, 1, 7}, kSlowE4m3{4, 3, 7, 0x7E}, kSlo
     kSlowBf16{8, 7, 127, 0x7F7F};
 
 /// A tensor of random bytes below `limit`, whose values a test takes apart itself.
-struct Stored {
+struct StoredTensor {
   DType dtype;
   std::vector<int64_t> shape;
   std::vector<uint8_t> bytes;
 
-  Stored(DType type, std::vector<int64_t> dims, unsigned seed, unsigned limit = 256)
+  StoredTensor(DType type, std::vector<int64_t> dims, unsigned seed, unsigned limit = 256)
       : dtype(type), shape(std::move(dims)) {
     std::mt19937 random(seed);
     size_t count = static_cast<size_t>(dtype_bits(type)) / 8;
@@ -50,8 +50,8 @@ struct Stored {
 };
 
 /// FP8 weights without the two bytes that are NaN.
-inline Stored fp8_weights(std::vector<int64_t> shape, unsigned seed) {
-  Stored stored(DType::kF8E4M3, std::move(shape), seed);
+inline StoredTensor fp8_weights(std::vector<int64_t> shape, unsigned seed) {
+  StoredTensor stored(DType::kF8E4M3, std::move(shape), seed);
   for (uint8_t& byte : stored.bytes) {
     if ((byte & 0x7F) == 0x7F) byte ^= 1;
   }
@@ -59,8 +59,8 @@ inline Stored fp8_weights(std::vector<int64_t> shape, unsigned seed) {
 }
 
 /// Scales of any mantissa between 2^-12 and 2^3, a zero among them; powers of two for E8M0 and U8.
-inline Stored random_scales(DType dtype, std::vector<int64_t> shape, unsigned seed) {
-  Stored stored(dtype, std::move(shape), seed, 255);
+inline StoredTensor random_scales(DType dtype, std::vector<int64_t> shape, unsigned seed) {
+  StoredTensor stored(dtype, std::move(shape), seed, 255);
   std::mt19937 random(seed);
   const size_t width = static_cast<size_t>(dtype_bits(dtype)) / 8;
   if (width == 1) return stored;

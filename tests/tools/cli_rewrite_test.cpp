@@ -28,7 +28,25 @@ TEST_CASE("convert --to nvfp4 and --to bf16, then validate --source, end to end"
     CHECK(!report["modules"][0].contains("quality"));  // nothing was lost
     const Outcome proof = run_program({"validate", out, "--source", kGolden, "--json"});
     CHECK_MESSAGE(proof.code == 0, proof.out);
-    CHECK(parse_json("stdout", proof.out)["source_tensors"] == 58);
+    const Json proven = parse_json("stdout", proof.out);
+    CHECK(proven["source_tensors"] == 58);
+    CHECK(proven["values"].size() == 13);
+    const Json& error = proven["values"][0]["error"];
+    CHECK(error["weights"] == 96 * 48);
+    const bool lossless = to == "nvfp4";  // this module's global scale is its reciprocal's reciprocal
+    CHECK((error["different"] == 0) == lossless);
+    CHECK(error["snr_db"].is_null() == lossless);  // infinite
+    CHECK(error["relative_error"].get<double>() <= (lossless ? 0 : 0.003));
+    CHECK(proven["layers"].size() == 1);
+    CHECK(!proven["layers"][0].contains("exact"));  // there is no third layer to equal
+    CHECK(proven["layers"][0]["cosine"].get<double>() > 0.9999);
+    const Outcome text = run_program({"validate", out, "--source", kGolden, "--verbose"});
+    CHECK(text.out.find(lossless
+                            ? "0.down_proj [1, 96, 48]: all 4608 weights equal\n"
+                            : "0.down_proj [1, 96, 48]: relative error 0.179 %, SNR 54.94 dB, cosine ") !=
+          std::string::npos);
+    CHECK(text.out.find("\n13 matrices: relative error ") != std::string::npos);
+    CHECK(text.out.find("\nlayers run: 1; cosine to the source's layers 1.0000\n") != std::string::npos);
     CHECK(run_program({"validate", out}).code == 0);
   }
 }
