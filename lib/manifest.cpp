@@ -89,8 +89,13 @@ Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScal
   for (size_t i = 0; i < target.sources.size(); ++i) {
     const SourceRows& s = target.sources[i];
     const Nvfp4Module& m = c.nvfp4_modules()[s.module];
-    Json source = {{"module", m.name}};
-    if (m.dialect->stacked) source["expert"] = s.expert;
+    Json source = {{"module", m.name}, {"dialect", m.dialect->name}};
+    if (m.dialect->stacked) {
+      source["expert"] = s.expert;
+      source["k_outer"] = m.k_outer;
+    }
+    source["rows"] = {s.first, s.step, s.count};
+    source["global_scale_shape"] = c.tensors()[m.global_scale].shape;
     source["global_scale_bits"] = fmt::format("{:08x}", scales.stored_bits[i]);
     source["codes_xxh3_128"] = slices[i].codes.hex();
     source["scales_xxh3_128"] = slices[i].scales.hex();
@@ -179,7 +184,11 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
     put(&s == &source.shards().front() ? "\n" : ",\n");
     put(line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
   }
-  put(fmt::format("],\n\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
+  put("],\n");
+  if (!source.hf_quant_config().is_null()) {
+    put(fmt::format("\"hf_quant_config\": {},\n", line(source.hf_quant_config())));
+  }
+  put(fmt::format("\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
   // Tensors of the targets or of the rewritten modules, whichever the plan has.
   std::vector<Json> parts(plan.targets.size() + plan.modules.size(), Json::array());
@@ -245,7 +254,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   Manifest manifest;
   // Each tensor is taken and dropped as it is parsed, so the document is never held whole.
   const auto take = [&](int depth, Json::parse_event_t event, Json& json) {
-    if (depth > 16) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
+    if (depth > 80) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
     if (event != Json::parse_event_t::object_end) return true;
     if (json.contains("codes_xxh3_128")) return false;  // a source: its bytes count through the content hash
     if (!json.contains("xxh3_128")) return true;
