@@ -105,6 +105,15 @@ std::map<std::string, std::string> bf16_texts(const Checkpoint& source, const Pl
   return texts;
 }
 
+/// What an artifact's source had.
+std::map<std::string, std::string> original_texts(const Checkpoint& source) {
+  std::map<std::string, std::string> texts;
+  if (source.config().is_object()) texts["config.json"] = format_json(source.config());
+  if (source.hf_quant_config().is_object())
+    texts["hf_quant_config.json"] = format_json(source.hf_quant_config());
+  return texts;
+}
+
 }  // namespace
 
 Json source_quantization(const Checkpoint& source) {
@@ -118,11 +127,26 @@ Json source_quantization(const Checkpoint& source) {
   return source.hf_quant_config();
 }
 
+Json original_config(const Json& config, const Json& hf_quant_config) {
+  if (!config.is_object() || !config.contains("quantization_config")) return config;
+  const Json& entry = config["quantization_config"];
+  if (!entry.is_object() || entry.value("quant_method", Json()) != "twofour") return config;
+  const Json base = entry.value("base", Json());
+  Json original = config;
+  if (base.is_null() || base == hf_quant_config) {
+    original.erase("quantization_config");
+  } else {
+    original["quantization_config"] = base;
+  }
+  return original;
+}
+
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan) {
   switch (rewrite_of(plan.recipe.layout)) {
     case Rewrite::kPrune:
-      return {};
+      return source.is_view() ? original_texts(source) : std::map<std::string, std::string>{};
     case Rewrite::kNvfp4: {
+      if (plan.keeps_dialect) return original_texts(source);
       const bool modelopt = plan.recipe.dialect == "modelopt";
       const Nvfp4Config c = translate_config(source, modelopt);
       if (!modelopt) return {{"config.json", format_json(config_with(source, compressed_tensors_config(c)))}};
@@ -138,9 +162,9 @@ std::map<std::string, std::string> artifact_texts(const Checkpoint& source, cons
   return {{"config.json", format_json(layout_config(source, plan))}};
 }
 
-bool is_copied_sidecar(const Plan& plan, const std::string& name) {
+bool is_copied_sidecar(const Checkpoint& source, const Plan& plan, const std::string& name) {
   const bool rewritten = name == "config.json" || name == "hf_quant_config.json";
-  return !rewritten || rewrite_of(plan.recipe.layout) == Rewrite::kPrune;
+  return !rewritten || (rewrite_of(plan.recipe.layout) == Rewrite::kPrune && !source.is_view());
 }
 
 std::string artifact_index(const Plan& plan) {

@@ -11,12 +11,16 @@ namespace twofour {
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
+/// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, and
+/// none where that is `hf_quant_config`, the source's own file, or null. Any other config stays as it is.
+Json original_config(const Json& config, const Json& hf_quant_config);
+
 /// Files of the artifact that tell loaders what it is, with their texts: config.json, with a
 /// quantization_config that says what is true now, and what goes with it. None where the source's stay true.
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan);
 
 /// Whether a sidecar of the source goes along as it is.
-bool is_copied_sidecar(const Plan& plan, const std::string& name);
+bool is_copied_sidecar(const Checkpoint& source, const Plan& plan, const std::string& name);
 
 /// The index of the artifact, as text.
 std::string artifact_index(const Plan& plan);

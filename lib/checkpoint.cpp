@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "lib/artifact_view.h"
 #include "lib/index_file.h"
 #include "lib/interrupt.h"
 
@@ -91,6 +92,25 @@ Checkpoint Checkpoint::open(const fs::path& path) {
       c.open_shards(present);
     }
   }
+  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.note_incomplete_modules();
+  return c;
+}
+
+Checkpoint Checkpoint::open_source(const fs::path& path, ReadPath how, const ViewLimits& limits) {
+  Checkpoint stored = open(path);
+  if (!holds_layout(stored)) return stored;
+  Checkpoint c;
+  c.path_ = stored.path();
+  c.is_directory_ = true;
+  c.view_ = std::make_shared<ArtifactView>(std::move(stored), how, limits);
+  for (const ArtifactView::Tensor& t : c.view_->tensors()) {
+    c.tensors_.push_back(t.info);
+    c.shard_of_.push_back(t.shard);
+  }
+  c.config_ = std::make_shared<Json>(c.view_->config());
+  c.hf_quant_config_ = std::make_shared<Json>(c.view_->hf_quant_config());
+  c.findings_ = c.view_->findings();
   c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
   c.note_incomplete_modules();
   return c;
@@ -183,6 +203,8 @@ void Checkpoint::open_shards(const std::vector<std::string>& names) {
   }
 }
 
+const std::vector<Shard>& Checkpoint::shards() const { return view_ ? view_->stored().shards() : shards_; }
+uint64_t Checkpoint::reader_bytes() const { return view_ ? view_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
 
@@ -191,6 +213,7 @@ std::string Checkpoint::where(size_t tensor) const {
 }
 
 void Checkpoint::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+  if (view_) return view_->read(tensor, offset, out);
   const Shard& shard = shard_of(tensor);
   shard.file.read(shard.data_begin + tensors_[tensor].begin + offset, out);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,19 @@ struct Shard {
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
+class ArtifactView;
+
+/// How weights come back from an artifact's layout: by loops made for it, or byte by byte through the
+/// layout's map, so that a proof shares no code with the conversion that it proves.
+enum class ReadPath { kFast, kReference };
+
+/// Buffers that reading an artifact takes at a time. Other figures than these serve tests.
+struct ViewLimits {
+  uint64_t load = 1u << 20;        ///< bytes of the artifact that are taken apart at once
+  uint64_t tile = 4u << 20;        ///< bytes of a tensor that are kept where little is asked for at a time
+  uint64_t reference = 32u << 20;  ///< atoms that the reference path keeps
+};
+
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
 /// index only; an object that exists is sound as far as those tell. Nothing of it is written.
 class Checkpoint {
@@ -35,12 +49,23 @@ class Checkpoint {
   /// in another file, where two files hold one name, and on directories that twofour left unfinished.
   static Checkpoint open(const std::filesystem::path& path);
 
+  /// The same, but an artifact in a layout shows the tensors and the config of the checkpoint that it was
+  /// made from, unpacked as they are read: weights as far as the layout kept them, all else as it was. Throws
+  /// Error where twofour.json doesn't fit the artifact; read() throws on metadata that is no two places in
+  /// order, on padding that is not zero and on copies that differ.
+  static Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
+                                const ViewLimits& limits = {});
+  /// Whether the tensors come from an artifact's layout.
+  bool is_view() const { return view_ != nullptr; }
+  /// Bytes that each thread that reads may take beside its own buffers.
+  uint64_t reader_bytes() const;
+
   const std::filesystem::path& path() const { return path_; }
   bool is_directory() const { return is_directory_; }
-  const std::vector<Shard>& shards() const { return shards_; }
+  const std::vector<Shard>& shards() const;
   /// All tensors, sorted by name.
   std::span<const TensorInfo> tensors() const { return tensors_; }
-  const Shard& shard_of(size_t tensor) const { return shards_[shard_of_[tensor]]; }
+  const Shard& shard_of(size_t tensor) const { return shards()[shard_of_[tensor]]; }
   uint32_t shard_index_of(size_t tensor) const { return shard_of_[tensor]; }
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
   /// The NVFP4 modules, in the order of their global scales' names.
@@ -70,6 +95,7 @@ class Checkpoint {
   std::vector<Nvfp4Module> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
   Findings findings_;
+  std::shared_ptr<const ArtifactView> view_;
 };
 
 /// Present from the first byte of a run to its last; a directory that holds it is unfinished.

@@ -100,7 +100,8 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     files[name] = hash_text(text);
   };
   for (const auto& [name, bytes] : plan.sidecars) {
-    if (is_copied_sidecar(plan, name)) files[name] = copy_sidecar(source.path() / name, directory.add(name));
+    if (is_copied_sidecar(source, plan, name))
+      files[name] = copy_sidecar(source.path() / name, directory.add(name));
   }
   for (const auto& [name, text] : artifact_texts(source, plan)) write(name, text);
   for (const OutputFile& file : plan.files) {

@@ -201,6 +201,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   plan.recipe = recipe;
   plan.limits = limits;
   plan.findings = source.findings();
+  plan.reader_bytes = source.reader_bytes();
   Problems problems;
   std::vector<OutputTensor> outputs;
   if (rewrites) {

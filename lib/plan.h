@@ -101,6 +101,7 @@ struct Plan {
   std::vector<TargetScales> scales;  ///< one a target
   std::vector<Tiling> tilings;       ///< one a target
   std::vector<ModulePlan> modules;   ///< that are rewritten; then there are no targets
+  bool keeps_dialect = false;        ///< nvfp4 of an artifact, in its source's dialect: all is as it was
   std::vector<size_t> merged;        ///< tensors of the source that live on inside others alone
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;         ///< in file and offset order
@@ -110,6 +111,7 @@ struct Plan {
   uint64_t read_bytes = 0;                   ///< of all tensors read
   /// Positions in `tensors` of the parts of a target.
   const std::vector<size_t>& parts_of(size_t target) const { return parts_[target]; }
+  uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
   uint64_t derive_bytes = 0;  ///< largest buffers that a range of a rewritten tensor takes
   /// Upper bound of the run's memory for a number of jobs.
   uint64_t peak_memory(int jobs) const;

@@ -70,16 +70,30 @@ void plan_kv_scales(const Checkpoint& c, const Nvfp4Dialect& to, std::vector<Out
   }
 }
 
+/// Everything as it was, block scales looked at.
+void plan_same_dialect(const Checkpoint& c, const Plan& plan, std::vector<OutputTensor>& outputs) {
+  for (size_t i = 0; i < plan.modules.size(); ++i) {
+    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
+    derive_by(outputs[m.block_scale], Op::kBlockScales);
+    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
+  }
+}
+
 }  // namespace
 
-std::vector<size_t> modules_for_dialect(const Checkpoint& c, Recipe& recipe) {
+std::vector<size_t> modules_for_dialect(const Checkpoint& c, Plan& plan) {
+  Recipe& recipe = plan.recipe;
   std::vector<size_t> modules = all_modules(c, recipe);
   if (recipe.dialect.empty()) {
+    // The other one of a checkpoint, its own of an artifact.
     const bool modelopt = c.nvfp4_modules()[modules[0]].dialect->name == kModelOpt;
-    recipe.dialect = modelopt ? kCompressedTensors : kModelOpt;
+    recipe.dialect = modelopt != c.is_view() ? kCompressedTensors : kModelOpt;
   }
   dialect_named(recipe.dialect);
-  std::erase_if(modules, [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == recipe.dialect; });
+  const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == recipe.dialect; };
+  plan.keeps_dialect = c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept);
+  if (plan.keeps_dialect) return modules;
+  std::erase_if(modules, is_kept);
   if (modules.empty()) {
     throw Error(
         fmt::format("--dialect: expected another dialect than the source's, found {}", recipe.dialect));
@@ -88,6 +102,7 @@ std::vector<size_t> modules_for_dialect(const Checkpoint& c, Recipe& recipe) {
 }
 
 void plan_dialect(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs, Problems& problems) {
+  if (plan.keeps_dialect) return plan_same_dialect(c, plan, outputs);
   const Nvfp4Dialect& to = dialect_named(plan.recipe.dialect);
   for (size_t i = 0; i < plan.modules.size(); ++i) {
     const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];

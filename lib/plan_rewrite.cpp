@@ -82,7 +82,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", plan.recipe.pattern));
   }
   const std::vector<size_t> modules = rewrite == Rewrite::kPrune   ? pruned_modules(c, plan.recipe.selection)
-                                      : rewrite == Rewrite::kNvfp4 ? modules_for_dialect(c, plan.recipe)
+                                      : rewrite == Rewrite::kNvfp4 ? modules_for_dialect(c, plan)
                                       : rewrite == Rewrite::kBf16  ? chosen_modules(c, plan.recipe.selection)
                                                                    : all_modules(c, plan.recipe);
   for (const size_t module : modules) plan.modules.push_back(plan_module(c, module, problems));
@@ -90,7 +90,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   if (rewrite == Rewrite::kPrune) plan_prune(c, plan, outputs);
   if (rewrite == Rewrite::kNvfp4) plan_dialect(c, plan, outputs, problems);
   if (rewrite == Rewrite::kBf16) plan_bf16(c, plan, outputs);
-  if (rewrite != Rewrite::kPrune) refuse_other_quantization(c, plan, problems);
+  if (rewrite != Rewrite::kPrune && !plan.keeps_dialect) refuse_other_quantization(c, plan, problems);
   std::erase_if(outputs, [](const OutputTensor& t) { return t.info.name.empty(); });
   check_grains(c, plan, outputs, problems);
   return outputs;

@@ -13,9 +13,9 @@ void plan_dialect(const Checkpoint& source, Plan& plan, std::vector<OutputTensor
                   Problems& problems);
 void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs);
 
-/// Modules that change their dialect; sets the recipe's dialect where it names none. Throws Error where all
-/// are in it already.
-std::vector<size_t> modules_for_dialect(const Checkpoint& source, Recipe& recipe);
+/// Modules that change their dialect, or all of an artifact that are in it already; sets the recipe's dialect
+/// where it names none, and Plan::keeps_dialect. Throws Error where all of a checkpoint are in it already.
+std::vector<size_t> modules_for_dialect(const Checkpoint& source, Plan& plan);
 /// The NVFP4 modules that a selection leaves. Throws Error where none are left or a pattern matches nothing.
 std::vector<size_t> chosen_modules(const Checkpoint& source, const Selection& selection);
 /// All of them; throws Error where the selection leaves any out.

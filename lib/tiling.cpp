@@ -56,6 +56,7 @@ Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer
 int Plan::workers(int jobs) const {
   uint64_t largest = std::max<uint64_t>(1u << 20, derive_bytes);
   for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
+  largest += reader_bytes;
   const uint64_t fit = std::max<uint64_t>(1, limits.buffers / largest);
   return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
 }
@@ -63,6 +64,7 @@ int Plan::workers(int jobs) const {
 uint64_t Plan::peak_memory(int jobs) const {
   uint64_t largest = std::max<uint64_t>(1u << 20, derive_bytes);
   for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
+  largest += reader_bytes;
   size_t names = tensors.size();
   for (const Target& t : targets) names += 3 * t.sources.size();
   names += merged.size();

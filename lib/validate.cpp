@@ -301,7 +301,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const auto start = Clock::now();
   const Checkpoint artifact = open_artifact(path);
   const Manifest manifest = read_manifest(path / kManifestName);
-  const Checkpoint source = Checkpoint::open(source_path);
+  const Checkpoint source = Checkpoint::open_source(source_path, ReadPath::kReference);
   const Plan plan = make_plan(source, manifest.recipe);
   ValidateReport report;
   progress.total = 2 * plan.data_bytes + plan.read_bytes;

@@ -78,7 +78,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
   for (const auto& [name, text] : artifact_texts(source, plan)) check_text(name.c_str(), text);
   for (const auto& [name, bytes] : plan.sidecars) {
     std::error_code error;
-    if (!is_copied_sidecar(plan, name)) continue;
+    if (!is_copied_sidecar(source, plan, name)) continue;
     if (!fs::exists(artifact.path() / name, error)) {
       differ(report, "missing-file", name, "expected a copy of the source's, found none");
     } else if (!same_contents(source.path() / name, artifact.path() / name)) {

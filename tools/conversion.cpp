@@ -141,7 +141,7 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
   recipe.max_shard_size = parse_size(o.max_shard_size);
   OutputDirectory::check(o.destination, o.source, o.force);
-  const Checkpoint source = Checkpoint::open(o.source);
+  const Checkpoint source = Checkpoint::open_source(o.source);
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {
     print_findings(common, plan.findings);

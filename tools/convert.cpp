@@ -25,7 +25,8 @@ std::function<int()> setup_convert(CLI::App& app, const Common& common) {
   app.add_option("--to", o->layout, "What to write")->required()->check(CLI::IsMember(layouts));
   app.add_option("--fold", o->fold, "Unequal global scales of gate and up: to the larger, or refuse (strict)")
       ->check(CLI::IsMember({"larger", "strict"}));
-  app.add_option("--dialect", o->dialect, "Of nvfp4: modelopt or compressed-tensors (default: the other one)")
+  app.add_option("--dialect", o->dialect,
+                 "Of nvfp4: modelopt or compressed-tensors (default: the other one, of an artifact its own)")
       ->check(CLI::IsMember({"modelopt", "compressed-tensors"}));
   return [o, &common] {
     if (!o->dialect.empty() && o->layout != "nvfp4") {

@@ -185,6 +185,38 @@ void add_experts(Tensors& to, const std::string& block, const ExpertSet& experts
   }
 }
 
+Tensors experts_stored_as(const std::string& how, const std::string& block, int64_t e, int64_t i, int64_t h) {
+  ExpertSet set = random_experts(e, i, h, 7);
+  Tensors tensors;
+  add_bf16(tensors, "model.norm.weight", {h});
+  if (how == "compressed-tensors") {
+    for (size_t x = 0; x < set.up.size(); ++x) {
+      const std::string expert = fmt::format("{}.{}.", block, x);
+      add_compressed_tensors(tensors, expert + "gate_proj", set.gate[x]);
+      add_compressed_tensors(tensors, expert + "up_proj", set.up[x]);
+      add_compressed_tensors(tensors, expert + "down_proj", set.down[x]);
+    }
+  } else if (how.starts_with("stack")) {
+    const bool turned = how.find("interleaved") != how.npos, k_outer = how.find("k outer") != how.npos;
+    std::vector<Nvfp4Matrix> gate_up;
+    for (size_t x = 0; x < set.up.size(); ++x) {
+      set.gate[x].global = set.up[x].global = set.down[x].global = 0.5f + static_cast<float>(x);
+      gate_up.push_back((turned ? interleave_rows : stack_rows)(set.gate[x], set.up[x]));
+      gate_up.back().global = set.up[x].global;
+    }
+    add_stack(tensors, block + ".gate_up_proj", gate_up, k_outer, {e});
+    add_stack(tensors, block + ".down_proj", set.down, k_outer,
+              k_outer ? std::vector{e, int64_t{1}, int64_t{1}} : std::vector{e});
+    if (turned) add_bf16(tensors, block + ".gate_up_proj_bias", {e, 2 * i});
+  } else {
+    if (how == "not gated") set.gate.clear();
+    add_experts(tensors, block, set);
+    add_modelopt(tensors, "model.layers.0.self_attn.o_proj", random_matrix(h, i, 3, 0.125f), {1});
+    add_modelopt(tensors, "model.layers.0.self_attn.q_proj", random_matrix(i, h, 4, 0.75f));
+  }
+  return tensors;
+}
+
 void add_expected_v7(Bytes& to, const std::string& name, const std::vector<Nvfp4Matrix>& experts) {
   std::vector<uint8_t> comp, meta, scale;
   std::vector<float> globals;

@@ -63,6 +63,11 @@ ExpertSet random_experts(int64_t e, int64_t i, int64_t h, unsigned seed = 1);
 /// The experts under `block` with ModelOpt's and Qwen's names: `block`.0.gate_proj.weight and so on.
 void add_experts(Tensors& to, const std::string& block, const ExpertSet& experts);
 
+/// The same experts as one producer or another stores them, with a norm beside them: "modelopt" (and two
+/// linears that are no experts), "compressed-tensors", "not gated", "stack", "stack, k outer", "stack,
+/// interleaved" or "stack, interleaved, k outer".
+Tensors experts_stored_as(const std::string& how, const std::string& block, int64_t e, int64_t i, int64_t h);
+
 /// What v7 must hold of some equal matrices, found by sorting each quad: tensor `name`comp, `name`meta,
 /// `name`scale and `name`global_scale.
 using Bytes = std::map<std::string, std::vector<uint8_t>>;

@@ -34,7 +34,7 @@ std::map<std::string, std::string> read_tree(const fs::path& directory) {
 
 ConvertResult convert(const fs::path& source, const fs::path& destination, const Recipe& recipe,
                       const ConvertOptions& options, const MemoryLimits& limits) {
-  const Checkpoint checkpoint = Checkpoint::open(source);
+  const Checkpoint checkpoint = Checkpoint::open_source(source);
   const Plan plan = make_plan(checkpoint, recipe, limits);
   Progress progress;
   return convert(checkpoint, plan, destination, options, progress);
