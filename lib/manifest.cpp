@@ -162,22 +162,19 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
   return hasher.digest();
 }
 
-void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
-                    const ConversionRecord& record) {
-  AtomicFile file(path);
-  uint64_t position = 0;
+void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
+                     const Tool& tool, const std::function<void(std::string_view)>& sink) {
   std::string pending;
   const auto put = [&](std::string_view text) {
     pending += text;
     if (pending.size() < (1u << 20)) return;
-    file.write(position, pending);
-    position += pending.size();
+    sink(pending);
     pending.clear();
   };
 
   put(fmt::format("{{\n\"format\": {},\n", kFormat));
   put(fmt::format("\"tool\": {},\n",
-                  line({{"name", "twofour"}, {"version", version()}, {"commit", version_commit()}})));
+                  line({{"name", "twofour"}, {"version", tool.version}, {"commit", tool.commit}})));
   put(fmt::format("\"recipe\": {},\n", line(recipe_to_json(plan.recipe))));
   put("\"source\": {\"files\": [");
   for (const Shard& s : source.shards()) {
@@ -229,7 +226,18 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
     put(line(tensor_to_json(source, plan.tensors[i], record.outputs[i])));
   }
   put("]\n}\n");
-  file.write(position, pending);
+  sink(pending);
+}
+
+void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                    const ConversionRecord& record) {
+  AtomicFile file(path);
+  uint64_t position = 0;
+  const auto write = [&](std::string_view text) {
+    file.write(position, text);
+    position += text.size();
+  };
+  format_manifest(source, plan, record, {version(), version_commit()}, write);
   file.commit();
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/json.h"
@@ -31,7 +33,16 @@ struct ConversionRecord {
 Json recipe_to_json(const Recipe& recipe);
 Recipe recipe_from_json(std::string_view where, const Json& json);
 
-/// Writes twofour.json piece by piece, so that its size needs no memory.
+/// The twofour that made an artifact.
+struct Tool {
+  std::string version, commit;
+};
+
+/// Hands the text of twofour.json to `put`, piece by piece, so that its size needs no memory.
+void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
+                     const Tool& tool, const std::function<void(std::string_view)>& put);
+
+/// Writes twofour.json.
 void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
                     const ConversionRecord& record);
 

@@ -19,6 +19,7 @@
 #include "lib/manifest.h"
 #include "lib/rederive.h"
 #include "lib/validate_files.h"
+#include "lib/validate_manifest.h"
 #include "lib/validate_rewrite.h"
 #include "lib/value_check.h"
 
@@ -320,6 +321,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
   check_rewritten(artifact, source, plan, progress, report);
+  if (report.differences.empty()) check_manifest(artifact, source, plan, manifest, progress, report);
   if (plan.targets.empty()) {
     check_values(artifact, source, plan, options, progress, report);
   } else {

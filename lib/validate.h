@@ -54,7 +54,7 @@ ValidateReport validate(const std::filesystem::path& artifact, const ValidateOpt
                         Progress& progress);
 
 /// Proves an artifact from its source: same files and headers, every byte derived again through the slow
-/// path, every source tensor accounted for, layers run against the double reference.
+/// path, every source tensor accounted for, twofour.json said again, layers run against the double reference.
 ValidateReport validate(const std::filesystem::path& artifact, const std::filesystem::path& source,
                         const ValidateOptions& options, Progress& progress);
 
