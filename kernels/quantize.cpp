@@ -9,6 +9,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/check.h"
+#include "kernels/quantize_isa.h"
 
 namespace twofour {
 namespace {
@@ -19,10 +20,9 @@ constexpr uint8_t kLargestScaleByte = 0x7E;
 constexpr float kScaleMaxOfSix = 256.0f;
 
 // Magnitudes sort as their bits do, and NaN above all, so that a NaN weight reaches the scale.
-float block_amax(const float* x) {
-  int32_t largest = 0;
+float largest_of(const float* x, int64_t count, int32_t largest = 0) {
 #pragma omp simd reduction(max : largest)
-  for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
   return std::bit_cast<float>(largest);
 }
 
@@ -75,6 +75,9 @@ float squared_error(const float* x, float step) {
 
 /// The value of code 1.0 under each block scale. Positive ones grow with the byte.
 using Steps = std::array<float, kLargestScaleByte + 1>;
+
+/// The block scale that is stored for the one that the sweep finds, and three bytes to spare.
+using Chosen = std::array<uint8_t, kLargestScaleByte + 4>;
 
 /// The byte with the least squared error, of equal ones the smallest; `near` is where to begin. Bytes are
 /// left out only where their error is known not to be smaller.
@@ -142,8 +145,10 @@ struct ModelOpt {
     return steps;
   }
 
+  uint8_t chosen(size_t byte) const { return static_scale(global_amax * part(byte)); }
+
   uint8_t mse(const float* x, float amax, const Steps& steps) const {
-    return static_scale(global_amax * part(sweep(x, amax, cast_scale(ratio(amax)), steps)));
+    return chosen(sweep(x, amax, cast_scale(ratio(amax)), steps));
   }
 
   float tried_error(const float* x, float amax) const {
@@ -180,6 +185,8 @@ struct CompressedTensors {
     return steps;
   }
 
+  static uint8_t chosen(size_t byte) { return static_cast<uint8_t>(byte); }
+
   uint8_t mse(const float* x, float amax, const Steps& steps) const {
     return amax == 0.0f ? max(amax) : sweep(x, amax, max(amax), steps);
   }
@@ -191,17 +198,16 @@ struct CompressedTensors {
 };
 
 template <class Producer, class Choose>
-void quantize_blocks(const Producer& producer, std::span<const float> weights, uint8_t* codes,
-                     uint8_t* scales, Choose choose) {
+void quantize_portably(const Producer& producer, const Choose& choose, const float* weights, int64_t blocks,
+                       uint8_t* codes, uint8_t* scales) {
   const bool keeps_zero = producer.rule.zero_block == ZeroBlock::zero;
-  const auto groups = static_cast<int64_t>(weights.size()) / kGroup;
-  for (int64_t group = 0; group < groups; ++group) {
-    const float* x = weights.data() + group * kGroup;
-    uint8_t* out = codes + group * (kGroup / 2);
-    const float amax = block_amax(x);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float* x = weights + block * kGroup;
+    uint8_t* out = codes + block * (kGroup / 2);
+    const float amax = largest_of(x, kGroup);
     if (keeps_zero && (amax == 0.0f || e4m3_from_float(producer.ratio(amax)) == 0)) {
       std::fill_n(out, kGroup / 2, uint8_t{0});
-      scales[group] = 0;
+      scales[block] = 0;
       continue;
     }
     const uint8_t scale = choose(x, amax);
@@ -211,36 +217,76 @@ void quantize_blocks(const Producer& producer, std::span<const float> weights, u
 #pragma omp simd
     for (int i = 0; i < kGroup; ++i) code[i] = e2m1_from_float(x[i] / step + 0.0f);
     for (int j = 0; j < kGroup / 2; ++j) out[j] = static_cast<uint8_t>(code[2 * j] | code[2 * j + 1] << 4);
-    scales[group] = scale;
+    scales[block] = scale;
   }
 }
 
+/// Where the blocks are and where they go.
+struct Blocks {
+  std::span<const float> weights;
+  uint8_t *codes, *scales;
+};
+
+/// Vectors first, if there are any, then the rest.
+template <class Producer, class Choose>
+void quantize_blocks(const Producer& producer, QuantizePlan plan, const QuantizeOps* ops,
+                     const Blocks& blocks, const Choose& choose) {
+  const auto portably = [&](const float* x, int64_t count, uint8_t* codes, uint8_t* scales) {
+    quantize_portably(producer, choose, x, count, codes, scales);
+  };
+  const auto count = static_cast<int64_t>(blocks.weights.size()) / kGroup;
+  int64_t done = 0;
+  if (ops != nullptr) {
+    plan.context = &portably;
+    plan.one_block = [](const void* context, const float* x, uint8_t* codes, uint8_t* scale) {
+      (*static_cast<decltype(&portably)>(context))(x, 1, codes, scale);
+    };
+    done = ops->quantize(plan, blocks.weights.data(), count, blocks.codes, blocks.scales);
+  }
+  portably(blocks.weights.data() + done * kGroup, count - done, blocks.codes + done * (kGroup / 2),
+           blocks.scales + done);
+}
+
 template <class Producer>
-void quantize_as(const Producer& producer, std::span<const float> weights, uint8_t* codes, uint8_t* scales) {
+void quantize_as(const Producer& producer, QuantizePlan plan, const QuantizeOps* ops, const Blocks& blocks) {
   switch (producer.rule.block_scale) {
     case BlockScale::max:
-      return quantize_blocks(producer, weights, codes, scales,
+      plan.choice = QuantizePlan::max;
+      return quantize_blocks(producer, plan, ops, blocks,
                              [&](const float*, float amax) { return producer.max(amax); });
-    case BlockScale::mse:
-      return quantize_blocks(producer, weights, codes, scales,
-                             [&, steps = producer.tried_steps()](const float* x, float amax) {
-                               return producer.mse(x, amax, steps);
-                             });
+    case BlockScale::mse: {
+      plan.choice = QuantizePlan::mse;
+      const Steps steps = producer.tried_steps();
+      Chosen chosen{};
+      for (size_t byte = 1; byte < steps.size(); ++byte) chosen[byte] = producer.chosen(byte);
+      plan.steps = steps.data();
+      plan.chosen = chosen.data();
+      // As quantize_sweep.h needs them.
+      const bool even = steps[1] >= 0x1p-60f && steps.back() <= 0x1p60f;
+      return quantize_blocks(producer, plan, even ? ops : nullptr, blocks,
+                             [&](const float* x, float amax) { return producer.mse(x, amax, steps); });
+    }
     case BlockScale::four_over_six:
-      return quantize_blocks(producer, weights, codes, scales,
+      plan.choice = QuantizePlan::four_over_six;
+      return quantize_blocks(producer, plan, ops, blocks,
                              [&](const float* x, float amax) { return producer.four_over_six(x, amax); });
   }
 }
 
+RoundTo rounding_of(DType type) {
+  return type == DType::kBF16 ? RoundTo::bf16 : type == DType::kF16 ? RoundTo::f16 : RoundTo::f32;
+}
+
+bool is_positive_finite(float x) { return x > 0.0f && std::isfinite(x); }
+
 }  // namespace
 
-float largest_magnitude(std::span<const float> weights) {
-  int32_t largest = 0;
-  const float* x = weights.data();
+float largest_magnitude(std::span<const float> weights, Isa isa) {
   const auto count = static_cast<int64_t>(weights.size());
-#pragma omp simd reduction(max : largest)
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
-  return std::bit_cast<float>(largest);
+  int32_t largest = 0;
+  const QuantizeOps* ops = quantize_ops(isa);
+  const int64_t done = ops == nullptr ? 0 : ops->largest_magnitude(weights.data(), count, largest);
+  return largest_of(weights.data() + done, count - done, largest);
 }
 
 GlobalScale global_scale_of(const QuantizeRule& rule, float amax) {
@@ -263,12 +309,27 @@ float step_of(Arithmetic arithmetic, uint8_t block_scale, float stored_global_sc
 }
 
 void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::span<const float> weights,
-                    uint8_t* codes, uint8_t* scales) {
+                    uint8_t* codes, uint8_t* scales, Isa isa) {
   check(weights.size() % kGroup == 0, "K a multiple of 16");
+  const Blocks blocks{weights, codes, scales};
+  // The signs of NaN that other global scales make are the portable loop's own.
+  const bool usual = is_positive_finite(global.stored) && is_positive_finite(global.amax);
+  const QuantizeOps* ops = usual ? quantize_ops(isa) : nullptr;
+  QuantizePlan plan{};
+  plan.keeps_zero = rule.zero_block == ZeroBlock::zero;
+  plan.stored = global.stored;
   if (rule.arithmetic == Arithmetic::modelopt) {
-    quantize_as(ModelOpt{rule, global.stored, global.amax}, weights, codes, scales);
+    const ModelOpt producer{rule, global.stored, global.amax};
+    plan.six_g = producer.six_g;
+    plan.sixth = producer.sixth;
+    plan.scale_max = scale_max(rule);
+    plan.to_e4m3 = producer.to_e4m3;
+    plan.from_e4m3 = producer.from_e4m3;
+    quantize_as(producer, plan, ops, blocks);
   } else {
-    quantize_as(CompressedTensors{rule, global.stored}, weights, codes, scales);
+    plan.compressed_tensors = true;
+    plan.quotient = rounding_of(rule.weight_type);
+    quantize_as(CompressedTensors{rule, global.stored}, plan, ops, blocks);
   }
 }
 
@@ -276,23 +337,6 @@ void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t
   check(k >= 0, "K not negative");
   const QuantizeRule rule;
   quantize_nvfp4(rule, global_scale_from(rule, global_scale), {row, static_cast<size_t>(k)}, codes, scales);
-}
-
-void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const uint8_t* codes,
-                      const uint8_t* scales, std::span<float> weights) {
-  check(weights.size() % kGroup == 0, "K a multiple of 16");
-  for (size_t group = 0; group < weights.size() / kGroup; ++group) {
-    const float step = step_of(arithmetic, scales[group], stored_global_scale);
-    float* x = weights.data() + group * kGroup;
-    float value[16];
-#pragma omp simd
-    for (unsigned code = 0; code < 16; ++code) value[code] = e2m1_to_float(code) * step;
-    for (size_t j = 0; j < kGroup / 2; ++j) {
-      const unsigned pair = codes[group * (kGroup / 2) + j];
-      x[2 * j] = value[pair & 15u];
-      x[2 * j + 1] = value[pair >> 4];
-    }
-  }
 }
 
 }  // namespace twofour

@@ -4,6 +4,7 @@
 
 #include "formats/atom.h"
 #include "formats/dtype.h"
+#include "kernels/isa.h"
 
 namespace twofour {
 
@@ -51,7 +52,7 @@ struct GlobalScale {
 };
 
 /// The largest magnitude; NaN where a weight is NaN.
-float largest_magnitude(std::span<const float> weights);
+float largest_magnitude(std::span<const float> weights, Isa isa = best_isa());
 
 /// The global scale of weights up to `amax`. ModelOpt's is 0 where `amax` is 0 or underflows; blocks of zeros
 /// then get codes 7 and the scale NaN (0x7E with mse and four_over_six), as its own do, unless `zero_block`
@@ -69,7 +70,7 @@ float step_of(Arithmetic arithmetic, uint8_t block_scale, float stored_global_sc
 /// that `rule.weight_type` represents. Writes `codes` [n, k/2] and `scales` [n, k/16]. Weights must be finite
 /// for the choice of a block scale to mean anything; with max a NaN shows in the block scale.
 void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::span<const float> weights,
-                    uint8_t* codes, uint8_t* scales);
+                    uint8_t* codes, uint8_t* scales, Isa isa = best_isa());
 
 /// The same, of one row, by ModelOpt's rule for max and a given multiplier.
 void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t* codes, uint8_t* scales);
@@ -77,6 +78,21 @@ void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t
 /// The values of `weights.size()` codes, a multiple of 16: e2m1(code) * step, as both producers' own
 /// dequantization computes them.
 void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const uint8_t* codes,
-                      const uint8_t* scales, std::span<float> weights);
+                      const uint8_t* scales, std::span<float> weights, Isa isa = best_isa());
+
+/// How far values are from the weights that they stand for. Sums in double, the same for every instruction
+/// set: number i is added to partial sum i % 16, in the order of i; then partial sum j takes j + 8, then
+/// j + 4, j + 2 and j + 1.
+struct QuantizeError {
+  double weights_squared = 0;  ///< sum of w^2
+  double errors_squared = 0;   ///< sum of (w - q)^2
+  double products = 0;         ///< sum of w q
+  double largest = 0;          ///< the largest |w - q|
+  QuantizeError& operator+=(const QuantizeError& other);
+};
+
+/// Of finite weights and as many finite values.
+QuantizeError quantize_error_of(std::span<const float> weights, std::span<const float> values,
+                                Isa isa = best_isa());
 
 }  // namespace twofour

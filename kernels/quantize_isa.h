@@ -1,0 +1,10 @@
+#pragma once
+#include "kernels/isa.h"
+#include "kernels/quantize_ops.h"
+
+namespace twofour {
+
+/// The vectors for `isa`, which must be available; none for the portable one.
+const QuantizeOps* quantize_ops(Isa isa);
+
+}  // namespace twofour

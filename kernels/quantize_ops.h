@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+
+// Included by files that are compiled for one instruction set: nothing here may emit a function, or the
+// linker might keep the copy that only the newest processors can run. So no standard headers but <cstdint>.
+
+namespace twofour {
+
+/// What compressed-tensors rounds the quotient of a block's largest magnitude to.
+enum class RoundTo { f32, bf16, f16 };
+
+/// A QuantizeRule and a GlobalScale as the instruction sets take them. The global scale is positive and
+/// finite.
+struct QuantizePlan {
+  enum Choice { max, mse, four_over_six };
+
+  bool compressed_tensors;
+  bool keeps_zero;  ///< ZeroBlock::zero
+  Choice choice;
+  RoundTo quotient;
+  float stored;  ///< the global scale
+  // ModelOpt: names and meanings as in quantize.cpp.
+  float six_g, sixth, scale_max, to_e4m3, from_e4m3;
+  // mse: by the byte of a block scale, 1 .. 126.
+  const float* steps;     ///< what code 1.0 is worth: E4M3 times a number, rounded three times at most,
+                          ///< within 2^-60 .. 2^60
+  const uint8_t* chosen;  ///< the block scale that is stored when it wins, and three bytes to spare
+  /// Quantizes one block, for those few that the vectors leave out.
+  void (*one_block)(const void* context, const float* x, uint8_t* codes, uint8_t* scale);
+  const void* context;
+};
+
+/// Sums as in QuantizeError by lanes: number i goes to lane i % 16.
+struct ErrorLanes {
+  double weights[16], errors[16], products[16], largest[16];
+};
+
+/// What an instruction set provides. All give the same bytes as the portable loops. Each does as many of the
+/// `count` (numbers, or blocks of sixteen) as fill its vectors, from the first, and returns how many.
+struct QuantizeOps {
+  int64_t (*widen_bf16)(const uint8_t* bytes, int64_t count, float* out);
+  int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
+  /// Raises `largest`, the bits of a magnitude.
+  int64_t (*largest_magnitude)(const float* x, int64_t count, int32_t& largest);
+  int64_t (*quantize)(const QuantizePlan& plan, const float* x, int64_t blocks, uint8_t* codes,
+                      uint8_t* scales);
+  /// `step` of each of the 256 block scales.
+  int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
+                        float* out);
+  int64_t (*add_errors)(const float* weights, const float* values, int64_t count, ErrorLanes& sums);
+  int64_t (*encode_fp8)(const float* x, int64_t count, float scale, uint8_t* out);
+  int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
+  /// `count` a multiple of four.
+  int64_t (*prune_2_4)(float* x, int64_t count);
+};
+
+extern const QuantizeOps kQuantizeAvx2;
+extern const QuantizeOps kQuantizeAvx512;
+
+}  // namespace twofour
