@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -11,8 +10,9 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
-#include "formats/half.h"
 #include "kernels/check.h"
+#include "kernels/fp8.h"
+#include "kernels/widen.h"
 #include "lib/global_scale.h"
 #include "lib/weights.h"
 
@@ -39,27 +39,6 @@ constexpr auto kE2m1 = [] {
     table[byte] = {e2m1_to_float(byte & 15u), e2m1_to_float(byte >> 4)};
   return table;
 }();
-
-/// F16 as float32 without a branch: the bits moved into place stand for 2^-112 of the number, subnormals too.
-float float_of_f16(uint16_t bits) {
-  const uint32_t magnitude = (bits & 0x7FFFu) << 13, sign = (bits & 0x8000u) << 16;
-  const uint32_t infinite = (bits & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0;
-  const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-  return std::bit_cast<float>(sign | scaled | infinite);
-}
-
-void decode_floats(DType type, const uint8_t* bytes, std::span<float> out) {
-  if (type == DType::kF32) {
-    std::memcpy(out.data(), bytes, out.size_bytes());
-    return;
-  }
-  const bool bf16 = type == DType::kBF16;
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
-    out[i] = bf16 ? bf16_to_float(bits) : float_of_f16(bits);
-  }
-}
 
 /// [rows, cols] elements to [cols, rows], a tile that fits the L1 cache at a time.
 template <class T>
@@ -128,7 +107,7 @@ void WeightReader::read_rows(const WeightModule& m, int64_t e, int64_t n0, int64
     case WeightFormat::kFloat: {
       const DType type = checkpoint_.tensors()[m.weight].dtype;
       read_strip({m.weight, e, m.n, m.k, dtype_bits(type) / 8, m.k_outer, n0, n1}, weights_);
-      return decode_floats(type, weights_.data(), out);
+      return widen(type, weights_.data(), out);
     }
     case WeightFormat::kFp8:
       return read_fp8(m, e, n0, n1, out);
@@ -150,7 +129,7 @@ std::vector<float> WeightReader::read_fp8_scales(const WeightModule& m, int64_t 
   if (bytes == 1) {
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = kE8m0[scales_[i]];
   } else {
-    decode_floats(t.dtype, scales_.data(), scales);
+    widen(t.dtype, scales_.data(), scales);
   }
   for (size_t i = 0; i < scales.size(); ++i) {
     if (std::isfinite(scales[i]) && scales[i] >= 0) continue;
@@ -171,6 +150,7 @@ void WeightReader::read_fp8(const WeightModule& m, int64_t e, int64_t n0, int64_
     fail(checkpoint_.where(m.weight), "weights that are numbers", fmt::format("NaN (0x{:02X})", *bad), m, e,
          n0 + at / m.k, at % m.k);
   }
+  const Isa isa = best_isa();
   for (int64_t n = n0; n < n1; ++n) {
     const float* row_scales = scales.data() + (n / m.scale_rows - n0 / m.scale_rows) * cols;
     const uint8_t* from = weights_.data() + (n - n0) * m.k;
@@ -178,7 +158,8 @@ void WeightReader::read_fp8(const WeightModule& m, int64_t e, int64_t n0, int64_
     for (int64_t b = 0; b < cols; ++b) {
       const float scale = row_scales[b];
       const int64_t end = std::min(m.k, (b + 1) * m.scale_cols);
-      for (int64_t k = b * m.scale_cols; k < end; ++k) to[k] = kE4m3[from[k]] * scale;
+      const int64_t begin = b * m.scale_cols;
+      decode_fp8({from + begin, static_cast<size_t>(end - begin)}, scale, to + begin, isa);
     }
   }
 }
