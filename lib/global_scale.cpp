@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-GlobalScale read_global_scale(const Checkpoint& c, const Nvfp4Module& m, int64_t expert, Problems& problems) {
+SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Module& m, int64_t expert, Problems& problems) {
   const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
   uint8_t bytes[sizeof(float)];
   c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);

@@ -21,7 +21,7 @@ TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& pr
   TargetScales scales;
   for (const SourceRows& s : target.sources) {
     const Nvfp4Module& m = c.nvfp4_modules()[s.module];
-    const GlobalScale scale = read_global_scale(c, m, s.expert, problems);
+    const SourceScale scale = read_global_scale(c, m, s.expert, problems);
     scales.stored_bits.push_back(scale.stored_bits);
     scales.own.push_back(scale.multiplier);
   }

@@ -16,7 +16,7 @@ ModulePlan plan_module(const Checkpoint& c, size_t module, Problems& problems) {
   const Nvfp4Module& m = c.nvfp4_modules()[module];
   const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
   for (int64_t e = 0; e < m.e; ++e) {
-    const GlobalScale scale = read_global_scale(c, m, e, problems);
+    const SourceScale scale = read_global_scale(c, m, e, problems);
     if (e < stored) plan.stored_bits.push_back(scale.stored_bits);
     plan.multipliers.push_back(scale.multiplier);
   }
