@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/layouts.h"
+#include "lib/encode_config.h"
 #include "lib/quantization_config.h"
 
 namespace twofour {
@@ -52,8 +53,9 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& pla
   return patterns;
 }
 
-/// The source's config.json with that quantization_config and no other; null: without any.
-Json config_with(const Checkpoint& source, Json entry) {
+}  // namespace
+
+Json config_with_quantization(const Checkpoint& source, Json entry) {
   Json config = source.config().is_object() ? source.config() : Json::object();
   for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
     if (!at->is_object()) continue;
@@ -65,13 +67,15 @@ Json config_with(const Checkpoint& source, Json entry) {
   return config;
 }
 
+namespace {
+
 /// config.json for a layout.
 Json layout_config(const Checkpoint& source, const Plan& plan) {
   Json entry = {{"quant_method", "twofour"}, {"layout", plan.recipe.layout}};
   with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
   entry["modules"] = converted_patterns(source, plan);
   entry["base"] = source_quantization(source);
-  return config_with(source, std::move(entry));
+  return config_with_quantization(source, std::move(entry));
 }
 
 /// Adds names to a list of what is not quantized, and takes them off the lists of what is.
@@ -88,7 +92,7 @@ void leave_unquantized(Json& entry, const char* key, const std::vector<std::stri
 /// What describes a checkpoint of which some modules, or all, are BF16 now.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source, const Plan& plan) {
   if (plan.modules.size() == source.nvfp4_modules().size()) {
-    return {{"config.json", format_json(config_with(source, nullptr))}};
+    return {{"config.json", format_json(config_with_quantization(source, nullptr))}};
   }
   std::vector<std::string> names;
   for (const ModulePlan& m : plan.modules) names.push_back(source.nvfp4_modules()[m.module].name);
@@ -97,7 +101,7 @@ std::map<std::string, std::string> bf16_texts(const Checkpoint& source, const Pl
   if (entry == file) entry = nullptr;
   std::map<std::string, std::string> texts;
   leave_unquantized(entry, "ignore", names);
-  texts["config.json"] = format_json(config_with(source, entry));
+  texts["config.json"] = format_json(config_with_quantization(source, entry));
   if (file.is_object() && file.contains("quantization")) {
     leave_unquantized(file["quantization"], "exclude_modules", names);
     texts["hf_quant_config.json"] = format_json(file);
@@ -149,13 +153,16 @@ std::map<std::string, std::string> artifact_texts(const Checkpoint& source, cons
       if (plan.keeps_dialect) return original_texts(source);
       const bool modelopt = plan.recipe.dialect == "modelopt";
       const Nvfp4Config c = translate_config(source, modelopt);
-      if (!modelopt) return {{"config.json", format_json(config_with(source, compressed_tensors_config(c)))}};
-      return {{"config.json", format_json(config_with(source, modelopt_config(c)))},
+      if (!modelopt)
+        return {{"config.json", format_json(config_with_quantization(source, compressed_tensors_config(c)))}};
+      return {{"config.json", format_json(config_with_quantization(source, modelopt_config(c)))},
               {"hf_quant_config.json", format_json(hf_quant_config(c))}};
     }
     case Rewrite::kBf16:
       return bf16_texts(source, plan);
     case Rewrite::kFp8:
+    case Rewrite::kQuantize:
+      return encode_texts(source, plan);
     case Rewrite::kNone:
       break;
   }

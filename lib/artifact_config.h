@@ -15,6 +15,9 @@ Json source_quantization(const Checkpoint& source);
 /// none where that is `hf_quant_config`, the source's own file, or null. Any other config stays as it is.
 Json original_config(const Json& config, const Json& hf_quant_config);
 
+/// The source's config.json with that quantization_config and no other; null: without any.
+Json config_with_quantization(const Checkpoint& source, Json entry);
+
 /// Files of the artifact that tell loaders what it is, with their texts: config.json, with a
 /// quantization_config that says what is true now, and what goes with it. None where the source's stay true.
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan);

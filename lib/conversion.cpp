@@ -33,14 +33,18 @@ std::vector<Job> Conversion::list_jobs() const {
       if (pieces.size() > 1) jobs.push_back({.kind = Job::Kind::kHash, .index = t, .e = e});
     }
   }
+  list_encodings(jobs);
   list_copies(jobs);
   return jobs;
 }
 
 void Conversion::list_copies(std::vector<Job>& jobs) const {
+  const auto has_own_job = [](const OutputTensor& t) {
+    return t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kEncoded;
+  };
   for (size_t i = 0; i < plan_.tensors.size(); ++i) {
     const OutputTensor& t = plan_.tensors[i];
-    if (t.kind == OutputTensor::Kind::kPart) continue;
+    if (has_own_job(t)) continue;
     const uint64_t bytes = t.info.bytes();
     if (bytes > kCopyBytes) {
       const uint64_t step =
@@ -55,7 +59,7 @@ void Conversion::list_copies(std::vector<Job>& jobs) const {
       continue;
     }
     Job batch{.kind = Job::Kind::kCopy, .index = i, .count = 1, .end = bytes};
-    while (i + 1 < plan_.tensors.size() && plan_.tensors[i + 1].kind != OutputTensor::Kind::kPart &&
+    while (i + 1 < plan_.tensors.size() && !has_own_job(plan_.tensors[i + 1]) &&
            plan_.tensors[i + 1].file == t.file &&
            batch.end + plan_.tensors[i + 1].info.bytes() <= kCopyBytes) {
       batch.end += plan_.tensors[++i].info.bytes();
@@ -71,14 +75,21 @@ std::vector<uint32_t> Conversion::files_of(const Job& job) const {
   if (job.kind == Job::Kind::kPack) {
     for (const size_t i : plan_.parts_of(job.index)) files.push_back(plan_.tensors[i].file);
   }
+  if (job.kind == Job::Kind::kEncode) {
+    for (const size_t i : plan_.tensors_of(plan_.groups[job.index])) files.push_back(plan_.tensors[i].file);
+  }
   return files;
 }
 
 std::function<void(const Job&)> Conversion::make_worker() {
   auto packer = std::make_shared<ExpertPacker>(source_, plan_, options_.isa);
   auto deriver = std::make_shared<Deriver>(source_, plan_);
+  std::shared_ptr<Encoder> encoder;
+  if (!plan_.groups.empty()) {
+    encoder = std::make_shared<Encoder>(source_, plan_, options_.kept, options_.isa);
+  }
   auto buffer = std::make_shared<std::vector<uint8_t>>();
-  return [this, packer, deriver, buffer](const Job& job) {
+  return [this, packer, deriver, encoder, buffer](const Job& job) {
     check_interrupt();
     switch (job.kind) {
       case Job::Kind::kPack:
@@ -89,6 +100,9 @@ std::function<void(const Job&)> Conversion::make_worker() {
         progress_.done += packer->bytes_read() - before;
         break;
       }
+      case Job::Kind::kEncode:
+        encode(job, *encoder);
+        break;
       case Job::Kind::kCopy:
         copy(job, *deriver, *buffer);
         break;

@@ -10,6 +10,7 @@
 
 #include "lib/convert.h"
 #include "lib/derive.h"
+#include "lib/encoder.h"
 #include "lib/expert_packer.h"
 #include "lib/file.h"
 #include "lib/job_queue.h"
@@ -22,8 +23,8 @@ namespace twofour {
 
 /// A piece of a conversion's work.
 struct Job {
-  enum class Kind { kPack, kHash, kCopy, kVerify } kind;
-  size_t index;                 ///< kPack, kHash: target; else first tensor of the plan
+  enum class Kind { kPack, kHash, kEncode, kCopy, kVerify } kind;
+  size_t index;                 ///< kPack, kHash: target; kEncode: group; else first tensor of the plan
   size_t count = 1;             ///< kCopy, kVerify: neighbouring tensors
   int64_t e = 0;                ///< kPack, kHash
   Piece piece{};                ///< kPack
@@ -55,6 +56,7 @@ class Conversion {
         rewritten_(plan.modules.size()),
         results_(plan.targets.size()) {
     record_.outputs.resize(plan.tensors.size());
+    record_.matrices.resize(plan.matrices.size());
     record_.modules.resize(plan.modules.size());
     for (size_t m = 0; m < plan.modules.size(); ++m) rewritten_[m].resize(plan.modules[m].multipliers.size());
     for (size_t t = 0; t < plan.targets.size(); ++t) results_[t].resize(plan.targets[t].sources.size());
@@ -83,6 +85,7 @@ class Conversion {
  private:
   // --- What there is to do ---
   std::vector<Job> list_jobs() const;
+  void list_encodings(std::vector<Job>& jobs) const;
   void list_copies(std::vector<Job>& jobs) const;
   std::vector<uint32_t> files_of(const Job& job) const;
 
@@ -90,6 +93,7 @@ class Conversion {
   std::function<void(const Job&)> make_worker();
   void pack(const Job& job, ExpertPacker& packer);
   void merge_results(const Job& job, std::span<SourceResult> found);
+  void encode(const Job& job, Encoder& encoder);
   void copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer);
   void merge_derived(size_t i, const Deriver& deriver);
   void hash_source(const Job& job, size_t i, const Deriver& deriver);

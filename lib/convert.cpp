@@ -56,6 +56,28 @@ void report_folds(const Plan& plan, const std::vector<Quality>& quality, Finding
   }
 }
 
+/// What single matrices had to tell, and how those with kept scales compare.
+void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results, Findings& findings) {
+  constexpr size_t kShown = 20;  // the manifest has all
+  uint64_t bytes = 0, wrong = 0;
+  size_t modules = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const EncodedResult& r = results[i];
+    findings.insert(findings.end(), r.findings.begin(), r.findings.end());
+    bytes += r.kept.bytes;
+    wrong += r.kept.codes + r.kept.scales;
+    if (r.kept.codes + r.kept.scales == 0 || ++modules > kShown) continue;
+    findings.push_back({Severity::kWarning, "not-returned", plan.matrices[i].name,
+                        fmt::format("{} bytes of codes and {} block scales are not the kept checkpoint's, {}",
+                                    r.kept.codes, r.kept.scales, r.kept.first)});
+  }
+  if (bytes == 0) return;
+  findings.push_back(
+      {wrong > 0 ? Severity::kWarning : Severity::kNote, "kept-global-scales", "--keep-global-scale",
+       fmt::format("{} of {} bytes of codes and block scales are the kept checkpoint's{}", bytes - wrong,
+                   bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
+}
+
 }  // namespace
 
 ConversionRecord Conversion::finish_record() {
@@ -130,7 +152,10 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     const Nvfp4Module& m = source.nvfp4_modules()[p.module];
     result.modules.push_back({m.name, {m.e, m.n, m.k}});
   }
+  for (const EncodedMatrix& m : plan.matrices) result.modules.push_back({m.name, {1, m.rows, m.k}});
   report_folds(plan, record.quality, result.findings);
+  report_encoded(plan, record.matrices, result.findings);
+  result.encoded = std::move(record.matrices);
   result.quality = std::move(record.quality);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -6,7 +6,9 @@
 
 #include "kernels/isa.h"
 #include "lib/checkpoint.h"
+#include "lib/encode_result.h"
 #include "lib/finding.h"
+#include "lib/kept_codes.h"
 #include "lib/plan.h"
 #include "lib/progress.h"
 #include "lib/quality.h"
@@ -18,6 +20,7 @@ struct ConvertOptions {
   bool verify = true;  ///< read back what was written and compare hashes
   bool force = false;  ///< replace a directory that twofour wrote
   Isa isa = Isa::portable;
+  const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };
 
 struct ConvertResult {
@@ -29,9 +32,10 @@ struct ConvertResult {
     std::string name;
     Shape shape;
   };
-  std::vector<Module> modules;   ///< targets or rewritten modules of the plan
-  std::vector<Quality> quality;  ///< one a module: what pruning cost
-  Findings findings;             ///< of the plan and of the run
+  std::vector<Module> modules;         ///< targets, rewritten modules or encoded matrices of the plan
+  std::vector<Quality> quality;        ///< one a module: what pruning cost; none where weights are encoded
+  std::vector<EncodedResult> encoded;  ///< one a module of an encoded checkpoint
+  Findings findings;                   ///< of the plan and of the run
 };
 
 /// Writes the artifact that `plan` describes. Expert by expert, in bounded memory; files appear by rename,

@@ -14,12 +14,6 @@ namespace {
 /// Changes when a reader of older manifests would misunderstand a newer one.
 constexpr int kFormat = 1;
 
-Json pattern_texts(const std::vector<Pattern>& patterns) {
-  Json texts = Json::array();
-  for (const Pattern& p : patterns) texts.push_back(p.text());
-  return texts;
-}
-
 /// A figure with `digits` significant digits, so that the last bit of a library's logarithm doesn't show.
 Json figure(double value, int digits) {
   if (!std::isfinite(value)) return nullptr;
@@ -67,6 +61,52 @@ Json module_to_json(const Checkpoint& c, const Plan& plan, const ConversionRecor
   return json;
 }
 
+Json error_to_json(const EncodeError& e) {
+  return {{"relative_error", figure(e.relative_error(), 9)}, {"snr_db", figure(e.snr_db(), 6)}};
+}
+
+const char* format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kFp8:
+      return "fp8";
+    case WeightFormat::kMxfp4:
+      return "mxfp4";
+    case WeightFormat::kNvfp4:
+      return "nvfp4";
+    default:
+      return "float";
+  }
+}
+
+/// An encoded matrix: what of the source it was and what was made of it.
+Json matrix_to_json(const Checkpoint& c, const Plan& plan, const EncodedMatrix& m, const EncodedResult& r,
+                    Json tensors) {
+  const WeightModule& source = plan.weights[m.module];
+  Json quality = error_to_json(r.error);
+  if (!plan.recipe.pattern.empty()) quality["pruned_after"] = error_to_json(r.pruned_after);
+  Json json = {{"name", m.name},
+               {"layout", plan.recipe.layout},
+               {"shape", {1, m.rows, m.k}},
+               {"gated", false},
+               {"quality", std::move(quality)}};
+  if (r.global_scale != 0) json["global_scale_bits"] = fmt::format("{:08x}", r.global_scale);
+  if (r.cast) json["cast"] = "exact";
+  if (r.kept.compared) {
+    json["kept"] = {{"codes_that_differ", r.kept.codes}, {"block_scales_that_differ", r.kept.scales}};
+  }
+  json["tensors"] = std::move(tensors);
+  Json from = {{"module", source.name},
+               {"format", format_name(source.format)},
+               {"dtype", dtype_name(c.tensors()[source.weight].dtype)}};
+  if (source.stacked) {
+    from["expert"] = m.expert;
+    from["rows"] = {{"first", m.first}, {"step", m.step}};
+  }
+  from["weights_xxh3_128"] = r.source.hex();  // as float32
+  json["sources"] = Json::array({std::move(from)});
+  return json;
+}
+
 /// Bytes that go into the artifact in another form, and are few.
 void add_scalars(const Checkpoint& c, const Plan& plan, Hasher& hasher) {
   std::vector<uint8_t> bytes;
@@ -108,37 +148,6 @@ std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 
 }  // namespace
 
-Json recipe_to_json(const Recipe& r) {
-  Json json = {{"to", r.layout},
-               {"include", pattern_texts(r.selection.include)},
-               {"exclude", pattern_texts(r.selection.exclude)},
-               {"also", pattern_texts(r.selection.also)},
-               {"fold", r.fold == Fold::kLarger ? "larger" : "strict"},
-               {"max_shard_size", r.max_shard_size}};
-  if (!r.pattern.empty()) json["pattern"] = r.pattern;
-  if (!r.dialect.empty()) json["dialect"] = r.dialect;
-  if (!r.granularity.empty()) json["granularity"] = r.granularity;
-  return json;
-}
-
-Recipe recipe_from_json(std::string_view where, const Json& json) {
-  try {
-    Recipe r;
-    r.layout = json.at("to").get<std::string>();
-    r.selection.include = parse_patterns(json.at("include").get<std::vector<std::string>>());
-    r.selection.exclude = parse_patterns(json.at("exclude").get<std::vector<std::string>>());
-    r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
-    r.fold = json.at("fold") == "strict" ? Fold::kStrict : Fold::kLarger;
-    r.max_shard_size = json.at("max_shard_size").get<uint64_t>();
-    r.pattern = json.value("pattern", "");
-    r.dialect = json.value("dialect", "");
-    r.granularity = json.value("granularity", "");
-    return r;
-  } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected a recipe, found {}", where, line(json).substr(0, 80)));
-  }
-}
-
 Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record) {
   Hasher hasher;
   const auto add = [&](const std::string& text) {
@@ -155,8 +164,12 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
     add(record.modules[m].codes.hex() + record.modules[m].scales.hex());
     for (const uint32_t bits : plan.modules[m].stored_bits) add(fmt::format("{:08x}", bits));
   }
+  for (const EncodedResult& r : record.matrices) add(r.source.hex());
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (plan.tensors[i].kind == OutputTensor::Kind::kCopy) add(record.outputs[i].hex());
+    const OutputTensor& t = plan.tensors[i];
+    const bool bias =
+        t.kind == OutputTensor::Kind::kEncoded && t.part == static_cast<int>(EncodedPart::kBias);
+    if (t.kind == OutputTensor::Kind::kCopy || bias) add(record.outputs[i].hex());
   }
   add_scalars(source, plan, hasher);
   return hasher.digest();
@@ -187,12 +200,14 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   }
   put(fmt::format("\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
-  // Tensors of the targets or of the rewritten modules, whichever the plan has.
-  std::vector<Json> parts(plan.targets.size() + plan.modules.size(), Json::array());
+  // Tensors of the targets, of the rewritten modules or of the encoded matrices, whichever the plan has.
+  std::vector<Json> parts(plan.targets.size() + plan.modules.size() + plan.matrices.size(), Json::array());
   std::vector<size_t> copies;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const OutputTensor& t = plan.tensors[i];
-    const bool of_target = t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kGlobalScale;
+    const bool of_target = t.kind == OutputTensor::Kind::kPart ||
+                           t.kind == OutputTensor::Kind::kGlobalScale ||
+                           t.kind == OutputTensor::Kind::kEncoded;
     if (of_target || t.module != OutputTensor::kNoModule) {
       parts[of_target ? t.source : t.module].push_back(tensor_to_json(source, t, record.outputs[i]));
     } else {
@@ -219,6 +234,10 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     put(m == 0 ? "\n" : ",\n");
     put(line(module_to_json(source, plan, record, m, std::move(parts[m]))));
+  }
+  for (size_t m = 0; m < plan.matrices.size(); ++m) {
+    put(m == 0 ? "\n" : ",\n");
+    put(line(matrix_to_json(source, plan, plan.matrices[m], record.matrices[m], std::move(parts[m]))));
   }
   put("],\n\"copied\": [");
   for (const size_t i : copies) {
@@ -264,7 +283,8 @@ Manifest read_manifest(const std::filesystem::path& path) {
   const auto take = [&](int depth, Json::parse_event_t event, Json& json) {
     if (depth > 80) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
     if (event != Json::parse_event_t::object_end) return true;
-    if (json.contains("codes_xxh3_128")) return false;  // a source: its bytes count through the content hash
+    // A source: its bytes count through the content hash.
+    if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) return false;
     if (!json.contains("xxh3_128")) return true;
     const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
     const auto shape = json.at("shape").get<std::vector<int64_t>>();

@@ -8,6 +8,7 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint.h"
+#include "lib/encode_result.h"
 #include "lib/hash.h"
 #include "lib/plan.h"
 #include "lib/quality.h"
@@ -26,6 +27,7 @@ struct ConversionRecord {
   std::vector<std::vector<SliceHashes>> slices;  ///< one a source of each target
   std::vector<SliceHashes> modules;              ///< one a rewritten module: its source
   std::vector<Quality> quality;                  ///< one a target or rewritten module
+  std::vector<EncodedResult> matrices;           ///< one an encoded matrix
   std::map<std::string, Hash128> files;          ///< all other files; of weight files what is before the data
 };
 
@@ -57,7 +59,7 @@ struct Manifest {
   std::string source_content;             ///< hash over all that was read
   std::map<std::string, Output> outputs;  ///< by tensor
   std::map<std::string, Hash128> files;   ///< as in ConversionRecord
-  std::map<std::string, Shape> shapes;    ///< by target or rewritten module: "P.w13"
+  std::map<std::string, Shape> shapes;    ///< by target, rewritten module or encoded matrix: "P.w13"
 };
 
 /// Throws Error where `path` is no manifest of ours.

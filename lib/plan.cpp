@@ -135,8 +135,10 @@ void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
   });
-  // A pruned checkpoint is NVFP4 as before.
-  const std::string layout = rewrite_of(plan.recipe.layout) == Rewrite::kPrune ? "nvfp4" : plan.recipe.layout;
+  // A pruned checkpoint is NVFP4 as before, a quantized one from now on.
+  const Rewrite rewrite = rewrite_of(plan.recipe.layout);
+  const bool nvfp4 = rewrite == Rewrite::kPrune || rewrite == Rewrite::kQuantize;
+  const std::string layout = nvfp4 ? "nvfp4" : plan.recipe.layout;
   plan.files.resize(outputs.empty() ? 0 : file + 1);
   for (size_t i = 0; i < outputs.size();) {
     OutputFile& f = plan.files[outputs[i].file];
@@ -154,7 +156,11 @@ void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   plan.tensors = std::move(outputs);
   plan.parts_.resize(plan.targets.size());
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (plan.tensors[i].kind == OutputTensor::Kind::kPart) plan.parts_[plan.tensors[i].source].push_back(i);
+    const OutputTensor& t = plan.tensors[i];
+    if (t.kind == OutputTensor::Kind::kPart) plan.parts_[t.source].push_back(i);
+    if (t.kind == OutputTensor::Kind::kEncoded) {
+      plan.matrices[t.source].parts[static_cast<size_t>(t.part)] = i;
+    }
   }
 }
 
@@ -164,6 +170,9 @@ void note_passed_through(const Checkpoint& c, Plan& plan) {
     for (const SourceRows& s : t.sources) converted.insert(s.module);
   }
   for (const ModulePlan& m : plan.modules) converted.insert(m.module);
+  for (const WeightModule& m : plan.weights) {
+    if (m.nvfp4) converted.insert(*m.nvfp4);
+  }
   size_t passed = 0;
   std::string example;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
@@ -217,6 +226,16 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
   for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();
   return plan;
+}
+
+std::vector<size_t> Plan::tensors_of(const EncodeGroup& group) const {
+  std::vector<size_t> all;
+  for (size_t i = group.first; i < group.first + group.count; ++i) {
+    for (const size_t part : matrices[i].parts) {
+      if (part != EncodedMatrix::kNoPart) all.push_back(part);
+    }
+  }
+  return all;
 }
 
 uint64_t parse_size(const std::string& text) {

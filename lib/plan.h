@@ -6,8 +6,10 @@
 
 #include "formats/safetensors.h"
 #include "lib/checkpoint.h"
+#include "lib/encode_plan.h"
 #include "lib/finding.h"
 #include "lib/target.h"
+#include "lib/weights.h"
 
 namespace twofour {
 
@@ -17,16 +19,20 @@ enum class Fold { kLarger, kStrict };
 /// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it.
 struct Recipe {
   std::string layout = "v7";     ///< a layout, or what a checkpoint becomes: see Rewrite
-  std::string pattern = {};      ///< prune: "2:4" or "4:8-paired"
-  std::string dialect = {};      ///< nvfp4, fp8: of what is written
+  std::string pattern = {};      ///< prune: "2:4" or "4:8-paired"; quantize: "2:4" or none
+  std::string dialect = {};      ///< nvfp4, fp8, quantize: of what is written
   std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
+  std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
+  std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
+  std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
+  KeptScales kept = {};          ///< quantize: global scales that are given
   Selection selection;
   Fold fold = Fold::kLarger;
   uint64_t max_shard_size = 5'000'000'000;
 };
 
 /// Conversions that keep a checkpoint a checkpoint: module by module, under the model's own names.
-enum class Rewrite { kNone, kPrune, kNvfp4, kBf16, kFp8 };
+enum class Rewrite { kNone, kPrune, kNvfp4, kBf16, kFp8, kQuantize };
 /// What a recipe's `layout` names; kNone for a layout and for what is neither.
 Rewrite rewrite_of(const std::string& layout);
 
@@ -57,11 +63,11 @@ struct ModulePlan {
 
 /// One tensor of the artifact.
 struct OutputTensor {
-  enum class Kind { kCopy, kPart, kGlobalScale, kDerived };
+  enum class Kind { kCopy, kPart, kGlobalScale, kDerived, kEncoded };
   TensorInfo info;  ///< offsets within its file's data
   Kind kind;
-  size_t source;  ///< kCopy, kDerived: a tensor of the source; else a target
-  int part;       ///< kPart
+  size_t source;  ///< kCopy, kDerived: a tensor of the source; kEncoded: of Plan::matrices; else a target
+  int part;       ///< kPart; kEncoded: EncodedPart
   uint32_t file;  ///< which output file
   Op op = Op::kNone;
   size_t module = kNoModule;  ///< kCopy, kDerived: in Plan::modules, of what a rewritten module consists of
@@ -98,11 +104,15 @@ struct Plan {
   Recipe recipe;
   MemoryLimits limits;
   std::vector<Target> targets;
-  std::vector<TargetScales> scales;  ///< one a target
-  std::vector<Tiling> tilings;       ///< one a target
-  std::vector<ModulePlan> modules;   ///< that are rewritten; then there are no targets
-  bool keeps_dialect = false;        ///< nvfp4 of an artifact, in its source's dialect: all is as it was
-  std::vector<size_t> merged;        ///< tensors of the source that live on inside others alone
+  std::vector<TargetScales> scales;      ///< one a target
+  std::vector<Tiling> tilings;           ///< one a target
+  std::vector<ModulePlan> modules;       ///< that are rewritten; then there are no targets
+  bool keeps_dialect = false;            ///< nvfp4 of an artifact, in its source's dialect: all is as it was
+  std::vector<size_t> merged;            ///< tensors of the source that live on inside others alone
+  std::vector<WeightModule> weights;     ///< that are encoded; then there are neither targets nor modules
+  std::vector<EncodedMatrix> matrices;   ///< made of them
+  std::vector<EncodeGroup> groups;       ///< all of them, in order
+  std::vector<std::string> unquantized;  ///< linears that stay as they are beside them, names and globs
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;         ///< in file and offset order
   std::map<std::string, uint64_t> sidecars;  ///< other files that are copied, with their sizes
@@ -112,7 +122,9 @@ struct Plan {
   /// Positions in `tensors` of the parts of a target.
   const std::vector<size_t>& parts_of(size_t target) const { return parts_[target]; }
   uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
-  uint64_t derive_bytes = 0;  ///< largest buffers that a range of a rewritten tensor takes
+  /// Positions in `tensors` of what is written of a group's matrices.
+  std::vector<size_t> tensors_of(const EncodeGroup& group) const;
+  uint64_t derive_bytes = 0;  ///< largest buffers that a range of a rewritten tensor or a group takes
   /// Upper bound of the run's memory for a number of jobs.
   uint64_t peak_memory(int jobs) const;
   /// Workers that the promised memory allows.

@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kModelOpt = "modelopt", kCompressedTensors = "compressed-tensors";
 
-/// The dialect of that name, for modules that are no stacks.
+}  // namespace
+
 const Nvfp4Dialect& dialect_named(std::string_view name) {
   const auto all = nvfp4_dialects();
   const auto at = std::find_if(all.begin(), all.end(), [&](auto& d) { return d.name == name && !d.stacked; });
@@ -20,12 +21,14 @@ const Nvfp4Dialect& dialect_named(std::string_view name) {
   return *at;
 }
 
-std::vector<int64_t> scalar_shape(const Nvfp4Dialect& dialect) {
-  return dialect.name == kModelOpt ? std::vector<int64_t>{} : std::vector<int64_t>{1};
+std::vector<int64_t> scalar_shape(std::string_view dialect) {
+  return dialect == kModelOpt ? std::vector<int64_t>{} : std::vector<int64_t>{1};
 }
 
+namespace {
+
 /// Gives a scalar its name, type and shape in the new dialect.
-void rename_scalar(OutputTensor& t, std::string name, DType dtype, const Nvfp4Dialect& to) {
+void rename_scalar(OutputTensor& t, std::string name, DType dtype, std::string_view to) {
   t.info.name = std::move(name);
   t.info.dtype = dtype;
   t.info.shape = scalar_shape(to);
@@ -52,10 +55,21 @@ void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   }
 }
 
-/// KV scales keep their names and change their type, as compressed-tensors' own converter does it: F32 in
-/// ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
-void plan_kv_scales(const Checkpoint& c, const Nvfp4Dialect& to, std::vector<OutputTensor>& outputs) {
-  const bool bf16 = to.name == kCompressedTensors;
+/// Everything as it was, block scales looked at.
+void plan_same_dialect(const Checkpoint& c, const Plan& plan, std::vector<OutputTensor>& outputs) {
+  for (size_t i = 0; i < plan.modules.size(); ++i) {
+    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
+    derive_by(outputs[m.block_scale], Op::kBlockScales);
+    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
+  }
+}
+
+}  // namespace
+
+// They keep their names and change their type, as compressed-tensors' own converter does it: F32 in
+// ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
+void plan_kv_scales(const Checkpoint& c, std::string_view to, std::vector<OutputTensor>& outputs) {
+  const bool bf16 = to == kCompressedTensors;
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool is_scale = t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
@@ -69,17 +83,6 @@ void plan_kv_scales(const Checkpoint& c, const Nvfp4Dialect& to, std::vector<Out
     derive_by(outputs[i], bf16 ? Op::kToBf16 : Op::kToF32);
   }
 }
-
-/// Everything as it was, block scales looked at.
-void plan_same_dialect(const Checkpoint& c, const Plan& plan, std::vector<OutputTensor>& outputs) {
-  for (size_t i = 0; i < plan.modules.size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
-    derive_by(outputs[m.block_scale], Op::kBlockScales);
-    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
-  }
-}
-
-}  // namespace
 
 std::vector<size_t> modules_for_dialect(const Checkpoint& c, Plan& plan) {
   Recipe& recipe = plan.recipe;
@@ -114,16 +117,16 @@ void plan_dialect(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& ou
     outputs[m.codes].info.name = m.name + to.codes;
     outputs[m.block_scale].info.name = m.name + to.block_scale;
     derive_by(outputs[m.block_scale], Op::kBlockScales);
-    rename_scalar(outputs[m.global_scale], m.name + to.global_scale, DType::kF32, to);
+    rename_scalar(outputs[m.global_scale], m.name + to.global_scale, DType::kF32, to.name);
     derive_by(outputs[m.global_scale], Op::kReciprocal);
     for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
     if (!m.input_scale) continue;
     check_input_scale(c, *m.input_scale, problems);
-    rename_scalar(outputs[*m.input_scale], m.name + to.input_scale, DType::kF32, to);
+    rename_scalar(outputs[*m.input_scale], m.name + to.input_scale, DType::kF32, to.name);
     derive_by(outputs[*m.input_scale], Op::kReciprocal);
     outputs[*m.input_scale].module = i;
   }
-  plan_kv_scales(c, to, outputs);
+  plan_kv_scales(c, to.name, outputs);
   translate_config(c, to.name == kModelOpt);  // refuses now what it could not write later
 }
 

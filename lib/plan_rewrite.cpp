@@ -6,6 +6,7 @@
 #include "kernels/prune.h"
 #include "lib/derive.h"
 #include "lib/global_scale.h"
+#include "lib/plan_encode.h"
 #include "lib/plan_rewrite_parts.h"
 
 namespace twofour {
@@ -69,15 +70,23 @@ void check_grains(const Checkpoint& c, Plan& plan, const std::vector<OutputTenso
 }  // namespace
 
 Rewrite rewrite_of(const std::string& layout) {
-  return layout == "prune"   ? Rewrite::kPrune
-         : layout == "nvfp4" ? Rewrite::kNvfp4
-         : layout == "bf16"  ? Rewrite::kBf16
-         : layout == "fp8"   ? Rewrite::kFp8
-                             : Rewrite::kNone;
+  return layout == "prune"      ? Rewrite::kPrune
+         : layout == "nvfp4"    ? Rewrite::kNvfp4
+         : layout == "bf16"     ? Rewrite::kBf16
+         : layout == "fp8"      ? Rewrite::kFp8
+         : layout == "quantize" ? Rewrite::kQuantize
+                                : Rewrite::kNone;
 }
 
 std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems& problems) {
   const Rewrite rewrite = rewrite_of(plan.recipe.layout);
+  if (rewrite == Rewrite::kQuantize || rewrite == Rewrite::kFp8) {
+    std::vector<OutputTensor> outputs = copy_all(c);
+    plan_encode(c, plan, outputs, problems);
+    std::erase_if(outputs, [](const OutputTensor& t) { return t.info.name.empty(); });
+    check_grains(c, plan, outputs, problems);
+    return outputs;
+  }
   if (rewrite == Rewrite::kPrune && !prune_pattern_from_name(plan.recipe.pattern)) {
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", plan.recipe.pattern));
   }

@@ -13,6 +13,13 @@ void plan_dialect(const Checkpoint& source, Plan& plan, std::vector<OutputTensor
                   Problems& problems);
 void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs);
 
+/// The dialect of that name, for modules that are no stacks. Throws Error where there is none.
+const Nvfp4Dialect& dialect_named(std::string_view name);
+/// Of a dialect's scalars: [] or [1].
+std::vector<int64_t> scalar_shape(std::string_view dialect);
+/// KV scales take the type that ModelOpt or compressed-tensors gives them; loaders know either's names.
+void plan_kv_scales(const Checkpoint& source, std::string_view dialect, std::vector<OutputTensor>& outputs);
+
 /// Modules that change their dialect, or all of an artifact that are in it already; sets the recipe's dialect
 /// where it names none, and Plan::keeps_dialect. Throws Error where all of a checkpoint are in it already.
 std::vector<size_t> modules_for_dialect(const Checkpoint& source, Plan& plan);

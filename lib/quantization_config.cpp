@@ -117,6 +117,10 @@ void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
 
 }  // namespace
 
+bool has_fp8_kv_cache(const Checkpoint& source) {
+  return is_fp8_kv_cache(source_quantization(source), source.hf_quant_config());
+}
+
 Json modelopt_config(const Nvfp4Config& c) {
   const Json weights = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
   const Json activations = c.weight_only ? Json(nullptr) : weights;

@@ -29,6 +29,10 @@ std::vector<std::string> globs_to_regexes(const std::vector<std::string>& globs)
 std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patterns,
                                           const std::vector<std::string>& names);
 
+/// Whether the source's KV cache is FP8. Throws Error where it is quantized in a way that not every dialect
+/// has.
+bool has_fp8_kv_cache(const Checkpoint& source);
+
 /// What the source's configuration says, in the dialect it is converted to. Throws Error where the other
 /// dialect has no words for it.
 Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt);

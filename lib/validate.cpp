@@ -18,6 +18,7 @@
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
 #include "lib/rederive.h"
+#include "lib/validate_encode.h"
 #include "lib/validate_files.h"
 #include "lib/validate_manifest.h"
 #include "lib/validate_rewrite.h"
@@ -228,6 +229,12 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
     if (whole) ++used[t.source];
   }
   for (const size_t i : plan.merged) ++used[i];
+  for (const WeightModule& m : plan.weights) {
+    ++used[m.weight];
+    for (const auto& tensor : {m.scale, m.global_scale, m.stacked ? m.bias : std::nullopt}) {
+      if (tensor) ++used[*tensor];
+    }
+  }
   for (const Target& target : plan.targets) {
     std::set<size_t> modules;
     for (const SourceRows& s : target.sources) modules.insert(s.module);
@@ -321,6 +328,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
   check_rewritten(artifact, source, plan, progress, report);
+  check_encoded(artifact, source, plan, progress, report);
   if (report.differences.empty()) check_manifest(artifact, source, plan, manifest, progress, report);
   if (plan.targets.empty()) {
     check_values(artifact, source, plan, options, progress, report);

@@ -149,6 +149,7 @@ std::optional<double> tolerance_of(const Recipe& recipe) {
       return 0x1p-8;  // half a last bit
     case Rewrite::kPrune:
     case Rewrite::kFp8:
+    case Rewrite::kQuantize:
     case Rewrite::kNone:
       break;
   }
@@ -184,6 +185,7 @@ void check_values(const Checkpoint& artifact, const Checkpoint& source, const Pl
   for (const OutputTensor& t : plan.tensors) {
     if (t.kind == OutputTensor::Kind::kDerived) changed.insert(t.source);
   }
+  for (const WeightModule& m : plan.weights) changed.insert(m.weight);
   const ModuleFilter filter = [&](const WeightModule& m) {
     return changed.contains(m.weight) || (m.scale && changed.contains(*m.scale)) ||
            (m.global_scale && changed.contains(*m.global_scale));

@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+namespace twofour {
+
+/// MXFP4 to NVFP4 without loss: codes stay, a block of 32 with scale 2^k becomes two of 16 with scale
+/// 2^(k - m), under the global scale 2^m. Exact where every k - m is a power of two that E4M3 has, -9 to 8.
+/// Source: NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
+struct Mxfp4Range {
+  int low = 256, high = -256;  ///< exponents of blocks that are not all zeros
+
+  /// Takes in `codes` [blocks, 16] with their scales. Returns the first block whose scale is NaN, or -1.
+  int64_t add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
+  /// Whether one global scale serves them all.
+  bool is_exact() const { return high - low <= 17; }
+  /// m: 2^m and 2^-m are normal numbers.
+  int exponent() const;
+};
+
+/// Two block scales for each. Blocks of zeros, whose codes mean nothing, get the nearest power that E4M3
+/// has.
+void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* out);
+
+}  // namespace twofour
