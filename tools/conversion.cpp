@@ -4,9 +4,12 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lib/convert.h"
+#include "lib/kept_codes.h"
 #include "lib/output_directory.h"
+#include "tools/encoded_text.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
@@ -15,6 +18,7 @@ namespace {
 /// How a tensor comes to be, in a word.
 std::string decision(const Plan& plan, const OutputTensor& t) {
   if (t.kind == OutputTensor::Kind::kCopy) return "copy";
+  if (t.kind == OutputTensor::Kind::kEncoded && t.part == static_cast<int>(EncodedPart::kBias)) return "copy";
   if (t.kind != OutputTensor::Kind::kDerived) return plan.recipe.layout;
   return t.op == Op::kBlockScales ? "copy" : plan.recipe.layout;
 }
@@ -22,6 +26,9 @@ std::string decision(const Plan& plan, const OutputTensor& t) {
 /// What a tensor comes from.
 std::string origin(const Checkpoint& source, const Plan& plan, const OutputTensor& t) {
   const bool part = t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kGlobalScale;
+  if (t.kind == OutputTensor::Kind::kEncoded) {
+    return source.where(plan.weights[plan.matrices[t.source].module].weight);
+  }
   return part ? plan.targets[t.source].block : source.where(t.source);
 }
 
@@ -29,6 +36,7 @@ std::string origin(const Checkpoint& source, const Plan& plan, const OutputTenso
 std::string rule(const Plan& plan, const OutputTensor& t) {
   const bool part = t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kGlobalScale;
   if (part) return plan.targets[t.source].rule;
+  if (t.kind == OutputTensor::Kind::kEncoded) return "belongs to a linear to encode";
   return t.module != OutputTensor::kNoModule ? "belongs to a module to convert" : "passes through";
 }
 
@@ -70,7 +78,9 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
           format_bytes(t.info.bytes()));
   }
   for (const OutputTensor& t : plan.tensors) {
-    if (decision(plan, t) == "copy") put("{:<10} {}\n", "copy", source.where(t.source));
+    if (decision(plan, t) == "copy")
+      put("{:<10} {}\n", "copy",
+          t.kind == OutputTensor::Kind::kEncoded ? t.info.name : source.where(t.source));
   }
   for (const OutputFile& f : plan.files) put("{:<10} {}  {} bytes\n", "file", f.name, f.size());
   for (const auto& [name, bytes] : plan.sidecars) put("{:<10} {}  {} bytes\n", "sidecar", name, bytes);
@@ -88,6 +98,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
     const auto& [name, shape] = r.modules[i];
     Json module = {{"name", name}, {"shape", {shape.e, shape.n, shape.k}}};
     if (pruned) module["quality"] = quality_to_json(r.quality[i]);
+    if (!r.encoded.empty()) module.update(encoded_to_json(plan, r.encoded[i]));
     modules.push_back(std::move(module));
   }
   return {{"layout", plan.recipe.layout},
@@ -102,13 +113,21 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
           {"findings", findings_to_json(r.findings)}};
 }
 
-void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r) {
+/// What was written, in a few words.
+std::string format_text(const Recipe& r) {
+  const bool nvfp4 = rewrite_of(r.layout) == Rewrite::kQuantize;
+  if (!nvfp4 && r.layout != "fp8") return r.pattern.empty() ? r.layout : r.pattern;
+  return fmt::format("{}{} ({}{})", r.pattern.empty() ? "" : r.pattern + " ", nvfp4 ? "NVFP4" : "FP8",
+                     r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
+}
+
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, bool verbose) {
   Quality all;
   for (const Quality& q : r.quality) all += q;
   put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
-      plan.recipe.pattern.empty() ? plan.recipe.layout : plan.recipe.pattern, plan.files.size(),
-      format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+      format_text(plan.recipe), plan.files.size(), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   const bool exact = plan.targets.empty() && rewrite_of(plan.recipe.layout) != Rewrite::kPrune;
+  if (!r.encoded.empty()) put("{}", encoded_text(plan, r.encoded, verbose));
   if (!exact) put("weights: {}\n", quality_text(all));
   put("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", r.seconds,
       static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
@@ -142,6 +161,13 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   recipe.max_shard_size = parse_size(o.max_shard_size);
   OutputDirectory::check(o.destination, o.source, o.force);
   const Checkpoint source = Checkpoint::open_source(o.source);
+  std::optional<Checkpoint> kept_from;
+  std::optional<KeptCodes> kept;
+  if (!o.keep_global_scale.empty()) {
+    kept_from = Checkpoint::open_source(o.keep_global_scale);
+    kept.emplace(*kept_from);
+    recipe.kept = kept->scales();
+  }
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {
     print_findings(common, plan.findings);
@@ -154,13 +180,14 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
-    result = convert(source, plan, o.destination, {common.jobs, !o.no_verify, o.force, best_isa()}, progress);
+    const ConvertOptions options{common.jobs, !o.no_verify, o.force, best_isa(), kept ? &*kept : nullptr};
+    result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);
   if (common.json) {
     print_json(result_to_json(plan, result));
   } else if (!common.quiet) {
-    print_result(o, plan, result);
+    print_result(o, plan, result, common.verbose);
   }
   return kDone;
 }

@@ -11,6 +11,7 @@ namespace twofour {
 struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
+  std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
   bool dry_run = false, no_verify = false, force = false;
 };
 

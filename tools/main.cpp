@@ -22,6 +22,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"inspect", "Show what a checkpoint or artifact holds", setup_inspect},
     {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune},
+    {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth},

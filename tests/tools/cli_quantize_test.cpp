@@ -1,0 +1,68 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "tests/support/float_weights.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+TEST_CASE("quantize, then validate --source, end to end") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {dense_model()});
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+  const Outcome dry = run_program({"quantize", src, out, "--dry-run", "--json"});
+  REQUIRE_MESSAGE(dry.code == 0, dry.err);
+  CHECK(!std::filesystem::exists(out));
+  const Json plan = parse_json("stdout", dry.out);
+  CHECK(plan["tensors"].size() == 46);
+  CHECK(plan["peak_memory"].get<uint64_t>() < 512u << 20);
+  const Outcome made = run_program({"quantize", src, out, "--json", "-j", "2"});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  const Json report = parse_json("stdout", made.out);
+  REQUIRE(report["modules"].size() == 14);
+  const double error = report["modules"][0]["quality"]["relative_error"].get<double>();
+  CHECK(error > 0.05);
+  CHECK(error < 0.15);
+  CHECK(report["bytes_written"].get<uint64_t>() > plan["bytes_written"].get<uint64_t>());
+  const Outcome proof = run_program({"validate", out, "--source", src, "--json"});
+  CHECK_MESSAGE(proof.code == 0, proof.out);
+  const Outcome text = run_program({"quantize", src, out + "2", "--pattern", "2:4"});
+  CHECK(text.code == 0);
+  CHECK(text.out.find("14 matrices in 2:4 NVFP4 (modelopt)") != std::string::npos);
+  CHECK(text.out.find("pruned after quantizing: relative error") != std::string::npos);
+  REQUIRE(run_program({"convert", out, out + "-bf16", "--to", "bf16"}).code == 0);
+  const Outcome kept = run_program({"quantize", out + "-bf16", out + "3", "--keep-global-scale", out, "-v"});
+  CHECK(kept.code == 0);
+  CHECK(kept.err.find("bytes of codes and block scales are the kept checkpoint's") != std::string::npos);
+  CHECK(kept.err.find("differ") == std::string::npos);
+}
+
+TEST_CASE("quantize refuses what it does not do") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {dense_model()});
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+  REQUIRE(run_program({"quantize", src, out}).code == 0);
+  const Outcome again = run_program({"quantize", out, out + "2", "--dialect", "compressed-tensors"});
+  CHECK(again.code == 2);
+  CHECK(again.err.find("expected no NVFP4 beside compressed-tensors weight-only NVFP4") != std::string::npos);
+  const Outcome none = run_program({"quantize", src, out + "2", "--keep-global-scale", src});
+  CHECK(none.code == 2);
+  CHECK(none.err.find("expected NVFP4 modules, found none among") != std::string::npos);
+  CHECK(run_program({"quantize", src, out + "2", "--block-scale", "best"}).code == 2);
+  CHECK(run_program({"quantize", src, out + "2", "--pattern", "4:8-paired"}).code == 2);
+}
+
+TEST_CASE("convert --to fp8 tells which options it has") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {dense_model()});
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+  REQUIRE(run_program({"convert", src, out, "--to", "fp8", "--granularity", "block"}).code == 0);
+  CHECK(run_program({"validate", out, "--source", src}).code == 0);
+  const Outcome bf16 = run_program({"convert", src, out + "2", "--to", "bf16", "--granularity", "row"});
+  CHECK(bf16.code == 2);
+  CHECK(bf16.err == "twofour: --granularity: expected with --to fp8 only, found with --to bf16\n");
+  CHECK(run_program({"convert", src, out + "2", "--to", "fp8", "--dialect", "deepseek"}).code == 0);
+}
