@@ -149,13 +149,13 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
                                c.where(m.weight)));
     }
     if (is_chosen[i] || is_float || fits_beside(c, m, rule)) continue;
-    const char* hint = m.format == WeightFormat::kNvfp4 ? "convert the checkpoint to that dialect or to bf16"
-                                                        : "name it with --also, or convert to bf16";
-    problems.add(
-        fmt::format("{}: expected no {} beside {} {}, which one configuration could not describe, "
-                    "found a module that would stay: {} first",
-                    c.where(m.weight), format_name(m.format), rule.dialect,
-                    rule.fp8 ? "FP8" : "weight-only NVFP4", hint));
+    const bool nvfp4 = m.format == WeightFormat::kNvfp4;
+    problems.add(fmt::format(
+        "{}: expected nothing beside {} {} that one configuration cannot describe, too, "
+        "found {}{} that would stay: {}convert to bf16 first",
+        c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", format_name(m.format),
+        nvfp4 && !rule.fp8 ? (m.input_scale ? " with input scales" : " of another dialect") : "",
+        nvfp4 && !rule.fp8 ? "" : "name it with --also, or "));
   }
   for (const Matcher* m : {&include, &exclude, &also}) m->refuse_unused();
   EncodeSelection selection;

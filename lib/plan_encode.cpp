@@ -9,6 +9,7 @@
 #include "lib/encode_config.h"
 #include "lib/encode_select.h"
 #include "lib/plan_rewrite_parts.h"
+#include "lib/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -271,6 +272,11 @@ class Planner {
            fmt::format(
                "{} of {} modules were quantized before, so that their weights are rounded a second time",
                rounded_twice_, plan_.weights.size()));
+    }
+    if (rule_.dialect == "deepseek" && has_fp8_kv_cache(c_)) {
+      note(Severity::kWarning, "kv-cache",
+           "the source's KV cache is FP8, which the deepseek dialect has no words for: its scales go along, "
+           "its configuration does not");
     }
     if (!plan_.unquantized.empty()) {
       note(Severity::kNote, "unquantized",
