@@ -44,33 +44,6 @@ bool is_left_alone(std::string_view name) {
   });
 }
 
-/// Matches names against an option's patterns and remembers which matched.
-class Matcher {
- public:
-  Matcher(const char* option, const std::vector<Pattern>& patterns)
-      : option_(option), patterns_(patterns), used_(patterns.size()) {}
-  bool matches(std::string_view name) {
-    bool any = false;
-    for (size_t i = 0; i < patterns_.size(); ++i) {
-      if (patterns_[i].matches(name)) used_[i] = any = true;
-    }
-    return any;
-  }
-  void refuse_unused() const {
-    for (size_t i = 0; i < patterns_.size(); ++i) {
-      if (used_[i]) continue;
-      throw Error(
-          fmt::format("{} '{}': expected to match a linear (model.layers.0.mlp.down_proj), found none",
-                      option_, patterns_[i].text()));
-    }
-  }
-
- private:
-  const char* option_;
-  const std::vector<Pattern>& patterns_;
-  std::vector<bool> used_;
-};
-
 const char* format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::kFloat:
@@ -128,8 +101,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
                                Problems& problems) {
   const bool quantized =
       std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
-  Matcher include("--include", recipe.selection.include), exclude("--exclude", recipe.selection.exclude),
-      also("--also", recipe.selection.also);
+  Matcher include(recipe.selection.include), exclude(recipe.selection.exclude), also(recipe.selection.also);
   std::vector<bool> is_chosen(modules.size());
   for (size_t i = 0; i < modules.size(); ++i) {
     const WeightModule& m = modules[i];
@@ -157,7 +129,10 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
         nvfp4 && !rule.fp8 ? (m.input_scale ? " with input scales" : " of another dialect") : "",
         nvfp4 && !rule.fp8 ? "" : "name it with --also, or "));
   }
-  for (const Matcher* m : {&include, &exclude, &also}) m->refuse_unused();
+  const char* expected = "a linear (model.layers.0.mlp.down_proj)";
+  include.refuse_unused("--include", expected);
+  exclude.refuse_unused("--exclude", expected);
+  also.refuse_unused("--also", expected);
   EncodeSelection selection;
   for (size_t i = 0; i < modules.size(); ++i) {
     if (is_chosen[i]) selection.chosen.push_back(i);

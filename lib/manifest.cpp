@@ -91,9 +91,6 @@ Json matrix_to_json(const Checkpoint& c, const Plan& plan, const EncodedMatrix& 
                {"quality", std::move(quality)}};
   if (r.global_scale != 0) json["global_scale_bits"] = fmt::format("{:08x}", r.global_scale);
   if (r.cast) json["cast"] = "exact";
-  if (r.kept.compared) {
-    json["kept"] = {{"codes_that_differ", r.kept.codes}, {"block_scales_that_differ", r.kept.scales}};
-  }
   json["tensors"] = std::move(tensors);
   Json from = {{"module", source.name},
                {"format", format_name(source.format)},
