@@ -77,34 +77,39 @@ std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::stri
   return static_cast<size_t>(at - tensors.begin());
 }
 
+std::optional<Nvfp4Module> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
+                                             const std::function<std::string(size_t)>& where) {
+  const TensorInfo& global = tensors[global_scale];
+  for (const Nvfp4Dialect& dialect : kDialects) {
+    if (!global.name.ends_with(dialect.global_scale)) continue;
+    Nvfp4Module m;
+    m.dialect = &dialect;
+    m.name = global.name.substr(0, global.name.size() - std::string_view(dialect.global_scale).size());
+    m.global_scale = global_scale;
+    const auto codes = find_tensor(tensors, m.name + dialect.codes);
+    const auto scale = find_tensor(tensors, m.name + dialect.block_scale);
+    if (!codes || !scale) {
+      throw Error(fmt::format("{}: {}: expected {} beside it, found none", where(global_scale), global.name,
+                              m.name + (codes ? dialect.block_scale : dialect.codes)));
+    }
+    m.codes = *codes;
+    m.block_scale = *scale;
+    m.input_scale = find_tensor(tensors, m.name + dialect.input_scale);
+    read_shapes(m, tensors, where);
+    if (global.dtype != DType::kF32 || !is_scalar_or(global, m.e)) {
+      fail_shape(where(global_scale), global,
+                 m.e == 1 ? "F32 [] or [1]" : fmt::format("F32 [], [1] or [{}]", m.e));
+    }
+    return m;
+  }
+  return std::nullopt;
+}
+
 std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where) {
   std::vector<Nvfp4Module> modules;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    for (const Nvfp4Dialect& dialect : kDialects) {
-      if (!tensors[i].name.ends_with(dialect.global_scale)) continue;
-      Nvfp4Module m;
-      m.dialect = &dialect;
-      m.name =
-          tensors[i].name.substr(0, tensors[i].name.size() - std::string_view(dialect.global_scale).size());
-      m.global_scale = i;
-      const auto codes = find_tensor(tensors, m.name + dialect.codes);
-      const auto scale = find_tensor(tensors, m.name + dialect.block_scale);
-      if (!codes || !scale) {
-        throw Error(fmt::format("{}: {}: expected {} beside it, found none", where(i), tensors[i].name,
-                                m.name + (codes ? dialect.block_scale : dialect.codes)));
-      }
-      m.codes = *codes;
-      m.block_scale = *scale;
-      m.input_scale = find_tensor(tensors, m.name + dialect.input_scale);
-      read_shapes(m, tensors, where);
-      if (tensors[i].dtype != DType::kF32 || !is_scalar_or(tensors[i], m.e)) {
-        fail_shape(where(i), tensors[i],
-                   m.e == 1 ? "F32 [] or [1]" : fmt::format("F32 [], [1] or [{}]", m.e));
-      }
-      modules.push_back(std::move(m));
-      break;
-    }
+    if (auto m = read_nvfp4_module(tensors, i, where)) modules.push_back(std::move(*m));
   }
   return modules;
 }

@@ -46,6 +46,10 @@ struct Nvfp4Module {
 std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where);
 
+/// The module that the tensor at `global_scale` belongs to, if a global scale is what it is. Throws as above.
+std::optional<Nvfp4Module> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
+                                             const std::function<std::string(size_t)>& where);
+
 /// Position of `name` among tensors sorted by name.
 std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::string_view name);
 

@@ -228,8 +228,7 @@ uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_
   return length;
 }
 
-SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
-                                           uint64_t data_bytes) {
+SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_view json) {
   if (json.empty() || json[0] != '{') {
     throw Error(fmt::format("{}: expected a header that begins with '{{', found {}", where,
                             json.empty() ? std::string("an empty one") : json_quote(json.substr(0, 1))));
@@ -242,6 +241,12 @@ SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_v
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
+  return header;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
+                                           uint64_t data_bytes) {
+  SafetensorsHeader header = parse_safetensors_entries(where, json);
   check_offsets(where, header.tensors, data_bytes);
   return header;
 }
