@@ -1,0 +1,80 @@
+#include "lib/lint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "formats/error.h"
+#include "kernels/check.h"
+#include "lib/lint_parts.h"
+#include "lib/natural.h"
+
+namespace twofour {
+
+LintSink::LintSink(const LintOptions& options) {
+  for (const LintRule& rule : lint_rules()) levels_.push_back(rule.severity);
+  for (const auto& [id, level] : options.levels) {
+    const auto rule = find_lint_rule(id);
+    if (!rule) throw Error(fmt::format("--rule: expected the id of a rule, found '{}'", id));
+    levels_[*rule] = level;
+  }
+}
+
+void LintSink::add(std::string_view rule, std::string file, std::string name, std::string message) {
+  const auto at = find_lint_rule(rule);
+  check(at.has_value(), "a rule of the table");
+  if (!levels_[*at]) return;
+  const std::lock_guard lock(mutex_);
+  findings_.push_back({*at, *levels_[*at], std::move(file), std::move(name), std::move(message)});
+}
+
+void LintSink::summarize(std::string_view rule, std::string text) {
+  const auto at = find_lint_rule(rule);
+  check(at.has_value(), "a rule of the table");
+  const std::lock_guard lock(mutex_);
+  if (levels_[*at]) summaries_[*at] = std::move(text);
+}
+
+void LintSink::move_to(LintReport& report) {
+  std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
+    if (a.rule != b.rule) return a.rule < b.rule;
+    if (a.file != b.file) return natural_less(a.file, b.file);
+    if (a.name != b.name) return natural_less(a.name, b.name);
+    return a.message < b.message;
+  });
+  report.findings = std::move(findings_);
+  report.summaries = std::move(summaries_);
+}
+
+size_t LintReport::count(Severity severity) const {
+  return static_cast<size_t>(std::count_if(findings.begin(), findings.end(),
+                                           [&](const LintFinding& f) { return f.severity == severity; }));
+}
+
+LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  LintSink sink(options);
+  progress.phase = "reading headers";
+  const LintSubject subject = open_lint_subject(path, sink);
+  lint_modules(subject, sink);
+  if (subject.is_directory) {
+    lint_config(subject, sink);
+    lint_sidecars(subject, sink);
+  }
+  if (!options.headers_only) {
+    progress.phase = "reading weights";
+    lint_scalars(subject, sink);
+    lint_weights(subject, options.jobs, sink, progress);
+  }
+  if (!options.against.empty()) lint_against(subject, options.against, sink);
+  LintReport report;
+  sink.move_to(report);
+  report.files = subject.shards.size();
+  report.tensors = subject.tensors.size();
+  report.bytes = progress.done;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace twofour

@@ -1,0 +1,95 @@
+#include "lib/lint_manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_files(const LintSubject& s, const Manifest& manifest, LintSink& sink) {
+  for (const auto& [name, hash] : manifest.files) {
+    const auto shard =
+        std::find_if(s.shards.begin(), s.shards.end(), [&](const Shard& x) { return x.name == name; });
+    // A name that leaves the directory is no file of it.
+    const bool inside = !fs::path(name).is_absolute() && name.find("..") == name.npos;
+    std::error_code error;
+    if (shard == s.shards.end() && (!inside || !fs::is_regular_file(s.path / name, error))) {
+      sink.add("manifest-hash", name, "", "expected as twofour.json says, found none");
+      continue;
+    }
+    Hash128 found;
+    try {
+      // A weight file that could not be parsed is told already.
+      if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
+      found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
+    } catch (const Error& e) {
+      sink.add("manifest-hash", name, "", without_where(e.what(), (s.path / name).string()));
+      continue;
+    }
+    if (found == hash) continue;
+    sink.add("manifest-hash", name, "",
+             fmt::format("expected {} as twofour.json says, found {}", hash.hex(), found.hex()));
+  }
+}
+
+/// Counts the folds that the manifest states: it holds one key for each, and nothing else of that name.
+size_t count_folds(const std::string& text) {
+  constexpr std::string_view kKey = "\"fold_relative_error\"";
+  size_t folds = 0;
+  for (size_t at = text.find(kKey); at != text.npos; at = text.find(kKey, at + kKey.size())) ++folds;
+  return folds;
+}
+
+}  // namespace
+
+std::optional<Manifest> lint_manifest(const LintSubject& s, LintSink& sink) {
+  if (!s.has_manifest) return std::nullopt;
+  const fs::path path = s.path / kManifestName;
+  try {
+    Manifest manifest = read_manifest(path);
+    check_files(s, manifest, sink);
+    for (const auto& [name, output] : manifest.outputs) {
+      const auto at = s.find(name);
+      if (!at) {
+        sink.add("manifest-hash", kManifestName, name,
+                 fmt::format("expected {}, found it in no file", output.type));
+        continue;
+      }
+      const std::string type = describe(s.tensors[*at].dtype, s.tensors[*at].shape);
+      if (type != output.type) {
+        sink.add("manifest-hash", s.file_of(*at), name,
+                 fmt::format("expected {} as twofour.json says, found {}", output.type, type));
+      }
+    }
+    constexpr uint64_t kMaxManifest = 1u << 30;
+    const size_t folds = count_folds(read_text(path, kMaxManifest));
+    if (folds > 0) {
+      sink.add("folded", kManifestName, "",
+               fmt::format("expected equal global scales in the source, found {} matrices that were folded",
+                           folds));
+    }
+    return manifest;
+  } catch (const Error& e) {
+    sink.add("bad-manifest", kManifestName, "", without_where(e.what(), path.string()));
+    return std::nullopt;
+  }
+}
+
+void lint_tensor_hash(const LintSubject& s, const Manifest& manifest, size_t tensor, const Hash128& hash,
+                      LintSink& sink) {
+  const auto it = manifest.outputs.find(s.tensors[tensor].name);
+  if (it == manifest.outputs.end()) {
+    sink.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
+             "expected in twofour.json, found it only here");
+  } else if (it->second.hash != hash) {
+    sink.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
+             fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), hash.hex()));
+  }
+}
+
+}  // namespace twofour
