@@ -21,6 +21,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"inspect", "Show what a checkpoint or artifact holds", setup_inspect},
+    {"lint", "Find known disasters in a checkpoint or artifact", setup_lint},
     {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune},
     {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
@@ -113,7 +114,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 differences found (validate), 2 trouble, 130 interrupted.\n"
+      "Exit codes: 0 done, 1 findings or differences (lint, validate), 2 trouble, 130 interrupted.\n"
       "TWOFOUR_ISA=portable|avx2|avx512 forces the kernels of an instruction set.");
   std::map<const CLI::App*, std::function<int()>> commands;
   for (const Command& c : kCommands) {
