@@ -25,7 +25,7 @@ Json quality_to_json(const Quality& q) {
                {"relative_error", figure(q.relative_error(), 9)},
                {"snr_db", figure(q.snr_db(), 6)},
                {"cosine", figure(q.cosine(), 9)},
-               {"tied_quads", figure(q.tied_share(), 9)}};
+               {"tied_share", figure(q.tied_share(), 9)}};
   if (q.fold_energy > 0) json["fold_relative_error"] = figure(std::sqrt(q.fold_error / q.fold_energy), 9);
   return json;
 }

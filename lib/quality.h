@@ -23,6 +23,7 @@ struct Quality {
   /// In dB; infinite where nothing was lost.
   double snr_db() const;
   double cosine() const;
+  /// Of the quads, or octets of 4:8-paired.
   double tied_share() const { return quads > 0 ? static_cast<double>(tied) / static_cast<double>(quads) : 0; }
 };
 

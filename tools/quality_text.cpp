@@ -10,7 +10,8 @@ namespace twofour {
 std::string quality_text(const Quality& q) {
   if (q.retained_energy() >= 1) return "no energy lost";
   return fmt::format(
-      "retained energy {:.2f} %, relative error {:.2f} %, SNR {:.2f} dB, cosine {:.4f}, tied quads {:.1f} %",
+      "retained energy {:.2f} %, relative error {:.2f} %, SNR {:.2f} dB, cosine {:.4f}, decided by ties "
+      "{:.1f} %",
       100 * q.retained_energy(), 100 * q.relative_error(), q.snr_db(), q.cosine(), 100 * q.tied_share());
 }
 
@@ -20,7 +21,7 @@ Json quality_to_json(const Quality& q) {
           {"relative_error", q.relative_error()},
           {"snr_db", snr},
           {"cosine", q.cosine()},
-          {"tied_quads", q.tied_share()}};
+          {"tied_share", q.tied_share()}};
 }
 
 std::string value_error_text(const ValueError& e) {

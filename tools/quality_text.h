@@ -7,7 +7,7 @@
 
 namespace twofour {
 
-/// "retained energy 90.1 %, relative error 31.4 %, SNR 10.1 dB, cosine 0.949, tied quads 25.2 %"
+/// "retained energy 90.1 %, relative error 31.4 %, SNR 10.1 dB, cosine 0.949, decided by ties 25.2 %"
 std::string quality_text(const Quality& quality);
 Json quality_to_json(const Quality& quality);
 

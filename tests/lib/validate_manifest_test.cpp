@@ -44,7 +44,7 @@ TEST_CASE("every claim of twofour.json is derived again from the source") {
                   text_of(validate_from(scratch / "src", out).differences));
     const std::string text = read_text(out / "twofour.json");
     for (const std::string claim :
-         {"retained_energy\":", "fold_relative_error\":", "tied_quads\":", "global_scale_bits\":",
+         {"retained_energy\":", "fold_relative_error\":", "tied_share\":", "global_scale_bits\":",
           "codes_xxh3_128\":\"", "scales_xxh3_128\":\"", "content_xxh3_128\": \"", "header_xxh3_128\":\"",
           "\"dialect\":\"mo", "\"rows\":[", "\"bytes\":"}) {
       const size_t at = text.find(claim);
