@@ -6,7 +6,7 @@
 namespace twofour {
 
 /// Instruction sets that the CPU kernels are written for. All give the same bytes.
-enum class Isa { portable, avx2, avx512 };
+enum class Isa { portable, avx2, avx512, neon };
 
 std::string_view isa_name(Isa isa);
 

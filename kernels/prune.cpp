@@ -88,13 +88,13 @@ void transpose(std::array<uint64_t, 8>& w) {
 /// Prunes runs of words and sums what their block scales make of them.
 class Pruner {
  public:
-  Pruner(bool pairs, Isa isa) : pairs_(pairs), fast_(isa != Isa::portable) {}
+  Pruner(bool pairs, Isa isa) : pairs_(pairs), wide_(wide_prune_words(isa)) {}
 
   void prune(const uint8_t* codes, const uint8_t* scales, int64_t count, uint8_t* out) {
     for (int64_t at = 0; at < count; at += kRun) {
-      const int64_t run = std::min(kRun, count - at), whole = fast_ ? run / 4 * 4 : 0;
+      const int64_t run = std::min(kRun, count - at), whole = wide_ != nullptr ? run / 4 * 4 : 0;
       if (whole > 0) {
-        prune_words_avx2(pairs_, codes + 8 * at, whole, out + 8 * at, all_.data(), kept_.data(), tied_);
+        wide_(pairs_, codes + 8 * at, whole, out + 8 * at, all_.data(), kept_.data(), tied_);
       }
       prune_words_portable(pairs_, codes + 8 * (at + whole), run - whole, out + 8 * (at + whole),
                            all_.data() + whole, kept_.data() + whole, tied_);
@@ -111,7 +111,8 @@ class Pruner {
 
  private:
   static constexpr int64_t kRun = 256;  // the sums stay in the L1 cache
-  bool pairs_, fast_;
+  bool pairs_;
+  PruneWords* wide_;
   uint64_t tied_ = 0;
   Energies energies_;
   std::array<uint64_t, kRun> all_, kept_;

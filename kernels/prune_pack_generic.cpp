@@ -1,5 +1,6 @@
 #include "kernels/check.h"
 #include "kernels/prune_pack_driver.h"
+#include "kernels/prune_words.h"
 
 namespace twofour {
 
@@ -7,5 +8,7 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
   check(isa == Isa::portable, "an instruction set that this processor has");
   return kPrunePackPortable;
 }
+
+PruneWords* wide_prune_words(Isa) { return nullptr; }
 
 }  // namespace twofour

@@ -45,5 +45,6 @@ struct PrunePackOps {
 extern const PrunePackOps kPrunePackPortable;
 extern const PrunePackOps kPrunePackAvx2;
 extern const PrunePackOps kPrunePackAvx512;
+extern const PrunePackOps kPrunePackNeon;
 
 }  // namespace twofour

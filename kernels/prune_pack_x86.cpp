@@ -1,5 +1,6 @@
 #include "kernels/check.h"
 #include "kernels/prune_pack_driver.h"
+#include "kernels/prune_words.h"
 
 namespace twofour {
 
@@ -8,6 +9,7 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
   check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");
   switch (isa) {
     case Isa::portable:
+    case Isa::neon:
       break;
     case Isa::avx2:
       return kPrunePackAvx2;
@@ -16,5 +18,7 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
   }
   return kPrunePackPortable;
 }
+
+PruneWords* wide_prune_words(Isa isa) { return isa == Isa::portable ? nullptr : prune_words_avx2; }
 
 }  // namespace twofour

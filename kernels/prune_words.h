@@ -6,14 +6,18 @@
 
 namespace twofour {
 
+enum class Isa;
+
 /// Prunes `count` words of sixteen codes each; gives each word's sum of squared halves before and after, and
 /// adds the chunks (quads or octets) that a tie decided. `out` may be `codes`.
-using PruneWords = void (*)(bool pairs, const uint8_t* codes, int64_t count, uint8_t* out, uint64_t* energy,
-                            uint64_t* kept_energy, uint64_t& tied);
+using PruneWords = void(bool pairs, const uint8_t* codes, int64_t count, uint8_t* out, uint64_t* energy,
+                        uint64_t* kept_energy, uint64_t& tied);
 
 /// Four words at a time; `count` a multiple of four.
-void prune_words_avx2(bool pairs, const uint8_t* codes, int64_t count, uint8_t* out, uint64_t* energy,
-                      uint64_t* kept_energy, uint64_t& tied);
+PruneWords prune_words_avx2, prune_words_neon;
+
+/// What takes four words at a time on `isa`; null where nothing does.
+PruneWords* wide_prune_words(Isa isa);
 
 /// `bits` in lane `index` of every chunk of four lanes.
 template <int Bits>

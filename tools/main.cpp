@@ -115,7 +115,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 findings or differences (lint, validate), 2 trouble, 130 interrupted.\n"
-      "TWOFOUR_ISA=portable|avx2|avx512 forces the kernels of an instruction set.");
+      "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.");
   std::map<const CLI::App*, std::function<int()>> commands;
   for (const Command& c : kCommands) {
     CLI::App* sub = app.add_subcommand(c.name, c.summary);

@@ -1,0 +1,14 @@
+#include "kernels/check.h"
+#include "kernels/prune_pack_driver.h"
+#include "kernels/prune_words.h"
+
+namespace twofour {
+
+const PrunePackOps& prune_pack_ops(Isa isa) {
+  check(isa == Isa::portable || isa == Isa::neon, "an instruction set that this processor has");
+  return isa == Isa::neon ? kPrunePackNeon : kPrunePackPortable;
+}
+
+PruneWords* wide_prune_words(Isa isa) { return isa == Isa::neon ? prune_words_neon : nullptr; }
+
+}  // namespace twofour
