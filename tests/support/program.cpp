@@ -29,7 +29,8 @@ std::string contents(int fd) {
 
 Run::Run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment)
     : out_(unnamed_file()), err_(unnamed_file()) {
-  std::vector<char*> argv = {const_cast<char*>(TWOFOUR_PROGRAM)};
+  std::vector<char*> argv;
+  for (const char* word : {TWOFOUR_PROGRAM}) argv.push_back(const_cast<char*>(word));
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   std::vector<char*> env;
