@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
@@ -9,31 +10,67 @@
 namespace twofour {
 namespace {
 
-/// What a string begins with that stands for a number JSON has not: a private-use character and our name.
+/// What a string begins with that stands for a number that has no other place in a document: a private-use
+/// character and our name.
 constexpr std::string_view kMark = "\xEF\xA3\xBFtwofour:";
 constexpr std::string_view kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
+/// No integer of fewer digits needs more than 64 bits.
+constexpr size_t kWideDigits = 19;
 
-/// `text` with numbers that are not finite as marked strings.
-std::string mark_not_finite(std::string_view text) {
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether `token`, which may have a sign, is an integer of JSON that needs more than 64 bits.
+bool is_wide_integer(std::string_view token) {
+  const bool negative = token.starts_with('-');
+  const std::string_view digits = token.substr(negative);
+  if (digits.size() < kWideDigits || digits[0] == '0' || !std::all_of(digits.begin(), digits.end(), is_digit))
+    return false;
+  const std::string_view largest = negative ? "9223372036854775808" : "18446744073709551615";
+  return digits.size() != largest.size() ? digits.size() > largest.size() : digits > largest;
+}
+
+/// The number at the beginning of `text` that a marked string must stand for; empty where none does.
+std::string_view number_to_mark(std::string_view text) {
+  for (const std::string_view token : kNotFinite) {
+    if (text.starts_with(token)) return text.substr(0, token.size());
+  }
+  const std::string_view token = text.substr(0, text.find_first_not_of("0123456789+-.eE"));
+  return is_wide_integer(token) ? token : std::string_view();
+}
+
+/// `text` with numbers that need it as marked strings; adds how many there are to `count`.
+std::string mark_numbers(std::string_view text, size_t& count) {
   std::string out;
   bool in_string = false;
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
     if (c == '"') in_string = !in_string;
-    const std::string_view* token = nullptr;
-    for (const std::string_view& t : kNotFinite) {
-      if (!in_string && text.substr(i, t.size()) == t) token = &t;
+    const bool begins = !in_string && (c == '-' || c == 'N' || c == 'I' || is_digit(c));
+    const std::string_view number = begins ? number_to_mark(text.substr(i)) : std::string_view();
+    if (!number.empty()) {
+      out += fmt::format("\"{}{}\"", kMark, number);
+      i += number.size();
+      ++count;
+      continue;
     }
-    if (token != nullptr) {
-      out += fmt::format("\"{}{}\"", kMark, *token);
-      i += token->size();
-    } else {
-      const size_t take = in_string && c == '\\' ? 2 : 1;  // an escaped quote ends nothing
-      out += text.substr(i, take);
-      i += take;
-    }
+    // An escaped quote ends nothing, and the rest of a number is not looked at again.
+    size_t take = in_string && c == '\\' ? 2 : 1;
+    if (begins)
+      take = std::max(take, std::min(text.find_first_not_of("0123456789+-.eE", i), text.size()) - i);
+    out += text.substr(i, take);
+    i += take;
   }
   return out;
+}
+
+bool has_numbers_to_mark(std::string_view text) {
+  if (text.find("NaN") != text.npos || text.find("Infinity") != text.npos) return true;
+  size_t digits = 0;
+  for (const char c : text) {
+    digits = is_digit(c) ? digits + 1 : 0;
+    if (digits == kWideDigits) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -44,14 +81,19 @@ Json parse_json(std::string_view where, std::string_view text) {
   // modules would take minutes, so a long document is sorted instead.
   constexpr size_t kMaxOrdered = 256u << 10;
   bool too_deep = false;
-  const auto guard = [&](int depth, auto, const auto&) {
+  size_t marks = 0, marks_seen = 0;
+  const auto guard = [&](int depth, Json::parse_event_t event, const auto& value) {
     too_deep = too_deep || depth > kMaxDepth;
+    if (value.is_string() && value.template get_ref<const std::string&>().starts_with(kMark)) {
+      // A number is no key, so that one counts twice and matches nothing.
+      marks_seen += event == Json::parse_event_t::key ? 2 : 1;
+    }
     return !too_deep;
   };
   refuse_zero_byte(where, text);
   std::string marked;
-  if (text.find("NaN") != text.npos || text.find("Infinity") != text.npos) {
-    marked = mark_not_finite(text);
+  if (has_numbers_to_mark(text)) {
+    marked = mark_numbers(text, marks);
     text = marked;
   }
   Json document;
@@ -67,23 +109,41 @@ Json parse_json(std::string_view where, std::string_view text) {
     throw Error(fmt::format("{}: not JSON: a number is too large", where));
   }
   if (too_deep) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));
+  if (marks_seen != marks) {
+    throw Error(
+        fmt::format("{}: not JSON: a number as a key, or a string that begins with \\uf8fftwofour:", where));
+  }
   return document;
 }
 
 std::string format_json(const Json& json) {
   std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  for (const std::string_view token : kNotFinite) {
-    const std::string marked = fmt::format("\"{}{}\"", kMark, token);
-    for (size_t at = 0; (at = text.find(marked, at)) != text.npos; at += token.size()) {
-      text.replace(at, marked.size(), token);
+  const std::string opening = fmt::format("\"{}", kMark);
+  std::string out;
+  size_t copied = 0;
+  for (size_t at = 0; (at = text.find(opening, at)) != text.npos;) {
+    const size_t begin = at + opening.size(), end = text.find('"', begin);
+    const std::string_view number = std::string_view(text).substr(begin, end - begin);
+    const bool within_string = text[at - (at > 0)] == '\\';
+    if (within_string || number.empty() || number_to_mark(number) != number) {
+      at = begin;
+      continue;
     }
+    out.append(text, copied, at - copied).append(number);
+    copied = at = end + 1;
   }
-  return text;
+  return out.append(text, copied);
 }
 
 void refuse_zero_byte(std::string_view where, std::string_view text) {
   const size_t at = text.find('\0');
   if (at != text.npos) throw Error(fmt::format("{}: not JSON: error at byte {}", where, at + 1));
+}
+
+std::string json_quote_short(std::string_view text) {
+  constexpr size_t kShown = 256;
+  if (text.size() <= kShown) return json_quote(text);
+  return fmt::format("{}... ({} bytes)", json_quote(text.substr(0, kShown)), text.size());
 }
 
 std::string json_quote(std::string_view text) {

@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 
 /// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
 /// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader. NaN, Infinity and
-/// -Infinity, which that loader takes too and some configs have, become marked strings that format_json turns
-/// back.
+/// -Infinity, which that loader takes too and some configs have, and integers of more than 64 bits become
+/// marked strings that format_json turns back.
 Json parse_json(std::string_view where, std::string_view text);
 
 /// The document as text, two spaces a level, with a newline at the end.
@@ -24,5 +24,9 @@ void refuse_zero_byte(std::string_view where, std::string_view text);
 
 /// `text` within JSON quotes.
 std::string json_quote(std::string_view text);
+
+/// The same for a message, which a hostile file must not make long: of more than 256 bytes the first, and how
+/// many there are.
+std::string json_quote_short(std::string_view text);
 
 }  // namespace twofour

@@ -26,26 +26,32 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool number_integer(number_integer_t v) override { return unexpected(fmt::format("{}", v)); }
-  bool number_float(number_float_t, const string_t& text) override { return unexpected(text); }
+  bool number_float(number_float_t, const string_t& text) override { return unexpected(text.substr(0, 64)); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t v) override {
     if (state_ != State::kShape && state_ != State::kOffsets) return unexpected(fmt::format("{}", v));
     if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
       return unexpected(fmt::format("{}", v));
+    if (numbers_.size() == kSafetensorsMaxRank) {
+      fail(fmt::format("expected at most {} numbers in an array, found more", kSafetensorsMaxRank));
+    }
     numbers_.push_back(static_cast<int64_t>(v));
     return true;
   }
 
   bool string(string_t& text) override {
     if (state_ == State::kMetadata) {
-      header_.metadata[key_] = text;
+      if (header_.metadata.size() == kSafetensorsMaxMetadata) {
+        fail(fmt::format("expected at most {} entries of __metadata__, found more", kSafetensorsMaxMetadata));
+      }
+      header_.metadata[key_] = std::move(text);
     } else if (state_ == State::kTensor && field_ == Field::kDtype) {
       const auto dtype = dtype_from_name(text);
-      if (!dtype) fail(fmt::format("unknown dtype '{}'", text));
+      if (!dtype) fail(fmt::format("unknown dtype {}", json_quote_short(text)));
       tensor_.dtype = *dtype;
     } else {
-      return unexpected(fmt::format("'{}'", text));
+      return unexpected(json_quote_short(text));
     }
     return true;
   }
@@ -77,12 +83,16 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
                : text == "data_offsets" ? Field::kOffsets
                                         : Field::kNone;
       if (field_ == Field::kNone) {
-        fail(fmt::format("expected dtype, shape and data_offsets, found key {}", json_quote(text)));
+        fail(fmt::format("expected dtype, shape and data_offsets, found key {}", json_quote_short(text)));
       }
       const unsigned bit = 1u << static_cast<unsigned>(field_);
       if (fields_seen_ & bit) fail(fmt::format("duplicate key '{}'", text));
       fields_seen_ |= bit;
       return true;
+    }
+    if (text.size() > kSafetensorsMaxName) {
+      throw Error(fmt::format("{}: header: expected names of at most {} bytes, found {}", where_,
+                              kSafetensorsMaxName, json_quote_short(text)));
     }
     key_ = text;
     if (state_ == State::kMetadata && header_.metadata.count(key_)) fail("duplicate key in __metadata__");

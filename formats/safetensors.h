@@ -37,9 +37,14 @@ inline constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
 /// Length of the JSON, from the first 8 bytes of a file of `file_size` bytes. Throws Error naming `where`.
 uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first, uint64_t file_size);
 
+/// Longest name of a tensor, most dimensions of one, and most entries of the metadata. The reference reader
+/// has no such limits; without them a header could take many times its size in memory.
+inline constexpr size_t kSafetensorsMaxName = 4096, kSafetensorsMaxRank = 64,
+                        kSafetensorsMaxMetadata = 1 << 16;
+
 /// Parses and validates the JSON of a file with `data_bytes` behind it. Stricter than the reference reader in
-/// three points of the written format: it must begin with '{', keys must not repeat, and a tensor has no
-/// fields but dtype, shape and data_offsets. Throws Error naming `where` and the tensor.
+/// three points of the written format and in the limits above: it must begin with '{', keys must not repeat,
+/// and a tensor has no fields but dtype, shape and data_offsets. Throws Error naming `where` and the tensor.
 SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
                                            uint64_t data_bytes);
 

@@ -61,3 +61,42 @@ TEST_CASE("numbers that are not finite go through a rewritten config unchanged")
   CHECK(format_json(json) == text);
   CHECK_THROWS_AS(parse_json("config.json", "{\"a\": Infinityx}"), Error);
 }
+
+TEST_CASE("integers of more than 64 bits go through a rewritten config unchanged") {
+  const std::string text =
+      "{\n  \"a\": [\n    18446744073709551615,\n    18446744073709551616,\n    -9223372036854775808,\n"
+      "    -9223372036854775809,\n    340282366920938463463374607431768211456\n  ],\n"
+      "  \"b\": \"18446744073709551616\",\n  \"18446744073709551616\": 1e+300\n}\n";
+  const Json json = parse_json("config.json", text);
+  CHECK(json["a"][0] == 18446744073709551615u);
+  CHECK(json["b"] == "18446744073709551616");
+  CHECK_FALSE(json["a"][1].is_number());
+  CHECK(format_json(json) == text);
+  for (const char* wrong : {"[018446744073709551616]", "[--18446744073709551616]", "[1 18446744073709551616]",
+                            "[18446744073709551616x]", "{18446744073709551616: 1}", "{NaN: 1}"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH_AS(parse_json("config.json", wrong), doctest::Contains("config.json: not JSON"), Error);
+  }
+  // Floating-point numbers of many digits are no integers.
+  CHECK(parse_json("x", "[18446744073709551616.5, 18446744073709551616e1]")[0].is_number_float());
+}
+
+TEST_CASE(
+    "strings that look like marked numbers are refused where they come from, and kept where they do not") {
+  for (const char* text :
+       {R"(["\uf8fftwofour:NaN"])", R"({"\uf8fftwofour:NaN": 1})", R"([NaN, "\uf8fftwofour:1"])"}) {
+    CHECK_THROWS_WITH_AS(parse_json("config.json", text), doctest::Contains("config.json: not JSON"), Error);
+  }
+  for (const char* within :
+       {"a\"\uf8fftwofour:NaN", "\uf8fftwofour:x", "\uf8fftwofour:", "\uf8fftwofour:1"}) {
+    CAPTURE(within);
+    const Json json = {within};
+    CHECK(Json::parse(format_json(json)) == json);
+  }
+}
+
+TEST_CASE("a quotation for a message is short, and what it cuts stays UTF-8") {
+  CHECK(json_quote_short("a\n") == R"("a\n")");
+  const std::string quoted = json_quote_short(std::string(255, 'x') + "\xC3\xA9 and more");
+  CHECK(quoted == "\"" + std::string(255, 'x') + "\xEF\xBF\xBD\"... (266 bytes)");
+}

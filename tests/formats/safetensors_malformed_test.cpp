@@ -67,7 +67,7 @@ std::vector<Lie> structure_lies() {
   return {
       {"number for a tensor", R"({"a":5})", 0, "\"a\": expected an object that describes a tensor, found 5"},
       {"string for a tensor", R"({"a":"b"})", 0,
-       "\"a\": expected an object that describes a tensor, found 'b'"},
+       "\"a\": expected an object that describes a tensor, found \"b\""},
       {"null for a tensor", R"({"a":null})", 0,
        "\"a\": expected an object that describes a tensor, found null"},
       {"array for a tensor", R"({"a":[]})", 0,
@@ -122,21 +122,21 @@ std::vector<Lie> structure_lies() {
 
 std::vector<Lie> field_lies() {
   return {
-      {"unknown dtype", with(R"("F7")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype 'F7'"},
-      {"dtype in lower case", with(R"("u8")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype 'u8'"},
-      {"dtype empty", with(R"("")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype ''"},
+      {"unknown dtype", with(R"("F7")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype \"F7\""},
+      {"dtype in lower case", with(R"("u8")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype \"u8\""},
+      {"dtype empty", with(R"("")", "[1]", "[0,1]"), 1, "\"a\": unknown dtype \"\""},
       {"dtype a number", with("8", "[1]", "[0,1]"), 1,
        "\"a\": expected a dtype, shape or data_offsets, found 8"},
       {"dtype null", with("null", "[1]", "[0,1]"), 1, "found null"},
       {"dtype an array", with(R"(["U8"])", "[1]", "[0,1]"), 1, "found an array"},
       {"shape a number", with(R"("U8")", "1", "[0,1]"), 1, "found 1"},
-      {"shape a string", with(R"("U8")", R"("[1]")", "[0,1]"), 1, "found '[1]'"},
+      {"shape a string", with(R"("U8")", R"("[1]")", "[0,1]"), 1, "found \"[1]\""},
       {"shape null", with(R"("U8")", "null", "[0,1]"), 1, "found null"},
       {"shape an object", with(R"("U8")", "{}", "[0,1]"), 1, "found an object"},
       {"shape of arrays", with(R"("U8")", "[[1]]", "[0,1]"), 1,
        "expected an unsigned 63-bit integer, found an array"},
       {"shape of strings", with(R"("U8")", R"(["1"])", "[0,1]"), 1,
-       "expected an unsigned 63-bit integer, found '1'"},
+       "expected an unsigned 63-bit integer, found \"1\""},
       {"shape of booleans", with(R"("U8")", "[true]", "[0,1]"), 1,
        "expected an unsigned 63-bit integer, found a boolean"},
       {"shape of null", with(R"("U8")", "[null]", "[0,1]"), 1,
@@ -169,7 +169,7 @@ std::vector<Lie> field_lies() {
        "\"a\": expected two data_offsets, found 3"},
       {"data_offsets a number", with(R"("U8")", "[1]", "1"), 1, "found 1"},
       {"data_offsets an object", with(R"("U8")", "[1]", R"({"0":1})"), 1, "found an object"},
-      {"data_offsets of strings", with(R"("U8")", "[1]", R"(["0","1"])"), 1, "found '0'"},
+      {"data_offsets of strings", with(R"("U8")", "[1]", R"(["0","1"])"), 1, "found \"0\""},
       {"data_offsets of arrays", with(R"("U8")", "[1]", "[[0,1]]"), 1, "found an array"},
       {"data_offsets of floats", with(R"("U8")", "[1]", "[0.0,1.0]"), 1, "found 0.0"},
       {"data_offsets of booleans", with(R"("U8")", "[1]", "[false,true]"), 1, "found a boolean"},
@@ -233,6 +233,49 @@ void check_refused(const std::vector<Lie>& lies) {
 }
 
 }  // namespace
+
+TEST_CASE("what would take more memory than its header is refused, and the largest that is not is read") {
+  const auto name = [](size_t size) { return "{\"" + std::string(size, 'n') + "\":{" + kGood + "}}"; };
+  const auto rank = [](size_t size) {
+    std::string shape = "[1";
+    for (size_t i = 1; i < size; ++i) shape += ",1";
+    return with(R"("U8")", shape + "]", "[0,1]");
+  };
+  const auto metadata = [](size_t size) {
+    std::string text = R"({"__metadata__":{"0":"")";
+    for (size_t i = 1; i < size; ++i) text += ",\"" + std::to_string(i) + R"(":"")";
+    return text + "}}";
+  };
+  CHECK_NOTHROW(parse_safetensors_header("m", name(kSafetensorsMaxName), 1));
+  CHECK_NOTHROW(parse_safetensors_header("m", rank(kSafetensorsMaxRank), 1));
+  CHECK_NOTHROW(parse_safetensors_header("m", metadata(kSafetensorsMaxMetadata), 0));
+  check_refused({
+      {"name", name(kSafetensorsMaxName + 1), 1, "expected names of at most 4096 bytes, found \"nnn"},
+      {"rank", rank(kSafetensorsMaxRank + 1), 1,
+       "\"a\": expected at most 64 numbers in an array, found more"},
+      {"metadata", metadata(kSafetensorsMaxMetadata + 1), 0,
+       "\"65536\": expected at most 65536 entries of __metadata__, found more"},
+  });
+}
+
+TEST_CASE("a message quotes no more than the beginning of what is wrong, and no control characters") {
+  const std::string huge(1 << 20, 'x');
+  for (const std::string& header :
+       {"{\"" + huge + "\":5}", with('"' + huge + '"', "[1]", "[0,1]"),
+        with(R"("U8")", '"' + huge + '"', "[0,1]"), "{\"a\":{\"" + huge + "\":1}}",
+        with(R"("U8")", "[0." + std::string(1 << 20, '1') + "]", "[0,1]"),
+        with(R"("\u001b[2J\n")", "[1]", "[0,1]")}) {
+    std::string message;
+    try {
+      parse_safetensors_header("m", header, 1);
+    } catch (const Error& e) {
+      message = e.what();
+    }
+    CHECK(message.starts_with("m: "));
+    CHECK(message.size() < 500);
+    CHECK(message.find_first_of("\x1b\n") == std::string::npos);
+  }
+}
 
 TEST_CASE("the file behind the lies is sound") {
   CHECK(parse_safetensors_header("m", with(R"("U8")", "[1]", "[0,1]"), 1).tensors.size() == 1);
