@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "formats/safetensors.h"
 
 namespace twofour {
 namespace {
@@ -26,7 +28,7 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t v, const string_t& text) override {
     // Some writers leave total_size as a float.
     if (at_total_size() && v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
-    return at_total_size() || value(text);
+    return at_total_size() || value(text.substr(0, 64));
   }
   bool number_unsigned(number_unsigned_t v) override {
     if (at_total_size()) total_size = v;
@@ -40,6 +42,10 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool key(string_t& text) override {
+    if (text.size() > kSafetensorsMaxName) {
+      throw Error(fmt::format("{}: expected names of at most {} bytes, found {}", where_, kSafetensorsMaxName,
+                              json_quote_short(text)));
+    }
     if (depth_ == 1) section_ = text;
     key_ = text;
     return true;
@@ -87,9 +93,9 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
 void check_file_name(std::string_view where, std::string_view name) {
   if (name.empty() || name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos ||
-      name == "." || name == "..") {
-    throw Error(
-        fmt::format("{}: expected the name of a file in this directory, found {}", where, json_quote(name)));
+      name == "." || name == ".." || name.size() > NAME_MAX) {
+    throw Error(fmt::format("{}: expected the name of a file in this directory, found {}", where,
+                            json_quote_short(name)));
   }
 }
 

@@ -7,12 +7,18 @@
 #include <regex>
 
 #include "formats/error.h"
+#include "formats/json.h"
 
 namespace twofour {
 namespace {
 
-// std::regex recurses once or more a character; on longer names it would overflow the stack.
+// Expressions come from config.json, too. Each state of the machine may be a level of recursion.
+constexpr size_t kLongestRegex = 4096;
+constexpr std::ptrdiff_t kMostGroups = 256;
 constexpr size_t kLongestForRegex = 4096;
+
+/// Matches in time that is linear in the name; back-references, which no such machine has, are refused.
+constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
 }  // namespace
 
@@ -22,8 +28,12 @@ struct Pattern::Regex {
 
 Pattern::Pattern(std::string text) : text_(std::move(text)) {
   if (!text_.starts_with("re:")) return;
+  if (text_.size() > kLongestRegex || std::count(text_.begin(), text_.end(), '(') > kMostGroups) {
+    throw Error(fmt::format("pattern {}: expected at most {} bytes and {} groups", json_quote_short(text_),
+                            kLongestRegex, kMostGroups));
+  }
   try {
-    regex_ = std::make_shared<Regex>(Regex{std::regex(text_.substr(3))});
+    regex_ = std::make_shared<Regex>(Regex{std::regex(text_.substr(3), kLinear)});
   } catch (const std::regex_error&) {
     throw Error(fmt::format("pattern '{}': not a regular expression", text_));
   }

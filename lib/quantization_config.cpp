@@ -92,12 +92,13 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
     algo = &entry["kv_cache_scheme"];
   }
   if (algo == nullptr || algo->is_null()) return false;
-  const bool fp8 = algo->is_string() ? *algo == "FP8"
-                                     : algo->is_object() && algo->value("num_bits", 0) == 8 &&
-                                           algo->value("type", "") == "float";
+  const auto says = [&](const char* key, const Json& value) {
+    return algo->is_object() && algo->contains(key) && (*algo)[key] == value;
+  };
+  const bool fp8 = *algo == "FP8" || (says("num_bits", 8) && says("type", "float"));
   if (!fp8) {
     throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
-                            algo->dump()));
+                            algo->dump(-1, ' ', true).substr(0, 256)));
   }
   return true;
 }

@@ -38,6 +38,10 @@ std::map<std::string, uint64_t> find_sidecars(const fs::path& directory, Finding
       if (std::find(kSkippedDirectories.begin(), kSkippedDirectories.end(), name) !=
           kSkippedDirectories.end()) {
         it.disable_recursion_pending();
+      } else if (is_left_behind(relative)) {
+        // Its files would be copied to where a file of ours belongs.
+        throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory",
+                                it->path().string()));
       }
       continue;
     }
@@ -54,6 +58,7 @@ std::map<std::string, uint64_t> find_sidecars(const fs::path& directory, Finding
       continue;
     }
     files[relative.string()] = it->file_size(ignored);
+    if (ignored) throw Error(fmt::format("{}: cannot look at: {}", it->path().string(), ignored.message()));
   }
   if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
   return files;
