@@ -47,9 +47,12 @@ std::string version_text() {
   std::string isas;
   for (const Isa isa : available_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
   const auto device = cuda_device();
-  const std::string cuda =
+  const std::string here =
       device ? fmt::format("{}, sm_{}", device->name, device->capability) : no_cuda_reason();
-  return fmt::format("twofour {} ({})\ncpu: {}\ncuda: {}", version(), version_commit(), isas, cuda);
+  constexpr std::string_view kCuda = TWOFOUR_CUDA_BUILD;
+  return fmt::format("twofour {} ({})\ncompiler: {}\ncpu: {}\ncuda: {}\nlibraries: {}", version(),
+                     version_commit(), TWOFOUR_COMPILER, isas,
+                     kCuda == "none" ? "none" : fmt::format("{}; {}", kCuda, here), TWOFOUR_LIBRARIES);
 }
 
 /// What a mistyped word could have meant, as a sentence; empty where nothing comes close.

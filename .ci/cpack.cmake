@@ -1,0 +1,7 @@
+# What each kind of package holds: .deb the program that uses Debian's libraries, .tar.gz the one that uses none.
+if(CPACK_GENERATOR STREQUAL "DEB")
+  set(CPACK_COMPONENTS_ALL shared)
+else()
+  set(CPACK_COMPONENTS_ALL static)
+  set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
+endif()
