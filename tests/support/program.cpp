@@ -27,10 +27,13 @@ std::string contents(int fd) {
 
 }  // namespace
 
+std::vector<std::string> program_words() { return {TWOFOUR_EMULATOR TWOFOUR_PROGRAM}; }
+
 Run::Run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment)
     : out_(unnamed_file()), err_(unnamed_file()) {
+  std::vector<std::string> program = program_words();
   std::vector<char*> argv;
-  for (const char* word : {TWOFOUR_PROGRAM}) argv.push_back(const_cast<char*>(word));
+  for (std::string& word : program) argv.push_back(word.data());
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   std::vector<char*> env;

@@ -33,6 +33,9 @@ class Run {
   bool ended_ = false;
 };
 
+/// What a command line for the program begins with: its path, behind an emulator's where it needs one.
+std::vector<std::string> program_words();
+
 /// Runs the program to its end.
 Outcome run_program(const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment = {});

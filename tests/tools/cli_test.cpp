@@ -50,6 +50,9 @@ TEST_CASE("--version begins with version and commit") {
   CHECK(o.code == 0);
   CHECK(o.err.empty());
   CHECK(o.out.substr(0, o.out.find('\n')) == fmt::format("twofour {} ({})", version(), version_commit()));
+  for (const char* line : {"\ncompiler: ", "\ncpu: portable", "\ncuda: ", "\nlibraries: fmt "}) {
+    CHECK_MESSAGE(o.out.find(line) != std::string::npos, o.out);
+  }
 }
 
 TEST_CASE("--help lists every command, and each command has its own") {
@@ -285,7 +288,8 @@ TEST_CASE("bench measures whole commands and leaves nothing behind") {
 TEST_CASE("output that does not arrive is not success") {
   const Outcome o = run_program({"inspect", kGolden});
   REQUIRE(o.code == 0);
-  const std::string command =
-      std::string("'") + TWOFOUR_PROGRAM + "' inspect '" + kGolden + "' >/dev/full 2>/dev/null";
+  std::string command;
+  for (const std::string& word : program_words()) command += "'" + word + "' ";
+  command += "inspect '" + kGolden + "' >/dev/full 2>/dev/null";
   CHECK(WEXITSTATUS(std::system(command.c_str())) == 2);
 }
