@@ -259,12 +259,15 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
 
 namespace {
 
+/// Whole numbers only: a conversion of others would be undefined where they do not fit.
+int64_t integer(const Json& json) { return json.get_ref<const Json::number_integer_t&>(); }
+
 Hash128 parse_hash(const std::string& where, const std::string& hex) {
   Hash128 hash;
   // Only what hex() writes: scanf would also take spaces, signs and capitals.
   const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
   if (!read || hash.hex() != hex) {
-    throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote(hex)));
+    throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote_short(hex)));
   }
   return hash;
 }
@@ -284,7 +287,8 @@ Manifest read_manifest(const std::filesystem::path& path) {
     if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) return false;
     if (!json.contains("xxh3_128")) return true;
     const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
-    const auto shape = json.at("shape").get<std::vector<int64_t>>();
+    std::vector<int64_t> shape;
+    for (const Json& dimension : json.at("shape")) shape.push_back(integer(dimension));
     manifest.outputs[json.at("name").get<std::string>()] = {
         parse_hash(where, json.at("xxh3_128").get<std::string>()),
         dtype ? describe(*dtype, shape) : "an unknown type"};
@@ -292,9 +296,9 @@ Manifest read_manifest(const std::filesystem::path& path) {
   };
   try {
     const Json json = Json::parse(text.begin(), text.end(), take);
-    if (json.at("format").get<int>() != kFormat) {
+    if (integer(json.at("format")) != kFormat) {
       throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kFormat,
-                              json.at("format").get<int>()));
+                              integer(json.at("format"))));
     }
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
@@ -302,8 +306,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
     for (const Json& module : json.at("modules")) {
       const auto& shape = module.at("shape");
       manifest.shapes[module.at("name").get<std::string>()] = {
-          shape.at(0).get<int64_t>(), shape.at(1).get<int64_t>(), shape.at(2).get<int64_t>(),
-          module.at("gated").get<bool>()};
+          integer(shape.at(0)), integer(shape.at(1)), integer(shape.at(2)), module.at("gated").get<bool>()};
     }
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());

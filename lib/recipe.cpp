@@ -70,7 +70,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     r.selection.exclude = parse_patterns(json.at("exclude").get<std::vector<std::string>>());
     r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
     r.fold = json.at("fold") == "strict" ? Fold::kStrict : Fold::kLarger;
-    r.max_shard_size = json.at("max_shard_size").get<uint64_t>();
+    r.max_shard_size = json.at("max_shard_size").get_ref<const Json::number_unsigned_t&>();
     r.pattern = json.value("pattern", "");
     r.dialect = json.value("dialect", "");
     r.granularity = json.value("granularity", "");

@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "lib/artifact_config.h"
 #include "lib/checkpoint.h"
+#include "lib/manifest.h"
 #include "lib/plan.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
@@ -233,4 +234,25 @@ TEST_CASE("headers of megabytes are refused in one short line, or read") {
   check("{\"__metadata__\":{\"a\":\"" + std::string(size, 'x') + "\"}}", "accepted");
   check("{\"" + std::string(size, 'x') + "\":5}", "expected names of at most 4096 bytes");
   check("{\"a\":{\"dtype\":\"" + std::string(size, 'x') + "\"}}", "unknown dtype \"xxx");
+}
+
+TEST_CASE("numbers of a manifest that are no integers, or none of 64 bits, are refused") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {expert_tensors()});
+  convert(scratch / "src", scratch / "out");
+  const std::string text = read_text(scratch / "out/twofour.json");
+  for (const std::string field : {"\"format\":", "\"max_shard_size\":", "\"shape\":["}) {
+    for (size_t at = 0; (at = text.find(field, at)) != std::string::npos;) {
+      at += field.size();
+      for (const char* value : {"1.5", "1e300", "-1e300", "99999999999999999999", "\"1\"", "null"}) {
+        CAPTURE(field);
+        CAPTURE(value);
+        std::string wrong = text;
+        wrong.replace(at, text.find_first_not_of("0123456789", at) - at, value);
+        fs::remove(scratch / "twofour.json");
+        write_text(scratch / "twofour.json", wrong);
+        CHECK(says(refusal([&] { read_manifest(scratch / "twofour.json"); }), "twofour.json: expected a "));
+      }
+    }
+  }
 }
