@@ -73,25 +73,53 @@ bool has_numbers_to_mark(std::string_view text) {
   return false;
 }
 
+/// Refuses what would take the parser far more memory than its text, or its stack. Done before parsing, for a
+/// callback makes nlohmann-json look at all of an array after each of its objects.
+void check_extent(std::string_view where, std::string_view text) {
+  constexpr int kMaxDepth = 64;
+  constexpr size_t kMaxValues = 1'000'000;
+  int depth = 0;
+  size_t values = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) {
+      i += c == '\\';
+      continue;
+    }
+    const bool opens = c == '[' || c == '{';
+    depth += opens - (c == ']' || c == '}');
+    values += opens || c == ',' || c == ':';
+    if (depth > kMaxDepth) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));
+    if (values > kMaxValues) {
+      throw Error(fmt::format("{}: expected at most {} values, found more", where, kMaxValues));
+    }
+  }
+}
+
+/// How many strings begin with the mark; a key, which no number is, counts twice.
+size_t count_marks(const Json& json) {
+  size_t count = json.is_string() && json.get_ref<const std::string&>().starts_with(kMark);
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) count += key.starts_with(kMark) ? 2 : 0;
+  }
+  if (json.is_structured()) {
+    for (const Json& value : json) count += count_marks(value);
+  }
+  return count;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view where, std::string_view text) {
-  constexpr int kMaxDepth = 64;
   // Keeping the order of keys costs a search of the object for each of them. A config that lists 100,000
   // modules would take minutes, so a long document is sorted instead.
   constexpr size_t kMaxOrdered = 256u << 10;
-  bool too_deep = false;
-  size_t marks = 0, marks_seen = 0;
-  const auto guard = [&](int depth, Json::parse_event_t event, const auto& value) {
-    too_deep = too_deep || depth > kMaxDepth;
-    if (value.is_string() && value.template get_ref<const std::string&>().starts_with(kMark)) {
-      // A number is no key, so that one counts twice and matches nothing.
-      marks_seen += event == Json::parse_event_t::key ? 2 : 1;
-    }
-    return !too_deep;
-  };
   refuse_zero_byte(where, text);
+  check_extent(where, text);
   std::string marked;
+  size_t marks = 0;
   if (has_numbers_to_mark(text)) {
     marked = mark_numbers(text, marks);
     text = marked;
@@ -99,17 +127,16 @@ Json parse_json(std::string_view where, std::string_view text) {
   Json document;
   try {
     if (text.size() > kMaxOrdered) {
-      document = nlohmann::json::parse(text.begin(), text.end(), guard);
+      document = nlohmann::json::parse(text.begin(), text.end());
     } else {
-      document = Json::parse(text.begin(), text.end(), guard);
+      document = Json::parse(text.begin(), text.end());
     }
   } catch (const nlohmann::detail::parse_error& e) {
     throw Error(fmt::format("{}: not JSON: error at byte {}", where, e.byte));
   } catch (const nlohmann::detail::out_of_range&) {
     throw Error(fmt::format("{}: not JSON: a number is too large", where));
   }
-  if (too_deep) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));
-  if (marks_seen != marks) {
+  if (count_marks(document) > marks) {
     throw Error(
         fmt::format("{}: not JSON: a number as a key, or a string that begins with \\uf8fftwofour:", where));
   }

@@ -10,9 +10,9 @@ namespace twofour {
 using Json = nlohmann::ordered_json;
 
 /// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
-/// nesting deeper than 64. Of duplicate keys the last counts, as in Python's loader. NaN, Infinity and
-/// -Infinity, which that loader takes too and some configs have, and integers of more than 64 bits become
-/// marked strings that format_json turns back.
+/// nesting deeper than 64 and on more than 1,000,000 values. Of duplicate keys the last counts, as in
+/// Python's loader. NaN, Infinity and -Infinity, which that loader takes too and some configs have, and
+/// integers of more than 64 bits become marked strings that format_json turns back.
 Json parse_json(std::string_view where, std::string_view text);
 
 /// The document as text, two spaces a level, with a newline at the end.

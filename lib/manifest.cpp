@@ -279,13 +279,27 @@ Manifest read_manifest(const std::filesystem::path& path) {
   constexpr uint64_t kMaxManifest = 1u << 30;
   const std::string text = read_text(path, kMaxManifest);
   Manifest manifest;
-  // Each tensor is taken and dropped as it is parsed, so the document is never held whole.
+  // Each tensor and module is taken and dropped as it is parsed, so the document is never held whole. The
+  // parser looks at all of an array after each object that stays, so of those there may not be many.
+  constexpr int kMaxKept = 20'000;
+  int kept = 0;
   const auto take = [&](int depth, Json::parse_event_t event, Json& json) {
     if (depth > 80) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
     if (event != Json::parse_event_t::object_end) return true;
     // A source: its bytes count through the content hash.
     if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) return false;
-    if (!json.contains("xxh3_128")) return true;
+    if (json.contains("gated")) {
+      const Json& shape = json.at("shape");
+      manifest.shapes[json.at("name").get<std::string>()] = {
+          integer(shape.at(0)), integer(shape.at(1)), integer(shape.at(2)), json.at("gated").get<bool>()};
+      kept = 0;
+      return false;
+    }
+    if (!json.contains("xxh3_128")) {
+      if (++kept > kMaxKept)
+        throw Error(fmt::format("{}: expected a manifest of twofour, found too many objects", where));
+      return true;
+    }
     const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
     std::vector<int64_t> shape;
     for (const Json& dimension : json.at("shape")) shape.push_back(integer(dimension));
@@ -303,11 +317,6 @@ Manifest read_manifest(const std::filesystem::path& path) {
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = recipe_from_json(where, json.at("recipe"));
-    for (const Json& module : json.at("modules")) {
-      const auto& shape = module.at("shape");
-      manifest.shapes[module.at("name").get<std::string>()] = {
-          integer(shape.at(0)), integer(shape.at(1)), integer(shape.at(2)), module.at("gated").get<bool>()};
-    }
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());
     }

@@ -100,3 +100,19 @@ TEST_CASE("a quotation for a message is short, and what it cuts stays UTF-8") {
   const std::string quoted = json_quote_short(std::string(255, 'x') + "\xC3\xA9 and more");
   CHECK(quoted == "\"" + std::string(255, 'x') + "\xEF\xBF\xBD\"... (266 bytes)");
 }
+
+TEST_CASE("a document of very many values is refused before it is parsed") {
+  const auto array = [](size_t size, const std::string& value) {
+    std::string text = "[" + value;
+    for (size_t i = 1; i < size; ++i) text += "," + value;
+    return text + "]";
+  };
+  CHECK(parse_json("x", array(900'000, "0")).size() == 900'000);
+  CHECK(parse_json("x", array(300'000, "{}")).size() == 300'000);
+  CHECK(parse_json("x", "[\"" + std::string(2'000'000, ',') + "\\\"[{\"]").size() == 1);
+  for (const char* value : {"0", "[]", "{}", R"({"":0})"}) {
+    CHECK_THROWS_WITH_AS(parse_json("config.json", array(1'000'001, value)),
+                         doctest::Contains("config.json: expected at most 1000000 values, found more"),
+                         Error);
+  }
+}
