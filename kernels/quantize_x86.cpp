@@ -10,6 +10,7 @@ const QuantizeOps* quantize_ops(Isa isa) {
   check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");
   switch (isa) {
     case Isa::portable:
+    case Isa::neon:
       break;
     case Isa::avx2:
       return &kQuantizeAvx2;

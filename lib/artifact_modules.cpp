@@ -8,9 +8,12 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "formats/layouts.h"
+#include "lib/manifest.h"
 
 namespace twofour {
 namespace {
@@ -38,6 +41,7 @@ struct MatrixEntry {
 
 struct Parsed {
   std::vector<MatrixEntry> matrices;
+  std::set<std::string> copied;
   Json hf_quant_config;
 };
 
@@ -79,7 +83,11 @@ Parsed parse_manifest(const std::string& where) {
       tensors.push_back(json.at("name").get<std::string>());
       return false;
     }
-    if (!json.contains("sources")) return true;
+    if (!json.contains("sources")) {
+      if (json.contains("gated"))
+        throw Error(fmt::format("no sources of {}", json_quote_short(json.value("name", ""))));
+      return true;
+    }
     const Json& shape = json.at("shape");
     parsed.matrices.push_back({json.at("name").get<std::string>(),
                                json.at("layout").get<std::string>(),
@@ -96,6 +104,8 @@ Parsed parse_manifest(const std::string& where) {
   refuse_zero_byte(where, text);
   try {
     const Json json = Json::parse(text.begin(), text.end(), take);
+    if (json.at("format") != kManifestFormat) throw Error("another format");
+    parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
   } catch (const std::exception& e) {
     throw Error(fmt::format(
@@ -114,6 +124,7 @@ class Builder {
   ArtifactModules build() {
     Parsed parsed = parse_manifest(where_);
     result_.hf_quant_config = std::make_shared<Json>(std::move(parsed.hf_quant_config));
+    result_.copied = std::move(parsed.copied);
     for (const MatrixEntry& entry : parsed.matrices) add_matrix(entry);
     if (result_.matrices.empty()) fail("", "at least one matrix in a layout", "none");
     return std::move(result_);

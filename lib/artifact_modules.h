@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct OriginalModule {
 struct ArtifactModules {
   std::vector<StoredMatrix> matrices;
   std::vector<OriginalModule> modules;
+  std::set<std::string> copied;                 ///< tensors that passed through, by name
   std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
   Findings findings;                            ///< gate and up that were folded
 };

@@ -54,6 +54,11 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
   }
   for (size_t i = 0; i < unpacked.size(); ++i) {
     if (unpacked[i]) continue;
+    if (!modules_.copied.count(artifact_.tensors()[i].name)) {
+      throw Error(
+          fmt::format("{}: expected to be told where {} comes from, found it in no module and not copied",
+                      (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
+    }
     tensors_.push_back({artifact_.tensors()[i], artifact_.shard_index_of(i), i, 0, Tensor::Kind::kStored});
   }
   for (size_t m = 0; m < modules_.modules.size(); ++m) add_module(m);

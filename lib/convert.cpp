@@ -115,7 +115,9 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
                       const ConvertOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   progress.total = plan.read_bytes + (options.verify ? plan.data_bytes : 0);
-  OutputDirectory directory(destination, source.path(), options.force);
+  const std::filesystem::path from =
+      source.is_directory() ? source.path() : source.path() / source.shards().front().name;
+  OutputDirectory directory(destination, from, options.force);
   std::map<std::string, Hash128> files;
   const auto write = [&](const std::string& name, const std::string& text) {
     write_text(directory.add(name), text);

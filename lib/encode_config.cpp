@@ -28,11 +28,10 @@ Json fp8_compressed_tensors(const EncodeRule& rule, const Nvfp4Config& c) {
                 {"dynamic", dynamic},   {"observer", dynamic ? Json(nullptr) : Json("minmax")},
                 {"group_size", nullptr}};
   };
-  Json weights = args(block                                      ? "block"
-                      : rule.granularity == Granularity::kTensor ? "tensor"
-                                                                 : "channel",
-                      false);
-  Json activations = args(block ? "group" : "token", true);
+  const bool tensor = rule.granularity == Granularity::kTensor;
+  Json weights = args(block ? "block" : tensor ? "tensor" : "channel", false);
+  // Loaders of experts take a scale a tensor on both sides, or a channel and a token.
+  Json activations = args(block ? "group" : tensor ? "tensor" : "token", true);
   if (block) {
     weights["block_structure"] = {kFp8Block, kFp8Block};
     activations["group_size"] = kFp8Block;

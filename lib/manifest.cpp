@@ -11,9 +11,6 @@
 namespace twofour {
 namespace {
 
-/// Changes when a reader of older manifests would misunderstand a newer one.
-constexpr int kFormat = 1;
-
 /// A figure with `digits` significant digits, so that the last bit of a library's logarithm doesn't show.
 Json figure(double value, int digits) {
   if (!std::isfinite(value)) return nullptr;
@@ -182,7 +179,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
     pending.clear();
   };
 
-  put(fmt::format("{{\n\"format\": {},\n", kFormat));
+  put(fmt::format("{{\n\"format\": {},\n", kManifestFormat));
   put(fmt::format("\"tool\": {},\n",
                   line({{"name", "twofour"}, {"version", tool.version}, {"commit", tool.commit}})));
   put(fmt::format("\"recipe\": {},\n", line(recipe_to_json(plan.recipe))));
@@ -310,8 +307,8 @@ Manifest read_manifest(const std::filesystem::path& path) {
   };
   try {
     const Json json = Json::parse(text.begin(), text.end(), take);
-    if (integer(json.at("format")) != kFormat) {
-      throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kFormat,
+    if (integer(json.at("format")) != kManifestFormat) {
+      throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kManifestFormat,
                               integer(json.at("format"))));
     }
     manifest.version = json.at("tool").at("version").get<std::string>();

@@ -31,6 +31,9 @@ struct ConversionRecord {
   std::map<std::string, Hash128> files;          ///< all other files; of weight files what is before the data
 };
 
+/// Changes when a reader of older manifests would misunderstand a newer one.
+inline constexpr int kManifestFormat = 1;
+
 /// What a recipe says, as twofour.json and resume know it.
 Json recipe_to_json(const Recipe& recipe);
 Recipe recipe_from_json(std::string_view where, const Json& json);

@@ -97,11 +97,15 @@ class Planner {
     refuse_unknown(all);
     EncodeSelection selection = select_encoded(c_, all, plan_.recipe, rule_, plan_.findings, problems_);
     plan_.unquantized = std::move(selection.left);
+    note_unknown_stacks(all);
     for (const size_t i : selection.chosen) choose(all[i]);
     if (plan_.weights.empty()) {
       problems_.refuse();
-      throw Error(
-          fmt::format("{}: expected linears to encode, found none among {}", c_.path().string(), all.size()));
+      const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const WeightModule& m) {
+        return m.format == WeightFormat::kNvfp4;
+      });
+      throw Error(fmt::format("{}: expected linears to encode, found {} among {}", c_.path().string(),
+                              done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
     for (size_t i = 0; i < plan_.matrices.size(); ++i) add_outputs(i);
@@ -112,6 +116,23 @@ class Planner {
   }
 
  private:
+  /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
+  void note_unknown_stacks(const std::vector<WeightModule>& all) {
+    std::set<size_t> known;
+    for (const WeightModule& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
+    for (size_t i = 0; i < c_.tensors().size(); ++i) {
+      const TensorInfo& t = c_.tensors()[i];
+      const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+      const bool is_stack = t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup;
+      if (!is_float || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos) continue;
+      const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
+      plan_.unquantized.push_back(module);
+      plan_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
+                                fmt::format("stays as it is: no naming of experts that is known has {}",
+                                            describe(t.dtype, t.shape))});
+    }
+  }
+
   /// Tensors of few bits that belong to no module known: their layer would be told falsely.
   void refuse_unknown(const std::vector<WeightModule>& all) {
     std::set<size_t> known;

@@ -40,6 +40,9 @@ std::function<int()> setup_convert(CLI::App& app, const Common& common) {
       throw Error(
           fmt::format("--dialect: expected with --to nvfp4 or fp8 only, found with --to {}", o->layout));
     }
+    if (o->fold == "strict" && rewrite_of(o->layout) != Rewrite::kNone) {
+      throw Error(fmt::format("--fold: expected with a layout only, found with --to {}", o->layout));
+    }
     if (!o->granularity.empty() && o->layout != "fp8") {
       throw Error(fmt::format("--granularity: expected with --to fp8 only, found with --to {}", o->layout));
     }

@@ -32,7 +32,8 @@ std::function<int()> setup_quantize(CLI::App& app, const Common& common) {
          "arithmetic the last two are our own extension")
       ->check(CLI::IsMember({"max", "mse", "four-over-six"}));
   app.add_option("--zero-block", recipe.zero_block,
-                 "Blocks of zeros: the scale that the producer writes (default), or zero")
+                 "Blocks whose scale rounds to zero: the scale that the producer writes (default), or scale "
+                 "and codes zero")
       ->check(CLI::IsMember({"producer", "zero"}));
   app.add_option(
       "--keep-global-scale", o->common.keep_global_scale,

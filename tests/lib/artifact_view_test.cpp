@@ -226,3 +226,47 @@ TEST_CASE("an artifact converts to the other dialect on request, as its source d
           convert(scratch / "over", scratch / "x", other);
         }).find("expected another dialect") != std::string::npos);
 }
+
+TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no source") {
+  const Scratch scratch;
+  const fs::path manifest = scratch / "artifact/twofour.json";
+  Recipe recipe;
+  recipe.layout = "g8";
+  convert(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/src", scratch / "artifact", recipe);
+  const std::string text = read_text(manifest);
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const size_t at = changed.find(from);
+    REQUIRE(at != std::string::npos);
+    changed.replace(at, from.size(), to);
+    write_text(manifest, changed);
+    try {
+      Checkpoint::open_source(scratch / "artifact");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(refusal("\"format\": 1", "\"format\": 1") == "");
+  CHECK(refusal("\"format\": 1", "\"format\": 2").find("another format") != std::string::npos);
+  const size_t begin = text.find("{\"name\":\"model.layers.0.mlp.experts.w2\"");
+  REQUIRE(begin != std::string::npos);
+  const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+  // Its own line and the comma before or behind it.
+  const std::string without = line.ends_with(',') ? line + "\n" : ",\n" + line;
+  CHECK(refusal(without, "").find("expected to be told where") != std::string::npos);
+}
+
+TEST_CASE("a single file is converted into a directory beside it") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "model.layers.0.mlp.down_proj", random_matrix(16, 32, 1));
+  fs::create_directories(scratch / "dir");
+  write_safetensors(scratch / "dir/one.safetensors", tensors);
+  Recipe recipe;
+  recipe.layout = "nvfp4";
+  const Checkpoint source = Checkpoint::open_source(scratch / "dir/one.safetensors");
+  Progress progress;
+  convert(source, make_plan(source, recipe), scratch / "dir/out", {}, progress);
+  CHECK(fs::exists(scratch / "dir/out/twofour.json"));
+}
