@@ -1,0 +1,82 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "formats/error.h"
+
+namespace twofour::cuda {
+
+/// Throws Error with CUDA's words.
+inline void check_cuda(cudaError_t error, const char* where) {
+  if (error == cudaSuccess) return;
+  throw Error(std::string(where) + ": CUDA: " + cudaGetErrorString(error));
+}
+
+/// Throws Error unless an argument is what it must be.
+inline void expect(bool holds, const char* where, const std::string& expected, const std::string& found) {
+  if (holds) return;
+  std::string message = where;
+  message.append(": expected ").append(expected).append(", found ").append(found);
+  throw Error(message);
+}
+
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  return count;
+}
+
+/// Shared memory that one block can have, bytes.
+inline int shared_memory_limit() {
+  int device = 0, bytes = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "cudaDeviceGetAttribute");
+  return bytes;
+}
+
+struct Launch {
+  dim3 grid;
+  int threads;
+  size_t shared = 0;
+  int cluster = 1;       ///< blocks of a cluster, along x
+  bool overlap = false;  ///< may start before the kernel in front of it ends; it waits on the device
+};
+
+/// Starts a kernel; `where` names it in errors.
+template <class... Parameters, class... Arguments>
+void launch(const char* where, cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
+            Arguments... arguments) {
+  if (how.shared > (48u << 10)) {
+    check_cuda(
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(how.shared)),
+        where);
+  }
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (how.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(how.cluster);
+    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if (how.overlap) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = how.grid;
+  config.blockDim = dim3(static_cast<unsigned>(how.threads));
+  config.dynamicSmemBytes = how.shared;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), where);
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,17 @@
+#pragma once
+#include <cstdint>
+
+struct CUstream_st;  // what cudaStream_t points to
+
+namespace twofour::cuda {
+
+/// A cudaStream_t, so that callers need no CUDA header. nullptr is the default stream.
+using Stream = CUstream_st*;
+
+/// Number formats of activations on the device.
+enum class Float : int32_t { f32, bf16, f16 };
+
+/// Bytes of one number.
+constexpr int64_t size_of(Float type) { return type == Float::f32 ? 4 : 2; }
+
+}  // namespace twofour::cuda

@@ -1,0 +1,79 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda_stream.h"
+
+namespace twofour::cuda {
+
+/// Device memory with an owner, on the current device. Every function throws Error with CUDA's words.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(size_t bytes);
+  template <class T>
+  explicit DeviceMemory(const std::vector<T>& values) : DeviceMemory(values.size() * sizeof(T)) {
+    upload(values.data(), bytes_);
+  }
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+  ~DeviceMemory();
+
+  template <class T = void>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+  void fill(int byte);  ///< on the default stream, then waits for it
+  void upload(const void* from, size_t bytes, size_t offset = 0);
+  template <class T>
+  std::vector<T> download() const {
+    std::vector<T> values(bytes_ / sizeof(T));
+    read(values.data(), values.size() * sizeof(T));
+    return values;
+  }
+
+ private:
+  void read(void* to, size_t bytes) const;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// A stream of its own, which the default stream does not wait for.
+class DeviceStream {
+ public:
+  DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+  ~DeviceStream();
+  Stream get() const { return stream_; }
+  void synchronize() const;
+
+ private:
+  Stream stream_ = nullptr;
+};
+
+/// What `work` puts on a stream, recorded once to be replayed.
+class DeviceGraph {
+ public:
+  DeviceGraph(const DeviceStream& stream, const std::function<void()>& work);
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+  ~DeviceGraph();
+  void replay(const DeviceStream& stream) const;
+
+ private:
+  void* graph_ = nullptr;  ///< cudaGraphExec_t
+};
+
+/// Copies from device memory to device memory on a stream, with a kernel: what others are measured against.
+/// A multiple of 16 bytes.
+void copy_device(void* to, const void* from, size_t bytes, Stream stream);
+
+/// Seconds that `work` takes on the device, by events on the stream around it. Waits for its end.
+double device_seconds(const DeviceStream& stream, const std::function<void()>& work);
+
+}  // namespace twofour::cuda

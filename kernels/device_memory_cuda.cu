@@ -1,0 +1,99 @@
+#include <utility>
+
+#include "kernels/cuda_launch.cuh"
+#include "kernels/device_memory.h"
+
+namespace twofour::cuda {
+namespace {
+
+__global__ void __launch_bounds__(256) copy_kernel(uint4* to, const uint4* from, int64_t count) {
+  const int64_t first = blockIdx.x * int64_t{1024} + threadIdx.x;
+  uint4 values[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (first + i * 256 < count) values[i] = __ldcs(from + first + i * 256);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (first + i * 256 < count) __stcs(to + first + i * 256, values[i]);
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
+  if (bytes > 0) check_cuda(cudaMalloc(&data_, bytes), "device memory");
+}
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+
+void DeviceMemory::fill(int byte) {
+  check_cuda(cudaMemset(data_, byte, bytes_), "device memory");
+  check_cuda(cudaDeviceSynchronize(), "device memory");
+}
+
+void DeviceMemory::upload(const void* from, size_t bytes, size_t offset) {
+  expect(offset <= bytes_ && bytes <= bytes_ - offset, "device memory",
+         std::to_string(bytes_) + " bytes at most", std::to_string(bytes));
+  check_cuda(cudaMemcpy(static_cast<char*>(data_) + offset, from, bytes, cudaMemcpyHostToDevice),
+             "device memory");
+}
+
+void DeviceMemory::read(void* to, size_t bytes) const {
+  check_cuda(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "device memory");
+}
+
+DeviceStream::DeviceStream() {
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+}
+DeviceStream::~DeviceStream() { cudaStreamDestroy(stream_); }
+void DeviceStream::synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "stream"); }
+
+DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>& work) {
+  check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "graph");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(stream.get(), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream.get(), &graph), "graph");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(error, "graph");
+  graph_ = executable;
+}
+DeviceGraph::~DeviceGraph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_)); }
+void DeviceGraph::replay(const DeviceStream& stream) const {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph_), stream.get()), "graph");
+}
+
+void copy_device(void* to, const void* from, size_t bytes, Stream stream) {
+  expect(bytes % 16 == 0, "copy", "a multiple of 16 bytes", std::to_string(bytes));
+  launch("copy", stream, {dim3(static_cast<unsigned>((bytes / 16 + 1023) / 1024)), 256}, copy_kernel,
+         static_cast<uint4*>(to), static_cast<const uint4*>(from), static_cast<int64_t>(bytes / 16));
+}
+
+double device_seconds(const DeviceStream& stream, const std::function<void()>& work) {
+  struct Event {
+    cudaEvent_t event = nullptr;
+    Event() { check_cuda(cudaEventCreate(&event), "event"); }
+    ~Event() { cudaEventDestroy(event); }
+  } begin, end;
+  check_cuda(cudaEventRecord(begin.event, stream.get()), "event");
+  work();
+  check_cuda(cudaEventRecord(end.event, stream.get()), "event");
+  check_cuda(cudaEventSynchronize(end.event), "event");
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, begin.event, end.event), "event");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+}  // namespace twofour::cuda
