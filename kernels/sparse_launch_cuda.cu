@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/check.h"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/sparse_kernel.cuh"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "sparse_multiply";
+
+int power_of_two_up_to(int x) {
+  int p = 1;
+  while (2 * p <= x) p *= 2;
+  return p;
+}
+
+/// Blocks along z.
+int slots_of(const SparseArgs& a) {
+  return a.ending == Ending::tokens ? a.rows.rows / a.segments
+         : a.route                  ? std::min(a.rows.rows, a.e)
+                                    : a.rows.rows;
+}
+
+/// Splits K until a warp has few steps, which balances blocks, and fills the warps of a block that K leaves
+/// with columns.
+SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
+  const int k_steps = (a.k + kStepK - 1) / kStepK * a.segments;
+  const int slots = slots_of(a);
+  const int64_t warps_wanted = int64_t{multiprocessors()} * 16;
+  if (plan.tile_m == 0) {
+    const int rows_a_slot = a.rows.rows / slots;
+    plan.tile_m = rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+  }
+  // Eight steps a warp, fewer where there is too little work, more where there is plenty: then blocks of gate
+  // and up need no cluster.
+  const int halves = a.gated ? 2 : 1;
+  const int64_t most = int64_t{tiles} * halves * slots * k_steps / warps_wanted;
+  const bool little = most < 8, plenty = a.gated && most >= 16;
+  const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
+  const int warps = std::max(1, k_steps / steps);
+  if (plan.warps_k == 0) {
+    const int at_most = a.ending == Ending::tokens ? 8 : little ? 4 : 4 / halves;
+    plan.warps_k = std::min(at_most, power_of_two_up_to(warps));
+  }
+  if (plan.cluster == 0) plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
+  if (plan.warps_n == 0) plan.warps_n = std::min(std::max(1, 4 / plan.warps_k / halves), tiles) * halves;
+  return plan;
+}
+
+template <class Layout>
+auto kernel_for(const SparseArgs& a) {
+  if (a.ending == Ending::tokens) {
+    return a.aligned ? sparse_kernel<Layout, 1, true, Feed::tokens>
+                     : sparse_kernel<Layout, 1, false, Feed::tokens>;
+  }
+  if (a.raw) return sparse_kernel<Layout, 1, true, Feed::raw>;
+  return !a.aligned                 ? sparse_kernel<Layout, 1, false, Feed::prepared>
+         : row_tiles(a.tile_m) == 1 ? sparse_kernel<Layout, 1, true, Feed::prepared>
+         : row_tiles(a.tile_m) == 2 ? sparse_kernel<Layout, 2, true, Feed::prepared>
+                                    : sparse_kernel<Layout, 4, true, Feed::prepared>;
+}
+
+}  // namespace
+
+void describe_weights(const SparseExperts& w, bool gated, const char* where, SparseArgs& a) {
+  std::string shape = std::to_string(w.e);
+  shape.append(" experts of ").append(std::to_string(w.n)).append(" x ").append(std::to_string(w.k));
+  expect(w.e > 0 && w.n > 0 && w.k > 0 && w.k % kGroup == 0 && (!gated || w.n % 2 == 0), where,
+         "experts with K a multiple of 16", shape);
+  expect(w.e < (1 << 20) && w.n < (1 << 24) && w.k < (1 << 24), where, "at most 2^24 rows and columns",
+         shape);
+  const int parts = w.layout == SparseLayout::planes ? 3 : 1;
+  uintptr_t low_bits = 0;
+  for (int p = 0; p < parts; ++p) {
+    expect(w.parts[p] != nullptr, where, "a pointer to every part", "nullptr");
+    low_bits |= reinterpret_cast<uintptr_t>(w.parts[p]);
+  }
+  expect(w.global_scale != nullptr, where, "global scales", "nullptr");
+  std::copy_n(w.parts, 3, a.parts);
+  a.global_scale = w.global_scale;
+  a.e = static_cast<int32_t>(w.e), a.n = static_cast<int32_t>(w.n), a.k = static_cast<int32_t>(w.k);
+  a.gated = gated;
+  a.aligned = low_bits % 16 == 0 && w.k % kStepK == 0 && (gated ? w.n / 2 : w.n) % 16 == 0;
+}
+
+bool takes_raw(const SparseArgs& a, const void* x, Float type) {
+  return a.aligned && type != Float::f32 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+}
+
+void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream) {
+  if (a.rows.rows == 0) return;
+  const int tiles = ((a.gated ? a.n / 2 : a.n) + kWarpColumns - 1) / kWarpColumns;
+  if (a.ending != Ending::tokens) a.segments = 1;
+  a.route_from_predecessor = a.route_from_predecessor && a.route;
+  plan = choose(a, tiles, plan);
+  // No more rows of x at a time than can meet.
+  a.tile_m = std::min({a.route ? a.rows.rows : 1, a.aligned ? plan.tile_m : 8, 32});
+  expect(a.tile_m > 0, kWhere, "1 to 32 rows at a time", std::to_string(plan.tile_m));
+  expect(plan.warps_k >= 1 && std::has_single_bit(static_cast<unsigned>(plan.warps_k)) && plan.warps_n >= 1 &&
+             plan.warps_k * plan.warps_n <= kMaxThreads / 32,
+         kWhere, "1 to 8 warps a block, a power of two along K",
+         std::to_string(plan.warps_k) + " x " + std::to_string(plan.warps_n));
+  expect(!a.gated || plan.warps_n % 2 == 0, kWhere, "gate and up in a block", std::to_string(plan.warps_n));
+  expect(plan.cluster >= 1 && plan.cluster <= 8, kWhere, "clusters of 1 to 8", std::to_string(plan.cluster));
+  a.warps_k = plan.warps_k, a.warps_n = plan.warps_n, a.cluster = plan.cluster;
+  a.warps_k_log2 = std::countr_zero(static_cast<unsigned>(a.warps_k));
+  a.k_steps = (a.k + kStepK - 1) / kStepK;
+  a.least_steps = a.k_steps / (a.cluster * a.warps_k), a.one_more = a.k_steps % (a.cluster * a.warps_k);
+  const auto per_x = static_cast<uint64_t>(a.rows_per_x);
+  a.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
+  a.wide_out = reinterpret_cast<uintptr_t>(a.out) % 16 == 0;
+  check(a.distinct || a.route || a.ending == Ending::tokens, "rows sorted by expert");
+  layout == SparseLayout::planes ? measure_strides<KMajorPlanes>(a) : measure_strides<KMajorPacked>(a);
+  const int parts = a.gated ? a.warps_n / 2 : a.warps_n;
+  const Launch how{
+      dim3(static_cast<unsigned>(plan.cluster), static_cast<unsigned>((tiles + parts - 1) / parts),
+           static_cast<unsigned>(slots_of(a))),
+      32 * a.warps_k * a.warps_n, static_cast<size_t>(SharedPlan(a).bytes), plan.cluster, overlap};
+  launch(kWhere, stream, how,
+         layout == SparseLayout::planes ? kernel_for<KMajorPlanes>(a) : kernel_for<KMajorPacked>(a), a);
+}
+
+}  // namespace twofour::cuda
