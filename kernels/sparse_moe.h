@@ -1,0 +1,51 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/sparse_multiply.h"
+
+namespace twofour::cuda {
+
+/// The routed experts of a layer, pruned to 2:4. With w13.n == 2 * w2.k they are gated, rows gate then up;
+/// with w13.n == w2.k the activation is relu(x)^2, as in kernels/moe.h.
+struct SparseMoe {
+  SparseExperts w13;  ///< [E, 2I or I, H]
+  SparseExperts w2;   ///< [E, H, I]
+  const int32_t* expert_map =
+      nullptr;  ///< [map_size] global to local expert, -1: not here; nullptr: identity
+  int64_t map_size = 0;
+  bool weight_on_input = false;  ///< the router's weight multiplies hidden instead of the result
+  float limit = 0;               ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+};
+
+/// Tokens and where the router sends them; all pointers to device memory.
+struct MoeTokens {
+  int64_t m = 0, topk = 0;
+  Float type = Float::bf16;             ///< of hidden and out
+  const void* hidden = nullptr;         ///< [M, H]
+  const int32_t* topk_ids = nullptr;    ///< [M, topk]
+  const float* topk_weights = nullptr;  ///< [M, topk]
+  void* out = nullptr;                  ///< [M, H]
+  /// [1]; set to 1 where an id is outside the map or the experts, which then contributes nothing. The caller
+  /// clears it. nullptr: not reported.
+  int32_t* error = nullptr;
+};
+
+/// How the two multiplications are cut; for measurements.
+struct SparseMoePlan {
+  SparsePlan w13, w2;
+};
+
+/// Bytes of workspace that sparse_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
+/// works on at a time.
+size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
+
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h.
+/// Works on the caller's stream and workspace (aligned to 256 bytes) alone, allocates and synchronizes
+/// nothing, reads no device memory on the host, and so can be captured in a CUDA graph and replayed with
+/// other data. Deterministic. Tokens that share an expert read it once, up to the rows of a tile. Throws
+/// Error on shapes that disagree, a workspace too small, and CUDA's errors.
+void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+                Stream stream, const SparseMoePlan& plan = {});
+
+}  // namespace twofour::cuda

@@ -1,0 +1,145 @@
+#include <algorithm>
+
+#include "kernels/cuda_launch.cuh"
+#include "kernels/sparse_moe.h"
+#include "kernels/sparse_rows.cuh"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "sparse_moe";
+/// Tokens that are worked on at a time: bounds the workspace.
+constexpr int64_t kMaxTokens = 1024;
+constexpr int64_t kAlignment = 256;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// out[m] = the sum of the token's rows, in their order.
+__global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {
+  wait_for_predecessor();
+  const int64_t m = blockIdx.y;
+  const int h = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (h >= a.h) return;
+  float sum = 0;
+#pragma unroll 4
+  for (int t = 0; t < a.topk; ++t) {
+    const int64_t row = m * a.topk + t;
+    if (local_expert(a.rows, static_cast<int>(row)) >= 0) sum += a.y[row * a.h + h];
+  }
+  store_float(a.out, a.type, m * a.h + h, sum);
+}
+
+struct Workspace {
+  int64_t route, sorted, x, x_factors, active, active_factors, y, bytes;
+  Workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
+    const int64_t tokens = std::min(m, kMaxTokens), rows = tokens * topk;
+    const int64_t x_steps = tokens * prepared_steps(moe.w13.k),
+                  active_steps = rows * prepared_steps(moe.w2.k);
+    route = 0;
+    sorted = route + aligned(16 + std::min(rows, moe.w13.e) * 16);
+    x = sorted + aligned(rows * 4);
+    x_factors = x + aligned(x_steps * 128);
+    active = x_factors + aligned(x_steps * 4);
+    active_factors = active + aligned(active_steps * 128);
+    y = active_factors + aligned(active_steps * 4);
+    bytes = y + (m > 1 ? aligned(rows * moe.w2.n * 4) : 0);
+  }
+};
+
+void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t bytes) {
+  const bool gated = moe.w13.n == 2 * moe.w2.k;
+  expect(moe.w13.e == moe.w2.e && moe.w2.n == moe.w13.k && (gated || moe.w13.n == moe.w2.k), kWhere,
+         "w13 [E, I or 2I, H] and w2 [E, H, I]",
+         std::to_string(moe.w13.n) + " x " + std::to_string(moe.w13.k) + " and " + std::to_string(moe.w2.n) +
+             " x " + std::to_string(moe.w2.k));
+  expect(in.m >= 0 && in.topk > 0 && in.topk < kMaxSegments, kWhere, "1 to 511 experts a token",
+         std::to_string(in.topk));
+  expect(moe.w13.e <= 8192, kWhere, "at most 8192 experts", std::to_string(moe.w13.e));
+  expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
+         "hidden, topk_ids, topk_weights and out", "nullptr");
+  const size_t wanted = sparse_moe_workspace(moe, in.m, in.topk);
+  expect(in.m == 0 || bytes >= wanted, kWhere, std::to_string(wanted) + " bytes of workspace",
+         std::to_string(bytes));
+  expect(in.m == 0 || reinterpret_cast<uintptr_t>(workspace) % kAlignment == 0, kWhere,
+         "a workspace aligned to 256 bytes", "another address");
+}
+
+}  // namespace
+
+void launch_combine(const CombineArgs& a, Stream stream) {
+  const dim3 grid(static_cast<unsigned>((a.h + 255) / 256), static_cast<unsigned>(a.m));
+  launch("combine", stream, {grid, 256, 0, 1, true}, combine_kernel, a);
+}
+
+size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
+  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+                Stream stream, const SparseMoePlan& plan) {
+  check(moe, tokens, workspace, workspace_bytes);
+  const bool gated = moe.w13.n == 2 * moe.w2.k;
+  const int64_t h = moe.w2.n, topk = tokens.topk, bytes = size_of(tokens.type);
+  const Workspace at(moe, tokens.m, topk);
+  auto* base = static_cast<char*>(workspace);
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += kMaxTokens) {
+    const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
+    const bool sum_tokens = m == 1;
+    void* out = static_cast<char*>(tokens.out) + m0 * h * bytes;
+
+    SparseArgs a{};
+    const auto e = static_cast<int32_t>(moe.w13.e);
+    a.rows = {tokens.topk_ids + m0 * topk,
+              moe.expert_map,
+              static_cast<int32_t>(rows),
+              moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
+              e,
+              tokens.error};
+    a.limit = moe.limit;
+    const float* weights = tokens.topk_weights + m0 * topk;
+    auto* route = reinterpret_cast<Route*>(base + at.route);
+    auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
+    a.distinct = sum_tokens;
+    if (!sum_tokens) a.route = route, a.sorted = sorted;
+
+    // Gate, up and activation
+    SparseArgs up = a;
+    describe_weights(moe.w13, gated, kWhere, up);
+    up.rows_per_x = static_cast<int32_t>(topk);
+    up.x = {reinterpret_cast<uint4*>(base + at.x), reinterpret_cast<float*>(base + at.x_factors)};
+    up.row_weight = moe.weight_on_input ? weights : nullptr;
+    up.route_from_predecessor = true;
+    up.ending = Ending::activation;
+    up.prepared = {reinterpret_cast<uint4*>(base + at.active),
+                   reinterpret_cast<float*>(base + at.active_factors)};
+    const void* hidden = static_cast<const char*>(tokens.hidden) + m0 * h * bytes;
+    const bool raw = sum_tokens && takes_raw(up, hidden, tokens.type);
+    if (raw) {
+      up.raw = hidden, up.raw_type = tokens.type;
+    } else {
+      launch_prepare({hidden, tokens.type, static_cast<int32_t>(m), up.k, up.x, up.rows,
+                      sum_tokens ? nullptr : route, sorted},
+                     stream);
+    }
+    launch_sparse(up, moe.w13.layout, plan.w13, !raw, stream);
+
+    // Down
+    SparseArgs down = a;
+    describe_weights(moe.w2, false, kWhere, down);
+    down.rows_per_x = 1;
+    down.x = up.prepared;
+    down.row_weight = moe.weight_on_input ? nullptr : weights;
+    down.ending = sum_tokens ? Ending::tokens : Ending::rows;
+    down.segments = static_cast<int32_t>(topk);
+    down.out = sum_tokens ? out : base + at.y;
+    down.out_type = sum_tokens ? tokens.type : Float::f32;
+    launch_sparse(down, moe.w2.layout, plan.w2, true, stream);
+    if (sum_tokens) continue;
+
+    launch_combine({a.rows, reinterpret_cast<const float*>(base + at.y), static_cast<int32_t>(m),
+                    static_cast<int32_t>(topk), static_cast<int32_t>(h), out, tokens.type},
+                   stream);
+  }
+}
+
+}  // namespace twofour::cuda
