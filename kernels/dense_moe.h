@@ -1,0 +1,30 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dense_multiply.h"
+#include "kernels/sparse_moe.h"
+
+namespace twofour::cuda {
+
+/// The routed experts of a layer in g8, dense NVFP4.
+struct DenseMoe {
+  DenseWeights w13;  ///< g8, gated, [E, 2I, H]; I a multiple of 16
+  DenseWeights w2;   ///< [E, H, I]
+  /// W4A4: F32 [1] multipliers of the activations, hidden's and silu(gate) * up's. nullptr: W4A16.
+  const float* w13_input_scale = nullptr;
+  const float* w2_input_scale = nullptr;
+  float limit = 0;    ///< clamp of gate and up; 0: none
+  bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
+};
+
+/// Bytes of workspace that dense_moe wants for `m` tokens.
+size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
+
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
+/// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,
+/// with float32 sums; what is between them is BF16. Less than 65536 rows (M * topk). Otherwise as sparse_moe.
+void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+               Stream stream);
+
+}  // namespace twofour::cuda

@@ -1,0 +1,122 @@
+#include <algorithm>
+
+#include "kernels/cuda_launch.cuh"
+#include "kernels/dense_moe.h"
+#include "kernels/device_pack.h"
+#include "kernels/sparse_launch.h"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "dense_moe";
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
+  ExpertRows r;
+  r.rows = rows, r.rows_per_x = rows_per_x;
+  return r;
+}
+
+/// Hidden and active stand for activations of hidden's size and of the second multiplication's.
+struct Workspace {
+  int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
+      bytes;
+  Workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+    const int64_t rows = m * topk, h = moe.w13.k, i = moe.w2.k;
+    const bool quantized = moe.w13_input_scale != nullptr;
+    hidden_codes = 0;
+    hidden_scales = hidden_codes + (quantized ? aligned(m * h / 2) : 0);
+    products = hidden_scales + (quantized ? aligned(m * h / 16) : 0);
+    active_codes = products + aligned(rows * (moe.fused ? i : 2 * i) * 2);
+    active_scales = active_codes + (quantized ? aligned(rows * i / 2) : 0);
+    y = active_scales + (quantized ? aligned(rows * i / 16) : 0);
+    multiply = y + aligned(rows * h * 4);
+    multiply_bytes = static_cast<int64_t>(std::max(dense_multiply_workspace(moe.w13, rows_of(rows, topk)),
+                                                   dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
+    bytes = multiply + multiply_bytes;
+  }
+};
+
+void check(const DenseMoe& moe, const MoeTokens& in, size_t bytes) {
+  expect(moe.w13.layout == DenseLayout::g8 && moe.w13.gated, kWhere, "gated g8 weights", "others");
+  expect(moe.w13.e == moe.w2.e && moe.w2.n == moe.w13.k && moe.w13.n == 2 * moe.w2.k && !moe.w2.gated, kWhere,
+         "w13 [E, 2I, H] and w2 [E, H, I]",
+         std::to_string(moe.w13.n) + " x " + std::to_string(moe.w13.k) + " and " + std::to_string(moe.w2.n) +
+             " x " + std::to_string(moe.w2.k));
+  expect((moe.w13_input_scale == nullptr) == (moe.w2_input_scale == nullptr), kWhere,
+         "both input scales or none", "one");
+  expect(moe.fused || moe.w2_input_scale, kWhere, "input scales where SwiGLU is not fused", "none");
+  expect(in.m >= 0 && in.topk > 0, kWhere, "experts for a token", std::to_string(in.topk));
+  expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
+         "hidden, topk_ids, topk_weights and out", "nullptr");
+  const size_t wanted = dense_moe_workspace(moe, in.m, in.topk);
+  expect(bytes >= wanted, kWhere, std::to_string(wanted) + " bytes of workspace", std::to_string(bytes));
+}
+
+}  // namespace
+
+size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t workspace_bytes,
+               Stream stream) {
+  check(moe, in, workspace_bytes);
+  if (in.m == 0) return;
+  const Workspace at(moe, in.m, in.topk);
+  auto* base = static_cast<uint8_t*>(workspace);
+  const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
+  const bool quantized = moe.w13_input_scale != nullptr;
+  const auto quantize = [&](const void* x, Float type, int64_t m, int64_t k, bool interleaved,
+                            const float* scale, int64_t codes, int64_t scales) {
+    QuantizeActivations q;
+    q.x = x, q.type = type, q.m = m, q.k = k;
+    q.interleaved = interleaved, q.limit = moe.limit;
+    q.global_scale = scale;
+    q.codes = base + codes, q.scales = base + scales;
+    quantize_activations(q, stream);
+    return Nvfp4Rows{base + codes, base + scales, scale};
+  };
+  Nvfp4Rows nvfp4;
+
+  // Gate and up
+  if (quantized)
+    nvfp4 =
+        quantize(in.hidden, in.type, in.m, h, false, moe.w13_input_scale, at.hidden_codes, at.hidden_scales);
+  ExpertRows up = rows_of(rows, in.topk);
+  up.x = in.hidden, up.x_type = in.type;
+  up.ids = in.topk_ids, up.error = in.error;
+  up.out = base + at.products, up.out_type = Float::bf16;
+  up.distinct = in.m == 1;
+  DenseOptions options;
+  options.nvfp4 = quantized ? &nvfp4 : nullptr;
+  options.ending = moe.fused ? DenseEnding::swiglu : DenseEnding::stored;
+  options.limit = moe.limit;
+  dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
+
+  // Down
+  if (quantized) {
+    nvfp4 = quantize(base + at.products, Float::bf16, rows, i, !moe.fused, moe.w2_input_scale,
+                     at.active_codes, at.active_scales);
+  }
+  ExpertRows down = rows_of(rows, 1);
+  down.x = base + at.products, down.x_type = Float::bf16;
+  down.ids = in.topk_ids, down.row_weight = in.topk_weights;
+  down.out = base + at.y;
+  down.distinct = up.distinct;
+  options.ending = DenseEnding::rows;
+  dense_multiply(moe.w2, down, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
+
+  const auto e = static_cast<int32_t>(moe.w13.e);
+  launch_combine({{in.topk_ids, nullptr, static_cast<int32_t>(rows), e, e, nullptr},
+                  reinterpret_cast<const float*>(base + at.y),
+                  static_cast<int32_t>(in.m),
+                  static_cast<int32_t>(in.topk),
+                  static_cast<int32_t>(h),
+                  in.out,
+                  in.type},
+                 stream);
+}
+
+}  // namespace twofour::cuda
