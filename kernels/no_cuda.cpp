@@ -1,8 +1,71 @@
+#include "formats/error.h"
+#include "kernels/dense_moe.h"
 #include "kernels/device.h"
+#include "kernels/device_memory.h"
+#include "kernels/device_pack.h"
+#include "kernels/sparse_moe.h"
 
 namespace twofour {
+namespace {
+
+[[noreturn]] void refuse(const char* where) {
+  throw Error(std::string(where) + ": expected a CUDA device, found a build without CUDA");
+}
+
+}  // namespace
 
 std::optional<CudaDevice> cuda_device() { return std::nullopt; }
 std::string no_cuda_reason() { return "built without CUDA"; }
 
+namespace cuda {
+
+DeviceMemory::DeviceMemory(size_t) { refuse("device memory"); }
+DeviceMemory::DeviceMemory(DeviceMemory&&) noexcept = default;
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;
+DeviceMemory::~DeviceMemory() = default;
+void DeviceMemory::fill(int) { refuse("device memory"); }
+void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory"); }
+void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
+
+DeviceStream::DeviceStream() { refuse("stream"); }
+DeviceStream::~DeviceStream() = default;
+void DeviceStream::synchronize() const { refuse("stream"); }
+
+DeviceGraph::DeviceGraph(const DeviceStream&, const std::function<void()>&) { refuse("graph"); }
+DeviceGraph::~DeviceGraph() = default;
+void DeviceGraph::replay(const DeviceStream&) const { refuse("graph"); }
+
+void copy_device(void*, const void*, size_t, Stream) { refuse("copy"); }
+double device_seconds(const DeviceStream&, const std::function<void()>&) { refuse("event"); }
+
+void prune_pack(const DenseMatrices&, SparseLayout, uint8_t* const (&)[3], Stream) { refuse("prune_pack"); }
+void pack_g8(const DenseMatrices&, bool, uint8_t*, uint8_t*, Stream) { refuse("pack_g8"); }
+void dequantize_to_bf16(const DenseMatrices&, const float*, void*, Stream) { refuse("dequantize_to_bf16"); }
+void dequantize_to_fp8(const DenseMatrices&, const float*, const float*, uint8_t*, Stream) {
+  refuse("dequantize_to_fp8");
+}
+void quantize_activations(const QuantizeActivations&, Stream) { refuse("quantize_activations"); }
+
+size_t sparse_multiply_workspace(const SparseExperts&, const ExpertRows&) { refuse("sparse_multiply"); }
+void sparse_multiply(const SparseExperts&, const ExpertRows&, void*, size_t, Stream, const SparsePlan&) {
+  refuse("sparse_multiply");
+}
+void sparse_multiply_reference(const SparseExperts&, const ExpertRows&, Stream) {
+  refuse("sparse_multiply_reference");
+}
+
+size_t dense_multiply_workspace(const DenseWeights&, const ExpertRows&) { refuse("dense_multiply"); }
+void dense_multiply(const DenseWeights&, const ExpertRows&, void*, size_t, Stream, const DenseOptions&) {
+  refuse("dense_multiply");
+}
+
+size_t dense_moe_workspace(const DenseMoe&, int64_t, int64_t) { refuse("dense_moe"); }
+void dense_moe(const DenseMoe&, const MoeTokens&, void*, size_t, Stream) { refuse("dense_moe"); }
+
+size_t sparse_moe_workspace(const SparseMoe&, int64_t, int64_t) { refuse("sparse_moe"); }
+void sparse_moe(const SparseMoe&, const MoeTokens&, void*, size_t, Stream, const SparseMoePlan&) {
+  refuse("sparse_moe");
+}
+
+}  // namespace cuda
 }  // namespace twofour
