@@ -1,0 +1,169 @@
+#include "kernels/dense_multiply.h"
+
+#include <cstring>
+
+#include "formats/error.h"
+#include "kernels/quantize.h"
+#include "tests/support/dense_on_device.h"
+#include "tests/support/device.h"
+
+using namespace twofour;
+using namespace twofour::cuda;
+
+namespace {
+
+struct Case {
+  int64_t e, n, k, rows, rows_per_x;
+  bool g8 = false, gated = false, nvfp4 = false;
+  DenseEnding ending = DenseEnding::rows;
+  Float x_type = Float::bf16;
+  int warps_k = 0;
+  bool distinct = false;
+  float limit = 0;
+};
+
+void check_case(const Case& c) {
+  CAPTURE(c.e);
+  CAPTURE(c.n);
+  CAPTURE(c.k);
+  CAPTURE(c.rows);
+  CAPTURE(c.g8);
+  CAPTURE(c.gated);
+  CAPTURE(c.nvfp4);
+  CAPTURE(c.warps_k);
+  const DenseExperts dense(c.e, c.n, c.k, static_cast<unsigned>(c.n + c.k));
+  const DenseOnDevice weights(dense, c.g8, c.gated);
+  const int64_t x_rows = c.rows / c.rows_per_x;
+  Activations x(static_cast<size_t>(x_rows * c.k), c.x_type, 5);
+
+  DeviceMemory x_codes, x_scales;
+  const float x_global = 0.004f;
+  const DeviceMemory device_global(std::vector<float>{x_global});
+  Nvfp4Rows nvfp4;
+  if (c.nvfp4) {
+    std::vector<uint8_t> codes(static_cast<size_t>(x_rows * c.k / 2)),
+        scales(static_cast<size_t>(x_rows * c.k / 16));
+    for (int64_t row = 0; row < x_rows; ++row) {
+      quantize_nvfp4_row(x.values.data() + row * c.k, c.k, x_global, codes.data() + row * c.k / 2,
+                         scales.data() + row * c.k / 16);
+    }
+    dequantize_nvfp4(Arithmetic::modelopt, x_global, codes.data(), scales.data(), x.values);
+    x_codes = DeviceMemory(codes), x_scales = DeviceMemory(scales);
+    nvfp4 = {x_codes.as<uint8_t>(), x_scales.as<uint8_t>(), device_global.as<float>()};
+  }
+  std::mt19937 random(8);
+  std::vector<int32_t> ids;
+  std::vector<float> row_weight;
+  for (int64_t r = 0; r < c.rows; ++r) {
+    ids.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(c.e)));
+    row_weight.push_back(static_cast<float>(random() % 1000) / 500.0f - 1.0f);
+  }
+  const DeviceMemory device_ids(ids), device_weight(row_weight);
+  const int64_t columns = c.ending == DenseEnding::swiglu ? c.n / 2 : c.n;
+  DeviceMemory out(static_cast<size_t>(c.rows * columns * 4));
+
+  ExpertRows rows;
+  rows.rows = c.rows, rows.rows_per_x = c.rows_per_x;
+  rows.x = x.device.as(), rows.x_type = c.x_type;
+  rows.ids = device_ids.as<int32_t>(), rows.row_weight = device_weight.as<float>();
+  rows.out = out.as();
+  rows.distinct = c.distinct;
+  DenseOptions options;
+  options.nvfp4 = c.nvfp4 ? &nvfp4 : nullptr;
+  options.ending = c.ending, options.warps_k = c.warps_k, options.limit = c.limit;
+  DeviceMemory workspace(dense_multiply_workspace(weights.device, rows));
+  const DeviceStream stream;
+  std::vector<float> first;
+  for (int run = 0; run < 2; ++run) {
+    out.fill(0xFF);
+    workspace.fill(0xFF);
+    dense_multiply(weights.device, rows, workspace.as(), workspace.bytes(), stream.get(), options);
+    stream.synchronize();
+    const auto got = out.download<float>();
+    if (run == 1) CHECK(std::memcmp(got.data(), first.data(), 4 * got.size()) == 0);
+    first = got;
+  }
+
+  std::vector<double> want(static_cast<size_t>(c.rows * columns));
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const auto product = [&](int64_t n) {
+      double sum = 0;
+      for (int64_t k = 0; k < c.k; ++k)
+        sum += weight_of(dense, ids[static_cast<size_t>(r)], n, k) *
+               static_cast<double>(x.values[static_cast<size_t>(r / c.rows_per_x * c.k + k)]);
+      return sum;
+    };
+    for (int64_t i = 0; i < columns; ++i) {
+      double value = 0;
+      if (c.ending == DenseEnding::swiglu) {
+        double gate = product(i), up = product(c.n / 2 + i);
+        if (c.limit > 0) {
+          const auto limit = static_cast<double>(c.limit);
+          gate = std::min(gate, limit), up = std::clamp(up, -limit, limit);
+        }
+        value = gate / (1 + std::exp(-gate)) * up;
+      } else {
+        value = product(c.ending == DenseEnding::stored && c.g8
+                            ? GateUpInterleaved8::source_row({1, c.n, c.k, c.gated}, i)
+                            : i);
+      }
+      want[static_cast<size_t>(r * columns + i)] =
+          value * static_cast<double>(row_weight[static_cast<size_t>(r)]);
+    }
+  }
+  // Tensor cores cut what does not fit when they add 16 products to a float32 sum: half a last place a time.
+  const double cut = static_cast<double>(c.k) / 16 * 0x1p-24;
+  CHECK(relative_error(first, want) < tolerance(Float::f32, c.x_type == Float::f32 && !c.nvfp4) + cut);
+}
+
+}  // namespace
+
+TEST_CASE("the dense multiplication is right for odd shapes") {
+  if (no_gpu()) return;
+  for (const int64_t n : {4, 16, 48, 130, 144}) {
+    for (const int64_t k : {16, 48, 256, 272, 512}) check_case({3, n, k, 7, 1});
+  }
+  for (const int64_t k : {16, 64, 256, 272}) {
+    for (const bool gated : {false, true}) {
+      check_case({2, 144, k, 5, 1, true, gated});
+      check_case({2, 272, k, 5, 5, true, gated, true});
+    }
+  }
+}
+
+TEST_CASE("the dense multiplication is right for any number of rows and cut") {
+  if (no_gpu()) return;
+  for (const int64_t rows : {1, 2, 8, 9, 17, 33, 64}) {
+    check_case({1, 64, 512, rows, 1});
+    check_case({5, 64, 256, rows, 1, true});
+  }
+  for (const int warps_k : {1, 2, 4, 8}) {
+    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEnding::rows, Float::bf16, warps_k});
+    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEnding::rows, Float::f16, warps_k, true});
+  }
+  check_case({2, 96, 7168, 40, 1, false, false, false, DenseEnding::rows, Float::f32});
+}
+
+TEST_CASE("the dense multiplication ends with SwiGLU or leaves rows as stored") {
+  if (no_gpu()) return;
+  for (const bool nvfp4 : {false, true}) {
+    for (const int64_t k : {80, 256, 1024}) {
+      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEnding::swiglu});
+      check_case({3, 96, k, 20, 4, true, true, nvfp4, DenseEnding::swiglu, Float::bf16, 2, false, 0.05f});
+      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEnding::stored});
+    }
+  }
+}
+
+TEST_CASE("dense shapes that cannot be are refused") {
+  if (no_gpu()) return;
+  CHECK_THROWS_AS(dense_multiply({}, {}, nullptr, 0, nullptr), Error);
+  const DenseExperts dense(1, 16, 32, 1);
+  const DenseOnDevice weights(dense, false, false);
+  ExpertRows rows;
+  rows.rows = 3, rows.rows_per_x = 2;
+  CHECK_THROWS_AS(dense_multiply(weights.device, rows, nullptr, 0, nullptr), Error);
+  DenseOptions options;
+  options.ending = DenseEnding::swiglu;
+  CHECK_THROWS_AS(dense_multiply(weights.device, {}, nullptr, 0, nullptr, options), Error);
+}

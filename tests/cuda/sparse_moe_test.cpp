@@ -1,0 +1,236 @@
+#include "kernels/sparse_moe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "formats/error.h"
+#include "tests/support/device.h"
+#include "tests/support/device_experts.h"
+
+using namespace twofour;
+using namespace twofour::cuda;
+
+namespace {
+
+struct Case {
+  int64_t e, h, i, m, topk;
+  bool gated = true;
+  Float type = Float::bf16;
+  double limit = 0;
+  bool weight_on_input = false, mapped = false;
+};
+
+/// A layer, tokens and the workspace, with what replaces them in a captured graph.
+template <class Layout>
+struct Layer {
+  Case c;
+  SparseOnDevice<Layout> w13, w2;
+  std::vector<int32_t> map, ids;
+  std::vector<float> topk_weights;
+  Activations hidden;
+  DeviceMemory device_map, device_ids, device_weights, out, workspace, error;
+
+  explicit Layer(const Case& which)
+      : c(which),
+        w13(DenseExperts(c.e, c.gated ? 2 * c.i : c.i, c.h, 11)),
+        w2(DenseExperts(c.e, c.h, c.i, 12)),
+        hidden(static_cast<size_t>(c.m * c.h), c.type, 13),
+        out(static_cast<size_t>(c.m * c.h * size_of(c.type))),
+        workspace(sparse_moe_workspace(moe(), c.m, c.topk)),
+        error(4) {
+    // Twice as many experts in the world as here, in another order.
+    map.resize(static_cast<size_t>(2 * c.e), -1);
+    for (size_t e = 0; e < static_cast<size_t>(c.e); ++e)
+      map[(2 * e + 3) % map.size()] = static_cast<int32_t>(e);
+    device_map = DeviceMemory(map);
+    draw(14);
+  }
+
+  /// New tokens in the same memory.
+  void draw(unsigned seed) {
+    std::mt19937 random(seed);
+    const int64_t known = c.mapped ? 2 * c.e : c.e;
+    ids.clear(), topk_weights.clear();
+    std::vector<int32_t> all(static_cast<size_t>(known));
+    std::iota(all.begin(), all.end(), 0);
+    for (int64_t token = 0; token < c.m; ++token) {
+      std::shuffle(all.begin(), all.end(), random);
+      for (int64_t t = 0; t < c.topk; ++t) {
+        ids.push_back(all[static_cast<size_t>(t % known)]);  // twice the same where topk > known
+        topk_weights.push_back(0.1f + static_cast<float>(random() % 100) / 100.0f);
+      }
+    }
+    Activations next(static_cast<size_t>(c.m * c.h), c.type, seed + 1);
+    hidden.values = next.values;
+    const auto bytes = next.device.download<uint8_t>();
+    hidden.device.upload(bytes.data(), bytes.size());
+    if (device_ids.bytes() == 0) device_ids = DeviceMemory(ids), device_weights = DeviceMemory(topk_weights);
+    device_ids.upload(ids.data(), ids.size() * 4);
+    device_weights.upload(topk_weights.data(), topk_weights.size() * 4);
+    out.fill(0xFF);
+    error.fill(0);
+  }
+
+  SparseMoe moe() const {
+    SparseMoe moe;
+    moe.w13 = w13.experts(), moe.w2 = w2.experts();
+    moe.limit = static_cast<float>(c.limit);
+    moe.weight_on_input = c.weight_on_input;
+    if (c.mapped) moe.expert_map = device_map.as<int32_t>(), moe.map_size = 2 * c.e;
+    return moe;
+  }
+
+  void run(Stream stream) {
+    MoeTokens tokens;
+    tokens.m = c.m, tokens.topk = c.topk, tokens.type = c.type;
+    tokens.hidden = hidden.device.as();
+    tokens.topk_ids = device_ids.as<int32_t>(), tokens.topk_weights = device_weights.as<float>();
+    tokens.out = out.as();
+    tokens.error = error.as<int32_t>();
+    workspace.fill(0xFF);
+    launch(tokens, stream);
+  }
+  void launch(const MoeTokens& tokens, Stream stream) {
+    sparse_moe(moe(), tokens, workspace.as(), workspace.bytes(), stream);
+  }
+
+  void check() const {
+    MoeInput in{c.m, c.h, c.topk, hidden.values, ids, topk_weights, {}, c.weight_on_input, c.limit};
+    if (c.mapped) in.expert_map = map;
+    const auto want = moe_reference(in, w13.rows(), w2.rows());
+    CHECK(relative_error(Activations::from_bits(out.download<uint8_t>(), c.type), want) <
+          tolerance(c.type, c.type == Float::f32 ? 3 : 1));
+    CHECK(error.download<int32_t>()[0] == 0);
+  }
+};
+
+template <class Layout>
+void check_case(const Case& c) {
+  CAPTURE(Layout::name);
+  CAPTURE(c.e);
+  CAPTURE(c.h);
+  CAPTURE(c.i);
+  CAPTURE(c.m);
+  CAPTURE(c.topk);
+  CAPTURE(c.gated);
+  CAPTURE(c.mapped);
+  const DeviceStream stream;
+  Layer<Layout> layer(c);
+  layer.run(stream.get());
+  stream.synchronize();
+  layer.check();
+  const auto first = layer.out.template download<uint8_t>();
+  layer.out.fill(0xFF);
+  layer.run(stream.get());
+  stream.synchronize();
+  CHECK(layer.out.template download<uint8_t>() == first);
+}
+
+void check_both(const Case& c) {
+  check_case<KMajorPlanes>(c);
+  check_case<KMajorPacked>(c);
+}
+
+}  // namespace
+
+TEST_CASE("the fused MoE layer equals the reference for odd shapes") {
+  if (no_gpu()) return;
+  for (const int64_t m : {1, 3}) {
+    check_both({4, 16, 16, m, 2});
+    check_both({4, 32, 48, m, 3});
+    check_both({1, 80, 16, m, 1});
+    check_both({7, 272, 144, m, 4});
+    check_both({2, 64, 64, m, 5});  // a token names an expert more than once
+  }
+}
+
+TEST_CASE("the fused MoE layer equals the reference for any number of tokens") {
+  if (no_gpu()) return;
+  for (const int64_t m : {1, 2, 4, 8, 16, 31, 32, 64}) check_both({8, 128, 64, m, 2});
+  check_both({1, 256, 128, 64, 1});   // a dense MLP
+  check_both({33, 128, 64, 100, 6});  // more rows than blocks sort out by themselves
+  check_both({3, 64, 64, 1500, 1});   // more tokens than are worked on at a time
+}
+
+TEST_CASE("the fused MoE layer knows limits, input weights, maps, types and experts without a gate") {
+  if (no_gpu()) return;
+  for (const int64_t m : {1, 6}) {
+    check_both({6, 192, 96, m, 3, true, Float::f16});
+    check_both({6, 192, 96, m, 3, true, Float::f32});
+    check_both({6, 192, 96, m, 3, true, Float::bf16, 0.05});
+    check_both({6, 192, 96, m, 1, true, Float::bf16, 0, true});
+    check_both({6, 192, 96, m, 4, true, Float::f32, 0, false, true});
+    check_both({6, 192, 96, m, 3, false, Float::f32});
+    check_both({6, 192, 144, m, 3, false, Float::bf16, 0, true, true});
+  }
+  check_both({40, 128, 64, 128, 5, true, Float::f32, 0, false, true});
+}
+
+TEST_CASE("the fused MoE layer is right for the shapes of models") {
+  if (no_gpu()) return;
+  check_case<KMajorPlanes>({16, 2048, 512, 1, 10});
+  check_case<KMajorPlanes>({16, 2048, 512, 8, 10});
+  check_case<KMajorPacked>({16, 2048, 512, 8, 10});
+  check_case<KMajorPlanes>({6, 1792, 768, 1, 6});
+}
+
+TEST_CASE("a captured layer runs on new tokens") {
+  if (no_gpu()) return;
+  for (const int64_t m : {1, 5, 120}) {
+    const DeviceStream stream;
+    Layer<KMajorPlanes> layer({12, 256, 128, m, 5});
+    MoeTokens tokens;
+    tokens.m = m, tokens.topk = 5, tokens.type = Float::bf16;
+    tokens.hidden = layer.hidden.device.as();
+    tokens.topk_ids = layer.device_ids.as<int32_t>(), tokens.topk_weights = layer.device_weights.as<float>();
+    tokens.out = layer.out.as(), tokens.error = layer.error.as<int32_t>();
+    const DeviceGraph graph(stream, [&] { layer.launch(tokens, stream.get()); });
+    for (unsigned seed = 100; seed < 104; ++seed) {
+      layer.draw(seed);
+      graph.replay(stream);
+      stream.synchronize();
+      layer.check();
+    }
+  }
+}
+
+TEST_CASE("ids out of range contribute nothing and raise the flag") {
+  if (no_gpu()) return;
+  for (const int64_t m : {1, 4, 300}) {
+    for (const bool mapped : {false, true}) {
+      const DeviceStream stream;
+      Layer<KMajorPlanes> layer({4, 64, 64, m, 2, true, Float::f32, 0, false, mapped});
+      layer.run(stream.get());
+      stream.synchronize();
+      const auto whole = layer.out.download<float>();
+      for (const int32_t bad : {-1, 1 << 20}) {
+        auto ids = layer.ids;
+        ids[static_cast<size_t>(2 * m - 1)] = bad;
+        layer.device_ids.upload(ids.data(), ids.size() * 4);
+        layer.out.fill(0xFF);
+        layer.error.fill(0);
+        layer.run(stream.get());
+        stream.synchronize();
+        CHECK(layer.error.download<int32_t>()[0] == 1);
+        const auto got = layer.out.download<float>();
+        CHECK(std::equal(got.begin(), got.end() - 64, whole.begin()));
+        for (const float x : got) CHECK(std::isfinite(x));
+      }
+    }
+  }
+}
+
+TEST_CASE("a layer that does not fit together is refused") {
+  if (no_gpu()) return;
+  Layer<KMajorPlanes> layer({2, 64, 64, 2, 1});
+  MoeTokens tokens;
+  tokens.m = 2, tokens.topk = 1;
+  tokens.hidden = layer.hidden.device.as();
+  tokens.topk_ids = layer.device_ids.as<int32_t>(), tokens.topk_weights = layer.device_weights.as<float>();
+  tokens.out = layer.out.as();
+  SparseMoe moe = layer.moe();
+  CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), 16, nullptr), Error);
+  moe.w2.n = 32;
+  CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), layer.workspace.bytes(), nullptr), Error);
+}
