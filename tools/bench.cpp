@@ -6,7 +6,9 @@
 
 #include "formats/error.h"
 #include "formats/layouts.h"
+#include "kernels/device.h"
 #include "lib/bench_convert.h"
+#include "lib/bench_kernels.h"
 #include "lib/synth.h"
 #include "tools/command.h"
 
@@ -142,6 +144,26 @@ int run(const Options& o, const Common& common) {
   return kDone;
 }
 
+int run_kernels(const KernelBenchOptions& o, const Common& common) {
+  KernelBenches benches(o);
+  const std::string device = cuda_device()->name;
+  if (!common.json) fmt::print("{}: copy {:.0f} GB/s\n", device, benches.copy_gb_s());
+  Json list = Json::array();
+  for (const KernelBench& b : benches.run()) {
+    list.push_back({{"kernel", b.name},
+                    {"shape", b.shape},
+                    {"bytes", b.bytes},
+                    {"microseconds", spread_to_json(b.microseconds)},
+                    {"gb_s", b.gb_s},
+                    {"copy_share", b.copy_share}});
+    if (common.json) continue;
+    fmt::print("{}, {}: {} us, {:.0f} GB/s, {:.1f} % of copy\n", b.name, b.shape, spread_text(b.microseconds),
+               b.gb_s, 100 * b.copy_share);
+  }
+  if (common.json) print_json({{"device", device}, {"copy_gb_s", benches.copy_gb_s()}, {"kernels", list}});
+  return kDone;
+}
+
 }  // namespace
 
 std::function<int()> setup_bench(CLI::App& app, const Common& common) {
@@ -171,7 +193,14 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   convert->add_flag("--sync", o->sync, "End each run with sync -f, within its time");
   convert->add_flag("--no-pack", o->skip_pack, "Only whole commands");
   convert->fallthrough();
-  return [o, &common] { return run(*o, common); };
+
+  CLI::App* kernels = app.add_subcommand(
+      "kernels", "CUDA kernels by shape: weight bytes a second and their share of what a copy moves");
+  auto k = std::make_shared<KernelBenchOptions>();
+  kernels->add_option("--only", k->filter, "Kernels whose name or shape contains this");
+  kernels->add_option("--rounds", k->rounds, "Rounds that count")->check(CLI::Range(1, 1000));
+  kernels->fallthrough();
+  return [o, k, kernels, &common] { return kernels->parsed() ? run_kernels(*k, common) : run(*o, common); };
 }
 
 }  // namespace twofour
