@@ -43,6 +43,7 @@ struct Parsed {
   std::vector<MatrixEntry> matrices;
   std::set<std::string> copied;
   Json hf_quant_config;
+  std::string damage;  ///< see manifest_damage
 };
 
 uint32_t parse_bits(const std::string& hex) {
@@ -102,6 +103,7 @@ Parsed parse_manifest(const std::string& where) {
   constexpr uint64_t kMaxManifest = 1u << 30;
   const std::string text = read_text(where, kMaxManifest);
   refuse_zero_byte(where, text);
+  parsed.damage = manifest_damage(text);
   try {
     const Json json = Json::parse(text.begin(), text.end(), take);
     if (json.at("format") != kManifestFormat) throw Error("another format");
@@ -127,6 +129,7 @@ class Builder {
     result_.copied = std::move(parsed.copied);
     for (const MatrixEntry& entry : parsed.matrices) add_matrix(entry);
     if (result_.matrices.empty()) fail("", "at least one matrix in a layout", "none");
+    if (!parsed.damage.empty()) throw Error(fmt::format("{}: {}", where_, parsed.damage));
     return std::move(result_);
   }
 

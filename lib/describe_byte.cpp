@@ -47,6 +47,9 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
   const Manifest manifest = read_manifest(c.path() / kManifestName);
+  if (!manifest.damage.empty()) {
+    throw Error(fmt::format("{}: {}", (c.path() / kManifestName).string(), manifest.damage));
+  }
   for (const auto& [name, shape] : manifest.shapes) {
     if (!t.name.starts_with(name) || t.name.size() <= name.size() + 1) continue;
     const std::string_view suffix = std::string_view(t.name).substr(name.size() + 1);

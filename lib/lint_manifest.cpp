@@ -52,6 +52,7 @@ std::optional<Manifest> lint_manifest(const LintSubject& s, LintSink& sink) {
   const fs::path path = s.path / kManifestName;
   try {
     Manifest manifest = read_manifest(path);
+    if (!manifest.damage.empty()) sink.add("manifest-hash", kManifestName, "", manifest.damage);
     check_files(s, manifest, sink);
     for (const auto& [name, output] : manifest.outputs) {
       const auto at = s.find(name);

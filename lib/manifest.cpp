@@ -140,7 +140,22 @@ Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScal
 
 std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+/// The end of a manifest whose other text has that hash.
+std::string seal(const Hash128& hash) {
+  return fmt::format("\"manifest_xxh3_128\": \"{}\"\n}}\n", hash.hex());
+}
+
 }  // namespace
+
+std::string manifest_damage(std::string_view text) {
+  const size_t bytes = seal({}).size();
+  const std::string_view found = text.substr(text.size() < bytes ? 0 : text.size() - bytes);
+  const Hash128 hash = hash_text(text.substr(0, text.size() - found.size()));
+  if (found == seal(hash)) return {};
+  const size_t key = found.find(": ");
+  return fmt::format("expected it to end with {}, the hash of all before, found {}", hash.hex(),
+                     json_quote(key == found.npos ? found : found.substr(key + 2, 34)));
+}
 
 Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record) {
   Hasher hasher;
@@ -172,11 +187,15 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& sink) {
   std::string pending;
-  const auto put = [&](std::string_view text) {
-    pending += text;
-    if (pending.size() < (1u << 20)) return;
+  Hasher hasher;
+  const auto flush = [&] {
+    hasher.update({reinterpret_cast<const uint8_t*>(pending.data()), pending.size()});
     sink(pending);
     pending.clear();
+  };
+  const auto put = [&](std::string_view text) {
+    pending += text;
+    if (pending.size() >= (1u << 20)) flush();
   };
 
   put(fmt::format("{{\n\"format\": {},\n", kManifestFormat));
@@ -238,8 +257,9 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
     put(i == copies.front() ? "\n" : ",\n");
     put(line(tensor_to_json(source, plan.tensors[i], record.outputs[i])));
   }
-  put("]\n}\n");
-  sink(pending);
+  put("],\n");
+  flush();
+  sink(seal(hasher.digest()));
 }
 
 void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
@@ -276,6 +296,7 @@ Manifest read_manifest(const std::filesystem::path& path) {
   constexpr uint64_t kMaxManifest = 1u << 30;
   const std::string text = read_text(path, kMaxManifest);
   Manifest manifest;
+  manifest.damage = manifest_damage(text);
   // Each tensor and module is taken and dropped as it is parsed, so the document is never held whole. The
   // parser looks at all of an array after each object that stays, so of those there may not be many.
   constexpr int kMaxKept = 20'000;

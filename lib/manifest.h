@@ -32,7 +32,11 @@ struct ConversionRecord {
 };
 
 /// Changes when a reader of older manifests would misunderstand a newer one.
-inline constexpr int kManifestFormat = 1;
+inline constexpr int kManifestFormat = 2;
+
+/// A manifest ends with the hash of all that stands before it. Empty where that holds for `text`, else what
+/// was expected and found: then nothing in it can be believed.
+std::string manifest_damage(std::string_view text);
 
 /// What a recipe says, as twofour.json and resume know it.
 Json recipe_to_json(const Recipe& recipe);
@@ -58,6 +62,7 @@ struct Manifest {
     std::string type;  ///< "U8 [4, 24, 96]"
   };
   std::string version, commit;
+  std::string damage;  ///< see manifest_damage
   Recipe recipe;
   std::string source_content;             ///< hash over all that was read
   std::map<std::string, Output> outputs;  ///< by tensor
@@ -65,7 +70,8 @@ struct Manifest {
   std::map<std::string, Shape> shapes;    ///< by target, rewritten module or encoded matrix: "P.w13"
 };
 
-/// Throws Error where `path` is no manifest of ours.
+/// Throws Error where `path` is no manifest of ours. One with damage is read, for the sake of what can be
+/// told.
 Manifest read_manifest(const std::filesystem::path& path);
 
 /// A hash over the source's headers and all bytes read from it.

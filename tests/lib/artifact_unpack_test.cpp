@@ -215,7 +215,7 @@ TEST_CASE("a manifest that does not fit its artifact is refused") {
     std::string changed = text;
     const size_t at = changed.find(from);
     REQUIRE(at != changed.npos);
-    write_text(scratch / "v7/twofour.json", changed.replace(at, from.size(), now));
+    write_sealed(scratch / "v7/twofour.json", changed.replace(at, from.size(), now));
     return message_of([&] { Checkpoint::open_source(scratch / "v7"); });
   };
   CHECK(opened("\"shape\":[2,96,96]", "\"shape\":[2,96,112]")

@@ -234,12 +234,12 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
   recipe.layout = "g8";
   convert(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/src", scratch / "artifact", recipe);
   const std::string text = read_text(manifest);
-  const auto refusal = [&](const std::string& from, const std::string& to) {
+  const auto refusal = [&](const std::string& from, const std::string& to, bool sealed = true) {
     std::string changed = text;
     const size_t at = changed.find(from);
     REQUIRE(at != std::string::npos);
     changed.replace(at, from.size(), to);
-    write_text(manifest, changed);
+    sealed ? write_sealed(manifest, changed) : write_text(manifest, changed);
     try {
       Checkpoint::open_source(scratch / "artifact");
     } catch (const Error& e) {
@@ -247,8 +247,12 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
     }
     return std::string();
   };
-  CHECK(refusal("\"format\": 1", "\"format\": 1") == "");
-  CHECK(refusal("\"format\": 1", "\"format\": 2").find("another format") != std::string::npos);
+  CHECK(refusal("\"format\": 2", "\"format\": 2") == "");
+  CHECK(refusal("\"format\": 2", "\"format\": 1").find("another format") != std::string::npos);
+  // What no check of the contents can see.
+  CHECK(refusal("\"commit\":\"", "\"commit\":\"0").empty());
+  CHECK(refusal("\"commit\":\"", "\"commit\":\"0", false).find("expected it to end with ") !=
+        std::string::npos);
   const size_t begin = text.find("{\"name\":\"model.layers.0.mlp.experts.w2\"");
   REQUIRE(begin != std::string::npos);
   const std::string line = text.substr(begin, text.find('\n', begin) - begin);

@@ -189,9 +189,7 @@ TEST_CASE("a manifest that does not fit its tensors does not mislead inspect") {
     const size_t at = text.find("\"shape\":[2,32,16]");
     REQUIRE(at != std::string::npos);
     text.replace(at + 8, 9, std::string(shape) == "[0,00,00]" ? "[0,0,0]" : shape);
-    put(scratch / "bad.json", text);
-    fs::remove(scratch / "out/twofour.json");
-    fs::copy(scratch / "bad.json", scratch / "out/twofour.json");
+    write_sealed(scratch / "out/twofour.json", text);
     const std::string what =
         describe_byte(Checkpoint::open(scratch / "out"), "model.layers.0.mlp.experts.w13_comp", 100);
     CHECK(contains(what, "byte 0 of element 100"));

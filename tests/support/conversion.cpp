@@ -6,6 +6,7 @@
 
 #include "formats/error.h"
 #include "lib/file.h"
+#include "lib/hash.h"
 
 namespace twofour {
 
@@ -83,6 +84,11 @@ std::string text_of(const Findings& findings) {
   std::string text;
   for (const Finding& f : findings) text += f.id + ": " + f.where + ": " + f.message + "\n";
   return text;
+}
+
+void write_sealed(const fs::path& file, const std::string& manifest) {
+  const std::string text = manifest.substr(0, manifest.rfind("\"manifest_xxh3_128\""));
+  write_text(file, text + "\"manifest_xxh3_128\": \"" + hash_text(text).hex() + "\"\n}\n");
 }
 
 void flip_bit(const fs::path& file, uint64_t offset, int bit) {

@@ -47,6 +47,9 @@ std::vector<Finding> findings_of(const Findings& findings, const std::string& id
 /// "id: where: message" of each, for messages of tests.
 std::string text_of(const Findings& findings);
 
+/// Writes a changed manifest with the hash that belongs to it now.
+void write_sealed(const std::filesystem::path& file, const std::string& manifest);
+
 /// Flips bit `bit` of byte `offset` of a file.
 void flip_bit(const std::filesystem::path& file, uint64_t offset, int bit);
 
