@@ -14,7 +14,10 @@ struct DenseMoe {
   /// W4A4: F32 [1] multipliers of the activations, hidden's and silu(gate) * up's. nullptr: W4A16.
   const float* w13_input_scale = nullptr;
   const float* w2_input_scale = nullptr;
-  float limit = 0;    ///< clamp of gate and up; 0: none
+  const int32_t* expert_map = nullptr;  ///< as of SparseMoe
+  int64_t map_size = 0;
+  bool weight_on_input = false;  ///< the router's weight multiplies hidden, before W4A4 quantizes it
+  float limit = 0;               ///< clamp of gate and up; 0: none
   bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
 };
 
@@ -23,7 +26,8 @@ size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
 /// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,
-/// with float32 sums; what is between them is BF16. Less than 65536 rows (M * topk). Otherwise as sparse_moe.
+/// with float32 sums; what is between them is BF16. Less than 65536 rows (M * topk). Otherwise as sparse_moe:
+/// so too what ids, `expert_map` and `error` mean.
 void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                Stream stream);
 

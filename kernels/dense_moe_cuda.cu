@@ -12,6 +12,11 @@ constexpr const char* kWhere = "dense_moe";
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
+/// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
+int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
+  return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
+}
+
 ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
   ExpertRows r;
   r.rows = rows, r.rows_per_x = rows_per_x;
@@ -26,14 +31,16 @@ struct Workspace {
     const int64_t rows = m * topk, h = moe.w13.k, i = moe.w2.k;
     const bool quantized = moe.w13_input_scale != nullptr;
     hidden_codes = 0;
-    hidden_scales = hidden_codes + (quantized ? aligned(m * h / 2) : 0);
-    products = hidden_scales + (quantized ? aligned(m * h / 16) : 0);
+    const int64_t hidden = quantized ? rows / rows_per_hidden(moe, topk) * h : 0;
+    hidden_scales = hidden_codes + aligned(hidden / 2);
+    products = hidden_scales + aligned(hidden / 16);
     active_codes = products + aligned(rows * (moe.fused ? i : 2 * i) * 2);
     active_scales = active_codes + (quantized ? aligned(rows * i / 2) : 0);
     y = active_scales + (quantized ? aligned(rows * i / 16) : 0);
     multiply = y + aligned(rows * h * 4);
-    multiply_bytes = static_cast<int64_t>(std::max(dense_multiply_workspace(moe.w13, rows_of(rows, topk)),
-                                                   dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
+    multiply_bytes = static_cast<int64_t>(
+        std::max(dense_multiply_workspace(moe.w13, rows_of(rows, rows_per_hidden(moe, topk))),
+                 dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
     bytes = multiply + multiply_bytes;
   }
 };
@@ -68,23 +75,26 @@ void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t
   auto* base = static_cast<uint8_t*>(workspace);
   const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
   const bool quantized = moe.w13_input_scale != nullptr;
-  const auto quantize = [&](const void* x, Float type, int64_t m, int64_t k, bool interleaved,
-                            const float* scale, int64_t codes, int64_t scales) {
-    QuantizeActivations q;
-    q.x = x, q.type = type, q.m = m, q.k = k;
-    q.interleaved = interleaved, q.limit = moe.limit;
-    q.global_scale = scale;
+  const auto quantize = [&](QuantizeActivations q, int64_t codes, int64_t scales) {
+    q.limit = moe.limit;
     q.codes = base + codes, q.scales = base + scales;
     quantize_activations(q, stream);
-    return Nvfp4Rows{base + codes, base + scales, scale};
+    return Nvfp4Rows{base + codes, base + scales, q.global_scale};
   };
   Nvfp4Rows nvfp4;
 
   // Gate and up
-  if (quantized)
-    nvfp4 =
-        quantize(in.hidden, in.type, in.m, h, false, moe.w13_input_scale, at.hidden_codes, at.hidden_scales);
-  ExpertRows up = rows_of(rows, in.topk);
+  ExpertRows up = rows_of(rows, rows_per_hidden(moe, in.topk));
+  const float* input_weight = moe.weight_on_input ? in.topk_weights : nullptr;
+  if (quantized) {
+    QuantizeActivations q;
+    q.x = in.hidden, q.type = in.type, q.m = rows / up.rows_per_x, q.k = h;
+    q.rows_per_x = in.topk / up.rows_per_x, q.row_weight = input_weight;
+    q.global_scale = moe.w13_input_scale;
+    nvfp4 = quantize(q, at.hidden_codes, at.hidden_scales);
+  } else {
+    up.row_weight = input_weight;
+  }
   up.x = in.hidden, up.x_type = in.type;
   up.ids = in.topk_ids, up.error = in.error;
   up.out = base + at.products, up.out_type = Float::bf16;
@@ -93,23 +103,28 @@ void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t
   options.nvfp4 = quantized ? &nvfp4 : nullptr;
   options.ending = moe.fused ? DenseEnding::swiglu : DenseEnding::stored;
   options.limit = moe.limit;
+  options.expert_map = moe.expert_map, options.map_size = moe.map_size;
   dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
-  // Down
+  // Down. Rows without an expert hold what the workspace did; what becomes of them is not read.
   if (quantized) {
-    nvfp4 = quantize(base + at.products, Float::bf16, rows, i, !moe.fused, moe.w2_input_scale,
-                     at.active_codes, at.active_scales);
+    QuantizeActivations q;
+    q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
+    q.interleaved = !moe.fused;
+    q.global_scale = moe.w2_input_scale;
+    nvfp4 = quantize(q, at.active_codes, at.active_scales);
   }
   ExpertRows down = rows_of(rows, 1);
   down.x = base + at.products, down.x_type = Float::bf16;
-  down.ids = in.topk_ids, down.row_weight = in.topk_weights;
+  down.ids = in.topk_ids, down.row_weight = moe.weight_on_input ? nullptr : in.topk_weights;
   down.out = base + at.y;
   down.distinct = up.distinct;
   options.ending = DenseEnding::rows;
   dense_multiply(moe.w2, down, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
   const auto e = static_cast<int32_t>(moe.w13.e);
-  launch_combine({{in.topk_ids, nullptr, static_cast<int32_t>(rows), e, e, nullptr},
+  const int32_t known = moe.expert_map ? static_cast<int32_t>(moe.map_size) : e;
+  launch_combine({{in.topk_ids, moe.expert_map, static_cast<int32_t>(rows), known, e, nullptr},
                   reinterpret_cast<const float*>(base + at.y),
                   static_cast<int32_t>(in.m),
                   static_cast<int32_t>(in.topk),

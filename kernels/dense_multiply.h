@@ -34,14 +34,16 @@ struct Nvfp4Rows {
 enum class DenseEnding {
   rows,    ///< out [R, N], gate then up
   stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
-  swiglu,  ///< out [R, N/2]: silu(gate) * up; g8 and gated only, where both leave the tensor cores in one
-           ///< lane
+  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, where both leave the
+           ///< tensor cores in one lane
 };
 
 struct DenseOptions {
   const Nvfp4Rows* nvfp4 = nullptr;  ///< W4A4 instead of W4A16
   DenseEnding ending = DenseEnding::rows;
-  float limit = 0;  ///< clamp of gate and up; 0: none
+  float limit = 0;                      ///< clamp of gate and up; 0: none
+  const int32_t* expert_map = nullptr;  ///< [map_size] of ids to experts, -1: not here; nullptr: identity
+  int64_t map_size = 0;
   int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; 0: chosen
 };
 

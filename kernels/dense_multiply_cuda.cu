@@ -266,10 +266,10 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
           const int row = row_of(first + i);
           const float factor = a.factors[row / a.rows_per_x] * expert_scale;
           const float weight = a.row_weight ? a.row_weight[row] : 1.0f;
-          const float upper = sums[q][c] * factor, lower = sums[q][2 + c] * factor;
+          const float upper = sums[q][c] * factor * weight, lower = sums[q][2 + c] * factor * weight;
           if (a.ending == DenseEnding::swiglu) {
             store_float(a.out, a.out_type, static_cast<int64_t>(row) * (a.n / 2) + row0 / 2 + g,
-                        swiglu(upper, lower, a.limit) * weight);
+                        swiglu(upper, lower, a.limit));
             continue;
           }
 #pragma unroll
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
             const int64_t n = a.g8 && a.ending == DenseEnding::rows
                                   ? GateUpInterleaved8::source_row(shape, stored)
                                   : stored;
-            store_float(a.out, a.out_type, static_cast<int64_t>(row) * a.n + n, (r ? lower : upper) * weight);
+            store_float(a.out, a.out_type, static_cast<int64_t>(row) * a.n + n, r ? lower : upper);
           }
         }
       }
@@ -336,7 +336,12 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
   a.scale_rows = scale_at(a, 0, 8, 0) - scale_at(a, 0, 0, 0);
   a.halves = reinterpret_cast<uint4*>(base + at.halves),
   a.factors = reinterpret_cast<float*>(base + at.factors);
-  a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
+  a.rows = {rows.ids,
+            options.expert_map,
+            static_cast<int32_t>(rows.rows),
+            options.expert_map ? static_cast<int32_t>(options.map_size) : a.e,
+            a.e,
+            rows.error};
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
   a.row_weight = rows.row_weight;
   a.ending = options.ending, a.limit = options.limit;

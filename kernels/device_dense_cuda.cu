@@ -132,18 +132,24 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 
   // Load
   float x[kGroup];
+  const int64_t x_item = a.rows_per_x == 1 ? item : row / a.rows_per_x * groups + group;
   const bool wide = reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
 #pragma unroll
   for (int i = 0; i < kGroup; i += 8) {
     if (a.interleaved) {
       float up[8];
-      load_eight(a.x, a.type, 2 * (item * kGroup + i), wide, x + i);
-      load_eight(a.x, a.type, 2 * (item * kGroup + i) + 8, wide, up);
+      load_eight(a.x, a.type, 2 * (x_item * kGroup + i), wide, x + i);
+      load_eight(a.x, a.type, 2 * (x_item * kGroup + i) + 8, wide, up);
 #pragma unroll
       for (int j = 0; j < 8; ++j) x[i + j] = swiglu(x[i + j], up[j], a.limit);
     } else {
-      load_eight(a.x, a.type, item * kGroup + i, wide, x + i);
+      load_eight(a.x, a.type, x_item * kGroup + i, wide, x + i);
     }
+  }
+  if (a.row_weight) {
+    const float weight = a.row_weight[row];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) x[i] = __fmul_rn(x[i], weight);
   }
   uint32_t largest = 0;
 #pragma unroll
@@ -205,6 +211,9 @@ void quantize_activations(const QuantizeActivations& a, Stream stream) {
   constexpr const char* kWhere = "quantize_activations";
   expect(a.m >= 0 && a.k >= 0 && a.k % kGroup == 0 && a.experts >= 1, kWhere, "K a multiple of 16",
          std::to_string(a.m) + " x " + std::to_string(a.k));
+  expect(a.rows_per_x >= 1 && a.m % a.rows_per_x == 0, kWhere, "whole rows of x",
+         std::to_string(a.m) + " rows of " + std::to_string(a.rows_per_x));
+  expect(!a.interleaved || !a.row_weight, kWhere, "no weights of rows that are interleaved", "some");
   expect(a.experts == 1 || (a.row_begin && (a.order == ScaleOrder::rows || a.tile_begin)), kWhere,
          "the first rows of several matrices", "nullptr");
   expect(reinterpret_cast<uintptr_t>(a.codes) % 8 == 0 && reinterpret_cast<uintptr_t>(a.x) % 8 == 0, kWhere,

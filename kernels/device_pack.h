@@ -44,6 +44,8 @@ struct QuantizeActivations {
   const void* x = nullptr;  ///< [M, K]; with `interleaved` [M, 2K], of every 16 numbers 8 of gate and 8 of up
   Float type = Float::bf16;
   int64_t m = 0, k = 0;                 ///< k a multiple of 16
+  int64_t rows_per_x = 1;               ///< row r is x[r / rows_per_x], then x is [M / rows_per_x, K]
+  const float* row_weight = nullptr;    ///< [M] multiplies a row, rounded to float32; not with `interleaved`
   const float* global_scale = nullptr;  ///< [experts] multipliers: weight = e2m1 * e4m3 * global scale
   int64_t experts = 1;
   const int32_t* row_begin = nullptr;   ///< [experts + 1], with more than one matrix
@@ -56,8 +58,8 @@ struct QuantizeActivations {
   uint8_t* scales = nullptr;  ///< as `order` says; padding is left alone
 };
 
-/// Bit-equal with quantize_nvfp4_row of kernels/quantize.h (ModelOpt's rule) for every row; interleaved ones
-/// but for the last bits of exp.
+/// Bit-equal with quantize_nvfp4_row of kernels/quantize.h (ModelOpt's rule) for every row times its weight;
+/// interleaved ones but for the last bits of exp.
 void quantize_activations(const QuantizeActivations& args, Stream stream);
 
 }  // namespace twofour::cuda

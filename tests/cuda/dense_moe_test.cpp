@@ -1,5 +1,7 @@
 #include "kernels/dense_moe.h"
 
+#include <algorithm>
+
 #include "formats/error.h"
 #include "kernels/quantize.h"
 #include "tests/support/dense_on_device.h"
@@ -16,6 +18,7 @@ struct Case {
   int64_t e, h, i, m, topk;
   bool quantized, fused = true;
   double limit = 0;
+  bool weight_on_input = false, mapped = false;
 };
 
 /// What a row is after it was quantized.
@@ -25,14 +28,15 @@ void requantize(std::span<float> row, float global_scale) {
   dequantize_nvfp4(Arithmetic::modelopt, global_scale, codes.data(), scales.data(), row);
 }
 
+/// A layer, tokens and the workspace, with what replaces them in a captured graph.
 struct Layer {
   Case c;
   DenseExperts w13, w2;
   DenseOnDevice device_w13, device_w2;
   Activations hidden;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> map, ids;
   std::vector<float> weights;
-  DeviceMemory device_ids, device_weights, hidden_scale, active_scale, out;
+  DeviceMemory device_map, device_ids, device_weights, hidden_scale, active_scale, out, workspace, error;
 
   explicit Layer(const Case& which)
       : c(which),
@@ -40,16 +44,42 @@ struct Layer {
         w2(c.e, c.h, c.i, 2),
         device_w13(w13, true, true),
         device_w2(w2, true, false),
-        hidden(static_cast<size_t>(c.m * c.h), Float::bf16, 3),
+        hidden(static_cast<size_t>(c.m * c.h), Float::f32, 3),
+        device_ids(static_cast<size_t>(c.m * c.topk * 4)),
+        device_weights(static_cast<size_t>(c.m * c.topk * 4)),
         hidden_scale(std::vector<float>{kHiddenScale}),
         active_scale(std::vector<float>{kActiveScale}),
-        out(static_cast<size_t>(c.m * c.h * 4)) {
-    std::mt19937 random(4);
+        out(static_cast<size_t>(c.m * c.h * 4)),
+        error(4) {
+    // Twice as many experts in the world as here, in another order.
+    map.resize(static_cast<size_t>(2 * c.e), -1);
+    for (size_t e = 0; e < static_cast<size_t>(c.e); ++e)
+      map[(2 * e + 3) % map.size()] = static_cast<int32_t>(e);
+    device_map = DeviceMemory(map);
+    workspace = DeviceMemory(dense_moe_workspace(moe(), c.m, c.topk));
+    draw(4);
+  }
+
+  /// New tokens in the same memory.
+  void draw(unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    ids.clear(), weights.clear();
     for (int64_t r = 0; r < c.m * c.topk; ++r) {
-      ids.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(c.e)));
+      ids.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(c.mapped ? 2 * c.e : c.e)));
       weights.push_back(0.1f + static_cast<float>(random() % 100) / 100.0f);
     }
-    device_ids = DeviceMemory(ids), device_weights = DeviceMemory(weights);
+    for (float& x : hidden.values) x = bf16_to_float(bf16_from_float(normal(random)));
+    hidden.device.upload(hidden.values.data(), 4 * hidden.values.size());
+    device_ids.upload(ids.data(), 4 * ids.size());
+    device_weights.upload(weights.data(), 4 * weights.size());
+    poison();
+  }
+
+  void poison() {
+    out.fill(0xFF);
+    workspace.fill(0xFF);
+    error.fill(0);
   }
 
   DenseMoe moe() const {
@@ -57,45 +87,51 @@ struct Layer {
     moe.w13 = device_w13.device, moe.w2 = device_w2.device;
     if (c.quantized)
       moe.w13_input_scale = hidden_scale.as<float>(), moe.w2_input_scale = active_scale.as<float>();
+    if (c.mapped) moe.expert_map = device_map.as<int32_t>(), moe.map_size = 2 * c.e;
+    moe.weight_on_input = c.weight_on_input;
     moe.limit = static_cast<float>(c.limit);
     moe.fused = c.fused;
     return moe;
   }
 
-  std::vector<float> run() {
+  void launch(Stream stream) const {
     MoeTokens tokens;
     tokens.m = c.m, tokens.topk = c.topk, tokens.type = Float::f32;
-    const DeviceMemory x = Activations::to_device(hidden.values, Float::f32);
-    tokens.hidden = x.as();
+    tokens.hidden = hidden.device.as();
     tokens.topk_ids = device_ids.as<int32_t>(), tokens.topk_weights = device_weights.as<float>();
-    tokens.out = out.as();
-    out.fill(0xFF);
-    DeviceMemory workspace(dense_moe_workspace(moe(), c.m, c.topk));
-    workspace.fill(0xFF);
+    tokens.out = out.as(), tokens.error = error.as<int32_t>();
+    dense_moe(moe(), tokens, workspace.as(), workspace.bytes(), stream);
+  }
+
+  std::vector<float> run() {
+    poison();
     const DeviceStream stream;
-    const DeviceGraph graph(
-        stream, [&] { dense_moe(moe(), tokens, workspace.as(), workspace.bytes(), stream.get()); });
-    graph.replay(stream);
+    launch(stream.get());
     stream.synchronize();
     return out.download<float>();
   }
 
   /// The layer in double over decoded values, with the roundings between its steps.
   std::vector<double> want() const {
-    std::vector<float> x = hidden.values;
-    if (c.quantized) {
-      for (int64_t m = 0; m < c.m; ++m)
-        requantize(std::span(x).subspan(static_cast<size_t>(m * c.h), static_cast<size_t>(c.h)),
-                   kHiddenScale);
-    }
     std::vector<double> sums(static_cast<size_t>(c.m * c.h));
     for (int64_t r = 0; r < c.m * c.topk; ++r) {
-      const int64_t m = r / c.topk, e = ids[static_cast<size_t>(r)];
+      const int64_t m = r / c.topk;
+      int64_t e = ids[static_cast<size_t>(r)];
+      if (c.mapped) e = map[static_cast<size_t>(e)];
+      if (e < 0) continue;
+      const float weight = weights[static_cast<size_t>(r)];
+      std::vector<float> x(hidden.values.begin() + m * c.h, hidden.values.begin() + (m + 1) * c.h);
+      if (c.quantized) {
+        if (c.weight_on_input)
+          for (float& value : x) value *= weight;
+        requantize(x, kHiddenScale);
+      }
+      const double on_product = c.weight_on_input && !c.quantized ? static_cast<double>(weight) : 1.0;
       const auto up = [&](int64_t n) {
         double sum = 0;
         for (int64_t k = 0; k < c.h; ++k)
-          sum += weight_of(w13, e, n, k) * static_cast<double>(x[static_cast<size_t>(m * c.h + k)]);
-        return sum;
+          sum += weight_of(w13, e, n, k) * static_cast<double>(x[static_cast<size_t>(k)]);
+        return sum * on_product;
       };
       std::vector<float> active(static_cast<size_t>(c.i));
       for (int64_t i = 0; i < c.i; ++i) {
@@ -109,7 +145,7 @@ struct Layer {
         double sum = 0;
         for (int64_t i = 0; i < c.i; ++i)
           sum += weight_of(w2, e, n, i) * static_cast<double>(active[static_cast<size_t>(i)]);
-        sums[static_cast<size_t>(m * c.h + n)] += sum * static_cast<double>(weights[static_cast<size_t>(r)]);
+        sums[static_cast<size_t>(m * c.h + n)] += c.weight_on_input ? sum : sum * static_cast<double>(weight);
       }
     }
     return sums;
@@ -122,7 +158,18 @@ double cosine(std::span<const float> a, std::span<const double> b) {
     const auto x = static_cast<double>(a[i]);
     ab += x * b[i], aa += x * x, bb += b[i] * b[i];
   }
+  if (aa == 0 && bb == 0) return 1;  // no token has an expert here
   return ab / std::sqrt(aa * bb);
+}
+
+/// Where a float32 sum and one in double round to different BF16 numbers, one place or 2^-8 between them,
+/// W4A16 differs by that. W4A4 may then take the other of two E2M1 numbers, seldom: the angle is what is
+/// bounded.
+void check_layer(const Layer& layer, const std::vector<float>& got) {
+  const auto want = layer.want();
+  CHECK(cosine(got, want) > 0.9995);
+  if (!layer.c.quantized) CHECK(relative_error(got, want) < tolerance(Float::bf16, 1));
+  CHECK(layer.error.download<int32_t>()[0] == 0);
 }
 
 void check_case(const Case& c) {
@@ -130,10 +177,13 @@ void check_case(const Case& c) {
   CAPTURE(c.h);
   CAPTURE(c.i);
   CAPTURE(c.m);
+  CAPTURE(c.topk);
   CAPTURE(c.quantized);
   CAPTURE(c.fused);
+  CAPTURE(c.weight_on_input);
+  CAPTURE(c.mapped);
   Layer layer(c);
-  CHECK(cosine(layer.run(), layer.want()) > 0.9995);
+  check_layer(layer, layer.run());
 }
 
 }  // namespace
@@ -151,11 +201,75 @@ TEST_CASE("the g8 layer equals products of decoded values") {
   check_case({4, 64, 48, 5, 2, true, false, 0.05});
 }
 
+TEST_CASE("the g8 layer knows input weights and maps of experts") {
+  if (no_gpu()) return;
+  for (const bool quantized : {false, true}) {
+    for (const int64_t m : {1, 6, 40}) {
+      check_case({4, 64, 48, m, 1, quantized, true, 0, true});
+      check_case({5, 256, 128, m, 3, quantized, true, 0.05, true});
+      check_case({5, 256, 128, m, 4, quantized, true, 0, false, true});
+      check_case({1, 64, 64, m, 2, quantized, true, 0, true, true});
+    }
+  }
+  check_case({5, 256, 128, 6, 3, true, false, 0, true, true});
+}
+
 TEST_CASE("with SwiGLU fused or not, the g8 layer gives the same") {
   if (no_gpu()) return;
   Layer fused({4, 512, 256, 33, 3, true}), plain({4, 512, 256, 33, 3, true, false});
   const auto a = fused.run(), b = plain.run();
   CHECK(cosine(a, std::vector<double>(b.begin(), b.end())) > 0.9995);
+}
+
+TEST_CASE("a captured g8 layer runs on new tokens") {
+  if (no_gpu()) return;
+  for (const bool quantized : {false, true}) {
+    for (const int64_t m : {1, 5, 70}) {
+      Layer layer({6, 256, 128, m, 3, quantized, true, 0, m == 5, m != 70});
+      const DeviceStream stream;
+      const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
+      for (unsigned seed = 100; seed < 103; ++seed) {
+        layer.draw(seed);
+        graph.replay(stream);
+        stream.synchronize();
+        check_layer(layer, layer.out.download<float>());
+      }
+    }
+  }
+}
+
+TEST_CASE("ids that a g8 layer does not have contribute nothing and raise the flag") {
+  if (no_gpu()) return;
+  for (const bool quantized : {false, true}) {
+    for (const int64_t m : {1, 4, 90}) {
+      for (const bool mapped : {false, true}) {
+        Layer layer({4, 64, 64, m, 2, quantized, true, 0, false, mapped});
+        const auto whole = layer.run();
+        for (const int32_t bad : {-1, 8, 1 << 20}) {
+          // Of the last token, so that the others stay as they were.
+          auto ids = layer.ids;
+          ids.back() = bad;
+          layer.device_ids.upload(ids.data(), 4 * ids.size());
+          const auto got = layer.run();
+          CHECK(layer.error.download<int32_t>()[0] == 1);
+          CHECK(std::equal(got.begin(), got.end() - 64, whole.begin()));
+          for (const float x : got) CHECK(std::isfinite(x));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a map to experts that are not there raises the flag") {
+  if (no_gpu()) return;
+  Layer layer({4, 64, 64, 3, 2, false, true, 0, false, true});
+  for (const int32_t bad : {4, -2}) {
+    std::vector<int32_t> map(layer.map.size(), bad);
+    layer.device_map.upload(map.data(), 4 * map.size());
+    const auto got = layer.run();
+    CHECK(layer.error.download<int32_t>()[0] == 1);
+    for (const float x : got) CHECK(x == 0.0f);
+  }
 }
 
 TEST_CASE("g8 layers that do not fit together are refused") {

@@ -96,7 +96,8 @@ void check_case(const Case& c) {
     for (int64_t i = 0; i < columns; ++i) {
       double value = 0;
       if (c.ending == DenseEnding::swiglu) {
-        double gate = product(i), up = product(c.n / 2 + i);
+        const auto weight = static_cast<double>(row_weight[static_cast<size_t>(r)]);
+        double gate = weight * product(i), up = weight * product(c.n / 2 + i);
         if (c.limit > 0) {
           const auto limit = static_cast<double>(c.limit);
           gate = std::min(gate, limit), up = std::clamp(up, -limit, limit);
@@ -105,10 +106,10 @@ void check_case(const Case& c) {
       } else {
         value = product(c.ending == DenseEnding::stored && c.g8
                             ? GateUpInterleaved8::source_row({1, c.n, c.k, c.gated}, i)
-                            : i);
+                            : i) *
+                static_cast<double>(row_weight[static_cast<size_t>(r)]);
       }
-      want[static_cast<size_t>(r * columns + i)] =
-          value * static_cast<double>(row_weight[static_cast<size_t>(r)]);
+      want[static_cast<size_t>(r * columns + i)] = value;
     }
   }
   // Tensor cores cut what does not fit when they add 16 products to a float32 sum: half a last place a time.

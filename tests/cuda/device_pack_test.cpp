@@ -246,6 +246,38 @@ TEST_CASE("the device quantizes activations as the CPU does") {
   }
 }
 
+TEST_CASE("rows of activations are quantized under their weights") {
+  if (no_gpu()) return;
+  const int64_t tokens = 5, topk = 3, m = tokens * topk, k = 80;
+  const Activations x(static_cast<size_t>(tokens * k), Float::bf16, 6);
+  std::vector<float> weights;
+  for (int64_t r = 0; r < m; ++r) weights.push_back(r == 4 ? 0.0f : 0.3f * static_cast<float>(r - 7));
+  const float g = 0.002f;
+  const DeviceMemory device_weights(weights), global(std::vector<float>{g});
+  const Guarded codes(static_cast<size_t>(m * k / 2)), scales(static_cast<size_t>(m * k / 16));
+  QuantizeActivations a;
+  a.x = x.device.as(), a.m = m, a.k = k;
+  a.rows_per_x = topk, a.row_weight = device_weights.as<float>();
+  a.global_scale = global.as<float>();
+  a.codes = codes.data(), a.scales = scales.data();
+  const DeviceStream stream;
+  quantize_activations(a, stream.get());
+  stream.synchronize();
+  std::vector<uint8_t> want_codes(codes.bytes), want_scales(scales.bytes);
+  for (int64_t r = 0; r < m; ++r) {
+    std::vector<float> row;
+    for (int64_t i = 0; i < k; ++i)
+      row.push_back(x.values[static_cast<size_t>(r / topk * k + i)] * weights[static_cast<size_t>(r)]);
+    quantize_nvfp4_row(row.data(), k, g, want_codes.data() + r * k / 2, want_scales.data() + r * k / 16);
+  }
+  CHECK(codes.read() == want_codes);
+  CHECK(scales.read() == want_scales);
+  a.interleaved = true;
+  CHECK_THROWS_AS(quantize_activations(a, stream.get()), Error);
+  a.interleaved = false, a.m = m - 1;
+  CHECK_THROWS_AS(quantize_activations(a, stream.get()), Error);
+}
+
 TEST_CASE("interleaved gate and up are quantized as their activation is") {
   if (no_gpu()) return;
   for (const float limit : {0.0f, 0.4f}) {
