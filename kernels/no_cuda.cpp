@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_pack.h"
+#include "kernels/fp8_multiply.h"
 #include "kernels/sparse_moe.h"
 
 namespace twofour {
@@ -45,6 +46,11 @@ void dequantize_to_fp8(const DenseMatrices&, const float*, const float*, uint8_t
   refuse("dequantize_to_fp8");
 }
 void quantize_activations(const QuantizeActivations&, Stream) { refuse("quantize_activations"); }
+
+void fp8_scales_of_weights(const DenseMatrices&, const float*, Fp8Scaling, float*, Stream) {
+  refuse("fp8_scales_of_weights");
+}
+void quantize_to_fp8(const QuantizeToFp8&, Stream) { refuse("quantize_to_fp8"); }
 
 size_t sparse_multiply_workspace(const SparseExperts&, const ExpertRows&) { refuse("sparse_multiply"); }
 void sparse_multiply(const SparseExperts&, const ExpertRows&, void*, size_t, Stream, const SparsePlan&) {
