@@ -3,76 +3,106 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 #include <set>
 
 #include "formats/error.h"
 #include "formats/layouts.h"
 #include "kernels/dense_multiply.h"
 #include "kernels/device.h"
-#include "kernels/device_pack.h"
+#include "lib/bench_inputs.h"
 
 namespace twofour {
 namespace {
 
 using namespace cuda;
 
-/// Beyond the L2 cache of any device, several times.
-constexpr int64_t kRotation = 600'000'000;
-
-/// Random bytes of a kind, a pattern repeated: no cache line is near its like.
-DeviceMemory random_bytes(int64_t bytes, const std::function<uint8_t(uint32_t)>& byte, unsigned seed) {
-  constexpr int64_t kPattern = (8 << 20) + 4096;
-  std::mt19937 random(seed);
-  std::vector<uint8_t> pattern(static_cast<size_t>(std::min(bytes, kPattern)));
-  for (uint8_t& b : pattern) b = byte(static_cast<uint32_t>(random()));
-  DeviceMemory memory(static_cast<size_t>(bytes));
-  for (int64_t at = 0; at < bytes; at += kPattern)
-    memory.upload(pattern.data(), static_cast<size_t>(std::min(kPattern, bytes - at)),
-                  static_cast<size_t>(at));
-  return memory;
+std::string shape_text(int64_t n, int64_t k, int active, int rows) {
+  return fmt::format("{} x {}, {} experts, {} rows", n, k, active, rows);
 }
 
-uint8_t any_byte(uint32_t random) { return static_cast<uint8_t>(random >> 7); }
-uint8_t scale_byte(uint32_t random) { return static_cast<uint8_t>(0x30 + (random >> 9) % 24); }
-uint8_t legal_meta(uint32_t random) {
-  constexpr uint8_t kLegal[] = {0x4, 0x8, 0xC, 0x9, 0xD, 0xE};
-  return static_cast<uint8_t>(kLegal[(random >> 3) % 6] | kLegal[(random >> 13) % 6] << 4);
+std::string layer_text(const MoeShape& s, int m) {
+  return fmt::format("{}, {} of {} experts, M={}", s.model, s.topk, s.experts, m);
 }
 
-/// Random experts in device memory. Rows of v7-packed are drawn as if all of it were metadata, which is legal
-/// as any of its four kinds of bytes.
-struct RandomSparse {
-  std::vector<DeviceMemory> parts;
-  DeviceMemory global_scale;
-  SparseExperts experts;
+const char* multiply_name(SparseLayout layout) {
+  return layout == SparseLayout::planes ? "multiply v7" : "multiply v7-packed";
+}
 
-  RandomSparse(SparseLayout layout, int64_t e, int64_t n, int64_t k)
-      : global_scale(std::vector<float>(static_cast<size_t>(e), 0.001f)) {
-    if (layout == SparseLayout::planes) {
-      parts.push_back(random_bytes(e * n * k / 4, any_byte, 1));
-      parts.push_back(random_bytes(e * n * k / 8, legal_meta, 2));
-      parts.push_back(random_bytes(e * n * k / 16, scale_byte, 3));
-    } else {
-      parts.push_back(random_bytes(e * n * k / 2, legal_meta, 4));
-    }
-    experts.layout = layout;
-    for (size_t p = 0; p < parts.size(); ++p) experts.parts[p] = parts[p].as<uint8_t>();
-    experts.e = e, experts.n = n, experts.k = k;
-    experts.global_scale = global_scale.as<float>();
+const char* moe_name(SparseLayout layout) {
+  return layout == SparseLayout::planes ? "moe v7" : "moe v7-packed";
+}
+
+std::string moe_name(bool quantized, bool fused) {
+  return fmt::format("moe g8 {}{}", quantized ? "W4A4" : "W4A16", fused ? "" : ", unfused");
+}
+
+std::string multiply_name(Fp8Scaling scaling) {
+  return fmt::format("multiply fp8, a scale a {}, by cuBLASLt",
+                     scaling == Fp8Scaling::tensor ? "tensor" : "row");
+}
+
+/// Operations of products with `stored` weights by `rows` activations each: a multiplication and an addition.
+double flops_of(int64_t stored, int64_t rows) {
+  return 2.0 * static_cast<double>(stored) * static_cast<double>(rows);
+}
+
+/// Rows of activations and which experts they go to, other experts for every set.
+struct Rows {
+  int sets, rows;
+  DeviceMemory ids, x, out;
+  ExpertRows all;
+
+  Rows(int64_t bytes, int64_t n, int64_t k, int active, int per_expert)
+      : sets(rotations(bytes)), rows(active * per_expert), x(random_bf16(rows * k, 5)) {
+    std::vector<int32_t> list;
+    for (int i = 0; i < sets * rows; ++i) list.push_back(i / per_expert);
+    ids = DeviceMemory(list);
+    out = DeviceMemory(static_cast<size_t>(rows * n * 4));
+    all.rows = rows;
+    all.x = x.as(), all.x_type = Float::bf16;
+    all.out = out.as();
+    all.distinct = per_expert == 1;
+  }
+  int launches() const { return std::min(sets, 40); }
+  ExpertRows set(int i) const {
+    ExpertRows r = all;
+    r.ids = ids.as<int32_t>() + int64_t{i} * rows;
+    return r;
   }
 };
 
-/// Bytes of one expert that a multiplication reads: 7 for 16 weights, in both layouts.
-int64_t sparse_bytes(int64_t n, int64_t k) { return n * k / 16 * 7; }
+/// Tokens of several launches, each with experts of its own, and how many layers they go to in turn: as many
+/// as it takes until the L2 cache has lost what the last launch on a layer left there.
+struct Tokens {
+  static constexpr int kLaunches = 40;
+  int m, topk, layers;
+  DeviceMemory ids, weights, hidden, out;
+  double experts = 0;  ///< different ones, of a launch
 
-DeviceMemory random_bf16(int64_t count, unsigned seed) {
-  return random_bytes(
-      2 * count,
-      [i = 0](uint32_t r) mutable { return static_cast<uint8_t>(i++ % 2 ? (r & 0x80) | 0x3F : r >> 8); },
-      seed);
-}
+  Tokens(const MoeShape& s, int tokens, int64_t expert_bytes)
+      : m(tokens), topk(s.topk), weights(std::vector<float>(static_cast<size_t>(m * topk), 0.1f)) {
+    constexpr int64_t kMostCache = 128 << 20;
+    layers = static_cast<int>(kMostCache / (std::min(s.experts, m * topk) * expert_bytes)) + 2;
+    std::mt19937 random(6);
+    std::vector<int32_t> all;
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      const auto chosen = random_experts(random, s.experts, m, topk);
+      experts += static_cast<double>(std::set<int32_t>(chosen.begin(), chosen.end()).size()) / kLaunches;
+      all.insert(all.end(), chosen.begin(), chosen.end());
+    }
+    ids = DeviceMemory(all);
+    hidden = random_bf16(m * s.h, 7);
+    out = DeviceMemory(static_cast<size_t>(m * s.h * 2));
+  }
+  MoeTokens of(int launch) const {
+    MoeTokens t;
+    t.m = m, t.topk = topk;
+    t.hidden = hidden.as(), t.out = out.as();
+    t.topk_ids = ids.as<int32_t>() + int64_t{launch} * m * topk;
+    t.topk_weights = weights.as<float>();
+    return t;
+  }
+};
 
 const KernelBenchOptions& with_device(const KernelBenchOptions& options) {
   if (!cuda_device()) throw Error("bench kernels: expected a CUDA device, found none: " + no_cuda_reason());
@@ -103,249 +133,186 @@ Spread KernelBenches::time(int launches, const std::function<void(int, Stream)>&
 }
 
 bool KernelBenches::wanted(const std::string& name, const std::string& shape) const {
-  return (name + " " + shape).find(options_.filter) != std::string::npos;
+  return (name + ", " + shape).find(options_.filter) != std::string::npos;
 }
 
-KernelBench KernelBenches::result(std::string name, std::string shape, double bytes, Spread seconds) const {
-  const double gb_s = 1e-9 * bytes / seconds.median;
+KernelBench KernelBenches::result(std::string name, std::string shape, Work work, Spread seconds) const {
+  const double gb_s = 1e-9 * work.bytes / seconds.median;
   return {std::move(name),
           std::move(shape),
-          bytes,
+          work.bytes,
           {1e6 * seconds.min, 1e6 * seconds.median, 1e6 * seconds.max},
           gb_s,
-          copy_gb_s_ > 0 ? gb_s / copy_gb_s_ : 0};
+          copy_gb_s_ > 0 ? gb_s / copy_gb_s_ : 0,
+          1e-12 * work.flops / seconds.median};
 }
 
 KernelBench KernelBenches::sparse_multiply(SparseLayout layout, int64_t n, int64_t k, int active,
                                            int per_expert, const SparsePlan& plan) const {
   const int64_t bytes = sparse_bytes(n, k) * active;
-  const int sets = static_cast<int>(std::max<int64_t>(2, (kRotation + bytes - 1) / bytes));
-  const RandomSparse weights(layout, int64_t{sets} * active, n, k);
-  std::vector<int32_t> ids;
-  for (int i = 0; i < sets * active * per_expert; ++i) ids.push_back(i / per_expert);
-  const DeviceMemory device_ids(ids);
-  const int rows = active * per_expert;
-  const DeviceMemory x = random_bf16(rows * k, 5);
-  DeviceMemory out(static_cast<size_t>(rows * n * 4));
-  const int launches = std::min(sets, 40);
-  ExpertRows r;
-  r.rows = rows;
-  r.x = x.as(), r.x_type = Float::bf16;
-  r.out = out.as();
-  r.distinct = per_expert == 1;
-  DeviceMemory workspace(sparse_multiply_workspace(weights.experts, r));
-  const Spread seconds = time(launches, [&](int i, Stream stream) {
-    r.ids = device_ids.as<int32_t>() + int64_t{i} * rows;
-    cuda::sparse_multiply(weights.experts, r, workspace.as(), workspace.bytes(), stream, plan);
+  const Rows rows(bytes, n, k, active, per_expert);
+  const RandomSparse weights(layout, int64_t{rows.sets} * active, n, k);
+  DeviceMemory workspace(sparse_multiply_workspace(weights.experts, rows.all));
+  const Spread seconds = time(rows.launches(), [&](int i, Stream stream) {
+    cuda::sparse_multiply(weights.experts, rows.set(i), workspace.as(), workspace.bytes(), stream, plan);
   });
-  return result(layout == SparseLayout::planes ? "multiply v7" : "multiply v7-packed",
-                fmt::format("{} x {}, {} experts, {} rows", n, k, active, rows), static_cast<double>(bytes),
-                seconds);
+  return result(multiply_name(layout), shape_text(n, k, active, rows.rows),
+                {static_cast<double>(bytes), flops_of(n * k / 2, rows.rows)}, seconds);
 }
 
 KernelBench KernelBenches::dense_multiply(int64_t n, int64_t k, int active, int per_expert) const {
-  const int64_t bytes = n * k / 16 * 9 * active;
-  const int sets = static_cast<int>(std::max<int64_t>(2, (kRotation + bytes - 1) / bytes)),
-            rows = active * per_expert;
-  const int64_t experts = int64_t{sets} * active;
+  const int64_t bytes = dense_bytes(n, k) * active;
+  const Rows rows(bytes, n, k, active, per_expert);
+  const int64_t experts = int64_t{rows.sets} * active;
   const DeviceMemory codes = random_bytes(experts * n * k / 2, any_byte, 1);
   const DeviceMemory scales = random_bytes(experts * n * k / 16, scale_byte, 2);
   const DeviceMemory global(std::vector<float>(static_cast<size_t>(experts), 0.001f));
-  std::vector<int32_t> ids;
-  for (int i = 0; i < sets * rows; ++i) ids.push_back(i / per_expert);
-  const DeviceMemory device_ids(ids), x = random_bf16(rows * k, 5);
-  DeviceMemory out(static_cast<size_t>(rows * n * 4));
   DenseWeights w;
   w.codes = codes.as<uint8_t>(), w.scales = scales.as<uint8_t>();
   w.e = experts, w.n = n, w.k = k;
   w.global_scale = global.as<float>();
-  ExpertRows r;
-  r.rows = rows;
-  r.x = x.as(), r.x_type = Float::bf16;
-  r.out = out.as();
-  r.distinct = per_expert == 1;
-  DeviceMemory workspace(dense_multiply_workspace(w, r));
-  const Spread seconds = time(std::min(sets, 40), [&](int i, Stream stream) {
-    r.ids = device_ids.as<int32_t>() + int64_t{i} * rows;
-    cuda::dense_multiply(w, r, workspace.as(), workspace.bytes(), stream);
+  DeviceMemory workspace(dense_multiply_workspace(w, rows.all));
+  const Spread seconds = time(rows.launches(), [&](int i, Stream stream) {
+    cuda::dense_multiply(w, rows.set(i), workspace.as(), workspace.bytes(), stream);
   });
-  return result("multiply nvfp4", fmt::format("{} x {}, {} experts, {} rows", n, k, active, rows),
-                static_cast<double>(bytes), seconds);
+  return result("multiply nvfp4", shape_text(n, k, active, rows.rows),
+                {static_cast<double>(bytes), flops_of(n * k, rows.rows)}, seconds);
 }
 
-KernelBench KernelBenches::sparse_moe(const std::string& model, int64_t h, int64_t i, int experts, int topk,
-                                      int m, const SparseMoePlan& plan) const {
-  const RandomSparse w13(SparseLayout::planes, experts, 2 * i, h), w2(SparseLayout::planes, experts, h, i);
-  SparseMoe moe;
-  moe.w13 = w13.experts, moe.w2 = w2.experts;
-  // Tokens of different launches choose differently, so that all experts are read in turn.
-  constexpr int kLaunches = 40;
-  std::mt19937 random(6);
-  std::vector<int32_t> ids, all(static_cast<size_t>(experts));
-  std::iota(all.begin(), all.end(), 0);
-  size_t read = 0;
-  for (int launch = 0; launch < kLaunches; ++launch) {
-    std::set<int32_t> chosen;
-    for (int token = 0; token < m; ++token) {
-      std::shuffle(all.begin(), all.end(), random);
-      ids.insert(ids.end(), all.begin(), all.begin() + topk);
-      chosen.insert(all.begin(), all.begin() + topk);
+KernelBench KernelBenches::fp8_multiply(Fp8Scaling scaling, int64_t n, int64_t k, int active,
+                                        int per_expert) const {
+  const int64_t bytes = n * k * active, rows = int64_t{active} * per_expert;
+  const int sets = rotations(bytes);
+  const auto finite = [](uint32_t random) { return static_cast<uint8_t>(random >> 7 & 0xBF); };
+  const DeviceMemory codes = random_bytes(sets * bytes, finite, 1), x = random_bytes(rows * k, finite, 2);
+  const DeviceMemory scales(std::vector<float>(static_cast<size_t>(std::max(active * n, rows)), 0.5f));
+  DeviceMemory out(static_cast<size_t>(rows * n * 2));
+  const int batch = scaling == Fp8Scaling::tensor ? active : 1;
+  const Fp8Multiply multiply({batch, per_expert, n, k, scaling});
+  DeviceMemory workspace(multiply.workspace_bytes());
+  const auto launch = [&](int i, Stream stream) {
+    for (int64_t e = 0; e < active; e += batch) {
+      multiply.run({codes.as<uint8_t>() + i * bytes + e * n * k, scales.as<float>()},
+                   {x.as<uint8_t>() + e * per_expert * k, scales.as<float>()},
+                   out.as<uint8_t>() + e * per_expert * n * 2, workspace.as(), stream);
     }
-    read += chosen.size();
-  }
-  const DeviceMemory device_ids(ids), weights(std::vector<float>(static_cast<size_t>(m * topk), 0.1f));
-  const DeviceMemory hidden = random_bf16(m * h, 7);
-  DeviceMemory out(static_cast<size_t>(m * h * 2)), workspace(sparse_moe_workspace(moe, m, topk));
-  const Spread seconds = time(kLaunches, [&](int launch, Stream stream) {
-    MoeTokens tokens;
-    tokens.m = m, tokens.topk = topk;
-    tokens.hidden = hidden.as(), tokens.out = out.as();
-    tokens.topk_ids = device_ids.as<int32_t>() + int64_t{launch} * m * topk;
-    tokens.topk_weights = weights.as<float>();
-    cuda::sparse_moe(moe, tokens, workspace.as(), workspace.bytes(), stream, plan);
-  });
-  const double bytes = static_cast<double>(read) / kLaunches *
-                       static_cast<double>(sparse_bytes(2 * i, h) + sparse_bytes(h, i));
-  return result("moe v7", fmt::format("{}, {} of {} experts, M={}", model, topk, experts, m), bytes, seconds);
+  };
+  launch(0, stream_.get());  // loads its kernels, which a capture should not wait for
+  stream_.synchronize();
+  return result(multiply_name(scaling), shape_text(n, k, active, static_cast<int>(rows)),
+                {static_cast<double>(bytes), flops_of(n * k, rows)}, time(std::min(sets, 40), launch));
 }
 
-KernelBench KernelBenches::dense_moe(int64_t h, int64_t i, int experts, int topk, int m, bool fused) const {
+KernelBench KernelBenches::sparse_moe(const MoeShape& s, SparseLayout layout, int m,
+                                      const SparseMoePlan& plan) const {
+  const int64_t expert_bytes = sparse_bytes(2 * s.i, s.h) + sparse_bytes(s.h, s.i);
+  const Tokens tokens(s, m, expert_bytes);
+  const RandomSparse w13(layout, int64_t{tokens.layers} * s.experts, 2 * s.i, s.h),
+      w2(layout, int64_t{tokens.layers} * s.experts, s.h, s.i);
+  const auto layer = [&](int l) {
+    SparseMoe moe;
+    moe.w13 = w13.of_layer(l, s.experts), moe.w2 = w2.of_layer(l, s.experts);
+    return moe;
+  };
+  DeviceMemory workspace(sparse_moe_workspace(layer(0), m, s.topk));
+  const Spread seconds = time(Tokens::kLaunches, [&](int i, Stream stream) {
+    cuda::sparse_moe(layer(i % tokens.layers), tokens.of(i), workspace.as(), workspace.bytes(), stream, plan);
+  });
+  return result(moe_name(layout), layer_text(s, m),
+                {tokens.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i / 2, m * s.topk)},
+                seconds);
+}
+
+KernelBench KernelBenches::dense_moe(const MoeShape& s, int m, bool quantized, bool fused) const {
   struct Random {
     DeviceMemory codes, scales, global_scale;
     DenseWeights weights;
-    Random(int64_t e, int64_t n, int64_t k, bool gated)
-        : codes(random_bytes(e * n * k / 2, any_byte, 1)),
-          scales(random_bytes(e * GateUpInterleaved8::part(1, {1, n, k}).bytes(), scale_byte, 2)),
-          global_scale(std::vector<float>(static_cast<size_t>(e), 0.001f)),
-          weights{DenseLayout::g8, codes.as<uint8_t>(),     scales.as<uint8_t>(), e, n, k,
-                  gated,           global_scale.as<float>()} {}
+    int64_t code_bytes, scale_bytes;
+    Random(int64_t layers, int64_t e, int64_t n, int64_t k, bool gated)
+        : global_scale(std::vector<float>(static_cast<size_t>(e), 0.001f)),
+          code_bytes(e * n * k / 2),
+          scale_bytes(e * GateUpInterleaved8::part(1, {1, n, k}).bytes()) {
+      codes = random_bytes(layers * code_bytes, any_byte, 1);
+      scales = random_bytes(layers * scale_bytes, scale_byte, 2);
+      weights = {DenseLayout::g8, nullptr, nullptr, e, n, k, gated, global_scale.as<float>()};
+    }
+    DenseWeights of_layer(int l) const {
+      DenseWeights w = weights;
+      w.codes = codes.as<uint8_t>() + l * code_bytes, w.scales = scales.as<uint8_t>() + l * scale_bytes;
+      return w;
+    }
   };
-  const Random w13(experts, 2 * i, h, true), w2(experts, h, i, false);
-  const DeviceMemory scale(std::vector<float>{0.01f}),
-      weights(std::vector<float>(static_cast<size_t>(m * topk), 0.1f));
-  std::mt19937 random(6);
-  std::vector<int32_t> ids, all(static_cast<size_t>(experts));
-  std::iota(all.begin(), all.end(), 0);
-  for (int token = 0; token < m; ++token) {
-    std::shuffle(all.begin(), all.end(), random);
-    ids.insert(ids.end(), all.begin(), all.begin() + topk);
-  }
-  const DeviceMemory device_ids(ids), hidden = random_bf16(m * h, 7);
-  DenseMoe moe;
-  moe.w13 = w13.weights, moe.w2 = w2.weights;
-  moe.w13_input_scale = moe.w2_input_scale = scale.as<float>();
-  moe.fused = fused;
-  DeviceMemory out(static_cast<size_t>(m * h * 2)), workspace(dense_moe_workspace(moe, m, topk));
-  MoeTokens tokens;
-  tokens.m = m, tokens.topk = topk;
-  tokens.hidden = hidden.as(), tokens.out = out.as();
-  tokens.topk_ids = device_ids.as<int32_t>(), tokens.topk_weights = weights.as<float>();
-  const Spread seconds = time(4, [&](int, Stream stream) {
-    cuda::dense_moe(moe, tokens, workspace.as(), workspace.bytes(), stream);
-  });
-  const std::set<int32_t> chosen(ids.begin(), ids.end());
-  return result(fused ? "moe g8 W4A4, fused" : "moe g8 W4A4, unfused",
-                fmt::format("H {}, I {}, {} of {} experts, M={}", h, i, topk, experts, m),
-                static_cast<double>(chosen.size()) * static_cast<double>(3 * h * i / 16 * 9), seconds);
-}
-
-void KernelBenches::add_conversions(std::vector<KernelBench>& results, int64_t n, int64_t k,
-                                    int experts) const {
-  constexpr int kSets = 3;
-  const std::string shape = fmt::format("{} x {}, {} experts", n, k, experts);
-  const int64_t weights = n * k * experts;
-  const DeviceMemory codes = random_bytes(kSets * weights / 2, any_byte, 11);
-  const DeviceMemory scales = random_bytes(kSets * weights / 16, scale_byte, 12);
-  DeviceMemory out(static_cast<size_t>(kSets * weights * 2));
-  const DeviceMemory global(std::vector<float>(static_cast<size_t>(experts), 0.001f));
-  const DeviceMemory row_scale(std::vector<float>(static_cast<size_t>(experts * n), 0.01f));
-  const auto dense = [&](int set) {
-    return DenseMatrices{codes.as<uint8_t>() + set * weights / 2, scales.as<uint8_t>() + set * weights / 16,
-                         experts, n, k};
+  const int64_t expert_bytes = dense_bytes(2 * s.i, s.h) + dense_bytes(s.h, s.i);
+  const Tokens tokens(s, m, expert_bytes);
+  const Random w13(tokens.layers, s.experts, 2 * s.i, s.h, true),
+      w2(tokens.layers, s.experts, s.h, s.i, false);
+  const DeviceMemory scale(std::vector<float>{0.01f});
+  const auto layer = [&](int l) {
+    DenseMoe moe;
+    moe.w13 = w13.of_layer(l), moe.w2 = w2.of_layer(l);
+    if (quantized) moe.w13_input_scale = moe.w2_input_scale = scale.as<float>();
+    moe.fused = fused;
+    return moe;
   };
-  const auto to = [&](int set) { return out.as<uint8_t>() + set * weights * 2; };
-  const auto add = [&](const char* name, double bytes_a_weight,
-                       const std::function<void(int, Stream)>& launch) {
-    if (!wanted(name, shape)) return;
-    results.push_back(result(name, shape, bytes_a_weight * static_cast<double>(weights),
-                             time(12, [&](int i, Stream stream) { launch(i % kSets, stream); })));
-  };
-  add("prune and pack v7", 0.5625 + 0.4375, [&](int set, Stream stream) {
-    prune_pack(dense(set), SparseLayout::planes, {to(set), to(set) + weights / 4, to(set) + weights / 8 * 3},
-               stream);
+  DeviceMemory workspace(dense_moe_workspace(layer(0), m, s.topk));
+  const Spread seconds = time(std::min(Tokens::kLaunches, 2 * tokens.layers), [&](int i, Stream stream) {
+    cuda::dense_moe(layer(i % tokens.layers), tokens.of(i), workspace.as(), workspace.bytes(), stream);
   });
-  add("prune and pack v7-packed", 0.5625 + 0.5, [&](int set, Stream stream) {
-    prune_pack(dense(set), SparseLayout::packed, {to(set), nullptr, nullptr}, stream);
-  });
-  add("pack g8", 2 * 0.5625,
-      [&](int set, Stream stream) { pack_g8(dense(set), true, to(set), to(set) + weights / 2, stream); });
-  add("dequantize to bf16", 2.5625,
-      [&](int set, Stream stream) { dequantize_to_bf16(dense(set), global.as<float>(), to(set), stream); });
-  add("dequantize to fp8", 1.5625, [&](int set, Stream stream) {
-    dequantize_to_fp8(dense(set), global.as<float>(), row_scale.as<float>(), to(set), stream);
-  });
-  for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::tiles}) {
-    DeviceMemory x = random_bf16(weights, 13), to_codes(static_cast<size_t>(weights / 2));
-    DeviceMemory to_scales(static_cast<size_t>(weights / 16));
-    add(order == ScaleOrder::rows ? "quantize bf16" : "quantize bf16, scales 128x4", 2.5625,
-        [&](int, Stream stream) {
-          QuantizeActivations a;
-          a.x = x.as(), a.m = n * experts, a.k = k;
-          a.global_scale = global.as<float>();
-          a.order = order;
-          a.codes = to_codes.as<uint8_t>(), a.scales = to_scales.as<uint8_t>();
-          quantize_activations(a, stream);
-        });
-  }
-}
-
-void KernelBenches::add_quantization_of_products(std::vector<KernelBench>& results) const {
-  // 128 tokens at 6 experts of a DeepSeek-V4 layer
-  constexpr int64_t kRows = 768, kK = 3072;
-  constexpr int kSets = 30;
-  const DeviceMemory x = random_bf16(kSets * kRows * 2 * kK, 14), global(std::vector<float>{0.01f});
-  DeviceMemory codes(kRows * kK / 2), scales(kRows * kK / 16);
-  for (const bool interleaved : {true, false}) {
-    const char* name = interleaved ? "de-interleave, SwiGLU and quantize" : "quantize bf16";
-    const std::string shape = fmt::format("{} rows of {}", kRows, kK);
-    if (!wanted(name, shape)) continue;
-    const double bytes = static_cast<double>(kRows * kK) * ((interleaved ? 4 : 2) + 0.5625);
-    results.push_back(result(name, shape, bytes, time(kSets, [&](int i, Stream stream) {
-                               QuantizeActivations a;
-                               a.x = x.as<uint16_t>() + i * kRows * kK * 2, a.m = kRows, a.k = kK;
-                               a.interleaved = interleaved;
-                               a.global_scale = global.as<float>();
-                               a.codes = codes.as<uint8_t>(), a.scales = scales.as<uint8_t>();
-                               quantize_activations(a, stream);
-                             })));
-  }
+  return result(moe_name(quantized, fused), layer_text(s, m),
+                {tokens.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i, m * s.topk)},
+                seconds);
 }
 
 std::vector<KernelBench> KernelBenches::run() {
   std::vector<KernelBench> results;
+  const auto add = [&](const std::string& name, const std::string& shape, const auto& measure) {
+    if (wanted(name, shape)) results.push_back(measure());
+  };
   add_quantization_of_products(results);
   add_conversions(results, 1024, 2048, 128);
-  struct Work {
+  struct Product {
     int64_t n, k;
-    int active, per_expert;
+    int active;
+    std::vector<int> per_expert;  ///< of our own kernels
   };
+  const bool has_cublaslt = no_cublaslt_reason().empty();
   for (const auto& [n, k, active, per_expert] :
-       {Work{1024, 2048, 10, 1}, Work{1024, 2048, 75, 1}, Work{1024, 2048, 240, 1}, Work{2048, 512, 75, 1},
-        Work{6144, 7168, 6, 1}, Work{6144, 7168, 6, 8}, Work{6144, 7168, 24, 1}, Work{7168, 3072, 6, 1}}) {
-    const std::string shape = fmt::format("{} x {}", n, k);
-    if (wanted("multiply nvfp4", shape)) results.push_back(dense_multiply(n, k, active, per_expert));
-    if (wanted("multiply v7", shape))
-      results.push_back(sparse_multiply(SparseLayout::planes, n, k, active, per_expert));
-    if (wanted("multiply v7-packed", shape))
-      results.push_back(sparse_multiply(SparseLayout::packed, n, k, active, per_expert));
+       {Product{1024, 2048, 10, {1}}, Product{1024, 2048, 75, {1}}, Product{1024, 2048, 240, {1}},
+        Product{2048, 512, 75, {1}}, Product{6144, 7168, 6, {1, 8, 32, 128}}, Product{6144, 7168, 24, {1}},
+        Product{7168, 3072, 6, {1}}}) {
+    for (const int rows : per_expert) {
+      const std::string shape = shape_text(n, k, active, active * rows);
+      add("multiply nvfp4", shape, [&] { return dense_multiply(n, k, active, rows); });
+      for (const SparseLayout layout : {SparseLayout::planes, SparseLayout::packed})
+        add(multiply_name(layout), shape, [&] { return sparse_multiply(layout, n, k, active, rows); });
+    }
+    for (const int rows : {1, 8, 32, 128}) {
+      for (const Fp8Scaling scaling : {Fp8Scaling::tensor, Fp8Scaling::row}) {
+        // A launch for each expert: of many, that is all one would see.
+        if (!has_cublaslt || (scaling == Fp8Scaling::row && active > 10)) continue;
+        add(multiply_name(scaling), shape_text(n, k, active, active * rows),
+            [&] { return fp8_multiply(scaling, n, k, active, rows); });
+      }
+    }
   }
-  for (const int m : {1, 8, 32}) {
-    if (wanted("moe v7", "Qwen3-Next")) results.push_back(sparse_moe("Qwen3-Next", 2048, 512, 512, 10, m));
+  const MoeShape qwen{"Qwen3-Next", 2048, 512, 512, 10}, deepseek{"DeepSeek-V4", 7168, 3072, 48, 6};
+  struct Layer {
+    const MoeShape& shape;
+    std::vector<int> m;
+  };
+  for (const SparseLayout layout : {SparseLayout::planes, SparseLayout::packed}) {
+    for (const auto& [shape, tokens] : {Layer{qwen, {1, 8, 32}}, Layer{deepseek, {1}}})
+      for (const int m : tokens)
+        add(moe_name(layout), layer_text(shape, m), [&] { return sparse_moe(shape, layout, m); });
   }
-  if (wanted("moe v7", "DeepSeek-V4")) results.push_back(sparse_moe("DeepSeek-V4", 7168, 3072, 48, 6, 1));
-  for (const bool fused : {true, false}) {
-    if (wanted("moe g8", "")) results.push_back(dense_moe(7168, 3072, 48, 6, 128, fused));
+  for (const bool quantized : {false, true}) {
+    for (const auto& [shape, tokens] : {Layer{qwen, {1, 32}}, Layer{deepseek, {1, 128}}})
+      for (const int m : tokens)
+        add(moe_name(quantized, true), layer_text(shape, m),
+            [&] { return dense_moe(shape, m, quantized, true); });
   }
+  add(moe_name(true, false), layer_text(deepseek, 128),
+      [&] { return dense_moe(deepseek, 128, true, false); });
   return results;
 }
 

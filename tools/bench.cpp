@@ -147,7 +147,9 @@ int run(const Options& o, const Common& common) {
 int run_kernels(const KernelBenchOptions& o, const Common& common) {
   KernelBenches benches(o);
   const std::string device = cuda_device()->name;
+  const std::string no_cublaslt = cuda::no_cublaslt_reason();
   if (!common.json) fmt::print("{}: copy {:.0f} GB/s\n", device, benches.copy_gb_s());
+  if (!common.json && !no_cublaslt.empty()) fmt::print("not measured: cuBLASLt: {}\n", no_cublaslt);
   Json list = Json::array();
   for (const KernelBench& b : benches.run()) {
     list.push_back({{"kernel", b.name},
@@ -155,12 +157,19 @@ int run_kernels(const KernelBenchOptions& o, const Common& common) {
                     {"bytes", b.bytes},
                     {"microseconds", spread_to_json(b.microseconds)},
                     {"gb_s", b.gb_s},
-                    {"copy_share", b.copy_share}});
+                    {"copy_share", b.copy_share},
+                    {"tflop_s", b.tflop_s > 0 ? Json(b.tflop_s) : Json()}});
     if (common.json) continue;
-    fmt::print("{}, {}: {} us, {:.0f} GB/s, {:.1f} % of copy\n", b.name, b.shape, spread_text(b.microseconds),
-               b.gb_s, 100 * b.copy_share);
+    fmt::print("{}, {}: {} us, {:.0f} GB/s, {:.1f} % of copy{}\n", b.name, b.shape,
+               spread_text(b.microseconds), b.gb_s, 100 * b.copy_share,
+               b.tflop_s > 0 ? fmt::format(", {:.1f} TFLOP/s", b.tflop_s) : "");
   }
-  if (common.json) print_json({{"device", device}, {"copy_gb_s", benches.copy_gb_s()}, {"kernels", list}});
+  if (common.json) {
+    print_json({{"device", device},
+                {"copy_gb_s", benches.copy_gb_s()},
+                {"no_cublaslt", no_cublaslt.empty() ? Json() : Json(no_cublaslt)},
+                {"kernels", list}});
+  }
   return kDone;
 }
 
@@ -197,7 +206,7 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   CLI::App* kernels = app.add_subcommand(
       "kernels", "CUDA kernels by shape: weight bytes a second and their share of what a copy moves");
   auto k = std::make_shared<KernelBenchOptions>();
-  kernels->add_option("--only", k->filter, "Kernels whose name or shape contains this");
+  kernels->add_option("--only", k->filter, "Kernels whose 'name, shape' contains this");
   kernels->add_option("--rounds", k->rounds, "Rounds that count")->check(CLI::Range(1, 1000));
   kernels->fallthrough();
   return [o, k, kernels, &common] { return kernels->parsed() ? run_kernels(*k, common) : run(*o, common); };
