@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "kernels/prune_pack_tables.h"
 #include "kernels/prune_words.h"
 
 // Compiled for AVX2.
@@ -14,8 +15,7 @@ using Words = uint64_t __attribute__((vector_size(32)));
 
 /// Squared halves of the low or the high codes of each byte.
 [[gnu::always_inline]] inline __m256i squares(__m256i nibbles) {
-  const __m128i table = _mm_setr_epi8(0, 1, 4, 9, 16, 36, 64, static_cast<char>(144), 0, 1, 4, 9, 16, 36, 64,
-                                      static_cast<char>(144));
+  const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kSquares.entry));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
 }
 [[gnu::always_inline]] inline __m256i low_squares(__m256i x) {

@@ -1,5 +1,6 @@
 #include <arm_neon.h>
 
+#include "kernels/prune_pack_tables.h"
 #include "kernels/prune_words.h"
 
 namespace twofour {
@@ -11,11 +12,7 @@ Words words(uint16x8_t x) { return reinterpret_cast<Words>(x); }
 Words words(uint8x16_t x) { return reinterpret_cast<Words>(x); }
 
 /// Squared halves of the low or the high codes of each byte.
-uint8x16_t squares(uint8x16_t nibbles) {
-  alignas(16) static constexpr uint8_t kTable[16] = {0, 1, 4, 9, 16, 36, 64, 144,
-                                                     0, 1, 4, 9, 16, 36, 64, 144};
-  return vqtbl1q_u8(vld1q_u8(kTable), nibbles);
-}
+uint8x16_t squares(uint8x16_t nibbles) { return vqtbl1q_u8(vld1q_u8(kSquares.entry), nibbles); }
 uint8x16_t low_squares(uint8x16_t x) { return squares(vandq_u8(x, vdupq_n_u8(15))); }
 uint8x16_t high_squares(uint8x16_t x) { return squares(vshrq_n_u8(x, 4)); }
 
