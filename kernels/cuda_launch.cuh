@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <string>
 
 #include "formats/error.h"
@@ -21,6 +22,22 @@ inline void expect(bool holds, const char* where, const std::string& expected, c
   throw Error(message);
 }
 
+/// Parts of a workspace begin on multiples of this.
+inline constexpr int64_t kWorkspaceAlignment = 256;
+
+constexpr int64_t align_up(int64_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+/// Throws Error unless a workspace is as large and aligned as it must be.
+inline void expect_workspace(const char* where, const void* workspace, size_t bytes, int64_t wanted) {
+  expect(bytes >= static_cast<size_t>(wanted) &&
+             reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment == 0,
+         where,
+         std::to_string(wanted) + " bytes of workspace, aligned to " + std::to_string(kWorkspaceAlignment),
+         std::to_string(bytes));
+}
+
 inline int multiprocessors() {
   int device = 0, count = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -36,6 +53,11 @@ inline int shared_memory_limit() {
   check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
              "cudaDeviceGetAttribute");
   return bytes;
+}
+
+/// Blocks of `threads` that `items` take.
+inline dim3 blocks_for(int64_t items, int threads) {
+  return dim3(static_cast<unsigned>((items + threads - 1) / threads));
 }
 
 struct Launch {

@@ -10,8 +10,6 @@ namespace {
 
 constexpr const char* kWhere = "dense_moe";
 
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 /// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
 int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
@@ -32,12 +30,12 @@ struct Workspace {
     const bool quantized = moe.w13_input_scale != nullptr;
     hidden_codes = 0;
     const int64_t hidden = quantized ? rows / rows_per_hidden(moe, topk) * h : 0;
-    hidden_scales = hidden_codes + aligned(hidden / 2);
-    products = hidden_scales + aligned(hidden / 16);
-    active_codes = products + aligned(rows * (moe.fused ? i : 2 * i) * 2);
-    active_scales = active_codes + (quantized ? aligned(rows * i / 2) : 0);
-    y = active_scales + (quantized ? aligned(rows * i / 16) : 0);
-    multiply = y + aligned(rows * h * 4);
+    hidden_scales = hidden_codes + align_up(hidden / 2);
+    products = hidden_scales + align_up(hidden / 16);
+    active_codes = products + align_up(rows * (moe.fused ? i : 2 * i) * 2);
+    active_scales = active_codes + (quantized ? align_up(rows * i / 2) : 0);
+    y = active_scales + (quantized ? align_up(rows * i / 16) : 0);
+    multiply = y + align_up(rows * h * 4);
     multiply_bytes = static_cast<int64_t>(
         std::max(dense_multiply_workspace(moe.w13, rows_of(rows, rows_per_hidden(moe, topk))),
                  dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
@@ -45,7 +43,7 @@ struct Workspace {
   }
 };
 
-void check(const DenseMoe& moe, const MoeTokens& in, size_t bytes) {
+void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size_t bytes) {
   expect(moe.w13.layout == DenseLayout::g8 && moe.w13.gated, kWhere, "gated g8 weights", "others");
   expect(moe.w13.e == moe.w2.e && moe.w2.n == moe.w13.k && moe.w13.n == 2 * moe.w2.k && !moe.w2.gated, kWhere,
          "w13 [E, 2I, H] and w2 [E, H, I]",
@@ -57,8 +55,7 @@ void check(const DenseMoe& moe, const MoeTokens& in, size_t bytes) {
   expect(in.m >= 0 && in.topk > 0, kWhere, "experts for a token", std::to_string(in.topk));
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");
-  const size_t wanted = dense_moe_workspace(moe, in.m, in.topk);
-  expect(bytes >= wanted, kWhere, std::to_string(wanted) + " bytes of workspace", std::to_string(bytes));
+  if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
 }  // namespace
@@ -69,7 +66,7 @@ size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
 
 void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t workspace_bytes,
                Stream stream) {
-  check(moe, in, workspace_bytes);
+  check(moe, in, workspace, workspace_bytes);
   if (in.m == 0) return;
   const Workspace at(moe, in.m, in.topk);
   auto* base = static_cast<uint8_t*>(workspace);

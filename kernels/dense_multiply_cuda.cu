@@ -291,13 +291,12 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
 struct Workspace {
   int64_t halves, factors, route, sorted, bytes;
   Workspace(const DenseWeights& w, const ExpertRows& rows) {
-    const auto aligned = [](int64_t bytes_) { return (bytes_ + 255) / 256 * 256; };
     const int64_t x_rows = rows.rows / rows.rows_per_x, steps = (w.k + kStepK - 1) / kStepK;
     halves = 0;
-    factors = halves + aligned(x_rows * steps * kStepK * 2);
-    route = factors + aligned(x_rows * 4);
-    sorted = route + aligned(16 + std::min(rows.rows, w.e) * 16);
-    bytes = sorted + aligned(rows.rows * 4);
+    factors = halves + align_up(x_rows * steps * kStepK * 2);
+    route = factors + align_up(x_rows * 4);
+    sorted = route + align_up(16 + std::min(rows.rows, w.e) * 16);
+    bytes = sorted + align_up(rows.rows * 4);
   }
 };
 
@@ -321,8 +320,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
          kWhere, "whole tokens, less than 65536 rows", std::to_string(rows.rows));
   if (rows.rows == 0) return;
   const Workspace at(w, rows);
-  expect(static_cast<int64_t>(bytes) >= at.bytes && reinterpret_cast<uintptr_t>(workspace) % 256 == 0, kWhere,
-         std::to_string(at.bytes) + " bytes of workspace, aligned to 256", std::to_string(bytes));
+  expect_workspace(kWhere, workspace, bytes, at.bytes);
   auto* base = static_cast<char*>(workspace);
 
   DenseArgs a{};

@@ -1,6 +1,7 @@
 #pragma once
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "kernels/block_largest.cuh"
 #include "kernels/dense_multiply.h"
 #include "kernels/ptx.cuh"
 
@@ -27,7 +28,6 @@ __device__ __forceinline__ int unit_place(int u) {
 /// A block prepares a row.
 static __global__ void __launch_bounds__(kDenseThreads)
     prepare_dense_kernel(const __grid_constant__ DensePrepareArgs a) {
-  __shared__ uint32_t warp_largest[kDenseThreads / 32];
   release_successor();
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x), units = a.steps * (kDenseStepK / 8);
@@ -52,10 +52,7 @@ static __global__ void __launch_bounds__(kDenseThreads)
     const float2 x = load_pair(a.x, a.type, first + i);
     largest = max(largest, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
   }
-  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
-  if (thread % 32 == 0) warp_largest[thread / 32] = largest;
-  __syncthreads();
-  for (const uint32_t other : warp_largest) largest = max(largest, other);
+  largest = block_largest<kDenseThreads>(largest);
   const uint32_t exponent = max(largest >> 23, 15u);
   const float scale = __uint_as_float((268u - exponent) << 23);  // brings the largest to 2^14
   for (int u = thread; u < units; u += kDenseThreads) {

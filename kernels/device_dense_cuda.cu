@@ -13,8 +13,6 @@ namespace {
 using Layout = GateUpInterleaved8;
 constexpr int kThreads = 256;
 
-unsigned blocks_for(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
-
 void check_dense(const char* where, const DenseMatrices& d) {
   expect(d.e >= 0 && d.n >= 0 && d.k >= 0 && d.k % kGroup == 0 && d.e < 65536 && d.n < (1 << 22) &&
              d.k < (1 << 24),
@@ -108,7 +106,7 @@ void dequantize(const char* where, const DenseMatrices& d, const float* global_s
          "another address");
   const int64_t groups = d.e * d.n * (d.k / kGroup);
   if (groups == 0) return;
-  launch(where, stream, {dim3(blocks_for(groups)), kThreads}, dequantize_kernel<kFp8>, d, global_scale,
+  launch(where, stream, {blocks_for(groups, kThreads), kThreads}, dequantize_kernel<kFp8>, d, global_scale,
          row_scale, static_cast<uint8_t*>(out));
 }
 
@@ -192,10 +190,10 @@ void pack_g8(const DenseMatrices& d, bool gated, uint8_t* weight, uint8_t* scale
   const auto e = static_cast<unsigned>(d.e);
   const int64_t pieces = d.n * (wide ? pitch / 16 : pitch);
   expect(pieces <= 0x7FFFFFFF, kWhere, "at most 2^31 bytes an expert", std::to_string(pieces));
-  launch(kWhere, stream, {dim3(blocks_for(pieces), e), kThreads},
+  launch(kWhere, stream, {dim3(blocks_for(pieces, kThreads).x, e), kThreads},
          wide ? pack_codes_kernel<true> : pack_codes_kernel<false>, d, shape, weight);
-  launch(kWhere, stream, {dim3(blocks_for(scale_bytes / 4), e), kThreads}, pack_scales_kernel, d, shape,
-         scale);
+  launch(kWhere, stream, {dim3(blocks_for(scale_bytes / 4, kThreads).x, e), kThreads}, pack_scales_kernel, d,
+         shape, scale);
 }
 
 void dequantize_to_bf16(const DenseMatrices& d, const float* global_scale, void* out, Stream stream) {
@@ -220,7 +218,7 @@ void quantize_activations(const QuantizeActivations& a, Stream stream) {
          "activations and codes on multiples of 8 bytes", "another address");
   const int64_t items = a.m * (a.k / kGroup);
   if (items == 0) return;
-  launch(kWhere, stream, {dim3(blocks_for(items)), kThreads}, quantize_kernel, a);
+  launch(kWhere, stream, {blocks_for(items, kThreads), kThreads}, quantize_kernel, a);
 }
 
 }  // namespace twofour::cuda

@@ -1,6 +1,7 @@
 #include "formats/atom.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "kernels/block_largest.cuh"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/fp8_multiply.h"
 #include "kernels/ptx.cuh"
@@ -13,17 +14,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// The largest of all threads' magnitudes, in thread 0.
-__device__ float block_largest(float mine) {
-  __shared__ uint32_t of_warp[kThreads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  // Bits of magnitudes sort as they do.
-  uint32_t largest = __reduce_max_sync(0xFFFFFFFFu, __float_as_uint(mine));
-  if (thread % 32 == 0) of_warp[thread / 32] = largest;
-  __syncthreads();
-  if (thread == 0)
-    for (const uint32_t other : of_warp) largest = max(largest, other);
-  return __uint_as_float(largest);
+__device__ __forceinline__ float largest_magnitude(float mine) {
+  return __uint_as_float(block_largest<kThreads>(__float_as_uint(mine)));
 }
 
 /// A block finds the largest weight of a row. Products are rounded as dequantize_to_fp8 rounds them.
@@ -39,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = e4m3_to_float(d.scales[row * groups + group]);
     mine = fmaxf(mine, fabsf(__fmul_rn(__fmul_rn(e2m1_to_float(code), scale), g)));
   }
-  const float all = block_largest(mine);
+  const float all = largest_magnitude(mine);
   if (threadIdx.x == 0) largest[row] = all;
 }
 
@@ -53,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < 8; ++j) mine = fmaxf(mine, fabsf(eight[j]));
   }
-  const float all = block_largest(mine);
+  const float all = largest_magnitude(mine);
   if (threadIdx.x == 0) largest[row] = all;
 }
 
@@ -64,23 +56,20 @@ __device__ __forceinline__ float scale_of(float largest) {
 
 /// Largest magnitudes become scales. Of a tensor, in one block.
 __global__ void __launch_bounds__(kThreads) scales_kernel(float* scales, int64_t rows, bool tensor) {
-  __shared__ float of_tensor;
   const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
+  float of_tensor = 0;
   if (tensor) {
-    float mine = 0;
-    for (int64_t row = first; row < rows; row += stride) mine = fmaxf(mine, scales[row]);
-    const float all = block_largest(mine);
-    if (threadIdx.x == 0) of_tensor = scale_of(all);
-    __syncthreads();
+    for (int64_t row = first; row < rows; row += stride) of_tensor = fmaxf(of_tensor, scales[row]);
+    of_tensor = largest_magnitude(of_tensor);
   }
   for (int64_t row = first; row < rows; row += stride)
-    scales[row] = tensor ? of_tensor : scale_of(scales[row]);
+    scales[row] = scale_of(tensor ? of_tensor : scales[row]);
 }
 
 void launch_scales(const char* where, float* scales, int64_t rows, Fp8Scaling scaling, Stream stream) {
   const bool tensor = scaling == Fp8Scaling::tensor;
-  const int64_t blocks = tensor ? 1 : (rows + kThreads - 1) / kThreads;
-  launch(where, stream, {dim3(static_cast<unsigned>(blocks)), kThreads}, scales_kernel, scales, rows, tensor);
+  launch(where, stream, {tensor ? dim3(1) : blocks_for(rows, kThreads), kThreads}, scales_kernel, scales,
+         rows, tensor);
 }
 
 /// A thread encodes 8 numbers.
@@ -124,8 +113,7 @@ void quantize_to_fp8(const QuantizeToFp8& a, Stream stream) {
   launch(kWhere, stream, {dim3(static_cast<unsigned>(a.m)), kThreads}, largest_activation_kernel, a.x, a.type,
          a.k, a.scales);
   launch_scales(kWhere, a.scales, a.m, a.scaling, stream);
-  const int64_t blocks = (a.m * (a.k / 8) + kThreads - 1) / kThreads;
-  launch(kWhere, stream, {dim3(static_cast<unsigned>(blocks)), kThreads}, encode_kernel, a);
+  launch(kWhere, stream, {blocks_for(a.m * (a.k / 8), kThreads), kThreads}, encode_kernel, a);
 }
 
 }  // namespace twofour::cuda
