@@ -273,20 +273,23 @@ std::vector<KernelBench> KernelBenches::run() {
   struct Product {
     int64_t n, k;
     int active;
-    std::vector<int> per_expert;  ///< of our own kernels
+    std::vector<int> ours, fp8;  ///< rows of an expert
   };
   const bool has_cublaslt = no_cublaslt_reason().empty();
-  for (const auto& [n, k, active, per_expert] :
-       {Product{1024, 2048, 10, {1}}, Product{1024, 2048, 75, {1}}, Product{1024, 2048, 240, {1}},
-        Product{2048, 512, 75, {1}}, Product{6144, 7168, 6, {1, 8, 32, 128}}, Product{6144, 7168, 24, {1}},
-        Product{7168, 3072, 6, {1}}}) {
-    for (const int rows : per_expert) {
+  const std::vector<int> one{1}, most{1, 8, 32, 128}, of_layer{16};  // 128 tokens at 6 of 48 experts
+  for (const auto& [n, k, active, ours, fp8] :
+       {Product{1024, 2048, 10, one, most}, Product{1024, 2048, 75, one, most},
+        Product{1024, 2048, 240, one, most}, Product{2048, 512, 75, one, most},
+        Product{6144, 7168, 6, most, most}, Product{6144, 7168, 24, one, most},
+        Product{7168, 3072, 6, one, most}, Product{6144, 7168, 48, of_layer, of_layer},
+        Product{7168, 3072, 48, of_layer, of_layer}}) {
+    for (const int rows : ours) {
       const std::string shape = shape_text(n, k, active, active * rows);
       add("multiply nvfp4", shape, [&] { return dense_multiply(n, k, active, rows); });
       for (const SparseLayout layout : {SparseLayout::planes, SparseLayout::packed})
         add(multiply_name(layout), shape, [&] { return sparse_multiply(layout, n, k, active, rows); });
     }
-    for (const int rows : {1, 8, 32, 128}) {
+    for (const int rows : fp8) {
       for (const Fp8Scaling scaling : {Fp8Scaling::tensor, Fp8Scaling::row}) {
         // A launch for each expert: of many, that is all one would see.
         if (!has_cublaslt || (scaling == Fp8Scaling::row && active > 10)) continue;
@@ -313,6 +316,9 @@ std::vector<KernelBench> KernelBenches::run() {
   }
   add(moe_name(true, false), layer_text(deepseek, 128),
       [&] { return dense_moe(deepseek, 128, true, false); });
+  if (results.empty())
+    throw Error(
+        fmt::format("bench kernels: expected part of a kernel's name or shape, found '{}'", options_.filter));
   return results;
 }
 

@@ -40,6 +40,7 @@ class KernelBenches {
   explicit KernelBenches(const KernelBenchOptions& options);
 
   double copy_gb_s() const { return copy_gb_s_; }
+  /// Throws Error where the filter leaves nothing.
   std::vector<KernelBench> run();
 
   /// Seconds of one of `launches` calls of `launch(i)`, replayed as a graph.

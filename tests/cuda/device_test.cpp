@@ -4,12 +4,18 @@
 
 #include <cstdio>
 
+#include "formats/error.h"
+#include "kernels/device_memory.h"
+#include "kernels/fp8_multiply.h"
+
 using namespace twofour;
 
 TEST_CASE("a CUDA device says what it is, or why there is none") {
   const auto device = cuda_device();
   if (!device) {
     CHECK(!no_cuda_reason().empty());
+    CHECK_THROWS_AS(cuda::DeviceStream(), Error);
+    CHECK_THROWS_AS(cuda::Fp8Multiply({1, 1, 16, 32}), Error);
     std::printf("skipped: no CUDA device (%s)\n", no_cuda_reason().c_str());
     return;
   }
