@@ -21,13 +21,14 @@ struct DenseMoe {
   bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
 };
 
-/// Bytes of workspace that dense_moe wants for `m` tokens.
+/// Bytes of workspace that dense_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
+/// works on at a time.
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
 /// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,
-/// with float32 sums; what is between them is BF16. Less than 65536 rows (M * topk). Otherwise as sparse_moe:
-/// so too what ids, `expert_map` and `error` mean.
+/// with float32 sums; what is between them is BF16. Otherwise as sparse_moe, so too what ids, `expert_map`
+/// and `error` mean.
 void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                Stream stream);
 

@@ -10,6 +10,9 @@ namespace {
 
 constexpr const char* kWhere = "dense_moe";
 
+/// Tokens that are worked on at a time: bounds the workspace, and rows to what a grid has along y.
+int64_t most_tokens(int64_t topk) { return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024); }
+
 /// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
 int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
@@ -26,7 +29,7 @@ struct Workspace {
   int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
       bytes;
   Workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
-    const int64_t rows = m * topk, h = moe.w13.k, i = moe.w2.k;
+    const int64_t rows = std::min(m, most_tokens(topk)) * topk, h = moe.w13.k, i = moe.w2.k;
     const bool quantized = moe.w13_input_scale != nullptr;
     hidden_codes = 0;
     const int64_t hidden = quantized ? rows / rows_per_hidden(moe, topk) * h : 0;
@@ -52,24 +55,16 @@ void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size
   expect((moe.w13_input_scale == nullptr) == (moe.w2_input_scale == nullptr), kWhere,
          "both input scales or none", "one");
   expect(moe.fused || moe.w2_input_scale, kWhere, "input scales where SwiGLU is not fused", "none");
-  expect(in.m >= 0 && in.topk > 0, kWhere, "experts for a token", std::to_string(in.topk));
+  expect(in.m >= 0 && in.topk > 0 && in.topk < 65536, kWhere, "1 to 65535 experts a token",
+         std::to_string(in.topk));
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
-}  // namespace
-
-size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
-  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
-}
-
-void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t workspace_bytes,
-               Stream stream) {
-  check(moe, in, workspace, workspace_bytes);
-  if (in.m == 0) return;
+/// The layer for as many tokens as are worked on at a time.
+void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const Workspace at(moe, in.m, in.topk);
-  auto* base = static_cast<uint8_t*>(workspace);
   const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
   const bool quantized = moe.w13_input_scale != nullptr;
   const auto quantize = [&](QuantizeActivations q, int64_t codes, int64_t scales) {
@@ -129,6 +124,26 @@ void dense_moe(const DenseMoe& moe, const MoeTokens& in, void* workspace, size_t
                   in.out,
                   in.type},
                  stream);
+}
+
+}  // namespace
+
+size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+               Stream stream) {
+  check(moe, tokens, workspace, workspace_bytes);
+  const int64_t most = most_tokens(tokens.topk), bytes = moe.w13.k * size_of(tokens.type);
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += most) {
+    MoeTokens some = tokens;
+    some.m = std::min(tokens.m - m0, most);
+    some.hidden = static_cast<const char*>(tokens.hidden) + m0 * bytes;
+    some.out = static_cast<char*>(tokens.out) + m0 * bytes;
+    some.topk_ids += m0 * tokens.topk, some.topk_weights += m0 * tokens.topk;
+    run(moe, some, static_cast<uint8_t*>(workspace), stream);
+  }
 }
 
 }  // namespace twofour::cuda

@@ -214,6 +214,14 @@ TEST_CASE("the g8 layer knows input weights and maps of experts") {
   check_case({5, 256, 128, 6, 3, true, false, 0, true, true});
 }
 
+TEST_CASE("the g8 layer takes any number of tokens") {
+  if (no_gpu()) return;
+  for (const bool quantized : {false, true}) {
+    check_case({3, 64, 32, 1025, 1, quantized});                        // more than are worked on at a time
+    check_case({4, 16, 16, 1000, 70, quantized, true, 0, true, true});  // nor all their rows
+  }
+}
+
 TEST_CASE("with SwiGLU fused or not, the g8 layer gives the same") {
   if (no_gpu()) return;
   Layer fused({4, 512, 256, 33, 3, true}), plain({4, 512, 256, 33, 3, true, false});
