@@ -1,0 +1,63 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/runtime/layer.h"
+
+namespace twofour {
+
+/// Where the layer's own router sends tokens.
+struct Routing {
+  int64_t topk = 1;
+  std::vector<int32_t> ids;    ///< [M, topk]
+  std::vector<float> weights;  ///< [M, topk]
+};
+
+/// An artifact in v7, v7-packed or g8, open for running. Opening reads headers, index, config.json and
+/// twofour.json, no weights.
+class RuntimeArtifact {
+ public:
+  /// Throws Error where the path is no artifact in a layout or its tensors do not fit together.
+  static RuntimeArtifact open(const std::filesystem::path& path);
+  RuntimeArtifact(RuntimeArtifact&&) noexcept;
+  RuntimeArtifact& operator=(RuntimeArtifact&&) noexcept;
+  ~RuntimeArtifact();
+
+  const std::filesystem::path& path() const;
+  /// The layers in natural order of their names.
+  std::span<const LayerInfo> layers() const;
+  /// Positions in layers() that `name` means: the prefix, the prefix without its last part, or the layer's
+  /// number ("3": all blocks of "model.layers.3"). Empty where it means none.
+  std::vector<size_t> find(std::string_view name) const;
+
+  /// Bytes of device memory that a layer takes on CUDA, known before it is loaded.
+  uint64_t device_bytes(size_t layer, const LayerOptions& options = {}) const;
+  /// Bytes of pinned host memory that load() uses for CUDA while it copies.
+  static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
+
+  /// Puts a layer on a device. Every stored byte is looked at once on the way: Error on metadata that is no
+  /// two places in order and on block scales that are NaN or negative, which kernels must not meet. For CUDA
+  /// the file is read in pieces into pinned buffers that are copied while the next is read; no second host
+  /// copy exists, and a file that changes meanwhile is an Error.
+  RuntimeLayer load(size_t layer, RunDevice device, const LayerOptions& options = {}) const;
+
+  /// Experts a token goes to, as config.json says; 1 for a dense MLP.
+  int64_t experts_per_token(size_t layer) const;
+  /// Runs the layer's router in float64 on the host: softmax(gate.weight hidden), the `topk` largest (the
+  /// lower expert on a tie), renormalized as config.json's norm_topk_prob says (yes where it says nothing).
+  /// `hidden` is [M, H]. A dense MLP has its one expert with weight 1. Throws Error where the layer has no
+  /// `gate.weight` [E, H] of floats or the config asks for another kind of router.
+  Routing route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
+
+ private:
+  struct State;
+  explicit RuntimeArtifact(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,81 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/moe.h"
+#include "kernels/sparse_moe.h"
+
+namespace twofour {
+
+enum class RunDevice { cpu, cuda };
+
+/// A feed-forward block that an artifact holds in a layout: routed experts, or a dense MLP as one expert.
+struct LayerInfo {
+  std::string name;    ///< prefix P of its tensors: "model.layers.0.mlp.experts"
+  std::string layout;  ///< "v7", "v7-packed" or "g8"
+  int64_t e = 0, h = 0, i = 0;
+  bool gated = true;   ///< w13 is [E, 2I, H], rows gate then up; else [E, I, H] and relu(x)^2
+  uint64_t bytes = 0;  ///< of its weights as they are stored, global scales included
+};
+
+/// How a model runs a layer.
+struct LayerOptions {
+  std::vector<int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
+  bool weight_on_input = false;       ///< the router's weight multiplies hidden instead of the result
+  float limit = 0;                    ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+};
+
+/// What a run on host memory gave.
+struct LayerRun {
+  std::vector<float> out;  ///< [M, H]
+  double seconds = 0;      ///< of the layer alone: on CUDA by events on the stream, copies not counted
+};
+
+/// A layer on a device. On the CPU it computes from the mapped file, on CUDA from device memory; the weights
+/// are held once. Keeps what it needs of the artifact alive.
+///
+/// A mapped file that is cut while the layer runs ends the program with SIGBUS; forward() looks at its size
+/// and time first and throws Error where they changed. CUDA layers read nothing of the file once loaded.
+class RuntimeLayer {
+ public:
+  RuntimeLayer(RuntimeLayer&&) noexcept;
+  RuntimeLayer& operator=(RuntimeLayer&&) noexcept;
+  ~RuntimeLayer();
+
+  const LayerInfo& info() const;
+  RunDevice device() const;
+  /// Bytes of device memory that the layer holds: weights, each part on a multiple of 256 bytes, and the
+  /// expert map. 0 on the CPU.
+  uint64_t device_bytes() const;
+
+  /// Bytes of workspace that forward() wants for `m` tokens; 0 on the CPU.
+  size_t workspace_bytes(int64_t m, int64_t topk) const;
+  /// The most device memory that run() has allocated at a time beside the layer: workspace, tokens, output.
+  uint64_t run_bytes(int64_t m, int64_t topk) const;
+
+  /// Runs on memory of the layer's device: hidden and out [M, H] of `tokens.type`, topk_ids and topk_weights
+  /// [M, topk], workspace on a multiple of 256 bytes. On CUDA on the caller's stream, which belongs to the
+  /// device that was current in load(); allocates and synchronizes nothing, so it can be captured in a graph;
+  /// ids out of range contribute nothing and set `tokens.error`. On the CPU the stream is not read, and ids
+  /// out of range throw. Throws Error on shapes that a kernel does not take.
+  void forward(const cuda::MoeTokens& tokens, void* workspace, size_t bytes,
+               cuda::Stream stream = nullptr) const;
+
+  /// Runs on host memory, numbers as float32: allocates, copies there and back, and waits. `input` brings
+  /// hidden, ids and weights, [M, H] and [M, topk]; its expert_map, limit and weight_on_input are those of
+  /// the layer's options, or Error is thrown. `type` is that of hidden and out on the device. The layer runs
+  /// once unmeasured, then once measured, with `warm_up`. Throws Error on ids out of range.
+  LayerRun run(const MoeInput& input, cuda::Float type = cuda::Float::f32, bool warm_up = false) const;
+
+ private:
+  friend class RuntimeArtifact;
+  struct State;
+  explicit RuntimeLayer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace twofour
