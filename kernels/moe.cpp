@@ -4,18 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "formats/error.h"
+#include "kernels/moe_route.h"
 
 namespace twofour {
 namespace {
-
-/// One token at one expert.
-struct Pair {
-  int64_t m;
-  double weight;
-};
 
 void check(const MoeInput& in, const WeightRows& w13, const WeightRows& w2) {
   const auto m = static_cast<size_t>(in.m), h = static_cast<size_t>(in.h), t = static_cast<size_t>(in.topk);
@@ -31,25 +25,6 @@ void check(const MoeInput& in, const WeightRows& w13, const WeightRows& w2) {
                     "and [{4}, {5}, {6}]",
                     in.h, w13.e, w13.n, w13.k, w2.e, w2.n, w2.k));
   }
-}
-
-/// Which tokens each expert serves, by local expert.
-std::map<int64_t, std::vector<Pair>> route(const MoeInput& in, int64_t experts) {
-  std::map<int64_t, std::vector<Pair>> pairs;
-  const auto known = in.expert_map.empty() ? experts : static_cast<int64_t>(in.expert_map.size());
-  for (int64_t i = 0; i < in.m * in.topk; ++i) {
-    int64_t e = in.topk_ids[static_cast<size_t>(i)];
-    if (e < 0 || e >= known) {
-      throw Error(fmt::format("topk_ids[{}, {}]: expected an expert from 0 to {}, found {}", i / in.topk,
-                              i % in.topk, known - 1, e));
-    }
-    if (!in.expert_map.empty()) e = in.expert_map[static_cast<size_t>(e)];
-    if (e == -1) continue;
-    if (e < 0 || e >= experts)
-      throw Error(fmt::format("expert_map: expected -1 to {}, found {}", experts - 1, e));
-    pairs[e].push_back({i / in.topk, static_cast<double>(in.topk_weights[static_cast<size_t>(i)])});
-  }
-  return pairs;
 }
 
 /// out[n][p] = w[n] . x[p] for all rows of one expert; x [pairs, K], out [N, pairs].
@@ -84,14 +59,17 @@ std::vector<double> moe_reference(const MoeInput& in, const WeightRows& w13, con
   check(in, w13, w2);
   const bool gated = w13.n == 2 * w2.k;
   std::vector<double> out(static_cast<size_t>(in.m * in.h));
-  for (const auto& [e, pairs] : route(in, w13.e)) {
+  const auto weight_of = [&](const RoutedRow& row) {
+    return static_cast<double>(in.topk_weights[static_cast<size_t>(row.m * in.topk + row.t)]);
+  };
+  for (const auto& [e, pairs] : route_rows(in.topk_ids, in.topk, w13.e, in.expert_map)) {
     const auto count = static_cast<int64_t>(pairs.size());
     std::vector<double> x(static_cast<size_t>(count * in.h)), hidden(static_cast<size_t>(w13.n * count));
     for (int64_t p = 0; p < count; ++p) {
-      const Pair& pair = pairs[static_cast<size_t>(p)];
+      const RoutedRow& pair = pairs[static_cast<size_t>(p)];
       for (int64_t k = 0; k < in.h; ++k) {
         const double value = in.hidden[static_cast<size_t>(pair.m * in.h + k)];
-        x[static_cast<size_t>(p * in.h + k)] = in.weight_on_input ? value * pair.weight : value;
+        x[static_cast<size_t>(p * in.h + k)] = in.weight_on_input ? value * weight_of(pair) : value;
       }
     }
     w13.load(e);
@@ -109,8 +87,8 @@ std::vector<double> moe_reference(const MoeInput& in, const WeightRows& w13, con
     w2.load(e);
     multiply(w2, active, count, result);
     for (int64_t p = 0; p < count; ++p) {
-      const Pair& pair = pairs[static_cast<size_t>(p)];
-      const double weight = in.weight_on_input ? 1 : pair.weight;
+      const RoutedRow& pair = pairs[static_cast<size_t>(p)];
+      const double weight = in.weight_on_input ? 1 : weight_of(pair);
       for (int64_t n = 0; n < in.h; ++n) {
         out[static_cast<size_t>(pair.m * in.h + n)] += weight * result[static_cast<size_t>(n * count + p)];
       }

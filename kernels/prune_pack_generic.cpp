@@ -1,4 +1,5 @@
 #include "kernels/check.h"
+#include "kernels/moe_strips.h"
 #include "kernels/prune_pack_driver.h"
 #include "kernels/prune_words.h"
 
@@ -8,6 +9,8 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
   check(isa == Isa::portable, "an instruction set that this processor has");
   return kPrunePackPortable;
 }
+
+const MoeStrips& moe_strips(Isa) { return kMoeStripsPortable; }
 
 PruneWords* wide_prune_words(Isa) { return nullptr; }
 

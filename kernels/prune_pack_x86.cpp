@@ -1,4 +1,5 @@
 #include "kernels/check.h"
+#include "kernels/moe_strips.h"
 #include "kernels/prune_pack_driver.h"
 #include "kernels/prune_words.h"
 
@@ -18,6 +19,8 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
   }
   return kPrunePackPortable;
 }
+
+const MoeStrips& moe_strips(Isa isa) { return isa == Isa::portable ? kMoeStripsPortable : kMoeStripsAvx2; }
 
 PruneWords* wide_prune_words(Isa isa) { return isa == Isa::portable ? nullptr : prune_words_avx2; }
 

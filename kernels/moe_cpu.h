@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "formats/layout.h"
+#include "kernels/isa.h"
+#include "kernels/sparse_moe.h"
+
+namespace twofour::cpu {
+
+/// Experts as an artifact stores them, in host memory at any alignment.
+struct Experts {
+  std::string_view layout;              ///< "v7", "v7-packed" or "g8" (formats/layouts.h)
+  Shape shape{};                        ///< k a multiple of 16
+  const uint8_t* parts[3] = {};         ///< as many as the layout has
+  const float* global_scale = nullptr;  ///< [E], multipliers
+};
+
+/// The routed experts of a layer; fields as in cuda::SparseMoe.
+struct Moe {
+  Experts w13;  ///< [E, 2I or I, H]
+  Experts w2;   ///< [E, H, I]
+  const int32_t* expert_map =
+      nullptr;  ///< [map_size] global to local expert, -1: not here; nullptr: identity
+  int64_t map_size = 0;
+  bool weight_on_input = false;
+  float limit = 0;
+};
+
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h,
+/// in float32: decoded weights are multiplied as they are read, and what is between the multiplications stays
+/// float32. Tokens that share an expert read it once, up to 64 of them. Pointers of `tokens` are to host
+/// memory, its `error` is not used. Results don't depend on threads or instruction set. Throws Error on
+/// shapes that disagree and on ids outside of the map or the experts.
+void moe(const Moe& layer, const cuda::MoeTokens& tokens, Isa isa = best_isa());
+
+}  // namespace twofour::cpu

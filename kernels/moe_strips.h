@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+
+#include "formats/atom.h"
+
+// Included by files that are compiled for one instruction set: all of it is inlined, so that no copy of it is
+// left for the linker to mix up.
+
+namespace twofour {
+
+enum class Isa;
+
+/// Rows of an expert that are multiplied at a time, and the tokens that they meet at a time.
+inline constexpr int kStripRows = 64, kStripTokens = 64;
+
+/// Some rows of an expert pruned to 2:4, K outermost: byte b of the atom of row r and group g stands at
+/// bytes[b] + g * steps[b] + r.
+struct SparseStrip {
+  const uint8_t* bytes[sizeof(SparseGroup)];
+  int64_t steps[sizeof(SparseGroup)];
+  int rows;
+  int64_t groups;
+};
+
+/// Some rows of a dense expert, K contiguous: the codes of row r and group g are eight bytes at codes[r] +
+/// 8g, its scale stands at scales[r] + g / 4 * scale_tile + g % 4 * scale_step.
+struct DenseStrip {
+  const uint8_t* codes[kStripRows];
+  const uint8_t* scales[kStripRows];
+  int64_t scale_step, scale_tile;
+  int rows;
+  int64_t groups;
+};
+
+/// out[t][r] = row r times x[t] for `tokens` tokens, out [tokens, kStripRows]. All instruction sets add in
+/// one order and fuse nothing, so they give the same floats. Dense ones want the even k of each group in
+/// front of its odd ones.
+struct MoeStrips {
+  void (*sparse)(const SparseStrip& strip, const float* const* x, int tokens, float* out);
+  void (*dense)(const DenseStrip& strip, const float* const* x, int tokens, float* out);
+};
+
+extern const MoeStrips kMoeStripsPortable, kMoeStripsAvx2;
+/// What an instruction set has.
+const MoeStrips& moe_strips(Isa isa);
+
+/// The eight partial sums of a dense row.
+[[gnu::always_inline]] inline float sum_lanes(const float* s) {
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+}  // namespace twofour
