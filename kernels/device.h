@@ -5,6 +5,10 @@
 
 namespace twofour {
 
+/// Where work is done.
+enum class Device { cpu, cuda };
+constexpr const char* device_name(Device device) { return device == Device::cuda ? "cuda" : "cpu"; }
+
 /// What is known of a CUDA device.
 struct CudaDevice {
   std::string name;

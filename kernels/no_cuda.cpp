@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_pack.h"
+#include "kernels/device_upload.h"
 #include "kernels/fp8_multiply.h"
 #include "kernels/sparse_moe.h"
 
@@ -35,6 +36,13 @@ void DeviceStream::synchronize() const { refuse("stream"); }
 DeviceGraph::DeviceGraph(const DeviceStream&, const std::function<void()>&) { refuse("graph"); }
 DeviceGraph::~DeviceGraph() = default;
 void DeviceGraph::replay(const DeviceStream&) const { refuse("graph"); }
+
+DeviceUpload::DeviceUpload(size_t) : bytes_(0) { refuse("upload"); }
+DeviceUpload::~DeviceUpload() = default;
+void DeviceUpload::copy(void*, size_t, const std::function<void(size_t, std::span<uint8_t>)>&) {
+  refuse("upload");
+}
+void DeviceUpload::finish() { refuse("upload"); }
 
 void copy_device(void*, const void*, size_t, Stream) { refuse("copy"); }
 double device_seconds(const DeviceStream&, const std::function<void()>&) { refuse("event"); }

@@ -44,7 +44,7 @@ class RuntimeArtifact {
   /// two places in order and on block scales that are NaN or negative, which kernels must not meet. For CUDA
   /// the file is read in pieces into pinned buffers that are copied while the next is read; no second host
   /// copy exists, and a file that changes meanwhile is an Error.
-  RuntimeLayer load(size_t layer, RunDevice device, const LayerOptions& options = {}) const;
+  RuntimeLayer load(size_t layer, Device device, const LayerOptions& options = {}) const;
 
   /// Experts a token goes to, as config.json says; 1 for a dense MLP.
   int64_t experts_per_token(size_t layer) const;

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/moe.h"
 #include "kernels/sparse_moe.h"
 
 namespace twofour {
-
-enum class RunDevice { cpu, cuda };
 
 /// A feed-forward block that an artifact holds in a layout: routed experts, or a dense MLP as one expert.
 struct LayerInfo {
@@ -47,7 +46,7 @@ class RuntimeLayer {
   ~RuntimeLayer();
 
   const LayerInfo& info() const;
-  RunDevice device() const;
+  Device device() const;
   /// Bytes of device memory that the layer holds: weights, each part on a multiple of 256 bytes, and the
   /// expert map. 0 on the CPU.
   uint64_t device_bytes() const;
