@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "formats/dtype.h"
+
 struct CUstream_st;  // what cudaStream_t points to
 
 namespace twofour::cuda {
@@ -13,5 +15,10 @@ enum class Float : int32_t { f32, bf16, f16 };
 
 /// Bytes of one number.
 constexpr int64_t size_of(Float type) { return type == Float::f32 ? 4 : 2; }
+
+/// Their type in a file.
+constexpr DType dtype_of(Float type) {
+  return type == Float::f32 ? DType::kF32 : type == Float::bf16 ? DType::kBF16 : DType::kF16;
+}
 
 }  // namespace twofour::cuda

@@ -185,14 +185,11 @@ class Rows {
   std::vector<float> prepare_hidden(bool even_first) const {
     const int64_t h = layer_.w13.shape.k, bytes = cuda::size_of(in_.type);
     const int64_t count = layer_.weight_on_input ? static_cast<int64_t>(rows_.size()) : in_.m;
-    const DType type = in_.type == cuda::Float::f32    ? DType::kF32
-                       : in_.type == cuda::Float::bf16 ? DType::kBF16
-                                                       : DType::kF16;
     std::vector<float> to(static_cast<size_t>(count * h)), token(static_cast<size_t>(h));
     for (int64_t r = 0; r < count; ++r) {
       const int64_t m = layer_.weight_on_input ? row(r).m : r;
       const float weight = layer_.weight_on_input ? weight_of(row(r)) : 1.0f;
-      widen(type, static_cast<const uint8_t*>(in_.hidden) + m * h * bytes, token);
+      widen(cuda::dtype_of(in_.type), static_cast<const uint8_t*>(in_.hidden) + m * h * bytes, token);
       for (int64_t k = 0; k < h; ++k)
         to[static_cast<size_t>(r * h + position(k, even_first))] = weight * token[static_cast<size_t>(k)];
     }

@@ -19,6 +19,8 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
+  /// For mmap; stays the file's own.
+  int descriptor() const { return fd_; }
   /// Throws Error if the file was written to since it was opened.
   void check_unchanged() const;
   /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.

@@ -18,6 +18,8 @@ struct Routing {
   std::vector<float> weights;  ///< [M, topk]
 };
 
+struct ArtifactState;
+
 /// An artifact in v7, v7-packed or g8, open for running. Opening reads headers, index, config.json and
 /// twofour.json, no weights.
 class RuntimeArtifact {
@@ -55,9 +57,8 @@ class RuntimeArtifact {
   Routing route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
 
  private:
-  struct State;
-  explicit RuntimeArtifact(std::shared_ptr<const State> state);
-  std::shared_ptr<const State> state_;
+  explicit RuntimeArtifact(std::shared_ptr<const ArtifactState> state);
+  std::shared_ptr<const ArtifactState> state_;
 };
 
 }  // namespace twofour

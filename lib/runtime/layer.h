@@ -34,6 +34,8 @@ struct LayerRun {
   double seconds = 0;      ///< of the layer alone: on CUDA by events on the stream, copies not counted
 };
 
+struct LayerState;
+
 /// A layer on a device. On the CPU it computes from the mapped file, on CUDA from device memory; the weights
 /// are held once. Keeps what it needs of the artifact alive.
 ///
@@ -72,9 +74,8 @@ class RuntimeLayer {
 
  private:
   friend class RuntimeArtifact;
-  struct State;
-  explicit RuntimeLayer(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit RuntimeLayer(std::unique_ptr<LayerState> state);
+  std::unique_ptr<LayerState> state_;
 };
 
 }  // namespace twofour

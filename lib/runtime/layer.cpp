@@ -1,0 +1,153 @@
+#include "lib/runtime/layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "formats/dtype.h"
+#include "formats/error.h"
+#include "formats/half.h"
+#include "kernels/moe_route.h"
+#include "kernels/widen.h"
+#include "lib/runtime/state.h"
+
+namespace twofour {
+namespace {
+
+/// Tokens that the dense layer works on at a time: bounds its workspace. Its kernel takes less than 65536
+/// rows.
+int64_t tokens_at_a_time(int64_t topk) {
+  return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024);
+}
+
+std::vector<uint8_t> to_bytes(std::span<const float> values, cuda::Float type) {
+  std::vector<uint8_t> bytes(values.size() * static_cast<size_t>(cuda::size_of(type)));
+  if (type == cuda::Float::f32) {
+    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t half = type == cuda::Float::bf16 ? bf16_from_float(values[i]) : fp16_from_float(values[i]);
+    std::memcpy(&bytes[2 * i], &half, sizeof(half));
+  }
+  return bytes;
+}
+
+std::vector<float> from_bytes(const std::vector<uint8_t>& bytes, cuda::Float type) {
+  std::vector<float> values(bytes.size() / static_cast<size_t>(cuda::size_of(type)));
+  widen(cuda::dtype_of(type), bytes.data(), values);
+  return values;
+}
+
+void check_input(const LayerState& layer, const MoeInput& in) {
+  const auto& name = layer.info.name;
+  if (in.m < 0 || in.topk < 1 || in.h != layer.info.h)
+    throw Error(
+        fmt::format("{}: expected hidden [M, {}] and at least 1 expert a token, found [{}, {}] and {}", name,
+                    layer.info.h, in.m, in.h, in.topk));
+  const auto m = static_cast<size_t>(in.m), t = static_cast<size_t>(in.topk);
+  if (in.hidden.size() != m * static_cast<size_t>(in.h) || in.topk_ids.size() != m * t ||
+      in.topk_weights.size() != m * t) {
+    throw Error(fmt::format(
+        "{}: expected hidden [{}, {}], ids and weights [{}, {}], found {}, {} and {} "
+        "values",
+        name, in.m, in.h, in.m, in.topk, in.hidden.size(), in.topk_ids.size(), in.topk_weights.size()));
+  }
+  const LayerOptions& own = layer.options;
+  const bool same = std::ranges::equal(in.expert_map, own.expert_map) &&
+                    in.weight_on_input == own.weight_on_input && in.limit == static_cast<double>(own.limit);
+  if (!same)
+    throw Error(
+        fmt::format("{}: expected the expert map, limit and kind of weights that it was loaded with, "
+                    "found others",
+                    name));
+}
+
+}  // namespace
+
+RuntimeLayer::RuntimeLayer(std::unique_ptr<LayerState> state) : state_(std::move(state)) {}
+RuntimeLayer::RuntimeLayer(RuntimeLayer&&) noexcept = default;
+RuntimeLayer& RuntimeLayer::operator=(RuntimeLayer&&) noexcept = default;
+RuntimeLayer::~RuntimeLayer() = default;
+
+const LayerInfo& RuntimeLayer::info() const { return state_->info; }
+Device RuntimeLayer::device() const { return state_->device; }
+uint64_t RuntimeLayer::device_bytes() const { return state_->memory.bytes(); }
+
+size_t RuntimeLayer::workspace_bytes(int64_t m, int64_t topk) const {
+  if (state_->device == Device::cpu || m == 0) return 0;
+  if (m < 0 || topk < 1)
+    throw Error(fmt::format("{}: expected tokens with experts, found {} with {}", info().name, m, topk));
+  return state_->is_dense
+             ? cuda::dense_moe_workspace(state_->dense, std::min(m, tokens_at_a_time(topk)), topk)
+             : cuda::sparse_moe_workspace(state_->sparse, m, topk);
+}
+
+uint64_t RuntimeLayer::run_bytes(int64_t m, int64_t topk) const {
+  if (state_->device == Device::cpu || m == 0) return 0;
+  const auto tokens = static_cast<uint64_t>(m);
+  const uint64_t each = 2 * static_cast<uint64_t>(info().h) * sizeof(float) + 8 * static_cast<uint64_t>(topk);
+  return workspace_bytes(m, topk) + tokens * each + sizeof(int32_t);
+}
+
+void RuntimeLayer::forward(const cuda::MoeTokens& tokens, void* workspace, size_t bytes,
+                           cuda::Stream stream) const {
+  if (state_->device == Device::cpu) {
+    for (const InputFile* file : state_->files) file->check_unchanged();
+    cpu::moe(state_->cpu, tokens);
+    return;
+  }
+  if (!state_->is_dense) {
+    cuda::sparse_moe(state_->sparse, tokens, workspace, bytes, stream);
+    return;
+  }
+  const int64_t step = tokens_at_a_time(tokens.topk), row = info().h * cuda::size_of(tokens.type);
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += step) {
+    cuda::MoeTokens some = tokens;
+    some.m = std::min(step, tokens.m - m0);
+    some.hidden = static_cast<const char*>(tokens.hidden) + m0 * row;
+    some.topk_ids = tokens.topk_ids + m0 * tokens.topk;
+    some.topk_weights = tokens.topk_weights + m0 * tokens.topk;
+    some.out = static_cast<char*>(tokens.out) + m0 * row;
+    cuda::dense_moe(state_->dense, some, workspace, bytes, stream);
+  }
+}
+
+LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) const {
+  check_input(*state_, in);
+  if (in.m == 0) return {};
+  // On the device an id out of range is only seen when all is done.
+  route_rows(in.topk_ids, in.topk, info().e, in.expert_map);
+  const std::vector<uint8_t> hidden = to_bytes(in.hidden, type);
+  cuda::MoeTokens tokens;
+  tokens.m = in.m, tokens.topk = in.topk, tokens.type = type;
+  if (state_->device == Device::cpu) {
+    std::vector<uint8_t> out(hidden.size());
+    tokens.hidden = hidden.data(), tokens.topk_ids = in.topk_ids.data();
+    tokens.topk_weights = in.topk_weights.data();
+    tokens.out = out.data();
+    if (warm_up) forward(tokens, nullptr, 0);
+    const auto start = std::chrono::steady_clock::now();
+    forward(tokens, nullptr, 0);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    return {from_bytes(out, type), seconds.count()};
+  }
+  const cuda::DeviceMemory device_hidden(hidden),
+      ids(std::vector<int32_t>(in.topk_ids.begin(), in.topk_ids.end())),
+      weights(std::vector<float>(in.topk_weights.begin(), in.topk_weights.end())),
+      error(std::vector<int32_t>{0}), out(hidden.size()), workspace(workspace_bytes(in.m, in.topk));
+  tokens.hidden = device_hidden.as(), tokens.topk_ids = ids.as<int32_t>();
+  tokens.topk_weights = weights.as<float>();
+  tokens.out = out.as(), tokens.error = error.as<int32_t>();
+  const cuda::DeviceStream stream;
+  const auto once = [&] { forward(tokens, workspace.as(), workspace.bytes(), stream.get()); };
+  if (warm_up) once();
+  const double seconds = cuda::device_seconds(stream, once);
+  if (error.download<int32_t>()[0] != 0)
+    throw Error(fmt::format("{}: expected ids of experts, found others on the device", info().name));
+  return {from_bytes(out.download<uint8_t>(), type), seconds};
+}
+
+}  // namespace twofour

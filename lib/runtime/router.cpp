@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "kernels/widen.h"
+#include "lib/layer_tokens.h"
+#include "lib/runtime/state.h"
+
+namespace twofour {
+namespace {
+
+/// What config.json says under `key`, at its top or in its text_config; null where it says nothing.
+Json setting(const Json& config, const char* key) {
+  if (!config.is_object()) return {};
+  if (config.contains(key)) return config[key];
+  return config.contains("text_config") ? setting(config["text_config"], key) : Json();
+}
+
+/// Routers that are no softmax over gate.weight, by what marks them.
+void refuse_other_routers(const Checkpoint& artifact, const std::string& block) {
+  const Json& config = artifact.config();
+  const auto refuse = [&](const std::string& found) {
+    throw Error(
+        fmt::format("{}: expected a router that takes the softmax of gate.weight, found {}; give topk_ids "
+                    "and topk_weights",
+                    block, found));
+  };
+  for (const char* tensor : {"gate.bias", "gate.e_score_correction_bias"}) {
+    if (artifact.find(block + "." + tensor)) refuse(fmt::format("{}.{}", block, tensor));
+  }
+  const auto is_other = [&](const char* key, const Json& usual) {
+    const Json value = setting(config, key);
+    if (!value.is_null() && value != usual)
+      refuse(fmt::format("{} {}", key,
+                         json_quote_short(value.is_string() ? value.get<std::string>() : value.dump())));
+  };
+  is_other("scoring_func", "softmax");
+  is_other("topk_method", "greedy");
+  is_other("n_group", 1);
+  is_other("routed_scaling_factor", 1.0);
+  if (setting(config, "model_type") == "phimoe") refuse("the sparse mixer of phimoe");
+}
+
+/// softmax(logits), the `topk` largest, the lower expert on a tie.
+void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing& to) {
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double total = 0;
+  for (double& s : scores) total += s = std::exp(s - largest);
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto score = [&](int32_t e) { return scores[static_cast<size_t>(e)]; };
+  std::partial_sort(order.begin(), order.begin() + topk, order.end(),
+                    [&](int32_t a, int32_t b) { return score(a) != score(b) ? score(a) > score(b) : a < b; });
+  order.resize(static_cast<size_t>(topk));
+  if (renormalize)
+    total = std::accumulate(order.begin(), order.end(), 0.0,
+                            [&](double sum, int32_t e) { return sum + score(e); });
+  for (const int32_t e : order) {
+    to.ids.push_back(e);
+    to.weights.push_back(static_cast<float>(score(e) / total));
+  }
+}
+
+}  // namespace
+
+int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
+  return twofour::experts_per_token(state_->artifact.config(), state_->layers.at(layer).e);
+}
+
+Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const {
+  const LayerInfo& info = state_->layers.at(layer);
+  const Checkpoint& artifact = state_->artifact;
+  if (m < 0 || hidden.size() != static_cast<size_t>(m) * static_cast<size_t>(info.h))
+    throw Error(
+        fmt::format("{}: expected hidden [{}, {}], found {} values", info.name, m, info.h, hidden.size()));
+  if (topk < 1 || topk > info.e)
+    throw Error(fmt::format("{}: expected 1 to {} experts a token, found {}", info.name, info.e, topk));
+  const std::string block = info.name.substr(0, info.name.rfind('.')), name = block + ".gate.weight";
+  const auto tensor = artifact.find(name);
+  if (!tensor && info.e == 1) {
+    return {1, std::vector<int32_t>(static_cast<size_t>(m), 0),
+            std::vector<float>(static_cast<size_t>(m), 1.0f)};
+  }
+  if (!tensor)
+    throw Error(
+        fmt::format("{}: expected a router {}, found none; give topk_ids and topk_weights", info.name, name));
+  refuse_other_routers(artifact, block);
+  const TensorInfo& t = artifact.tensors()[*tensor];
+  const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+  if (!is_float || t.shape != std::vector{info.e, info.h}) {
+    throw Error(fmt::format("{}: expected F32, BF16 or F16 [{}, {}], found {}", artifact.where(*tensor),
+                            info.e, info.h, describe(t.dtype, t.shape)));
+  }
+  std::vector<uint8_t> bytes(static_cast<size_t>(t.bytes()));
+  artifact.read(*tensor, 0, bytes);
+  std::vector<float> weight(static_cast<size_t>(info.e * info.h));
+  widen(t.dtype, bytes.data(), weight);
+
+  const Json norm = setting(artifact.config(), "norm_topk_prob");
+  const bool renormalize = !norm.is_boolean() || norm.get<bool>();
+  Routing routing{topk, {}, {}};
+  for (int64_t i = 0; i < m; ++i) {
+    std::vector<double> scores(static_cast<size_t>(info.e));
+#pragma omp parallel for schedule(static)
+    for (int64_t e = 0; e < info.e; ++e) {
+      double sum = 0;
+      for (int64_t k = 0; k < info.h; ++k) {
+        sum += static_cast<double>(weight[static_cast<size_t>(e * info.h + k)]) *
+               static_cast<double>(hidden[static_cast<size_t>(i * info.h + k)]);
+      }
+      scores[static_cast<size_t>(e)] = sum;
+    }
+    if (!std::all_of(scores.begin(), scores.end(), [](double s) { return std::isfinite(s); }))
+      throw Error(fmt::format("{}: token {}: expected finite router logits, found others", info.name, i));
+    choose(scores, topk, renormalize, routing);
+  }
+  return routing;
+}
+
+}  // namespace twofour

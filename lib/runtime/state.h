@@ -1,0 +1,50 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "kernels/dense_moe.h"
+#include "kernels/device_memory.h"
+#include "kernels/moe_cpu.h"
+#include "lib/artifact_modules.h"
+#include "lib/checkpoint.h"
+#include "lib/runtime/artifact.h"
+#include "lib/runtime/mapped_bytes.h"
+
+namespace twofour {
+
+/// Tensors of one matrix of a layer, by position in the artifact.
+struct LayerMatrix {
+  Shape shape;
+  std::vector<size_t> parts;
+  size_t global_scale;
+};
+
+/// Behind RuntimeArtifact.
+struct ArtifactState {
+  Checkpoint artifact;
+  std::vector<LayerInfo> layers;
+  std::vector<std::array<LayerMatrix, 2>> matrices;  ///< w13 and w2 of each
+};
+
+/// Behind RuntimeLayer.
+struct LayerState {
+  std::shared_ptr<const ArtifactState> artifact;
+  LayerInfo info;
+  Device device;
+  LayerOptions options;
+
+  // On the CPU: mapped parts of w13 and w2, their global scales, and the layer that points at them.
+  std::vector<MappedBytes> mapped;
+  std::vector<const InputFile*> files;
+  std::vector<float> global_scales[2];
+  cpu::Moe cpu;
+
+  // On CUDA: all in one block.
+  cuda::DeviceMemory memory;
+  bool is_dense;
+  cuda::SparseMoe sparse;
+  cuda::DenseMoe dense;
+};
+
+}  // namespace twofour
