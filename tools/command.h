@@ -37,6 +37,7 @@ std::function<int()> setup_inspect(CLI::App& app, const Common& common);
 std::function<int()> setup_lint(CLI::App& app, const Common& common);
 std::function<int()> setup_prune(CLI::App& app, const Common& common);
 std::function<int()> setup_quantize(CLI::App& app, const Common& common);
+std::function<int()> setup_run(CLI::App& app, const Common& common);
 std::function<int()> setup_synth(CLI::App& app, const Common& common);
 std::function<int()> setup_validate(CLI::App& app, const Common& common);
 

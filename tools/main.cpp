@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate},
+    {"run", "Run an MoE layer of an artifact on given tokens", setup_run},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth},
     {"bench", "Measure conversion against cp and memcpy", setup_bench},
 };

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
-#include "formats/dtype.h"
 #include "formats/error.h"
-#include "formats/half.h"
 #include "kernels/moe_route.h"
-#include "kernels/widen.h"
 #include "lib/runtime/state.h"
+#include "lib/runtime/token_file.h"
 
 namespace twofour {
 namespace {
@@ -20,25 +17,6 @@ namespace {
 /// rows.
 int64_t tokens_at_a_time(int64_t topk) {
   return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024);
-}
-
-std::vector<uint8_t> to_bytes(std::span<const float> values, cuda::Float type) {
-  std::vector<uint8_t> bytes(values.size() * static_cast<size_t>(cuda::size_of(type)));
-  if (type == cuda::Float::f32) {
-    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = type == cuda::Float::bf16 ? bf16_from_float(values[i]) : fp16_from_float(values[i]);
-    std::memcpy(&bytes[2 * i], &half, sizeof(half));
-  }
-  return bytes;
-}
-
-std::vector<float> from_bytes(const std::vector<uint8_t>& bytes, cuda::Float type) {
-  std::vector<float> values(bytes.size() / static_cast<size_t>(cuda::size_of(type)));
-  widen(cuda::dtype_of(type), bytes.data(), values);
-  return values;
 }
 
 void check_input(const LayerState& layer, const MoeInput& in) {
@@ -120,7 +98,7 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
   if (in.m == 0) return {};
   // On the device an id out of range is only seen when all is done.
   route_rows(in.topk_ids, in.topk, info().e, in.expert_map);
-  const std::vector<uint8_t> hidden = to_bytes(in.hidden, type);
+  const std::vector<uint8_t> hidden = to_float_bytes(in.hidden, type);
   cuda::MoeTokens tokens;
   tokens.m = in.m, tokens.topk = in.topk, tokens.type = type;
   if (state_->device == Device::cpu) {
@@ -132,7 +110,7 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
     const auto start = std::chrono::steady_clock::now();
     forward(tokens, nullptr, 0);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    return {from_bytes(out, type), seconds.count()};
+    return {from_float_bytes(out, type), seconds.count()};
   }
   const cuda::DeviceMemory device_hidden(hidden),
       ids(std::vector<int32_t>(in.topk_ids.begin(), in.topk_ids.end())),
@@ -147,7 +125,7 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
   const double seconds = cuda::device_seconds(stream, once);
   if (error.download<int32_t>()[0] != 0)
     throw Error(fmt::format("{}: expected ids of experts, found others on the device", info().name));
-  return {from_bytes(out.download<uint8_t>(), type), seconds};
+  return {from_float_bytes(out.download<uint8_t>(), type), seconds};
 }
 
 }  // namespace twofour

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda_stream.h"
+#include "lib/runtime/layer.h"
+
+namespace twofour {
+
+/// Numbers as bytes of a type, nearest and ties to even, and back.
+std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
+std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
+
+/// Tokens as a safetensors file brings them.
+struct TokenFile {
+  cuda::Float type = cuda::Float::f32;  ///< of hidden in the file
+  int64_t m = 0;
+  int64_t topk = 0;            ///< 0: without ids
+  std::vector<float> hidden;   ///< [M, H]
+  std::vector<int32_t> ids;    ///< [M, topk]
+  std::vector<float> weights;  ///< [M, topk]
+};
+
+/// Reads `hidden` F32, BF16 or F16 [M, H] and, both or neither, `topk_ids` I32 and `topk_weights` F32 [M, T].
+/// Throws Error on anything else, on another H than the layer's and on other tensors.
+TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& layer);
+
+/// Writes `output` [M, H] as a safetensors file, whole or not at all.
+void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
+                       cuda::Float type);
+
+}  // namespace twofour

@@ -1,0 +1,92 @@
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/atom.h"
+#include "formats/e4m3.h"
+#include "kernels/moe.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
+#include "tests/support/scratch.h"
+
+namespace twofour {
+
+/// A checkpoint of one MoE layer with a router, converted to a layout, and the layer's weights as its source
+/// tells them: pruned quad by quad where the layout is 2:4.
+struct ConvertedLayer {
+  static constexpr const char* kName = "model.layers.3.mlp.experts";
+  Scratch scratch;
+  std::string layout;
+  int64_t e, i, h;
+  bool gated;
+  ExpertSet experts;
+
+  ConvertedLayer(const std::string& to, int64_t e_, int64_t i_, int64_t h_, bool gated_ = true,
+                 const std::string& config = R"({"num_experts_per_tok": 2})")
+      : layout(to), e(e_), i(i_), h(h_), gated(gated_), experts(random_experts(e, i, h)) {
+    Tensors tensors;
+    const std::string block = kName;
+    if (gated) {
+      add_experts(tensors, block, experts);
+    } else {
+      for (size_t n = 0; n < experts.up.size(); ++n) {
+        const std::string expert = block + "." + std::to_string(n);
+        add_modelopt(tensors, expert + ".up_proj", experts.up[n]);
+        add_modelopt(tensors, expert + ".down_proj", experts.down[n]);
+      }
+    }
+    add_bf16(tensors, "model.layers.3.mlp.gate.weight", {e, h}, 5);
+    write_checkpoint(source(), {tensors}, config);
+    Recipe recipe;
+    recipe.layout = layout;
+    convert(source(), path(), recipe);
+  }
+
+  std::filesystem::path source() const { return scratch / "source"; }
+  std::filesystem::path path() const { return scratch / "artifact"; }
+  std::filesystem::path shard() const { return path() / "model-00001-of-00001.safetensors"; }
+
+  WeightRows w13() const {
+    return rows(gated ? 2 * i : i, h, [this](int64_t expert, int64_t n) {
+      const auto at = static_cast<size_t>(expert);
+      return !gated || n >= i ? Row{&experts.up[at], gated ? n - i : n} : Row{&experts.gate[at], n};
+    });
+  }
+  WeightRows w2() const {
+    return rows(h, i, [this](int64_t expert, int64_t n) {
+      return Row{&experts.down[static_cast<size_t>(expert)], n};
+    });
+  }
+
+ private:
+  struct Row {
+    const Nvfp4Matrix* matrix;
+    int64_t n;
+  };
+
+  template <class F>
+  WeightRows rows(int64_t n, int64_t k, F find) const {
+    auto expert = std::make_shared<int64_t>(0);
+    return {e, n, k, [expert](int64_t which) { *expert = which; },
+            [this, expert, find](int64_t row, std::span<double> out) {
+              const Row r = find(*expert, row);
+              for (size_t g = 0; g < out.size() / kGroup; ++g) {
+                const size_t at = static_cast<size_t>(r.n) * (out.size() / kGroup) + g;
+                DenseGroup group;
+                std::copy_n(&r.matrix->codes[8 * at], 8, group.codes);
+                group.scale = r.matrix->scales[at];
+                if (layout != "g8") group = expand(prune(group));
+                for (size_t j = 0; j < kGroup; ++j) {
+                  const unsigned code = group.codes[j / 2] >> 4 * (j % 2) & 15u;
+                  out[g * kGroup + j] = static_cast<double>(e2m1_to_float(code)) *
+                                        static_cast<double>(e4m3_to_float(group.scale)) *
+                                        static_cast<double>(r.matrix->global);
+                }
+              }
+            }};
+  }
+};
+
+}  // namespace twofour

@@ -1,0 +1,196 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "kernels/device.h"
+#include "lib/layer_tokens.h"
+#include "lib/runtime/artifact.h"
+#include "lib/runtime/token_file.h"
+#include "tools/command.h"
+#include "tools/suggest.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string artifact, layer, input, output;
+  int64_t random = 0, topk = 0;
+  uint64_t seed = 0;
+  LayerOptions layer_options;
+};
+
+/// Tokens of a run and who routed them.
+struct RoutedTokens {
+  TokenFile tokens;
+  const char* routing;  ///< "given", "router" or "random"
+};
+
+Device choose_device(const Common& common) {
+  const bool found = cuda_device().has_value();
+  if (common.device == "cuda" && !found)
+    throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
+  return found && common.device != "cpu" ? Device::cuda : Device::cpu;
+}
+
+/// The device for people, and why `auto` chose no other.
+std::string device_text(const Common& common, Device device) {
+  if (device == Device::cuda) return fmt::format("cuda ({})", cuda_device()->name);
+  return common.device == "auto" ? fmt::format("cpu (no CUDA device: {})", no_cuda_reason()) : "cpu";
+}
+
+std::string names_of(const RuntimeArtifact& artifact) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> names;
+  for (const LayerInfo& layer : artifact.layers()) names.push_back(layer.name);
+  const size_t more = names.size() - std::min(names.size(), kShown);
+  names.resize(names.size() - more);
+  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
+  const std::vector<size_t> found = artifact.find(name);
+  if (found.size() == 1) return found[0];
+  std::vector<std::string> names;
+  for (const LayerInfo& layer : artifact.layers()) names.push_back(layer.name);
+  if (found.empty()) {
+    const auto guess = suggest(name, names);
+    throw Error(fmt::format("--layer {}: expected one of {}, found none of that name{}", name,
+                            names_of(artifact), guess ? fmt::format("; did you mean {}?", *guess) : ""));
+  }
+  std::vector<std::string> meant;
+  for (const size_t layer : found) meant.push_back(names[layer]);
+  throw Error(fmt::format("--layer {}: expected one layer, found {}", name, fmt::join(meant, ", ")));
+}
+
+/// The result must not take the place of a file of the artifact, nor of the input.
+void check_output(const Options& o) {
+  std::error_code ignored;
+  const fs::path output(o.output), directory = output.parent_path().empty() ? "." : output.parent_path();
+  if (fs::equivalent(directory, o.artifact, ignored))
+    throw Error(fmt::format("{}: expected an output outside of the artifact, found it inside", o.output));
+  if (!o.input.empty() && fs::equivalent(output, o.input, ignored))
+    throw Error(fmt::format("{}: expected an output other than the input, found the same file", o.output));
+}
+
+RoutedTokens tokens_of(const Options& o, const RuntimeArtifact& artifact, size_t layer) {
+  const LayerInfo& info = artifact.layers()[layer];
+  const int64_t topk = o.topk > 0 ? o.topk : artifact.experts_per_token(layer);
+  if (topk > info.e) {
+    throw Error(
+        fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, topk));
+  }
+  if (o.random > 0) {
+    Tokens drawn = draw_tokens(o.random, info.h, info.e, topk, o.seed);
+    return {{cuda::Float::f32, o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),
+             std::move(drawn.weights)},
+            "random"};
+  }
+  TokenFile tokens = read_token_file(o.input, info);
+  if (tokens.topk > 0) {
+    if (o.topk > 0 && o.topk != tokens.topk)
+      throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, o.topk));
+    return {std::move(tokens), "given"};
+  }
+  Routing routing = artifact.route(layer, tokens.hidden, tokens.m, topk);
+  tokens.topk = routing.topk;
+  tokens.ids = std::move(routing.ids);
+  tokens.weights = std::move(routing.weights);
+  return {std::move(tokens), "router"};
+}
+
+/// What a mapped file that is cut does to those who read it. In time for one message, not for tidying up.
+void on_bus_error(int) {
+  constexpr std::string_view kMessage =
+      "twofour: a file of the artifact was cut while its weights were read\n";
+  if (::write(STDERR_FILENO, kMessage.data(), kMessage.size()) < 0) ::_exit(kTrouble);
+  ::_exit(kTrouble);
+}
+
+std::string time_text(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", 1e6 * seconds) : fmt::format("{:.2f} ms", 1e3 * seconds);
+}
+
+int run(const Options& o, const Common& common) {
+  const Device device = choose_device(common);
+  check_output(o);
+  const RuntimeArtifact artifact = RuntimeArtifact::open(o.artifact);
+  const size_t index = find_layer(artifact, o.layer);
+  const RoutedTokens routed = tokens_of(o, artifact, index);
+  const TokenFile& tokens = routed.tokens;
+  if (device == Device::cpu) std::signal(SIGBUS, on_bus_error);
+  const RuntimeLayer layer = artifact.load(index, device, o.layer_options);
+  const LayerInfo& info = layer.info();
+  const MoeInput input{.m = tokens.m,
+                       .h = info.h,
+                       .topk = tokens.topk,
+                       .hidden = tokens.hidden,
+                       .topk_ids = tokens.ids,
+                       .topk_weights = tokens.weights,
+                       .expert_map = o.layer_options.expert_map,
+                       .weight_on_input = o.layer_options.weight_on_input,
+                       .limit = static_cast<double>(o.layer_options.limit)};
+  const LayerRun result = layer.run(input, tokens.type, true);
+  write_output_file(o.output, result.out, info.h, tokens.type);
+  const std::string type(dtype_name(cuda::dtype_of(tokens.type)));
+  if (common.json) {
+    print_json({{"layer", info.name},
+                {"layout", info.layout},
+                {"experts", info.e},
+                {"hidden_size", info.h},
+                {"intermediate_size", info.i},
+                {"gated", info.gated},
+                {"weight_bytes", info.bytes},
+                {"device", device_name(device)},
+                {"device_text", device_text(common, device)},
+                {"device_bytes", layer.device_bytes()},
+                {"run_bytes", layer.run_bytes(tokens.m, tokens.topk)},
+                {"tokens", tokens.m},
+                {"top_k", tokens.topk},
+                {"routing", routed.routing},
+                {"seconds", result.seconds},
+                {"output", o.output},
+                {"dtype", type}});
+  } else if (!common.quiet) {
+    put("{}: {}, {} experts, H {}, I {}{}, {} of weights\n", info.name, info.layout, info.e, info.h, info.i,
+        info.gated ? "" : ", no gate", format_bytes(info.bytes));
+    put("{} tokens, {} experts each ({}), on {}: {}\n", tokens.m, tokens.topk, routed.routing,
+        device_text(common, device), time_text(result.seconds));
+    put("{}: output {} [{}, {}]\n", o.output, type, tokens.m, info.h);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_run(CLI::App& app, const Common& common) {
+  auto o = std::make_shared<Options>();
+  app.add_option("DST", o->artifact, "Artifact in v7, v7-packed or g8")->required();
+  app.add_option("--layer", o->layer, "Prefix of the layer's tensors, or its number")->required();
+  auto* tokens = app.add_option_group("tokens");
+  tokens->add_option("--input", o->input,
+                     "Safetensors file: hidden [M, H] and, unless the router is to choose, topk_ids I32 and "
+                     "topk_weights F32 [M, T]");
+  tokens->add_option("--random", o->random, "Run this many random tokens through random experts")
+      ->check(CLI::Range(1, 1 << 20));
+  tokens->require_option(1);
+  app.add_option("--seed", o->seed, "Of the random tokens");
+  app.add_option("-o,--output", o->output, "Safetensors file to write: output [M, H], in the type of hidden")
+      ->required();
+  app.add_option("--top-k", o->topk, "Experts a token (default: as config.json says)")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--limit", o->layer_options.limit, "Clamp of gate and up; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--router-weight-on-input", o->layer_options.weight_on_input,
+               "The router's weight multiplies hidden instead of the result");
+  return [o, &common] { return run(*o, common); };
+}
+
+}  // namespace twofour
