@@ -1,0 +1,201 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "formats/error.h"
+#include "kernels/device.h"
+#include "lib/runtime/artifact.h"
+#include "lib/runtime/twofour.h"
+#include "lib/version.h"
+
+struct twofour_artifact {
+  twofour::RuntimeArtifact artifact;
+};
+
+struct twofour_layer {
+  twofour::RuntimeLayer layer;
+};
+
+namespace twofour {
+namespace {
+
+thread_local std::string last_error;
+
+/// Nothing may throw across the border.
+template <class F>
+int guarded(const F& work) noexcept {
+  try {
+    work();
+    return TWOFOUR_OK;
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory";  // short enough to need none
+  } catch (const std::exception& e) {
+    try {
+      last_error = e.what();
+    } catch (...) {
+      last_error.clear();
+    }
+  } catch (...) {
+    last_error = "unknown error";
+  }
+  return TWOFOUR_ERROR;
+}
+
+template <class T>
+const T& given(const T* pointer, const char* what) {
+  if (pointer == nullptr) throw Error(fmt::format("{}: expected a pointer, found NULL", what));
+  return *pointer;
+}
+template <class T>
+T& given(T* pointer, const char* what) {
+  return const_cast<T&>(given(static_cast<const T*>(pointer), what));
+}
+
+/// A struct of the caller's, which must be as large as the one that this library knows.
+template <class T>
+T& sized(T* pointer, const char* what) {
+  T& value = given(pointer, what);
+  if (value.size < sizeof(T)) {
+    throw Error(fmt::format("{}: expected size {}, found {}", what, sizeof(T), value.size));
+  }
+  return value;
+}
+
+size_t checked_layer(const RuntimeArtifact& artifact, int64_t layer) {
+  const auto count = static_cast<int64_t>(artifact.layers().size());
+  if (layer < 0 || layer >= count)
+    throw Error(fmt::format("layer: expected 0 to {}, found {}", count - 1, layer));
+  return static_cast<size_t>(layer);
+}
+
+cuda::Float float_of(int32_t dtype) {
+  switch (dtype) {
+    case TWOFOUR_F32:
+      return cuda::Float::f32;
+    case TWOFOUR_BF16:
+      return cuda::Float::bf16;
+    case TWOFOUR_F16:
+      return cuda::Float::f16;
+    default:
+      throw Error(fmt::format("dtype: expected TWOFOUR_F32, TWOFOUR_BF16 or TWOFOUR_F16, found {}", dtype));
+  }
+}
+
+}  // namespace
+}  // namespace twofour
+
+using namespace twofour;
+
+const char* twofour_version() {
+  static const std::string text = fmt::format("{} ({})", version(), version_commit());
+  return text.c_str();
+}
+
+const char* twofour_last_error() { return last_error.c_str(); }
+
+int twofour_has_cuda() {
+  bool found = false;
+  guarded([&] { found = cuda_device().has_value(); });
+  return found ? 1 : 0;
+}
+
+int twofour_open(const char* path, twofour_artifact** artifact) {
+  return guarded([&] {
+    given(artifact, "artifact") = nullptr;
+    given(path, "path");
+    *artifact = new twofour_artifact{RuntimeArtifact::open(path)};
+  });
+}
+
+void twofour_close(twofour_artifact* artifact) { delete artifact; }
+
+int64_t twofour_layer_count(const twofour_artifact* artifact) {
+  return artifact == nullptr ? 0 : static_cast<int64_t>(artifact->artifact.layers().size());
+}
+
+int twofour_get_layer_info(const twofour_artifact* artifact, int64_t layer, twofour_layer_info* info) {
+  return guarded([&] {
+    const RuntimeArtifact& from = given(artifact, "artifact").artifact;
+    twofour_layer_info& to = sized(info, "twofour_layer_info");
+    const size_t index = checked_layer(from, layer);
+    const LayerInfo& known = from.layers()[index];
+    to.name = known.name.c_str();
+    to.layout = known.layout.c_str();
+    to.experts = known.e, to.hidden = known.h, to.intermediate = known.i;
+    to.gated = known.gated ? 1 : 0;
+    to.top_k = static_cast<int32_t>(from.experts_per_token(index));
+    to.weight_bytes = known.bytes;
+    to.device_bytes = from.device_bytes(index);
+  });
+}
+
+int twofour_find_layer(const twofour_artifact* artifact, const char* name, int64_t* layer) {
+  return guarded([&] {
+    given(name, "name");
+    given(layer, "layer");
+    const auto found = given(artifact, "artifact").artifact.find(name);
+    if (found.size() != 1)
+      throw Error(fmt::format("{}: expected the name of one layer, found that of {}", name, found.size()));
+    *layer = static_cast<int64_t>(found[0]);
+  });
+}
+
+int twofour_load(const twofour_artifact* artifact, int64_t layer, int device, const twofour_options* options,
+                 twofour_layer** loaded) {
+  return guarded([&] {
+    given(loaded, "loaded") = nullptr;
+    const RuntimeArtifact& from = given(artifact, "artifact").artifact;
+    const size_t index = checked_layer(from, layer);
+    if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA)
+      throw Error(fmt::format("device: expected TWOFOUR_CPU or TWOFOUR_CUDA, found {}", device));
+    LayerOptions how;
+    if (options != nullptr) {
+      const twofour_options& o = sized(options, "twofour_options");
+      if (o.expert_map_size < 0 || (o.expert_map_size > 0) != (o.expert_map != nullptr)) {
+        throw Error(fmt::format("expert_map: expected a pointer and its size, or NULL and 0, found size {}",
+                                o.expert_map_size));
+      }
+      how.expert_map.assign(o.expert_map, o.expert_map + o.expert_map_size);
+      how.weight_on_input = o.weight_on_input != 0;
+      how.limit = o.limit;
+    }
+    *loaded = new twofour_layer{from.load(index, device == TWOFOUR_CPU ? Device::cpu : Device::cuda, how)};
+  });
+}
+
+void twofour_unload(twofour_layer* layer) { delete layer; }
+
+int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = given(layer, "layer").layer.workspace_bytes(m, top_k); });
+}
+
+int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
+                    size_t workspace_bytes, void* stream) {
+  return guarded([&] {
+    const twofour_tokens& t = sized(tokens, "twofour_tokens");
+    cuda::MoeTokens in;
+    in.m = t.m, in.topk = t.top_k, in.type = float_of(t.dtype);
+    in.hidden = t.hidden, in.topk_ids = t.topk_ids, in.topk_weights = t.topk_weights;
+    in.out = t.out, in.error = t.error_flag;
+    given(layer, "layer").layer.forward(in, workspace, workspace_bytes, static_cast<cuda::Stream>(stream));
+  });
+}
+
+int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* hidden, int64_t m,
+                  int64_t top_k, int32_t* topk_ids, float* topk_weights) {
+  return guarded([&] {
+    const RuntimeArtifact& from = given(artifact, "artifact").artifact;
+    const size_t index = checked_layer(from, layer);
+    if (m < 0 || (m > 0 && !(hidden && topk_ids && topk_weights)))
+      throw Error(
+          fmt::format("route: expected hidden, topk_ids and topk_weights of {} tokens, found NULL", m));
+    const int64_t h = from.layers()[index].h;
+    const Routing routing = from.route(index, {hidden, static_cast<size_t>(m * h)}, m, top_k);
+    // A dense MLP has one expert, whatever was asked for.
+    if (routing.topk != top_k) throw Error(fmt::format("top_k: expected {}, found {}", routing.topk, top_k));
+    std::copy(routing.ids.begin(), routing.ids.end(), topk_ids);
+    std::copy(routing.weights.begin(), routing.weights.end(), topk_weights);
+  });
+}

@@ -1,0 +1,104 @@
+/* Runs MoE layers of twofour's artifacts: the C interface of libtwofour.so.
+ *
+ * Functions that return int give TWOFOUR_OK or TWOFOUR_ERROR; twofour_last_error() then says why. Nothing
+ * throws, prints or ends the program. Objects may be used from several threads at a time, but freed from one.
+ * Structs begin with their own size, which the caller sets: fields may be added behind the last.
+ */
+#ifndef TWOFOUR_H
+#define TWOFOUR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TWOFOUR_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
+enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
+enum { TWOFOUR_F32 = 0, TWOFOUR_BF16 = 1, TWOFOUR_F16 = 2 };
+
+/* An artifact in v7, v7-packed or g8, open for running. */
+typedef struct twofour_artifact twofour_artifact;
+/* One of its layers on a device; outlives the artifact. */
+typedef struct twofour_layer twofour_layer;
+
+typedef struct {
+  size_t size;           /* sizeof(twofour_layer_info) */
+  const char* name;      /* "model.layers.0.mlp.experts"; as long as the artifact or layer */
+  const char* layout;    /* "v7", "v7-packed" or "g8" */
+  int64_t experts;       /* E */
+  int64_t hidden;        /* H */
+  int64_t intermediate;  /* I */
+  int32_t gated;         /* 1: silu(gate) * up; 0: relu(x)^2 */
+  int32_t top_k;         /* experts a token, as config.json says */
+  uint64_t weight_bytes; /* as they are stored */
+  uint64_t device_bytes; /* of device memory that it takes on CUDA */
+} twofour_layer_info;
+
+typedef struct {
+  size_t size;               /* sizeof(twofour_options) */
+  const int32_t* expert_map; /* [expert_map_size] global to local expert, -1: not here; NULL: the identity */
+  int64_t expert_map_size;
+  int32_t weight_on_input; /* 1: the router's weight multiplies hidden instead of the result */
+  float limit;             /* clamp of gate and up; 0: none */
+} twofour_options;
+
+typedef struct {
+  size_t size; /* sizeof(twofour_tokens) */
+  int64_t m;   /* tokens */
+  int64_t top_k;
+  int32_t dtype;             /* of hidden and out: TWOFOUR_F32, TWOFOUR_BF16 or TWOFOUR_F16 */
+  const void* hidden;        /* [m, H] */
+  const int32_t* topk_ids;   /* [m, top_k] */
+  const float* topk_weights; /* [m, top_k] */
+  void* out;                 /* [m, H] */
+  /* CUDA: [1], set to 1 by an id out of range, which then contributes nothing; the caller clears it. NULL:
+   * not reported. On the CPU such an id is an error. */
+  int32_t* error_flag;
+} twofour_tokens;
+
+/* "0.1.0 (commit)" */
+TWOFOUR_API const char* twofour_version(void);
+/* What the last function of this thread that failed found wrong: "where: expected X, found Y". */
+TWOFOUR_API const char* twofour_last_error(void);
+/* 1 where this library and this machine can run on CUDA. */
+TWOFOUR_API int twofour_has_cuda(void);
+
+/* Reads headers, config.json and twofour.json, no weights. */
+TWOFOUR_API int twofour_open(const char* path, twofour_artifact** artifact);
+TWOFOUR_API void twofour_close(twofour_artifact* artifact);
+
+TWOFOUR_API int64_t twofour_layer_count(const twofour_artifact* artifact);
+TWOFOUR_API int twofour_get_layer_info(const twofour_artifact* artifact, int64_t layer,
+                                       twofour_layer_info* info);
+/* By prefix ("model.layers.0.mlp.experts") or number ("0"); an error unless it means one layer. */
+TWOFOUR_API int twofour_find_layer(const twofour_artifact* artifact, const char* name, int64_t* layer);
+
+/* Puts a layer on TWOFOUR_CPU, where it computes from the mapped file, or on TWOFOUR_CUDA, in the memory of
+ * the current device. Looks at every stored byte once. `options` may be NULL. */
+TWOFOUR_API int twofour_load(const twofour_artifact* artifact, int64_t layer, int device,
+                             const twofour_options* options, twofour_layer** loaded);
+TWOFOUR_API void twofour_unload(twofour_layer* layer);
+
+/* Bytes of workspace for up to `m` tokens; 0 on the CPU. */
+TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes);
+
+/* Runs the layer on pointers to memory of its device, `workspace` on a multiple of 256 bytes. `stream` is a
+ * cudaStream_t (NULL: the default stream); work is put on it, nothing is allocated and nothing waits, so it
+ * can be captured in a graph. On the CPU stream and workspace are not used and all is done on return. */
+TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
+                                size_t workspace_bytes, void* stream);
+
+/* Runs the layer's own router (softmax of gate.weight, then the top_k largest, renormalized as config.json
+ * says) in host memory: hidden float32 [m, H] to topk_ids and topk_weights [m, top_k]. */
+TWOFOUR_API int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* hidden, int64_t m,
+                              int64_t top_k, int32_t* topk_ids, float* topk_weights);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
