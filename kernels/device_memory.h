@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -39,6 +40,22 @@ class DeviceMemory {
  private:
   void read(void* to, size_t bytes) const;
   void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// Page-locked host memory with an owner: copies from and to the device run beside the program.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  explicit PinnedMemory(size_t bytes);
+  PinnedMemory(PinnedMemory&& other) noexcept;
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+  ~PinnedMemory();
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
 };
 

@@ -47,6 +47,18 @@ void DeviceMemory::read(void* to, size_t bytes) const {
   check_cuda(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "device memory");
 }
 
+PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
+  if (bytes > 0) check_cuda(cudaMallocHost(&data_, bytes), "page-locked memory");
+}
+PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
+
 DeviceStream::DeviceStream() {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
 }

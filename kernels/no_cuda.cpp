@@ -6,6 +6,7 @@
 #include "kernels/device_upload.h"
 #include "kernels/fp8_multiply.h"
 #include "kernels/sparse_moe.h"
+#include "kernels/staged_pack.h"
 
 namespace twofour {
 namespace {
@@ -28,6 +29,20 @@ DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::fill(int) { refuse("device memory"); }
 void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory"); }
 void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
+
+PinnedMemory::PinnedMemory(size_t) { refuse("page-locked memory"); }
+PinnedMemory::PinnedMemory(PinnedMemory&&) noexcept = default;
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&&) noexcept = default;
+PinnedMemory::~PinnedMemory() = default;
+
+struct StagedPacker::State {};
+StagedPacker::StagedPacker(const std::string&) { refuse("staged_pack"); }
+StagedPacker::~StagedPacker() = default;
+void StagedPacker::begin(Shape) { refuse("staged_pack"); }
+uint8_t* StagedPacker::stage(size_t) { refuse("staged_pack"); }
+void StagedPacker::add(const DenseRows&, int64_t) { refuse("staged_pack"); }
+void StagedPacker::finish(std::span<const TalliedRows>, std::span<ScaleTally>) { refuse("staged_pack"); }
+std::span<const uint8_t> StagedPacker::part(int) const { refuse("staged_pack"); }
 
 DeviceStream::DeviceStream() { refuse("stream"); }
 DeviceStream::~DeviceStream() = default;
