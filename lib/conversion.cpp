@@ -82,7 +82,9 @@ std::vector<uint32_t> Conversion::files_of(const Job& job) const {
 }
 
 std::function<void(const Job&)> Conversion::make_worker() {
-  auto packer = std::make_shared<ExpertPacker>(source_, plan_, options_.isa);
+  std::shared_ptr<ExpertPacker> packer;
+  if (!plan_.targets.empty())
+    packer = std::make_shared<ExpertPacker>(source_, plan_, options_.isa, options_.device);
   auto deriver = std::make_shared<Deriver>(source_, plan_);
   std::shared_ptr<Encoder> encoder;
   if (!plan_.groups.empty()) {

@@ -70,7 +70,7 @@ class Conversion {
     progress_.phase = "converting";
     queue_.emplace(std::move(jobs));
     queue_->run(
-        plan_.workers(options_.jobs), [this] { return make_worker(); },
+        plan_.workers(options_.jobs, options_.device), [this] { return make_worker(); },
         [this] {
           for (Turnstile& t : turns_) t.stop();
         });

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/isa.h"
 #include "lib/checkpoint.h"
 #include "lib/encode_result.h"
@@ -20,6 +21,7 @@ struct ConvertOptions {
   bool verify = true;  ///< read back what was written and compare hashes
   bool force = false;  ///< replace a directory that twofour wrote
   Isa isa = Isa::portable;
+  Device device = Device::cpu;      ///< where layouts are packed; rewrites are the CPU's
   const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };
 

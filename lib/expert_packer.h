@@ -5,8 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/isa.h"
 #include "kernels/prune_pack.h"
+#include "kernels/staged_pack.h"
 #include "lib/checkpoint.h"
 #include "lib/hash.h"
 #include "lib/piece.h"
@@ -38,9 +40,11 @@ std::array<uint8_t, 256> fold_table(float own, float folded);
 /// expert to expert. One a worker.
 class ExpertPacker {
  public:
-  ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa);
+  /// On Device::cuda throws Error where there is no CUDA device.
+  ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa, Device device = Device::cpu);
 
-  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to.
+  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to. The same
+  /// bytes and results on every device.
   void pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
   /// Only looks for bad block scales.
   void check(size_t target, int64_t e, std::span<SourceResult> results);
@@ -55,10 +59,18 @@ class ExpertPacker {
  private:
   struct Strip;
   struct Run;
+  template <class F>
+  void for_each_strip(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results, F&& f);
+  void pack_on_cpu(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
+  /// False where a block scale is bad; then nothing is packed.
+  bool pack_on_cuda(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
   void prepare_parts(const Target& target, const Piece& piece);
   std::vector<Run> runs_of(const Target& target, int64_t e, const Piece& piece) const;
   void load(const Nvfp4Module& m, int64_t expert, Strip& strip);
-  void load_k_outer(const Nvfp4Module& m, int64_t expert, Strip& strip);
+  void load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to);
+  /// Rows of a strip that belong to a source, and the row of the piece where they begin.
+  static std::pair<DenseRows, int64_t> rows_of(const Target& target, size_t source, const Piece& piece,
+                                               const Strip& strip);
   void pack_strip(const Target& target, const TargetScales& scales, size_t source, const Piece& piece,
                   const Strip& strip, SourceResult& result);
   uint8_t* buffer(std::vector<uint8_t>& b, size_t bytes);
@@ -66,9 +78,10 @@ class ExpertPacker {
   const Checkpoint& source_;
   const Plan& plan_;
   Isa isa_;
-  std::vector<uint8_t> codes_, scales_, turned_, folded_;
+  std::unique_ptr<cuda::StagedPacker> cuda_;  ///< on Device::cuda
+  std::vector<uint8_t> strip_, stored_, scales_, folded_;
   std::vector<std::vector<uint8_t>> storage_;
-  std::vector<std::span<uint8_t>> parts_;
+  std::vector<std::span<const uint8_t>> parts_;
   std::vector<uint8_t*> part_pointers_;
   uint64_t bytes_read_ = 0;
 };

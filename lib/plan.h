@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "formats/safetensors.h"
+#include "kernels/device.h"
 #include "lib/checkpoint.h"
 #include "lib/encode_plan.h"
 #include "lib/finding.h"
@@ -97,6 +98,7 @@ struct Tiling {
   int64_t row_step;    ///< stored rows: all of both, except of giants
   int64_t strip_rows;  ///< rows of a module read at once
   uint64_t bytes;      ///< a worker's buffers
+  uint64_t stage;      ///< a further stage, which a worker has on Device::cuda, where buffers are page-locked
 };
 
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
@@ -126,10 +128,11 @@ struct Plan {
   std::vector<size_t> tensors_of(const EncodeGroup& group) const;
   uint64_t derive_bytes = 0;  ///< largest buffers that a range of a rewritten tensor or a group takes
   /// Upper bound of the run's memory for a number of jobs.
-  uint64_t peak_memory(int jobs) const;
+  uint64_t peak_memory(int jobs, Device device = Device::cpu) const;
   /// Workers that the promised memory allows.
-  int workers(int jobs) const;
+  int workers(int jobs, Device device = Device::cpu) const;
 
+  uint64_t worker_bytes(Device device) const;
   std::vector<std::vector<size_t>> parts_;  ///< what parts_of() gives
 };
 

@@ -3,6 +3,7 @@
 
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
+#include "kernels/staged_pack.h"
 #include "lib/tiling.h"
 
 namespace twofour {
@@ -10,6 +11,8 @@ namespace {
 
 constexpr uint64_t kBaseMemory = 32u << 20;
 constexpr uint64_t kMemoryPerTensor = 1024;
+/// What the driver and a context take of the host.
+constexpr uint64_t kCudaMemory = 160u << 20;
 /// Codes of one strip: they should still be in the L2 cache when they are packed.
 constexpr int64_t kStripBytes = 512 << 10;
 /// Fewest rows of a strip: the packer writes runs as long as a strip has rows.
@@ -36,7 +39,7 @@ int64_t halve(int64_t step, int64_t grain) { return (step / 2 + grain - 1) / gra
 Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer,
                    const MemoryLimits& limits) {
   const Shape s = target.shape;
-  Tiling t{s.k, s.n, s.n, 0};
+  Tiling t{s.k, s.n, s.n, 0, 0};
   with_layout(layout, [&]<class L>() {
     constexpr bool along_k = L::outer == Axis::kK;
     int64_t& step = along_k ? t.k_step : t.row_step;
@@ -46,30 +49,33 @@ Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer
   });
   t.bytes = buffer_bytes(target, layout, t, k_outer);
   t.strip_rows = t.row_step;
-  if (!k_outer) {
-    t.strip_rows = std::min(std::max(kMinStripRows, kStripBytes / (t.k_step / 2) / 64 * 64), s.n);
-    t.bytes += static_cast<uint64_t>(t.strip_rows * (t.k_step / 2 + t.k_step / 16));
-  }
+  if (!k_outer) t.strip_rows = std::min(std::max(kMinStripRows, kStripBytes / (t.k_step / 2) / 64 * 64), s.n);
+  t.stage = static_cast<uint64_t>(t.strip_rows * (t.k_step / 2 + t.k_step / 16));
+  if (!k_outer) t.bytes += t.stage;
   return t;
 }
 
-int Plan::workers(int jobs) const {
+uint64_t Plan::worker_bytes(Device device) const {
   uint64_t largest = std::max<uint64_t>(1u << 20, derive_bytes);
-  for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
-  largest += reader_bytes;
-  const uint64_t fit = std::max<uint64_t>(1, limits.buffers / largest);
+  for (const Tiling& t : tilings) {
+    const uint64_t stages = device == Device::cuda ? (cuda::StagedPacker::kStages - 1) * t.stage : 0;
+    largest = std::max(largest, t.bytes + stages);
+  }
+  return largest + reader_bytes;
+}
+
+int Plan::workers(int jobs, Device device) const {
+  const uint64_t all = limits.buffers - (device == Device::cuda ? std::min(limits.buffers, kCudaMemory) : 0);
+  const uint64_t fit = std::max<uint64_t>(1, all / worker_bytes(device));
   return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
 }
 
-uint64_t Plan::peak_memory(int jobs) const {
-  uint64_t largest = std::max<uint64_t>(1u << 20, derive_bytes);
-  for (const Tiling& t : tilings) largest = std::max(largest, t.bytes);
-  largest += reader_bytes;
+uint64_t Plan::peak_memory(int jobs, Device device) const {
   size_t names = tensors.size();
   for (const Target& t : targets) names += 3 * t.sources.size();
   names += merged.size();
-  return kBaseMemory + kMemoryPerTensor * names +
-         static_cast<uint64_t>(workers(jobs)) * (largest + (2u << 20));
+  return kBaseMemory + (device == Device::cuda ? kCudaMemory : 0) + kMemoryPerTensor * names +
+         static_cast<uint64_t>(workers(jobs, device)) * (worker_bytes(device) + (2u << 20));
 }
 
 }  // namespace twofour
