@@ -69,9 +69,10 @@ Json bench_packing(const Options& o, const Common& common) {
 }
 
 /// The command that makes it, without directories.
-std::vector<std::string> command_for(const Options& o) {
+std::vector<std::string> command_for(const Options& o, const Common& common) {
   const bool own_command = o.layout == "prune" || o.layout == "quantize";
   std::vector<std::string> command{own_command ? o.layout : "convert"};
+  if (common.device != "auto") command.insert(command.end(), {"--device", common.device});
   if (!own_command) command.insert(command.end(), {"--to", o.layout});
   command.insert(command.end(), o.options.begin(), o.options.end());
   return command;
@@ -86,7 +87,7 @@ Json bench_converting(const Options& o, const Common& common, const fs::path& so
     options.program = fs::read_symlink("/proc/self/exe");
     options.source = source;
     options.work = work;
-    options.command = command_for(o);
+    options.command = command_for(o, common);
     options.copy_output = copy_output;
     options.verify = verify;
     options.sync = o.sync;
@@ -145,6 +146,7 @@ int run(const Options& o, const Common& common) {
 }
 
 int run_kernels(const KernelBenchOptions& o, const Common& common) {
+  if (common.device == "cpu") throw Error("--device cpu: expected cuda or auto, found bench kernels");
   KernelBenches benches(o);
   const std::string device = cuda_device()->name;
   const std::string no_cublaslt = cuda::no_cublaslt_reason();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "kernels/device.h"
 #include "lib/finding.h"
 #include "lib/progress.h"
 
@@ -41,8 +42,15 @@ std::function<int()> setup_run(CLI::App& app, const Common& common);
 std::function<int()> setup_synth(CLI::App& app, const Common& common);
 std::function<int()> setup_validate(CLI::App& app, const Common& common);
 
-/// Throws Error where a device is demanded that `command` cannot use.
-void check_device(const Common& common, const char* command);
+/// Throws Error where a device is demanded and `command` runs on the CPU alone.
+void check_device(const Common& common, const std::string& command);
+
+/// Where a command with CUDA code works as --device says; `automatic` for auto, where there is such a device.
+/// Throws Error where cuda is demanded and there is none.
+Device choose_device(const Common& common, Device automatic);
+
+/// The device for people: "cpu" or "cuda (NVIDIA H200)".
+std::string device_text(Device device);
 
 /// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
 /// now and then elsewhere, nothing with --quiet.

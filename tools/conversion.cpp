@@ -40,7 +40,7 @@ std::string rule(const Plan& plan, const OutputTensor& t) {
   return t.module != OutputTensor::kNoModule ? "belongs to a module to convert" : "passes through";
 }
 
-Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device) {
   Json files = Json::array(), tensors = Json::array(), sidecars = Json::array();
   for (const OutputFile& f : plan.files) files.push_back({{"name", f.name}, {"bytes", f.size()}});
   for (const auto& [name, bytes] : plan.sidecars) sidecars.push_back({{"name", name}, {"bytes", bytes}});
@@ -56,17 +56,18 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
   }
   return {{"dry_run", true},
           {"layout", plan.recipe.layout},
+          {"device", device_name(device)},
           {"bytes_read", plan.read_bytes},
           {"bytes_written", plan.data_bytes},
-          {"workers", plan.workers(jobs)},
-          {"peak_memory", plan.peak_memory(jobs)},
+          {"workers", plan.workers(jobs, device)},
+          {"peak_memory", plan.peak_memory(jobs, device)},
           {"files", files},
           {"sidecars", sidecars},
           {"tensors", tensors},
           {"findings", findings_to_json(plan.findings)}};
 }
 
-void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
+void print_plan(const Checkpoint& source, const Plan& plan, int jobs, Device device) {
   size_t copied = 0;
   uint64_t copied_bytes = 0;
   for (const OutputTensor& t : plan.tensors) {
@@ -86,12 +87,13 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
   for (const auto& [name, bytes] : plan.sidecars) put("{:<10} {}  {} bytes\n", "sidecar", name, bytes);
   fmt::print(
       "would read {} and write {} in {} files ({} tensors copied, {}); peak memory at most {} with {} "
-      "workers\n",
+      "workers on {}\n",
       format_bytes(plan.read_bytes), format_bytes(plan.data_bytes), plan.files.size(), copied,
-      format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs)), plan.workers(jobs));
+      format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs, device)), plan.workers(jobs, device),
+      device_text(device));
 }
 
-Json result_to_json(const Plan& plan, const ConvertResult& r) {
+Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
   Json modules = Json::array();
   const bool pruned = !plan.targets.empty() || rewrite_of(plan.recipe.layout) == Rewrite::kPrune;
   for (size_t i = 0; i < r.modules.size(); ++i) {
@@ -102,7 +104,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
     modules.push_back(std::move(module));
   }
   return {{"layout", plan.recipe.layout},
-          {"device", "cpu"},
+          {"device", device_name(device)},
           {"bytes_read", r.bytes_read},
           {"bytes_written", r.bytes_written},
           {"bytes_verified", r.bytes_verified},
@@ -121,7 +123,8 @@ std::string format_text(const Recipe& r) {
                      r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
 }
 
-void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, bool verbose) {
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
+                  bool verbose) {
   Quality all;
   for (const Quality& q : r.quality) all += q;
   put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
@@ -129,7 +132,7 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
   const bool exact = plan.targets.empty() && rewrite_of(plan.recipe.layout) != Rewrite::kPrune;
   if (!r.encoded.empty()) put("{}", encoded_text(plan, r.encoded, verbose));
   if (!exact) put("weights: {}\n", quality_text(all));
-  put("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", r.seconds,
+  put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), r.seconds,
       static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
       static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
       o.no_verify ? ", not verified" : ", read back and verified");
@@ -156,7 +159,11 @@ void add_conversion_options(CLI::App& app, ConversionOptions& o) {
 }
 
 int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
-  check_device(common, command);
+  const bool packs = rewrite_of(recipe.layout) == Rewrite::kNone;
+  const std::string what = std::string(command) == "convert" ? "convert --to " + recipe.layout : command;
+  if (!packs) check_device(common, what);
+  // From file to file the CPU is faster, so it is what auto takes.
+  const Device device = choose_device(common, Device::cpu);
   recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
   recipe.max_shard_size = parse_size(o.max_shard_size);
   OutputDirectory::check(o.destination, o.source, o.force);
@@ -172,22 +179,23 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   if (o.dry_run) {
     print_findings(common, plan.findings);
     if (common.json) {
-      print_json(plan_to_json(source, plan, common.jobs));
+      print_json(plan_to_json(source, plan, common.jobs, device));
     } else {
-      print_plan(source, plan, common.jobs);
+      print_plan(source, plan, common.jobs, device);
     }
     return kDone;
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
-    const ConvertOptions options{common.jobs, !o.no_verify, o.force, best_isa(), kept ? &*kept : nullptr};
+    const ConvertOptions options{common.jobs, !o.no_verify, o.force,
+                                 best_isa(),  device,       kept ? &*kept : nullptr};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);
   if (common.json) {
-    print_json(result_to_json(plan, result));
+    print_json(result_to_json(plan, result, device));
   } else if (!common.quiet) {
-    print_result(o, plan, result, common.verbose);
+    print_result(o, plan, result, device, common.verbose);
   }
   return kDone;
 }

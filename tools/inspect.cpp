@@ -123,6 +123,7 @@ void print_report(const InspectReport& r, const std::string& path) {
 }
 
 int run(const Options& o, const Common& common) {
+  check_device(common, "inspect");
   const Checkpoint checkpoint = Checkpoint::open(o.path);
   if (!o.at.empty()) {
     const size_t colon = o.at.rfind(':');

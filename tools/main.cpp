@@ -39,7 +39,8 @@ void add_common(CLI::App& app, Common& common) {
   app.add_option("-j,--jobs", common.jobs, "Threads (default: one a processor)")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option("--device", common.device, "cpu, cuda or auto")
+  app.add_option("--device", common.device,
+                 "cpu, cuda or auto: what is faster (convert: cpu; validate: cuda where there is a device)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->group(group);
 }

@@ -64,12 +64,22 @@ class ProgressPrinter {
 
 }  // namespace
 
-void check_device(const Common& common, const char* command) {
-  if (common.device != "cuda") return;
+Device choose_device(const Common& common, Device automatic) {
+  if (common.device == "auto") return cuda_device() ? automatic : Device::cpu;
+  if (common.device == "cpu") return Device::cpu;
   if (!cuda_device())
     throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
-  throw Error(
-      fmt::format("--device cuda: expected cpu or auto, {} has no CUDA kernels in this version", command));
+  return Device::cuda;
+}
+
+void check_device(const Common& common, const std::string& command) {
+  if (choose_device(common, Device::cpu) == Device::cuda)
+    throw Error(
+        fmt::format("--device cuda: expected cpu or auto, found {}, which runs on the CPU alone", command));
+}
+
+std::string device_text(Device device) {
+  return device == Device::cpu ? "cpu" : fmt::format("cuda ({})", cuda_device()->name);
 }
 
 void with_progress(const Common& common, const std::function<void(Progress&)>& work) {

@@ -19,6 +19,7 @@ struct Options {
 };
 
 int run(const Options& o, const Common& common) {
+  check_device(common, "synth");
   SynthOptions options = o.synth;
   options.jobs = common.jobs;
   options.max_shard_size = parse_size(o.max_shard_size);
