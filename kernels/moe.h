@@ -31,4 +31,24 @@ struct MoeInput {
 /// relu(up)^2, as in Nemotron-H. Returns [M, H]. Throws Error where shapes disagree or an id is out of range.
 std::vector<double> moe_reference(const MoeInput& input, const WeightRows& w13, const WeightRows& w2);
 
+/// How a kernel rounds: largest errors of single steps, relative to what is rounded.
+struct MoeRounding {
+  double sum;     ///< an addition: to the sum of all magnitudes
+  double active;  ///< what the second multiplication takes
+};
+
+/// The layer in double, and how far each number of a kernel that rounds so may lie from it before it is
+/// rounded as output.
+struct MoeTolerance {
+  std::vector<double> out, tolerance;  ///< [M, H]
+};
+
+/// Roundings are taken as independent, each no larger than its bound b. By Hoeffding's inequality their sum
+/// passes 8 sqrt(sum of b^2) with a probability of 2 exp(-32) < 3e-14, and that is the tolerance. A sum of K
+/// products adds K roundings of `rounding.sum` times the sum of their magnitudes (which no partial sum
+/// passes); the activation carries on those of gate and up by its slopes. Source: Higham and Mary, A new
+/// approach to probabilistic rounding error analysis, 2019.
+MoeTolerance moe_tolerance(const MoeInput& input, const WeightRows& w13, const WeightRows& w2,
+                           const MoeRounding& rounding);
+
 }  // namespace twofour
