@@ -4,19 +4,15 @@
 
 #include <map>
 
-#include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "kernels/moe.h"
 #include "lib/artifact_reader.h"
+#include "lib/artifact_rows.h"
 #include "lib/interrupt.h"
 #include "lib/layer_tokens.h"
 #include "lib/rederive.h"
 
 namespace twofour {
 namespace {
-
-/// Experts larger than this are not unpacked at once: their atoms alone would pass the promised memory.
-constexpr int64_t kMaxWeights = 192 << 20;
 
 enum class Weights { kDense, kPruned, kArtifact };
 
@@ -55,15 +51,8 @@ class ExpertWeights {
     const double g = which_ == Weights::kDense
                          ? scales.own[static_cast<size_t>(expert_) * target.sources_per_expert + half]
                          : scales.folded[static_cast<size_t>(expert_)];
-    const int64_t groups = target.shape.groups();
-    for (int64_t i = 0; i < groups; ++i) {
-      const DenseGroup& group = groups_[static_cast<size_t>(n * groups + i)];
-      const double scale = static_cast<double>(e4m3_to_float(group.scale)) * g;
-      for (int64_t j = 0; j < kGroup; ++j) {
-        const unsigned code = (group.codes[j / 2] >> 4 * (j % 2)) & 15u;
-        out[static_cast<size_t>(i * kGroup + j)] = static_cast<double>(e2m1_to_float(code)) * scale;
-      }
-    }
+    const auto groups = static_cast<size_t>(target.shape.groups());
+    dequantize_groups(std::span(groups_).subspan(static_cast<size_t>(n) * groups, groups), g, out);
   }
 
   const Checkpoint& source_;
@@ -89,7 +78,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     const Target& w13 = plan.targets[t];
     if (!w13.name.ends_with(".w13")) continue;
     const size_t down = blocks.at(w13.block).second;
-    if (w13.shape.n * w13.shape.k > kMaxWeights) {
+    if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
       report.notes.push_back(
           {Severity::kNote, "layer-not-run", w13.block,
            fmt::format("experts of {} weights are too large for the reference; bytes were compared",

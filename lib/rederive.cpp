@@ -154,4 +154,14 @@ void apply_pattern(const std::string& layout, std::span<DenseGroup> groups) {
   });
 }
 
+void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, std::span<double> out) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const double scale = static_cast<double>(e4m3_to_float(groups[i].scale)) * global_scale;
+    for (size_t j = 0; j < kGroup; ++j) {
+      const unsigned code = (groups[i].codes[j / 2] >> 4 * (j % 2)) & 15u;
+      out[i * kGroup + j] = static_cast<double>(e2m1_to_float(code)) * scale;
+    }
+  }
+}
+
 }  // namespace twofour

@@ -40,4 +40,7 @@ std::vector<DenseGroup> unpack_piece(const std::string& layout, Shape shape,
 /// `groups` as the layout's pattern leaves them: dropped codes 0x0.
 void apply_pattern(const std::string& layout, std::span<DenseGroup> groups);
 
+/// One row of weights, 16 a group.
+void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, std::span<double> out);
+
 }  // namespace twofour

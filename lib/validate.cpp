@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "formats/e2m1.h"
@@ -14,6 +15,7 @@
 #include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/artifact_reader.h"
+#include "lib/device_check.h"
 #include "lib/interrupt.h"
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
@@ -120,7 +122,7 @@ PruneStats sum_stats(std::span<const DenseGroup> groups, const std::string& layo
 }
 
 void derive_target(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, size_t t,
-                   Progress& progress, ValidateReport& report) {
+                   DeviceDerivation* device, Progress& progress, ValidateReport& report) {
   const Target& target = plan.targets[t];
   PieceReader reader(artifact, plan, t);
   WeightReport weights{target.name, target.shape, {}, 0};
@@ -141,6 +143,7 @@ void derive_target(const Checkpoint& artifact, const Checkpoint& source, const P
         first_expert = e;
       }
       wrong += m.count;
+      if (device != nullptr) device->compare(t, e, piece, parts);
       codes.add(groups);
       for (size_t i = 0; i < target.sources_per_expert; ++i) {
         const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
@@ -153,6 +156,7 @@ void derive_target(const Checkpoint& artifact, const Checkpoint& source, const P
       progress.done += groups.size() * sizeof(DenseGroup);
     }
   }
+  if (device != nullptr) device->finish(t, stats, report);
   if (wrong > 0) {
     const Mismatch& m = first;
     std::string part;
@@ -290,7 +294,7 @@ Checkpoint open_artifact(const fs::path& path) {
 
 }  // namespace
 
-ValidateReport validate(const fs::path& path, const ValidateOptions&, Progress& progress) {
+ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
   const auto start = Clock::now();
   const Checkpoint artifact = open_artifact(path);
   const Manifest manifest = read_manifest(path / kManifestName);
@@ -301,6 +305,10 @@ ValidateReport validate(const fs::path& path, const ValidateOptions&, Progress& 
   check_names(artifact, manifest, report);
   check_listed_files(artifact, manifest, report);
   check_hashes(artifact, manifest, progress, report);
+  if (options.device == Device::cuda) {
+    progress.phase = "running layers";
+    check_layers_on_cuda(artifact, options, report);
+  }
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }
@@ -323,12 +331,16 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   account_for_source(source, plan, report);
 
   progress.phase = "deriving";
-  for (size_t t = 0; t < plan.targets.size(); ++t) derive_target(artifact, source, plan, t, progress, report);
+  std::optional<DeviceDerivation> device;
+  if (options.device == Device::cuda && !plan.targets.empty()) device.emplace(source, plan);
+  for (size_t t = 0; t < plan.targets.size(); ++t)
+    derive_target(artifact, source, plan, t, device ? &*device : nullptr, progress, report);
   for (const OutputTensor& t : plan.tensors) {
     if (t.kind == OutputTensor::Kind::kCopy) check_copy(artifact, source, t, progress, report);
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
   check_rewritten(artifact, source, plan, progress, report);
+  if (options.device == Device::cuda) check_dequantized_on_cuda(artifact, source, plan, report);
   check_encoded(artifact, source, plan, progress, report);
   if (report.differences.empty()) check_manifest(artifact, source, plan, manifest, progress, report);
   if (plan.targets.empty()) {
@@ -337,6 +349,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     progress.phase = "running layers";
     if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
   }
+  if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device.h"
 #include "lib/checkpoint.h"
 #include "lib/finding.h"
 #include "lib/plan.h"
@@ -18,6 +19,8 @@ struct ValidateOptions {
   int jobs = 1;
   int64_t tokens = 4;  ///< a layer is run on; 0: no layer is run
   uint64_t seed = 0;   ///< of activations and routing
+  /// On Device::cuda it is also asked what the device makes of source and artifact; the CPU's checks remain.
+  Device device = Device::cpu;
 };
 
 /// What running one layer on seeded activations showed.
@@ -28,6 +31,20 @@ struct LayerReport {
   bool exact = false;         ///< artifact and pruned source give the same doubles
   double cosine = 0;          ///< between the layer's output with dense and with the artifact's weights
   double relative_error = 0;  ///< in Frobenius norm, likewise
+};
+
+/// How a layer on the CUDA device, which runs float32 and BF16 activations, one token and all, compares with
+/// the reference in double over the same weights.
+struct DeviceLayerReport {
+  std::string block, layout;
+  int64_t tokens = 0, experts_used = 0;
+  double cosine = 0, relative_error = 0;  ///< of BF16 activations and output
+  uint64_t beyond = 0;  ///< numbers further from the reference than roundings explain: see moe_tolerance()
+  struct {
+    double share = 0;  ///< error over what is allowed; infinite for NaN
+    int64_t token = 0, column = 0;
+    double expected = 0, found = 0;
+  } worst;
 };
 
 /// What pruning cost one matrix.
@@ -46,6 +63,7 @@ struct ValidateReport {
   std::vector<WeightReport> weights;              ///< with a source, of what was pruned
   std::vector<ValueReport> values;                ///< with a source, of other rewritten modules
   std::vector<LayerReport> layers;                ///< with a source
+  std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
   double seconds = 0;
 };
 

@@ -1,0 +1,203 @@
+#include "lib/validate.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "formats/error.h"
+#include "formats/layouts.h"
+#include "lib/manifest.h"
+#include "lib/synth.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
+#include "tests/support/device.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kBlock = "model.layers.0.mlp.experts";
+
+ValidateOptions on_device(int64_t tokens = 5) {
+  ValidateOptions options;
+  options.tokens = tokens;
+  options.device = Device::cuda;
+  return options;
+}
+
+ValidateReport alone(const fs::path& artifact, int64_t tokens = 5) {
+  Progress progress;
+  return validate(artifact, on_device(tokens), progress);
+}
+
+ValidateReport from_source(const fs::path& source, const fs::path& artifact, int64_t tokens = 5) {
+  Progress progress;
+  return validate(artifact, source, on_device(tokens), progress);
+}
+
+/// Converts to every layout and validates: no differences, every layer run within its tolerance.
+void check_sound(const fs::path& source, size_t layers, bool gated = true) {
+  for_each_layout([&]<class L>() {
+    if (!gated && L::pairs_gate_and_up) return;
+    CAPTURE(std::string(L::name));
+    const Scratch scratch;
+    Recipe recipe;
+    recipe.layout = L::name;
+    convert(source, scratch / "out", recipe);
+    for (const ValidateReport& r : {alone(scratch / "out"), from_source(source, scratch / "out")}) {
+      CHECK_MESSAGE(r.differences.empty(), text_of(r.differences));
+      REQUIRE(r.device_layers.size() == layers);
+      for (const DeviceLayerReport& l : r.device_layers) {
+        CHECK(l.layout == L::name);
+        CHECK(l.beyond == 0);
+        CHECK(l.worst.share > 0);
+        CHECK(l.worst.share <= 1);
+        CHECK(l.cosine > 0.9999);
+        CHECK(l.relative_error > 0);
+      }
+    }
+  });
+}
+
+bool finds(const std::function<ValidateReport()>& run) {
+  try {
+    return !run().differences.empty();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("layers of every layout run on the device within their tolerance, whatever the source") {
+  if (no_gpu()) return;
+  for (const char* name : {"modelopt-qwen3", "compressed-tensors-qwen3", "modelopt-mixtral-uneven"}) {
+    CAPTURE(name);
+    check_sound(fs::path(TWOFOUR_GOLDEN_DIR) / name / "src", 1);
+  }
+  for (const char* how : {"modelopt", "not gated", "stack", "stack, interleaved, k outer"}) {
+    CAPTURE(how);
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {experts_stored_as(how, kBlock, 5, 80, 336)});
+    check_sound(scratch / "src", 1, std::string(how) != "not gated");
+  }
+}
+
+TEST_CASE("folded experts, dense MLPs and several layers run on the device within their tolerance") {
+  if (no_gpu()) return;
+  Tensors tensors;
+  ExpertSet experts = random_experts(3, 48, 80);
+  experts.gate[1].global = 0.3f, experts.up[1].global = 0.7f;
+  add_experts(tensors, kBlock, experts);
+  add_experts(tensors, "model.layers.1.mlp.experts", random_experts(2, 1104, 2096, 200));
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors}, R"({"num_experts_per_tok": 2})");
+  check_sound(scratch / "src", 2);
+
+  Tensors dense;
+  add_modelopt(dense, "model.layers.0.mlp.gate_proj", random_matrix(112, 80, 1));
+  add_modelopt(dense, "model.layers.0.mlp.up_proj", random_matrix(112, 80, 2));
+  add_modelopt(dense, "model.layers.0.mlp.down_proj", random_matrix(80, 112, 3));
+  write_checkpoint(scratch / "dense", {dense});
+  check_sound(scratch / "dense", 1);
+}
+
+TEST_CASE("without tokens no layer runs") {
+  if (no_gpu()) return;
+  const fs::path source = fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/src";
+  const Scratch scratch;
+  convert(source, scratch / "v7");
+  const ValidateReport report = from_source(source, scratch / "v7", 0);
+  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+  CHECK(report.device_layers.empty());
+}
+
+TEST_CASE("weights in BF16 are what the device dequantizes, and a flipped bit is not") {
+  if (no_gpu()) return;
+  Recipe recipe;
+  recipe.layout = "bf16";
+  for (const char* how : {"modelopt", "stack", "stack, interleaved", "stack, k outer"}) {
+    CAPTURE(how);
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {experts_stored_as(how, kBlock, 3, 80, 112)});
+    convert(scratch / "src", scratch / "out", recipe);
+    const ValidateReport sound = from_source(scratch / "src", scratch / "out");
+    CHECK_MESSAGE(sound.differences.empty(), text_of(sound.differences));
+    CHECK(sound.device_layers.empty());
+    const bool k_outer = std::string(how) == "stack, k outer";
+    CHECK(findings_of(sound.notes, "not-on-device").size() == (k_outer ? 2 : 0));
+    if (k_outer) continue;
+    const Checkpoint c = Checkpoint::open(scratch / "out");
+    for (size_t i = 0; i < c.tensors().size(); ++i) {
+      if (c.tensors()[i].name.find("down_proj") == std::string::npos) continue;
+      const uint64_t at = c.shard_of(i).data_begin + c.tensors()[i].begin + c.tensors()[i].bytes() / 2 + 3;
+      flip_bit(scratch / "out" / c.shard_of(i).name, at, 4);
+      const auto found =
+          findings_of(from_source(scratch / "src", scratch / "out").differences, "device-bytes");
+      REQUIRE(found.size() == 1);
+      CHECK(found[0].where == c.tensors()[i].name);
+      CHECK(found[0].message ==
+            fmt::format("1 bytes differ from what the device dequantizes, the first at {}",
+                        c.tensors()[i].bytes() / 2 + 3));
+      flip_bit(scratch / "out" / c.shard_of(i).name, at, 4);
+    }
+  }
+}
+
+TEST_CASE("one flipped bit in any part or file is found with --device cuda, with the source and without") {
+  if (no_gpu()) return;
+  for_each_layout([&]<class L>() {
+    CAPTURE(std::string(L::name));
+    const Scratch scratch;
+    Tensors tensors;
+    add_experts(tensors, kBlock, random_experts(2, 16, 32));
+    add_bf16(tensors, "model.norm.weight", {32});
+    write_checkpoint(scratch / "src", {tensors});
+    const fs::path out = scratch / "out";
+    Recipe recipe;
+    recipe.layout = L::name;
+    convert(scratch / "src", out, recipe);
+    const auto is_found = [&] {
+      return finds([&] { return alone(out, 1); }) &&
+             finds([&] { return from_source(scratch / "src", out, 1); });
+    };
+    REQUIRE(!finds([&] { return alone(out, 1); }));
+    REQUIRE(!finds([&] { return from_source(scratch / "src", out, 1); }));
+
+    // Every tensor: codes, metadata, scales, padding and global scales.
+    for (const auto& [name, tensor] : read_tensors(out)) {
+      const Checkpoint c = Checkpoint::open(out);
+      const size_t at = *c.find(name);
+      const uint64_t begin = c.shard_of(at).data_begin + c.tensors()[at].begin;
+      const bool part = name.starts_with(kBlock) && !name.ends_with("global_scale");
+      for (const size_t byte : {size_t{0}, tensor.bytes.size() / 3, tensor.bytes.size() - 1}) {
+        CAPTURE(name);
+        CAPTURE(byte);
+        const fs::path file = out / c.shard_of(at).name;
+        flip_bit(file, begin + byte, static_cast<int>(byte % 7));
+        CHECK(is_found());
+        if (part) {
+          const auto found = findings_of(from_source(scratch / "src", out, 0).differences, "device-bytes");
+          REQUIRE(found.size() == 1);
+          CHECK(name.starts_with(found[0].where));
+          CHECK(found[0].message.starts_with("1 bytes differ from what the device packs"));
+        }
+        flip_bit(file, begin + byte, static_cast<int>(byte % 7));
+      }
+    }
+    // Every file: headers, index, config and twofour.json.
+    for (const auto& [name, text] : read_tree(out)) {
+      for (size_t i = 0; i < text.size(); i += std::max<size_t>(1, text.size() / 23)) {
+        CAPTURE(name);
+        CAPTURE(i);
+        flip_bit(out / name, i, static_cast<int>(i % 8));
+        CHECK(is_found());
+        flip_bit(out / name, i, static_cast<int>(i % 8));
+      }
+    }
+    CHECK(!finds([&] { return alone(out, 1); }));
+    CHECK(!finds([&] { return from_source(scratch / "src", out, 1); }));
+  });
+}
