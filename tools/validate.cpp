@@ -18,7 +18,27 @@ struct Options {
   uint64_t seed = 0;
 };
 
-Json report_to_json(const ValidateReport& r, bool with_source) {
+Json device_layers_to_json(const std::vector<DeviceLayerReport>& layers) {
+  Json list = Json::array();
+  for (const DeviceLayerReport& l : layers) {
+    list.push_back({{"name", l.block},
+                    {"layout", l.layout},
+                    {"tokens", l.tokens},
+                    {"experts_used", l.experts_used},
+                    {"cosine", l.cosine},
+                    {"relative_error", l.relative_error},
+                    {"beyond_tolerance", l.beyond},
+                    {"worst",
+                     {{"share_of_tolerance", l.worst.share},
+                      {"token", l.worst.token},
+                      {"column", l.worst.column},
+                      {"expected", l.worst.expected},
+                      {"found", l.worst.found}}}});
+  }
+  return list;
+}
+
+Json report_to_json(const ValidateReport& r, bool with_source, Device device) {
   Json weights = Json::array(), values = Json::array(), layers = Json::array();
   for (const WeightReport& w : r.weights) {
     weights.push_back({{"name", w.target},
@@ -38,7 +58,7 @@ Json report_to_json(const ValidateReport& r, bool with_source) {
     layers.push_back(std::move(layer));
   }
   Json json = {{"valid", r.differences.empty()},
-               {"device", "cpu"},
+               {"device", device_name(device)},
                {"tensors", r.tensors},
                {"bytes", r.bytes},
                {"seconds", r.seconds}};
@@ -49,6 +69,7 @@ Json report_to_json(const ValidateReport& r, bool with_source) {
     json["values"] = values;
     json["layers"] = layers;
   }
+  if (device == Device::cuda) json["device_layers"] = device_layers_to_json(r.device_layers);
   json["differences"] = findings_to_json(r.differences);
   json["notes"] = findings_to_json(r.notes);
   return json;
@@ -104,7 +125,26 @@ void print_layers(const ValidateReport& r, bool each) {
   }
 }
 
-void print_report(const Options& o, const Common& common, const ValidateReport& r) {
+void print_device_layers(const ValidateReport& r, Device device, bool each) {
+  size_t good = 0;
+  double low = 1, worst = 0;
+  for (const DeviceLayerReport& l : r.device_layers) {
+    good += l.beyond == 0;
+    low = std::min(low, l.cosine);
+    worst = std::max(worst, l.worst.share);
+    if (!each) continue;
+    put("{} ({}) on the device: cosine to the reference {:.8f}, relative error {:.2g}; worst number {:.3g} "
+        "of its "
+        "tolerance, at token {}, column {}: expected {:.6g}, found {:.6g}\n",
+        l.block, l.layout, l.cosine, l.relative_error, l.worst.share, l.worst.token, l.worst.column,
+        l.worst.expected, l.worst.found);
+  }
+  put("{}: {} of {} layers give the reference's output up to their roundings; cosine at least {:.8f}, worst "
+      "number {:.3g} of its tolerance\n",
+      device_text(device), good, r.device_layers.size(), low, worst);
+}
+
+void print_report(const Options& o, const Common& common, const ValidateReport& r, Device device) {
   constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
   for (const Finding& f : r.differences) {
     put("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message), f.id);
@@ -121,6 +161,8 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
   }
   if (!r.values.empty()) put("{}\n", total_text(r.values));
   if (!r.layers.empty()) print_layers(r, r.layers.size() <= kFewRows || common.verbose);
+  if (!r.device_layers.empty())
+    print_device_layers(r, device, r.device_layers.size() <= kFewRows || common.verbose);
   if (!r.differences.empty()) {
     put("{}: {} differences\n", o.artifact, r.differences.size());
     return;
@@ -133,18 +175,22 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
 }
 
 int run(const Options& o, const Common& common) {
-  check_device(common, "validate");
+  const Device device = choose_device(common, Device::cuda);
   ValidateReport report;
   with_progress(common, [&](Progress& progress) {
-    const ValidateOptions options{common.jobs, o.tokens, o.seed};
+    const ValidateOptions options{common.jobs, o.tokens, o.seed, device};
     report = o.source.empty() ? validate(o.artifact, options, progress)
                               : validate(o.artifact, o.source, options, progress);
   });
+  if (common.device == "auto" && device == Device::cpu) {
+    report.notes.push_back({Severity::kNote, "no-device", "--device auto",
+                            fmt::format("{}: checked on the CPU alone", no_cuda_reason())});
+  }
   if (common.json) {
-    print_json(report_to_json(report, !o.source.empty()));
+    print_json(report_to_json(report, !o.source.empty(), device));
   } else if (!common.quiet) {
     print_findings(common, report.notes);
-    print_report(o, common, report);
+    print_report(o, common, report, device);
   }
   return report.differences.empty() ? kDone : kFound;
 }

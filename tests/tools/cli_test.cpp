@@ -179,6 +179,39 @@ TEST_CASE("--device cuda is refused in one line by what has no CUDA code and whe
   check_one_line(run_program({"bench", "kernels", "--device", "cpu"}), "--device cpu: expected cuda or auto");
 }
 
+TEST_CASE("validate proves layers on a device that is there, and says under auto that there is none") {
+  const Artifact a;
+  for (const bool with_source : {false, true}) {
+    for (const std::string device : {"cpu", "auto", "cuda"}) {
+      CAPTURE(device);
+      CAPTURE(with_source);
+      std::vector<std::string> words = {"validate", a.path, "--device", device};
+      if (with_source) words.insert(words.end(), {"--source", kGolden});
+      if (device == "cuda" && !cuda_device()) {
+        check_one_line(run_program(words), "--device cuda: expected a CUDA device, found none (");
+        continue;
+      }
+      const bool on_device = device != "cpu" && cuda_device();
+      const Outcome text = run_program(words);
+      CHECK(text.code == 0);
+      CHECK((text.out.find("1 of 1 layers give the reference's output up to their roundings") !=
+             std::string::npos) == on_device);
+      words.push_back("--json");
+      const Json json = json_of(run_program(words));
+      CHECK(json["valid"] == true);
+      CHECK(json["device"] == (on_device ? "cuda" : "cpu"));
+      CHECK(json.contains("device_layers") == on_device);
+      bool told = false;
+      for (const Json& note : json["notes"]) told = told || note["id"] == "no-device";
+      CHECK(told == (device == "auto" && !on_device));
+      if (!on_device) continue;
+      CHECK(json["device_layers"].size() == 1);
+      CHECK(json["device_layers"][0]["beyond_tolerance"] == 0);
+      CHECK(json["device_layers"][0]["worst"].contains("column"));
+    }
+  }
+}
+
 TEST_CASE("convert says which device it used; auto is the CPU, which is faster from file to file") {
   const Scratch scratch;
   for (const std::string device : {"cpu", "auto", "cuda"}) {
