@@ -51,6 +51,8 @@ Device choose_device(const Common& common, Device automatic);
 
 /// The device for people: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);
+/// The same of a command that auto has on a device, and why it is not there: "cpu (no CUDA device: ...)".
+std::string device_text(const Common& common, Device device);
 
 /// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
 /// now and then elsewhere, nothing with --quiet.

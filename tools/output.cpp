@@ -82,6 +82,11 @@ std::string device_text(Device device) {
   return device == Device::cpu ? "cpu" : fmt::format("cuda ({})", cuda_device()->name);
 }
 
+std::string device_text(const Common& common, Device device) {
+  const bool none = device == Device::cpu && common.device == "auto";
+  return none ? fmt::format("cpu (no CUDA device: {})", no_cuda_reason()) : device_text(device);
+}
+
 void with_progress(const Common& common, const std::function<void(Progress&)>& work) {
   Progress progress;
   if (common.quiet) {

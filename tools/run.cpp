@@ -33,19 +33,6 @@ struct RoutedTokens {
   const char* routing;  ///< "given", "router" or "random"
 };
 
-Device choose_device(const Common& common) {
-  const bool found = cuda_device().has_value();
-  if (common.device == "cuda" && !found)
-    throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
-  return found && common.device != "cpu" ? Device::cuda : Device::cpu;
-}
-
-/// The device for people, and why `auto` chose no other.
-std::string device_text(const Common& common, Device device) {
-  if (device == Device::cuda) return fmt::format("cuda ({})", cuda_device()->name);
-  return common.device == "auto" ? fmt::format("cpu (no CUDA device: {})", no_cuda_reason()) : "cpu";
-}
-
 std::string names_of(const RuntimeArtifact& artifact) {
   constexpr size_t kShown = 8;
   std::vector<std::string> names;
@@ -119,7 +106,7 @@ std::string time_text(double seconds) {
 }
 
 int run(const Options& o, const Common& common) {
-  const Device device = choose_device(common);
+  const Device device = choose_device(common, Device::cuda);
   check_output(o);
   const RuntimeArtifact artifact = RuntimeArtifact::open(o.artifact);
   const size_t index = find_layer(artifact, o.layer);

@@ -167,8 +167,9 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
     put("{}: {} differences\n", o.artifact, r.differences.size());
     return;
   }
-  put("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
-      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
+  put("{}: {} tensors, {}: {}; {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
+      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal",
+      device_text(common, device));
   if (!o.source.empty()) {
     put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
   }
