@@ -1,11 +1,13 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "formats/atom.h"
 #include "formats/e4m3.h"
+#include "formats/half.h"
 #include "kernels/moe.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
@@ -28,6 +30,8 @@ struct ConvertedLayer {
       : layout(to), e(e_), i(i_), h(h_), gated(gated_), experts(random_experts(e, i, h)) {
     Tensors tensors;
     const std::string block = kName;
+    for (auto* matrices : {&experts.gate, &experts.up, &experts.down})
+      for (Nvfp4Matrix& m : *matrices) tame(m);
     if (gated) {
       add_experts(tensors, block, experts);
     } else {
@@ -37,7 +41,14 @@ struct ConvertedLayer {
         add_modelopt(tensors, expert + ".down_proj", experts.down[n]);
       }
     }
-    add_bf16(tensors, "model.layers.3.mlp.gate.weight", {e, h}, 5);
+    TensorData gate{"model.layers.3.mlp.gate.weight", DType::kBF16, {e, h}, {}};
+    std::mt19937 random(5);
+    for (int64_t n = 0; n < e * h; ++n) {
+      const uint16_t bits = bf16_from_float(static_cast<float>(random() % 2048) / 1024.0f - 1.0f);
+      gate.bytes.push_back(static_cast<uint8_t>(bits));
+      gate.bytes.push_back(static_cast<uint8_t>(bits >> 8));
+    }
+    tensors.push_back(std::move(gate));
     write_checkpoint(source(), {tensors}, config);
     Recipe recipe;
     recipe.layout = layout;
@@ -61,6 +72,13 @@ struct ConvertedLayer {
   }
 
  private:
+  /// Block scales as models have them, zero and small ones among them: sums stay within FP16, and no few of
+  /// their terms make up the whole.
+  static void tame(Nvfp4Matrix& m) {
+    for (uint8_t& scale : m.scales)
+      scale = static_cast<uint8_t>(scale % 64 == 0 ? scale / 64 * 8 : 0x20 + scale % 24);
+  }
+
   struct Row {
     const Nvfp4Matrix* matrix;
     int64_t n;
