@@ -24,6 +24,8 @@ class DeviceUpload {
   void finish();
 
  private:
+  void release();
+
   size_t bytes_;
   void* buffers_[2] = {};
   void* sent_[2] = {};  ///< cudaEvent_t

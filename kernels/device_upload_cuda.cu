@@ -20,12 +20,14 @@ DeviceUpload::DeviceUpload(size_t bytes) : bytes_(bytes) {
       sent_[i] = event;
     }
   } catch (...) {
-    this->~DeviceUpload();
+    release();
     throw;
   }
 }
 
-DeviceUpload::~DeviceUpload() {
+DeviceUpload::~DeviceUpload() { release(); }
+
+void DeviceUpload::release() {
   if (stream_) cudaStreamSynchronize(stream_);
   for (int i = 0; i < 2; ++i) {
     if (sent_[i]) cudaEventDestroy(static_cast<cudaEvent_t>(sent_[i]));
@@ -34,15 +36,14 @@ DeviceUpload::~DeviceUpload() {
   if (stream_) cudaStreamDestroy(stream_);
 }
 
-void DeviceUpload::copy(void* to, size_t bytes,
-                        const std::function<void(size_t, std::span<uint8_t>)>& fill) {
+void DeviceUpload::copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill) {
   for (size_t at = 0; at < bytes; at += bytes_) {
     const size_t count = std::min(bytes_, bytes - at);
     const auto event = static_cast<cudaEvent_t>(sent_[next_]);
     check_cuda(cudaEventSynchronize(event), kWhere);
     fill(at, {static_cast<uint8_t*>(buffers_[next_]), count});
-    check_cuda(cudaMemcpyAsync(static_cast<uint8_t*>(to) + at, buffers_[next_], count,
-                               cudaMemcpyHostToDevice, stream_),
+    check_cuda(cudaMemcpyAsync(static_cast<uint8_t*>(to) + at, buffers_[next_], count, cudaMemcpyHostToDevice,
+                               stream_),
                kWhere);
     check_cuda(cudaEventRecord(event, stream_), kWhere);
     next_ ^= 1;

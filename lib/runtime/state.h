@@ -31,7 +31,7 @@ struct ArtifactState {
 struct LayerState {
   std::shared_ptr<const ArtifactState> artifact;
   LayerInfo info;
-  Device device;
+  Device device = Device::cpu;
   LayerOptions options;
 
   // On the CPU: mapped parts of w13 and w2, their global scales, and the layer that points at them.
@@ -42,7 +42,7 @@ struct LayerState {
 
   // On CUDA: all in one block.
   cuda::DeviceMemory memory;
-  bool is_dense;
+  bool is_dense = false;
   cuda::SparseMoe sparse;
   cuda::DenseMoe dense;
 };

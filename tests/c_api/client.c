@@ -37,7 +37,8 @@ static void check_refusals(const char* path, twofour_artifact* artifact, twofour
   info.size = sizeof(info);
   must_not(twofour_get_layer_info(artifact, -1, &info), "layer: expected 0 to");
   must_not(twofour_get_layer_info(artifact, 1 << 20, &info), "layer: expected 0 to");
-  must_not(twofour_load(artifact, 0, 7, NULL, &none), "device: expected TWOFOUR_CPU or TWOFOUR_CUDA, found 7");
+  must_not(twofour_load(artifact, 0, 7, NULL, &none),
+           "device: expected TWOFOUR_CPU or TWOFOUR_CUDA, found 7");
   if (none != NULL) fail("expected NULL from a load that failed");
   must_not(twofour_load(artifact, 0, TWOFOUR_CPU, &options, &none), "twofour_options: expected size");
   options.size = sizeof(options);
