@@ -141,7 +141,7 @@ class Builder {
 
   void add_matrix(const MatrixEntry& entry) {
     const Shape s = entry.shape;
-    StoredMatrix matrix{entry.name, entry.layout, s, {}, 0};
+    ArtifactMatrix matrix{entry.name, entry.layout, s, {}, 0};
     const bool possible = s.e > 0 && s.n > 0 && s.k > 0 && s.k % kGroup == 0 && s.e < kMaxDimension &&
                           s.n < kMaxDimension && s.k < kMaxDimension;
     if (!possible) {
@@ -272,7 +272,7 @@ class Builder {
   /// and up, the other's. The artifact's own global scales must be what they say.
   std::vector<uint32_t> shown_bits(const MatrixEntry& entry) {
     const size_t each = entry.shape.gated ? 2 : 1, experts = entry.sources.size() / each;
-    const StoredMatrix& matrix = result_.matrices.back();
+    const ArtifactMatrix& matrix = result_.matrices.back();
     std::vector<float> held(experts);
     artifact_.read(matrix.global_scale, 0,
                    {reinterpret_cast<uint8_t*>(held.data()), experts * sizeof(float)});

@@ -14,7 +14,7 @@
 namespace twofour {
 
 /// One matrix of an artifact, with all its experts.
-struct StoredMatrix {
+struct ArtifactMatrix {
   std::string name, layout;
   Shape shape;
   std::vector<size_t> parts;  ///< by part of the layout: tensors of the artifact
@@ -41,7 +41,7 @@ struct OriginalModule {
 
 /// What twofour.json says of an artifact's layout and where it came from.
 struct ArtifactModules {
-  std::vector<StoredMatrix> matrices;
+  std::vector<ArtifactMatrix> matrices;
   std::vector<OriginalModule> modules;
   std::set<std::string> copied;                 ///< tensors that passed through, by name
   std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none

@@ -68,7 +68,7 @@ bool is_sound(const std::vector<std::span<const uint8_t>>& parts, Shape shape, i
 template <class L>
 void ReferenceUnpacker::check_piece(const std::vector<std::span<const uint8_t>>& parts, Shape shape,
                                     const std::vector<int64_t>& first_rows) const {
-  const StoredMatrix& matrix = modules_.matrices[matrix_];
+  const ArtifactMatrix& matrix = modules_.matrices[matrix_];
   for (int p = 0; p < L::part_count; ++p) {
     const Part part = L::part(p, shape);
     int64_t bad = 0;
@@ -93,7 +93,7 @@ void ReferenceUnpacker::check_piece(const std::vector<std::span<const uint8_t>>&
 
 template <class L>
 void ReferenceUnpacker::load_block() {
-  const StoredMatrix& matrix = modules_.matrices[matrix_];
+  const ArtifactMatrix& matrix = modules_.matrices[matrix_];
   const Shape whole{1, matrix.shape.n, matrix.shape.k, matrix.shape.gated};
   std::vector<std::vector<uint8_t>> storage(L::part_count);
   std::vector<std::span<const uint8_t>> parts(L::part_count);
@@ -148,7 +148,7 @@ void ReferenceUnpacker::load_block() {
 
 void ReferenceUnpacker::load(const OriginalModule& m, int64_t e, int64_t n, int64_t group) {
   if (m.matrix == matrix_ && e == e_ && holds(n, group)) return;
-  const StoredMatrix& matrix = modules_.matrices[m.matrix];
+  const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   const int64_t rows = matrix.shape.n, groups = matrix.shape.groups();
   const int64_t most = std::max<int64_t>(1, bytes_ / static_cast<int64_t>(sizeof(DenseGroup)));
   const int64_t row_step = m.k_outer ? rows : std::clamp<int64_t>(most / groups, 1, rows);

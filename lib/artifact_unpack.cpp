@@ -36,7 +36,7 @@ void Window::put_column(int64_t row, int64_t step, int64_t col, const uint8_t* f
 
 void ArtifactUnpacker::unpack(const OriginalModule& m, Field field, int64_t e, const Box& box,
                               const Window& window) {
-  const StoredMatrix& matrix = modules_.matrices[m.matrix];
+  const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   for (const RowRun& run : m.rows) {
     const auto count_before = [&](int64_t row) {
       return std::clamp<int64_t>((row - run.first + run.step - 1) / run.step, 0, run.count);

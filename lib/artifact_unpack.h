@@ -43,7 +43,7 @@ class ArtifactUnpacker {
  private:
   /// Rows of a matrix, and the rows of a module that they are.
   struct Rows {
-    const StoredMatrix& matrix;
+    const ArtifactMatrix& matrix;
     Field field;
     int64_t e, n;       ///< of the matrix: its expert and the first row
     int64_t row, step;  ///< of the module: the first row and the distance to the next
@@ -65,7 +65,7 @@ class ArtifactUnpacker {
   template <class L>
   void unpack_dense_scales(const Rows& rows, const Window& window);
   template <class L>
-  void check_padding(const StoredMatrix& matrix, int64_t e, int64_t first, Shape shape) const;
+  void check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first, Shape shape) const;
 
   void unpack_sparse_rows(const Rows& rows, const Window& window);
   void unpack_dense_rows(const Rows& rows, const Window& window);

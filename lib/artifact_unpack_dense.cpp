@@ -95,7 +95,7 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const Window& windo
 
 /// `first`: where in its expert's part the piece begins that is loaded.
 template <class L>
-void ArtifactUnpacker::check_padding(const StoredMatrix& matrix, int64_t e, int64_t first,
+void ArtifactUnpacker::check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first,
                                      Shape shape) const {
   const int p = part_of<L>(sizeof(DenseGroup) - 1);
   const Part part = L::part(p, shape);

@@ -48,7 +48,7 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
     reference_ = std::make_unique<ReferenceUnpacker>(artifact_, modules_, limits_.reference);
   }
   std::vector<bool> unpacked(artifact_.tensors().size());
-  for (const StoredMatrix& matrix : modules_.matrices) {
+  for (const ArtifactMatrix& matrix : modules_.matrices) {
     for (const size_t part : matrix.parts) unpacked[part] = true;
     unpacked[matrix.global_scale] = true;
   }
@@ -76,7 +76,7 @@ ArtifactView::~ArtifactView() = default;
 
 void ArtifactView::add_module(size_t module) {
   const OriginalModule& m = modules_.modules[module];
-  const StoredMatrix& matrix = modules_.matrices[m.matrix];
+  const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   const auto add = [&](const char* suffix, DType dtype, std::vector<int64_t> shape, uint64_t bytes,
                        size_t from, Tensor::Kind kind) {
     tensors_.push_back({{m.name + suffix, dtype, std::move(shape), 0, bytes},
