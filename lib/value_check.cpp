@@ -2,39 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <exception>
 #include <limits>
 #include <set>
 
-#include "formats/error.h"
-#include "lib/interrupt.h"
+#include "lib/matrix_pair.h"
 #include "lib/stored_layers.h"
+#include "lib/strips.h"
 
 namespace twofour {
 namespace {
 
-/// Weights that a thread compares at once: 4 MB of each checkpoint in float32.
-constexpr int64_t kStripWeights = 1 << 20;
-/// Strips whose sums are held before they are added up, in order.
-constexpr size_t kBatch = 4096;
-
-/// Rows of a matrix that both checkpoints have.
-struct Strip {
-  const StoredMatrix *ours, *theirs;
-  int64_t n0, n1;
-};
 struct StripResult {
   ValueError error;
   std::string failure;
 };
-
-/// Bytes of some rows' weights, without scales.
-uint64_t stored_bytes(const Matrices& matrices, const StoredMatrix& s, int64_t rows) {
-  const WeightModule& m = matrices.module_of(s);
-  return matrices.checkpoint().tensors()[m.weight].bytes() / static_cast<uint64_t>(m.e * m.n) *
-         static_cast<uint64_t>(rows);
-}
 
 class Comparison {
  public:
@@ -60,20 +41,25 @@ class Comparison {
       return;
     }
     progress_.total += stored_bytes(source_, ours, ours.count) + stored_bytes(other_, theirs, ours.count);
-    pairs_.push_back({&ours, &theirs, 0, ours.count});
+    items_.push_back({pairs_.size(), ours.count, strip_rows(m.k)});
+    pairs_.push_back({&ours, &theirs});
   }
 
   std::vector<ValueReport> run() {
-    for (const Strip& pair : pairs_) {
-      const int64_t step = std::max<int64_t>(1, kStripWeights / source_.module_of(*pair.ours).k);
-      for (int64_t n = 0; n < pair.n1; n += step) {
-        strips_.push_back({pair.ours, pair.theirs, n, std::min(pair.n1, n + step)});
-        if (strips_.size() == kBatch) flush();
+    std::set<size_t> failed;              // modules of the source; one failure each is told
+    std::map<size_t, ValueError> errors;  // by the source's module, which are in natural order
+    const auto make_worker = [&] {
+      return [this, reader = PairReader(source_, other_)](const Strip& s) mutable { return work(reader, s); };
+    };
+    for_each_strip<StripResult>(items_, make_worker, [&](const Strip& s, StripResult result) {
+      const size_t module = pairs_[s.item].a->module;
+      errors[module] += result.error;
+      if (!result.failure.empty() && failed.insert(module).second) {
+        findings_.push_back({Severity::kError, "values", source_.modules()[module].name, result.failure});
       }
-    }
-    flush();
+    });
     std::vector<ValueReport> reports;
-    for (const auto& [module, error] : errors_) {
+    for (const auto& [module, error] : errors) {
       const WeightModule& m = source_.modules()[module];
       reports.push_back({m.name, m.e, m.n, m.k, error});
     }
@@ -81,63 +67,24 @@ class Comparison {
   }
 
  private:
-  void flush() {
-    std::vector<StripResult> results(strips_.size());
-    const auto count = static_cast<int64_t>(strips_.size());
-    std::exception_ptr stop;
-#pragma omp parallel
-    {
-      WeightReader ours(source_.checkpoint()), theirs(other_.checkpoint());
-      std::vector<float> a, b;
-#pragma omp for schedule(dynamic)
-      for (int64_t i = 0; i < count; ++i) {
-        try {
-          const Strip& s = strips_[static_cast<size_t>(i)];
-          progress_.done +=
-              stored_bytes(source_, *s.ours, s.n1 - s.n0) + stored_bytes(other_, *s.theirs, s.n1 - s.n0);
-          compare(s, ours, theirs, a, b, results[static_cast<size_t>(i)]);
-        } catch (const Error& e) {
-          results[static_cast<size_t>(i)].failure = e.what();
-        } catch (...) {
-#pragma omp critical
-          stop = std::current_exception();
-        }
-      }
+  StripResult work(PairReader& reader, const Strip& s) {
+    const MatrixPair& pair = pairs_[s.item];
+    const int64_t rows = s.end - s.begin;
+    progress_.done += stored_bytes(source_, *pair.a, rows) + stored_bytes(other_, *pair.b, rows);
+    StripResult result{reader.compare(pair, s.begin, s.end, tolerance_), {}};
+    // The place in the source's module, gate and up of a stack together.
+    if (result.error.first.e >= 0) {
+      result.error.first.n = pair.a->first + result.error.first.n * pair.a->step;
     }
-    if (stop) std::rethrow_exception(stop);
-    for (size_t i = 0; i < results.size(); ++i) {
-      errors_[strips_[i].ours->module] += results[i].error;
-      if (!results[i].failure.empty() && failed_.insert(strips_[i].ours->module).second) {
-        findings_.push_back(
-            {Severity::kError, "values", source_.module_of(*strips_[i].ours).name, results[i].failure});
-      }
-    }
-    strips_.clear();
-  }
-
-  void compare(const Strip& s, WeightReader& ours, WeightReader& theirs, std::vector<float>& a,
-               std::vector<float>& b, StripResult& result) const {
-    check_interrupt();
-    const int64_t k = source_.module_of(*s.ours).k;
-    a.resize(static_cast<size_t>((s.n1 - s.n0) * k));
-    b.resize(a.size());
-    source_.read(ours, *s.ours, s.n0, s.n1, a);
-    other_.read(theirs, *s.theirs, s.n0, s.n1, b);
-    for (int64_t n = s.n0; n < s.n1; ++n) {
-      const auto at = static_cast<size_t>((n - s.n0) * k), width = static_cast<size_t>(k);
-      result.error.add_row(std::span(a).subspan(at, width), std::span(b).subspan(at, width), s.ours->e,
-                           s.ours->first + n * s.ours->step, tolerance_);
-    }
+    return result;
   }
 
   const Matrices &source_, &other_;
   double tolerance_;
   Progress& progress_;
   Findings& findings_;
-  std::vector<Strip> pairs_;  ///< whole matrices
-  std::vector<Strip> strips_;
-  std::set<size_t> failed_;              ///< modules of the source; one failure each is told
-  std::map<size_t, ValueError> errors_;  ///< by the source's module, which are in natural order
+  std::vector<MatrixPair> pairs_;
+  std::vector<StripItem> items_;
 };
 
 /// How far a weight may lie from the source's, relative to it; nothing where the rewrite is meant to lose.

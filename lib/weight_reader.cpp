@@ -99,16 +99,37 @@ void WeightReader::read_strip(const Strip& s, std::vector<uint8_t>& to) {
   if (s.bytes == 4) transpose<uint32_t>(turned_.data(), s.cols, count, to.data());
 }
 
+void WeightReader::read_weights(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+  const bool codes = m.format == WeightFormat::kMxfp4 || m.format == WeightFormat::kNvfp4;
+  const int bytes = codes ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
+  read_strip({m.weight, e, m.n, codes ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
+}
+
+void WeightReader::read_scales(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+  const TensorInfo& t = checkpoint_.tensors()[*m.scale];
+  const int bytes = dtype_bits(t.dtype) / 8;
+  const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // one scale counts for every expert
+  read_strip({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), ceil_div(m.k, m.scale_cols), bytes,
+              m.k_outer, n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
+             scales_);
+}
+
+StoredRows WeightReader::read_stored(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+  check(e >= 0 && e < m.e && n0 >= 0 && n0 < n1 && n1 <= m.n, "rows of the module");
+  read_weights(m, e, n0, n1);
+  scales_.clear();
+  if (m.scale) read_scales(m, e, n0, n1);
+  return {weights_, scales_};
+}
+
 void WeightReader::read_rows(const WeightModule& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   check(e >= 0 && e < m.e && n0 >= 0 && n0 <= n1 && n1 <= m.n, "rows of the module");
   check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "room for the rows");
   if (n0 == n1) return;
   switch (m.format) {
-    case WeightFormat::kFloat: {
-      const DType type = checkpoint_.tensors()[m.weight].dtype;
-      read_strip({m.weight, e, m.n, m.k, dtype_bits(type) / 8, m.k_outer, n0, n1}, weights_);
-      return widen(type, weights_.data(), out);
-    }
+    case WeightFormat::kFloat:
+      read_weights(m, e, n0, n1);
+      return widen(checkpoint_.tensors()[m.weight].dtype, weights_.data(), out);
     case WeightFormat::kFp8:
       return read_fp8(m, e, n0, n1, out);
     case WeightFormat::kMxfp4:
@@ -120,11 +141,8 @@ void WeightReader::read_rows(const WeightModule& m, int64_t e, int64_t n0, int64
 std::vector<float> WeightReader::read_fp8_scales(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
-  const int64_t rows = ceil_div(m.n, m.scale_rows), cols = ceil_div(m.k, m.scale_cols);
-  const int64_t first = n0 / m.scale_rows;
-  const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // one scale counts for every expert
-  read_strip({*m.scale, shared ? 0 : e, rows, cols, bytes, m.k_outer, first, ceil_div(n1, m.scale_rows)},
-             scales_);
+  const int64_t first = n0 / m.scale_rows, cols = ceil_div(m.k, m.scale_cols);
+  read_scales(m, e, n0, n1);
   std::vector<float> scales(scales_.size() / static_cast<size_t>(bytes));
   if (bytes == 1) {
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = kE8m0[scales_[i]];
@@ -143,7 +161,7 @@ std::vector<float> WeightReader::read_fp8_scales(const WeightModule& m, int64_t 
 void WeightReader::read_fp8(const WeightModule& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   const std::vector<float> scales = read_fp8_scales(m, e, n0, n1);
   const int64_t cols = ceil_div(m.k, m.scale_cols);
-  read_strip({m.weight, e, m.n, m.k, 1, m.k_outer, n0, n1}, weights_);
+  read_weights(m, e, n0, n1);
   if (has_nan(weights_)) {
     const auto bad = std::find_if(weights_.begin(), weights_.end(), [](uint8_t b) { return e4m3_is_nan(b); });
     const int64_t at = bad - weights_.begin();
@@ -168,8 +186,8 @@ void WeightReader::read_fp4(const WeightModule& m, int64_t e, int64_t n0, int64_
   const bool nvfp4 = m.format == WeightFormat::kNvfp4;
   const int64_t group = m.scale_cols, groups = m.k / group;
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
-  read_strip({m.weight, e, m.n, m.k / 2, 1, m.k_outer, n0, n1}, weights_);
-  read_strip({*m.scale, e, m.n, groups, 1, m.k_outer, n0, n1}, scales_);
+  read_weights(m, e, n0, n1);
+  read_scales(m, e, n0, n1);
   // Block scales and codes multiply exactly; only the global scale rounds.
   const std::array<float, 256>& scale_of = nvfp4 ? kE4m3 : kE8m0;
   const uint8_t last = nvfp4 ? 0x7E : 0xFE;  // above it, negative numbers and NaN

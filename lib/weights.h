@@ -38,6 +38,11 @@ struct WeightModule {
 std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
 std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint);
 
+/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks.
+struct StoredRows {
+  std::span<const uint8_t> weights, scales;
+};
+
 /// Reads weights of any format as float32, exactly: every product that a format stands for is rounded once.
 /// One a thread.
 class WeightReader {
@@ -48,6 +53,9 @@ class WeightReader {
   /// in. Where K is outer these come in K pieces, so take many rows at a time. Throws Error, naming the
   /// place, on scales that are NaN, infinite or negative and on FP8 weights that are NaN.
   void read_rows(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  /// The bytes that the same rows are stored in, row after row even where K is outer; valid
+  /// until the next read.
+  StoredRows read_stored(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -60,7 +68,9 @@ class WeightReader {
     int64_t begin, end;  ///< rows
   };
   void read_strip(const Strip& strip, std::vector<uint8_t>& to);
-  /// Of the rows' blocks, [blocks of N, blocks of K].
+  void read_weights(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  /// Scales of the rows' blocks, [blocks of N, blocks of K].
+  void read_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
   std::vector<float> read_fp8_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
   float read_global_scale(const WeightModule& module, int64_t e);
   void read_fp8(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
