@@ -49,6 +49,20 @@ constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3
 
 }  // namespace
 
+const char* weight_format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kFloat:
+      return "floats";
+    case WeightFormat::kFp8:
+      return "FP8";
+    case WeightFormat::kMxfp4:
+      return "MXFP4";
+    case WeightFormat::kNvfp4:
+      return "NVFP4";
+  }
+  return "";
+}
+
 std::span<const WeightDialect> weight_dialects() { return kDialects; }
 
 bool is_linear_name(std::string_view module) {

@@ -9,6 +9,8 @@ namespace twofour {
 
 /// The number format of a linear's weights.
 enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4 };
+/// "floats", "FP8", "MXFP4" or "NVFP4".
+const char* weight_format_name(WeightFormat format);
 
 /// A set of element types.
 class DTypes {

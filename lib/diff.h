@@ -86,12 +86,12 @@ struct DiffResult {
   uint64_t renamed = 0;                         ///< entries whose tensors have other names on the other side
   uint64_t same_bytes = 0;                      ///< equal entries that are so byte for byte
   std::vector<DiffFile> files;                  ///< by name; not counted anywhere
-  Findings findings;                            ///< of opening both, and what was not compared
+  Findings findings;                            ///< of opening both, and of modules that are none
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 
 struct DiffOptions {
-  std::vector<Pattern> include, exclude;  ///< over names, modules and stored tensors; empty: everything
+  std::vector<Pattern> include{}, exclude{};  ///< over names, modules and stored tensors; empty: everything
   /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126).
   double tolerance = 0;
 };

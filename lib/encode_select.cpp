@@ -77,20 +77,6 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
   });
 }
 
-const char* format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFloat:
-      return "floats";
-    case WeightFormat::kFp8:
-      return "FP8";
-    case WeightFormat::kMxfp4:
-      return "MXFP4";
-    case WeightFormat::kNvfp4:
-      return "NVFP4";
-  }
-  return "";
-}
-
 /// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
 bool fits_beside(const Checkpoint& c, const WeightModule& m, const EncodeRule& rule) {
   return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
@@ -226,7 +212,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
     problems.add(fmt::format(
         "{}: expected nothing beside {} {} that one configuration cannot describe, too, "
         "found {}{} that would stay{}",
-        c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", format_name(m.format),
+        c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", weight_format_name(m.format),
         nvfp4 && !rule.fp8 ? (m.input_scale ? " with input scales" : " of another dialect") : "",
         nvfp4      ? ": convert to bf16 first"
         : excluded ? ""

@@ -30,20 +30,6 @@ void fold_by(size_t count, Key key, Name name, Make make) {
   }
 }
 
-std::string describe_kind(const Checkpoint& c) {
-  for (const Shard& s : c.shards()) {
-    const auto it = s.metadata.find("twofour.layout");
-    if (it != s.metadata.end()) return fmt::format("twofour artifact, layout {}", it->second);
-  }
-  if (c.nvfp4_modules().empty()) return "checkpoint without NVFP4 modules";
-  std::map<std::string_view, size_t> dialects;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
-  std::string text = "NVFP4 checkpoint, ";
-  for (const auto& [name, count] : dialects)
-    text += fmt::format("{}{}", text.ends_with(", ") ? "" : " and ", name);
-  return text;
-}
-
 uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
   return c.tensors()[m.codes].bytes() + c.tensors()[m.block_scale].bytes() +
          c.tensors()[m.global_scale].bytes();
@@ -88,6 +74,20 @@ void add_layout_sizes(const Checkpoint& c, InspectReport& report) {
 }
 
 }  // namespace
+
+std::string describe_kind(const Checkpoint& c) {
+  for (const Shard& s : c.shards()) {
+    const auto it = s.metadata.find("twofour.layout");
+    if (it != s.metadata.end()) return fmt::format("twofour artifact, layout {}", it->second);
+  }
+  if (c.nvfp4_modules().empty()) return "checkpoint without NVFP4 modules";
+  std::map<std::string_view, size_t> dialects;
+  for (const Nvfp4Module& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
+  std::string text = "NVFP4 checkpoint, ";
+  for (const auto& [name, count] : dialects)
+    text += fmt::format("{}{}", text.ends_with(", ") ? "" : " and ", name);
+  return text;
+}
 
 InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, bool stats, int jobs) {
   InspectReport report;

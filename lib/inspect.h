@@ -46,6 +46,9 @@ struct InspectReport {
 /// tensors and modules to those that it matches; a pattern that matches nothing is an Error.
 InspectReport inspect(const Checkpoint& checkpoint, const std::vector<Pattern>& only, bool stats, int jobs);
 
+/// "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", and so on.
+std::string describe_kind(const Checkpoint& checkpoint);
+
 /// Says what byte `offset` of a tensor is, in words: of a layout, an NVFP4 module or any other tensor.
 std::string describe_byte(const Checkpoint& checkpoint, const std::string& tensor, uint64_t offset);
 

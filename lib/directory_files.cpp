@@ -1,0 +1,26 @@
+#include "lib/directory_files.h"
+
+#include <fmt/format.h>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, uint64_t> files_below(const fs::path& directory) {
+  std::map<std::string, uint64_t> files;
+  std::error_code error;
+  fs::recursive_directory_iterator it(directory, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    std::error_code look;
+    if (!it->is_regular_file(look)) continue;  // follows links
+    const uint64_t size = it->file_size(look);
+    if (look) throw Error(fmt::format("{}: cannot look at: {}", it->path().string(), look.message()));
+    files[it->path().lexically_relative(directory).string()] = size;
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  return files;
+}
+
+}  // namespace twofour
