@@ -34,6 +34,7 @@ struct Command {
 
 std::function<int()> setup_bench(CLI::App& app, const Common& common);
 std::function<int()> setup_convert(CLI::App& app, const Common& common);
+std::function<int()> setup_diff(CLI::App& app, const Common& common);
 std::function<int()> setup_inspect(CLI::App& app, const Common& common);
 std::function<int()> setup_lint(CLI::App& app, const Common& common);
 std::function<int()> setup_prune(CLI::App& app, const Common& common);

@@ -25,6 +25,7 @@ constexpr Command kCommands[] = {
     {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune},
     {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
+    {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate},
     {"run", "Run an MoE layer of an artifact on given tokens", setup_run},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth},
@@ -119,7 +120,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 findings or differences (lint, validate), 2 trouble, 130 interrupted.\n"
+      "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
       "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.");
   std::map<const CLI::App*, std::function<int()>> commands;
   for (const Command& c : kCommands) {

@@ -1,0 +1,120 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+const std::string kSource = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
+const std::string kOther = std::string(TWOFOUR_GOLDEN_DIR) + "/compressed-tensors-qwen3/src";
+const std::string kBlock = "model.layers.0.mlp.experts";
+
+/// Two checkpoints of one model, one code of which is 3 in A and -4 in B.
+struct Flipped {
+  Scratch scratch;
+  std::string a = (scratch / "a").string(), b = (scratch / "b").string();
+  Flipped() {
+    Tensors tensors = experts_stored_as("modelopt", kBlock, 2, 32, 48);
+    for (TensorData& t : tensors) {
+      if (t.name == kBlock + ".1.down_proj.weight_scale") t.bytes[2 * 2 + 1] = 0x38;
+      if (t.name == kBlock + ".1.down_proj.weight") t.bytes[2 * 16 + 8] = 0x05;
+    }
+    write_checkpoint(scratch / "a", {tensors});
+    for (TensorData& t : tensors) {
+      if (t.name == kBlock + ".1.down_proj.weight") t.bytes[2 * 16 + 8] = 0x0E;
+    }
+    write_checkpoint(scratch / "b", {tensors}, R"({"model_type": "other"})");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("diff ends with 0, 1 or 2") {
+  const Flipped f;
+  CHECK(run_program({"diff", kSource, kSource}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b}).code == 1);
+  CHECK(run_program({"diff", f.a, f.b, "--fail-on", "none"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--fail-on", "added,removed"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--fail-on", "cosine<0.5"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--fail-on=max-abs>1"}).code == 1);
+  CHECK(run_program({"diff", f.a, f.b, "--tolerance", "3"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--exclude", "*.1.down_proj"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--include", "*.experts.0.*", "-j", "1"}).code == 0);
+  CHECK(run_program({"diff", f.a, f.b, "--include", "*.2.*"}).code == 2);
+  CHECK(run_program({"diff", f.a, f.b, "--fail-on", "sometimes"}).code == 2);
+  CHECK(run_program({"diff", f.a, f.b, "--tolerance", "-1"}).code == 2);
+  CHECK(run_program({"diff", f.a}).code == 2);
+  CHECK(run_program({"diff", f.a, f.b + "/nothing"}).code == 2);
+  const Outcome typo = run_program({"dif", f.a, f.b});
+  CHECK(typo.err.find("did you mean diff?") != typo.err.npos);
+}
+
+TEST_CASE("diff takes single files, too, and names them") {
+  const Flipped f;
+  const std::string a = f.a + "/model.safetensors", b = f.b + "/model.safetensors";
+  const Outcome o = run_program({"diff", a, b});
+  CHECK(o.code == 1);
+  CHECK(o.out.starts_with("A  " + a + ": NVFP4 checkpoint, modelopt, 25 tensors\nB  " + b + ": "));
+  CHECK(o.out.find("other files") == o.out.npos);
+}
+
+TEST_CASE("diff says where the first value differs, and by how much") {
+  const Flipped f;
+  const Outcome text = run_program({"diff", f.a, f.b});
+  CAPTURE(text.out);
+  CHECK(
+      text.out.find("different\n  " + kBlock +
+                    ".1.down_proj: 1 of 1536 values of NVFP4 [48, 32], first at (1, 2, 16): 0.75 against -1; "
+                    "cosine ") != text.out.npos);
+  CHECK(text.out.find("other files, different: config.json\n") != text.out.npos);
+  CHECK(text.out.ends_with("9 compared: 8 equal (8 byte for byte), 1 different; 1 fail\n"));
+  CHECK(run_program({"diff", f.a, f.b, "-q"}).out.empty());
+}
+
+TEST_CASE("diff --json holds every entry, row and file, the same for any number of jobs") {
+  const Flipped f;
+  const Outcome one = run_program({"diff", f.a, f.b, "--json", "-j", "1"});
+  CHECK(one.err.empty());
+  CHECK(run_program({"diff", f.a, f.b, "--json", "-j", "7"}).out == one.out);
+  const Json json = parse_json("stdout", one.out);
+  CHECK(json["failed"] == 1);
+  CHECK(json["counts"]["equal"] == 8);
+  CHECK(json["counts"]["different"] == 1);
+  REQUIRE(json["entries"].size() == 9);
+  for (const Json& e : json["entries"]) {
+    if (e["class"] == "equal") continue;
+    CHECK(e["name"] == kBlock + ".1.down_proj");
+    CHECK(e["kind"] == "weights");
+    CHECK(e["layer"] == "model.layers.0");
+    CHECK(e["projection"] == "mlp.experts.down_proj");
+    CHECK(e["expert"] == 1);
+    CHECK(e["a"]["tensor"] == kBlock + ".1.down_proj.weight");
+    CHECK(e["figures"]["different"] == 1);
+    CHECK(e["figures"]["first"] == Json{{"expert", 1}, {"n", 2}, {"k", 16}, {"a", 0.75}, {"b", -1.0}});
+    CHECK(e["figures"]["max_abs"] == 1.75);
+  }
+  CHECK(json["files"] == Json::array({{{"name", "config.json"}, {"state", "different"}}}));
+}
+
+TEST_CASE("diff compares artifacts and dialects") {
+  const Scratch scratch;
+  const std::string g8 = (scratch / "g8").string(), v7 = (scratch / "v7").string(),
+                    ct = (scratch / "ct").string();
+  REQUIRE(run_program({"convert", kOther, g8, "--to", "g8", "-q"}).code == 0);
+  REQUIRE(run_program({"convert", kOther, v7, "--to", "v7", "-q"}).code == 0);
+  REQUIRE(run_program({"convert", kOther, ct, "--to", "nvfp4", "-q"}).code == 0);
+  CHECK(run_program({"diff", kOther, g8}).code == 0);
+  CHECK(run_program({"diff", g8, ct}).code == 0);
+  const Outcome pruned = run_program({"diff", kOther, v7});
+  CHECK(pruned.code == 1);
+  CHECK(
+      pruned.out.find("by layer and projection, of what differs\n  model.layers.0.mlp.experts.down_proj ") !=
+      pruned.out.npos);
+  CHECK(run_program({"diff", kOther, v7, "--fail-on", "snr<5,removed,added"}).code == 0);
+}

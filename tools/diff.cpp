@@ -1,0 +1,258 @@
+#include "lib/diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lib/diff_gate.h"
+#include "lib/inspect.h"
+#include "tools/command.h"
+
+namespace twofour {
+namespace {
+
+struct Options {
+  std::string a, b;
+  std::vector<std::string> include, exclude, fail_on;
+  double tolerance = 0;
+};
+
+/// JSON has no infinity: the SNR of what is equal becomes null.
+Json figure(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
+  Json json;
+  for (size_t i = 0; i < kDiffClasses; ++i) json[diff_class_name(static_cast<DiffClass>(i))] = counts[i];
+  return json;
+}
+
+Json error_to_json(const ValueError& e) {
+  Json json = {{"values", e.weights},
+               {"different", e.beyond},
+               {"cosine", figure(e.cosine())},
+               {"snr_db", figure(e.snr_db())},
+               {"relative_error", figure(e.relative_error())},
+               {"max_abs", figure(e.max_abs)}};
+  if (e.first.e >= 0) {
+    json["first"] = {{"expert", e.first.e},
+                     {"n", e.first.n},
+                     {"k", e.first.k},
+                     {"a", figure(double{e.first.expected})},
+                     {"b", figure(double{e.first.found})}};
+  }
+  return json;
+}
+
+Json side_to_json(const DiffSide& side) {
+  if (side.tensor.empty()) return nullptr;
+  return {{"tensor", side.tensor}, {"format", side.format}, {"shape", side.shape}};
+}
+
+bool has_figures(DiffClass cls) { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
+
+Json entry_to_json(const DiffResult& r, const DiffEntry& e) {
+  Json json = {{"name", e.name},
+               {"kind", diff_kind_name(e.kind)},
+               {"class", diff_class_name(e.cls)},
+               {"layer", r.rows[e.row].layer},
+               {"projection", r.rows[e.row].projection},
+               {"expert", e.expert < 0 ? Json(nullptr) : Json(e.expert)},
+               {"renamed", e.renamed()},
+               {"same_bytes", e.same_bytes},
+               {"a", side_to_json(e.a)},
+               {"b", side_to_json(e.b)}};
+  if (has_figures(e.cls)) json["figures"] = error_to_json(e.error);
+  if (!e.message.empty()) json["message"] = e.message;
+  return json;
+}
+
+const char* state_name(DiffFile::State state) {
+  switch (state) {
+    case DiffFile::State::kSame:
+      return "same";
+    case DiffFile::State::kDifferent:
+      return "different";
+    case DiffFile::State::kOnlyA:
+      return "only in A";
+    case DiffFile::State::kOnlyB:
+      return "only in B";
+  }
+  return "";
+}
+
+Json result_to_json(const DiffResult& r, uint64_t failed) {
+  Json entries = Json::array(), rows = Json::array(), files = Json::array();
+  for (const DiffEntry& e : r.entries) entries.push_back(entry_to_json(r, e));
+  for (const DiffRow& row : r.rows) {
+    Json json = {
+        {"layer", row.layer}, {"projection", row.projection}, {"counts", counts_to_json(row.counts)}};
+    if (row.error.weights > 0) {
+      json["figures"] = error_to_json(row.error);
+      json["worst"] = r.entries[row.worst].name;
+    }
+    rows.push_back(std::move(json));
+  }
+  for (const DiffFile& f : r.files) files.push_back({{"name", f.name}, {"state", state_name(f.state)}});
+  return {{"a", {{"path", r.a}, {"what", r.a_what}, {"tensors", r.a_tensors}}},
+          {"b", {{"path", r.b}, {"what", r.b_what}, {"tensors", r.b_tensors}}},
+          {"tolerance", r.tolerance},
+          {"failed", failed},
+          {"counts", counts_to_json(r.counts)},
+          {"renamed", r.renamed},
+          {"same_bytes", r.same_bytes},
+          {"entries", entries},
+          {"rows", rows},
+          {"files", files},
+          {"findings", findings_to_json(r.findings)}};
+}
+
+std::string figures_text(const ValueError& e) {
+  return fmt::format("cosine {:.6g}, SNR {:.2f} dB, max abs {:.4g}", e.cosine(), e.snr_db(), e.max_abs);
+}
+
+std::string shape_text(const DiffSide& side) {
+  return fmt::format("{} [{}]", side.format, fmt::join(side.shape, ", "));
+}
+
+std::string entry_text(const DiffEntry& e) {
+  std::string text = fmt::format("{}: ", e.name);
+  if (e.cls == DiffClass::kUnreadable) return text + e.message;
+  if (e.cls == DiffClass::kShape || e.cls == DiffClass::kType) {
+    return text + fmt::format("{}: {} against {}", e.message, shape_text(e.a), shape_text(e.b));
+  }
+  const ValueError& v = e.error;
+  const std::string sides =
+      e.a.format == e.b.format ? shape_text(e.a) : fmt::format("{} against {}", shape_text(e.a), e.b.format);
+  if (v.beyond == 0) return text + fmt::format("{}, {}", sides, figures_text(v));
+  text += fmt::format("{} of {} values of {}, first at ({}, {}, {}): {:g} against {:g}", v.beyond, v.weights,
+                      sides, v.first.e, v.first.n, v.first.k, v.first.expected, v.first.found);
+  return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
+}
+
+/// Removed and added entries by folded names; of other classes one line each, as many as `shown`.
+void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
+  std::vector<std::string> lines, names;
+  for (const DiffEntry& e : r.entries) {
+    if (e.cls != cls) continue;
+    if (cls == DiffClass::kRemoved || cls == DiffClass::kAdded) {
+      names.push_back(fmt::format("{}  {}", e.name, shape_text(cls == DiffClass::kAdded ? e.b : e.a)));
+    } else if (lines.size() < shown) {
+      lines.push_back(entry_text(e));
+    }
+  }
+  for (const auto& [name, members] : fold_names(names)) {
+    lines.push_back(members.size() > 1 ? fmt::format("{}  ({})", name, members.size()) : name);
+  }
+  const uint64_t all = names.empty() ? r.count(cls) : lines.size();
+  if (all == 0) return;
+  put("{}\n", diff_class_name(cls));
+  for (size_t i = 0; i < std::min(shown, lines.size()); ++i) put("  {}\n", lines[i]);
+  if (all > shown) put("  ... and {} more (--verbose shows all)\n", all - shown);
+  put("\n");
+}
+
+/// Layers and projections that have figures.
+void print_rows(const DiffResult& r, size_t shown) {
+  std::vector<const DiffRow*> rows;
+  size_t width = 0;
+  for (const DiffRow& row : r.rows) {
+    if (row.error.weights == 0) continue;
+    rows.push_back(&row);
+    if (rows.size() <= shown) width = std::max(width, row.layer.size() + row.projection.size() + 1);
+  }
+  if (rows.size() < 2) return;
+  put("by layer and projection, of what differs\n");
+  for (size_t i = 0; i < std::min(shown, rows.size()); ++i) {
+    const DiffRow& row = *rows[i];
+    const std::string name =
+        row.layer.empty() ? row.projection : fmt::format("{}.{}", row.layer, row.projection);
+    const uint64_t count = row.count(DiffClass::kDifferent) + row.count(DiffClass::kWithin);
+    put("  {:<{}}  {:>9}  {}\n", name, width, fmt::format("{}/{}", count, row.entries()),
+        figures_text(row.error));
+  }
+  if (rows.size() > shown) put("  ... and {} more (--verbose shows all)\n", rows.size() - shown);
+  put("\n");
+}
+
+void print_files(const DiffResult& r) {
+  std::map<DiffFile::State, std::vector<std::string>> by_state;
+  for (const DiffFile& f : r.files) by_state[f.state].push_back(f.name);
+  for (const auto& [state, names] : by_state) {
+    if (state == DiffFile::State::kSame) continue;
+    put("other files, {}: {}\n", state_name(state), fmt::join(names, ", "));
+  }
+}
+
+void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
+  put("A  {}: {}, {} tensors\nB  {}: {}, {} tensors\n\n", r.a, r.a_what, r.a_tensors, r.b, r.b_what,
+      r.b_tensors);
+  constexpr size_t kFew = 10, kFewRows = 40;
+  for (const DiffClass cls : {DiffClass::kDifferent, DiffClass::kShape, DiffClass::kType,
+                              DiffClass::kUnreadable, DiffClass::kRemoved, DiffClass::kAdded}) {
+    print_class(r, cls, common.verbose ? r.entries.size() : kFew);
+  }
+  if (common.verbose) print_class(r, DiffClass::kWithin, r.entries.size());
+  print_rows(r, common.verbose ? r.rows.size() : kFewRows);
+  print_files(r);
+  std::string text = fmt::format("{} compared: {} equal ({} byte for byte)", r.entries.size(),
+                                 r.count(DiffClass::kEqual), r.same_bytes);
+  if (r.count(DiffClass::kReciprocal) > 0) {
+    text += fmt::format(", {} equal up to a reciprocal's last bit", r.count(DiffClass::kReciprocal));
+  }
+  for (size_t i = static_cast<size_t>(DiffClass::kWithin); i < kDiffClasses; ++i) {
+    if (r.counts[i] > 0) {
+      text += fmt::format(", {} {}", r.counts[i], diff_class_name(static_cast<DiffClass>(i)));
+    }
+  }
+  if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
+  put("{}{}\n", text, failed > 0 ? fmt::format("; {} fail", failed) : "");
+}
+
+int run(const Options& o, const Common& common) {
+  check_device(common, "diff");
+  const DiffGate gate = parse_diff_gate(o.fail_on);
+  const DiffOptions options{parse_patterns(o.include), parse_patterns(o.exclude), o.tolerance};
+  const Checkpoint a = Checkpoint::open_source(o.a), b = Checkpoint::open_source(o.b);
+  DiffResult result;
+  with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
+  result.a = o.a;  // a file's own name rather than its directory's
+  result.b = o.b;
+  const uint64_t failed = gate.count(result);
+  print_findings(common, result.findings);
+  if (common.json) {
+    print_json(result_to_json(result, failed));
+  } else if (!common.quiet) {
+    print_result(common, result, failed);
+  }
+  return failed > 0 ? kFound : kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_diff(CLI::App& app, const Common& common) {
+  auto o = std::make_shared<Options>();
+  const auto patterns = [&](const char* name, std::vector<std::string>& to, const char* help) {
+    app.add_option(name, to, help)->take_all()->allow_extra_args(false);
+  };
+  app.add_option("A", o->a, "Checkpoint or artifact, in any dialect or layout")->required();
+  app.add_option("B", o->b, "What is held against it")->required();
+  patterns("--include", o->include, "Only these: module or tensor, name, glob or re:regex");
+  patterns("--exclude", o->exclude, "All but these");
+  app.add_option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
+      ->check(CLI::Range(0.0, 1e30));
+  app.add_option(
+         "--fail-on", o->fail_on,
+         "What makes the exit code 1: any (default), none, a class of differences (different, removed, "
+         "added, unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, "
+         "snr<DB, max-abs>X")
+      ->delimiter(',')
+      ->take_all()
+      ->allow_extra_args(false);
+  return [o, &common] { return run(*o, common); };
+}
+
+}  // namespace twofour
