@@ -16,7 +16,8 @@ double difference(float a, float b) {
 
 bool is_beyond(float a, double difference, double tolerance) {
   const double size = std::max(std::abs(static_cast<double>(a)), 0x1p-126);
-  return !(std::abs(difference) <= tolerance * size);  // NaN is beyond, too
+  // Equal ones may be NaN or infinite; a difference that is NaN is beyond, too.
+  return difference != 0 && !(std::abs(difference) <= tolerance * size);
 }
 
 double sum(const double (&lanes)[kLanes]) {
