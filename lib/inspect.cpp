@@ -9,6 +9,8 @@
 #include "formats/error.h"
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
+#include "lib/artifact_modules.h"
+#include "lib/directory_files.h"
 #include "lib/target.h"
 
 namespace twofour {
@@ -35,14 +37,24 @@ uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
          c.tensors()[m.global_scale].bytes();
 }
 
-WeightStats group_stats(const Checkpoint& c, const std::vector<size_t>& modules, int jobs) {
+ModuleStats figures_of(const std::string& name, const WeightStats& s) {
+  const auto [low, high] = s.scale_range();
+  return {name, s.zero_share(), s.share_2_4(), s.share_4_8_paired(), low,
+          high, s.nan_scales(), s.global_min,  s.global_max};
+}
+
+/// Reads the weights of a group's modules.
+void add_stats(const Checkpoint& c, const std::vector<size_t>& modules, int jobs, ModuleGroup& group) {
   WeightStats total;
+  group.members.resize(modules.size());
   std::exception_ptr error;
   const auto count = static_cast<int64_t>(modules.size());
 #pragma omp parallel for schedule(dynamic) num_threads(jobs)
   for (int64_t i = 0; i < count; ++i) {
     try {
-      const WeightStats stats = read_weight_stats(c, c.nvfp4_modules()[modules[static_cast<size_t>(i)]]);
+      const Nvfp4Module& m = c.nvfp4_modules()[modules[static_cast<size_t>(i)]];
+      const WeightStats stats = read_weight_stats(c, m);
+      group.members[static_cast<size_t>(i)] = figures_of(m.name, stats);
 #pragma omp critical
       total += stats;
     } catch (...) {
@@ -51,7 +63,17 @@ WeightStats group_stats(const Checkpoint& c, const std::vector<size_t>& modules,
     }
   }
   if (error) std::rethrow_exception(error);
-  return total;
+  group.stats = total;
+}
+
+/// What an artifact in a layout was made from, if twofour.json tells.
+std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
+  try {
+    if (c.is_directory() && holds_layout(c)) return Checkpoint::open_source(c.path());
+  } catch (const Error& e) {
+    findings.push_back({Severity::kWarning, "no-source-view", c.path().string(), e.what()});
+  }
+  return std::nullopt;
 }
 
 /// Sizes of the default set; none where a checkpoint has none that could be converted.
@@ -89,20 +111,30 @@ std::string describe_kind(const Checkpoint& c) {
   return text;
 }
 
+uint64_t InspectReport::other_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, size] : other_files) bytes += size;
+  return bytes;
+}
+
 InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, bool stats, int jobs) {
   InspectReport report;
   report.what = describe_kind(c);
   report.findings = c.findings();
+  const std::optional<Checkpoint> view = open_view(c, report.findings);
+  const Checkpoint& source = view ? *view : c;
+  if (c.is_directory()) report.other_files = files_below(c.path());
   report.tensor_count = c.tensors().size();
   report.file_count = c.shards().size();
   for (const Shard& s : c.shards()) {
     report.data_bytes += s.data_bytes();
     report.header_bytes += s.data_begin;
+    report.other_files.erase(s.name);
   }
   for (const Pattern& p : only) {
     const bool used =
         std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
-        std::any_of(c.nvfp4_modules().begin(), c.nvfp4_modules().end(),
+        std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
                     [&](auto& m) { return p.matches(m.name); });
     if (!used)
       throw Error(fmt::format(
@@ -114,9 +146,9 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     if (wanted(c.tensors()[i].name)) tensors.push_back(i);
   }
-  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[i];
-    if (wanted(m.name) || wanted(c.tensors()[m.codes].name)) modules.push_back(i);
+  for (size_t i = 0; i < source.nvfp4_modules().size(); ++i) {
+    const Nvfp4Module& m = source.nvfp4_modules()[i];
+    if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
   }
   fold_by(
       tensors.size(),
@@ -129,24 +161,24 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
   fold_by(
       modules.size(),
       [&](size_t i) {
-        const Nvfp4Module& m = c.nvfp4_modules()[modules[i]];
+        const Nvfp4Module& m = source.nvfp4_modules()[modules[i]];
         return fmt::format("{} {} {} {}", m.dialect->name, m.e, m.n, m.k);
       },
-      [&](size_t i) { return c.nvfp4_modules()[modules[i]].name; },
+      [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
       [&](const std::string& name, const std::vector<size_t>& members) {
-        const Nvfp4Module& m = c.nvfp4_modules()[modules[members[0]]];
-        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size(), 0, {}};
+        const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
+        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size(), 0, {}, {}};
         std::vector<size_t> indices;
         for (const size_t i : members) indices.push_back(modules[i]);
-        for (const size_t i : indices) group.bytes += module_bytes(c, c.nvfp4_modules()[i]);
-        if (stats) group.stats = group_stats(c, indices, jobs);
+        for (const size_t i : indices) group.bytes += module_bytes(source, source.nvfp4_modules()[i]);
+        if (stats) add_stats(source, indices, jobs, group);
         report.modules.push_back(std::move(group));
       });
   std::stable_sort(report.tensors.begin(), report.tensors.end(),
                    [](auto& a, auto& b) { return a.name < b.name; });
   std::stable_sort(report.modules.begin(), report.modules.end(),
                    [](auto& a, auto& b) { return a.name < b.name; });
-  add_layout_sizes(c, report);
+  add_layout_sizes(source, report);
   return report;
 }
 

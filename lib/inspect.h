@@ -21,14 +21,24 @@ struct TensorGroup {
   uint64_t bytes = 0;
 };
 
+/// The figures of one NVFP4 module; see WeightStats.
+struct ModuleStats {
+  std::string name;
+  double zero_share, share_2_4, share_4_8_paired;
+  float scale_min, scale_max;  ///< block scales
+  uint64_t nan_scales;
+  float global_min, global_max;
+};
+
 /// NVFP4 modules whose names differ only in numbers.
 struct ModuleGroup {
   std::string name;
   std::string dialect;
   int64_t e, n, k;
   size_t count = 0;
-  uint64_t bytes = 0;  ///< codes, block scales and global scales
-  std::optional<WeightStats> stats;
+  uint64_t bytes = 0;                  ///< codes, block scales and global scales
+  std::optional<WeightStats> stats;    ///< of all together
+  std::vector<ModuleStats> members{};  ///< with stats: of each
 };
 
 struct InspectReport {
@@ -36,14 +46,18 @@ struct InspectReport {
   std::vector<TensorGroup> tensors;
   std::vector<ModuleGroup> modules;
   size_t tensor_count = 0, file_count = 0;
-  uint64_t data_bytes = 0, header_bytes = 0;     ///< together the bytes of the files
+  /// Together the bytes of the files that hold tensors; no checkpoint that can be opened has holes.
+  uint64_t data_bytes = 0, header_bytes = 0;
+  std::map<std::string, uint64_t> other_files;  ///< of a directory: everything else in it, with sizes
+  uint64_t other_bytes() const;
   std::map<std::string, uint64_t> layout_bytes;  ///< what the default set would take in each layout
   uint64_t default_set_bytes = 0;                ///< and what it takes now
   Findings findings;
 };
 
-/// Describes a checkpoint or artifact from its headers; with `stats` also from its weights. `only` restricts
-/// tensors and modules to those that it matches; a pattern that matches nothing is an Error.
+/// Describes a checkpoint or artifact, opened by Checkpoint::open, from its headers; with `stats` also from
+/// its weights. The modules of an artifact in a layout are those of its source. `only` restricts tensors and
+/// modules to those that it matches; a pattern that matches nothing is an Error.
 InspectReport inspect(const Checkpoint& checkpoint, const std::vector<Pattern>& only, bool stats, int jobs);
 
 /// "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", and so on.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "formats/atom.h"
+#include "formats/e4m3.h"
 #include "lib/interrupt.h"
 
 namespace twofour {
@@ -45,6 +46,10 @@ void count_octets(const uint8_t* bytes, int64_t count, int64_t stride, int64_t n
   stats.octets += static_cast<uint64_t>(count);
 }
 
+double share(uint64_t part, uint64_t all) {
+  return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
+}
+
 template <class F>
 void for_each_piece(const Checkpoint& c, size_t tensor, uint64_t piece, F&& f) {
   std::vector<uint8_t> buffer(std::min(piece, c.tensors()[tensor].bytes()));
@@ -71,8 +76,22 @@ WeightStats& WeightStats::operator+=(const WeightStats& other) {
   return *this;
 }
 
-double WeightStats::zero_share() const {
-  return weights() > 0 ? static_cast<double>(codes[0] + codes[8]) / static_cast<double>(weights()) : 0;
+double WeightStats::zero_share() const { return share(codes[0] + codes[8], weights()); }
+double WeightStats::share_2_4() const { return share(quads_2_4, quads); }
+double WeightStats::share_4_8_paired() const { return share(octets_4_8_paired, octets); }
+uint64_t WeightStats::nan_scales() const { return scales[kE4m3Nan] + scales[kE4m3Nan | 0x80]; }
+
+std::pair<float, float> WeightStats::scale_range() const {
+  std::pair<float, float> range{0, 0};
+  bool any = false;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (scales[byte] == 0 || e4m3_is_nan(byte)) continue;
+    const float value = e4m3_to_float(byte);
+    range = any ? std::pair{std::min(range.first, value), std::max(range.second, value)}
+                : std::pair{value, value};
+    any = true;
+  }
+  return range;
 }
 
 WeightStats read_weight_stats(const Checkpoint& c, const Nvfp4Module& m) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "lib/checkpoint.h"
 
@@ -21,6 +22,11 @@ struct WeightStats {
   uint64_t weights() const { return 4 * quads; }
   /// Share of codes of magnitude 0.
   double zero_share() const;
+  double share_2_4() const;         ///< of quads
+  double share_4_8_paired() const;  ///< of octets
+  /// Smallest and largest block scale that occur, NaN aside.
+  std::pair<float, float> scale_range() const;
+  uint64_t nan_scales() const;
 };
 
 /// Reads all weights of one NVFP4 module, by bounded reads.

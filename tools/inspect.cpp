@@ -2,50 +2,46 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "formats/error.h"
+#include "lib/name_tree.h"
+#include "lib/slice.h"
 #include "tools/command.h"
 
 namespace twofour {
 namespace {
 
 struct Options {
-  std::string path, at;
+  std::string path, at, values;
   std::vector<std::string> tensors;
   bool stats = false;
 };
 
-/// Smallest and largest block scale that occur.
-std::pair<float, float> scale_range(const WeightStats& s) {
-  std::pair<float, float> range{0, 0};
-  bool any = false;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (s.scales[byte] == 0 || e4m3_is_nan(byte)) continue;
-    const float value = e4m3_to_float(byte);
-    range = any ? std::pair{std::min(range.first, value), std::max(range.second, value)}
-                : std::pair{value, value};
-    any = true;
-  }
-  return range;
-}
-
-double share(uint64_t part, uint64_t all) {
-  return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
-}
-
 Json stats_to_json(const WeightStats& s) {
-  const auto [low, high] = scale_range(s);
+  const auto [low, high] = s.scale_range();
   return {{"codes", s.codes},
           {"zero_share", s.zero_share()},
-          {"share_2_4", share(s.quads_2_4, s.quads)},
-          {"share_4_8_paired", share(s.octets_4_8_paired, s.octets)},
+          {"share_2_4", s.share_2_4()},
+          {"share_4_8_paired", s.share_4_8_paired()},
           {"block_scale_min", low},
           {"block_scale_max", high},
-          {"block_scales_nan", s.scales[0x7F] + s.scales[0xFF]},
+          {"block_scales_nan", s.nan_scales()},
+          {"global_scale_min", s.global_min},
+          {"global_scale_max", s.global_max}};
+}
+
+Json member_to_json(const ModuleStats& s) {
+  return {{"name", s.name},
+          {"zero_share", s.zero_share},
+          {"share_2_4", s.share_2_4},
+          {"share_4_8_paired", s.share_4_8_paired},
+          {"block_scale_min", s.scale_min},
+          {"block_scale_max", s.scale_max},
+          {"block_scales_nan", s.nan_scales},
           {"global_scale_min", s.global_min},
           {"global_scale_max", s.global_max}};
 }
@@ -66,6 +62,7 @@ Json report_to_json(const InspectReport& r) {
                  {"count", m.count},
                  {"bytes", m.bytes}};
     if (m.stats) json["stats"] = stats_to_json(*m.stats);
+    for (const ModuleStats& x : m.members) json["members"].push_back(member_to_json(x));
     modules.push_back(std::move(json));
   }
   return {{"what", r.what},
@@ -73,6 +70,8 @@ Json report_to_json(const InspectReport& r) {
           {"tensor_count", r.tensor_count},
           {"data_bytes", r.data_bytes},
           {"header_bytes", r.header_bytes},
+          {"other_files", r.other_files},
+          {"total_bytes", r.data_bytes + r.header_bytes + r.other_bytes()},
           {"tensors", tensors},
           {"nvfp4_modules", modules},
           {"default_set_bytes", r.default_set_bytes},
@@ -81,32 +80,64 @@ Json report_to_json(const InspectReport& r) {
 }
 
 void print_stats(const WeightStats& s) {
-  const auto [low, high] = scale_range(s);
+  const auto [low, high] = s.scale_range();
   put("    codes  ");
   for (unsigned code = 0; code < 16; ++code) {
-    put("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code), 100 * share(s.codes[code], s.weights()));
+    const double share = static_cast<double>(s.codes[code]) / static_cast<double>(s.weights());
+    put("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code), 100 * share);
   }
   put("\n    zero {:.2f} %, quads already 2:4 {:.2f} %, octets already 4:8-paired {:.2f} %\n",
-      100 * s.zero_share(), 100 * share(s.quads_2_4, s.quads), 100 * share(s.octets_4_8_paired, s.octets));
+      100 * s.zero_share(), 100 * s.share_2_4(), 100 * s.share_4_8_paired());
   put("    block scales {:g} to {:g}, global scales {:.6g} to {:.6g}\n", low, high, s.global_min,
       s.global_max);
 }
 
-void print_report(const InspectReport& r, const std::string& path) {
-  put("{}: {}\n{} tensors in {} files\n\n", path, r.what, r.tensor_count, r.file_count);
+/// Tensors as a tree; returns the bytes shown.
+uint64_t print_tree(const InspectReport& r) {
+  std::vector<std::pair<std::string, uint64_t>> names;
+  for (const TensorGroup& g : r.tensors) names.emplace_back(g.name, g.bytes);
+  const std::vector<TreeLine> lines = name_tree(names);
+  const auto indented = [](const TreeLine& l) { return std::string(2 * l.depth, ' ') + printable(l.label); };
   size_t width = 0;
-  for (const TensorGroup& g : r.tensors) width = std::max(width, g.name.size());
+  for (const TreeLine& l : lines) width = std::max(width, indented(l).size());
   uint64_t shown = 0;
-  for (const TensorGroup& g : r.tensors) {
-    put("{:<{}}  {:<28}  {:>10}\n", printable(g.name), width, describe(g.dtype, g.shape),
-        format_bytes(g.bytes));
-    shown += g.bytes;
+  for (const TreeLine& l : lines) {
+    std::string what, count;
+    if (l.leaf) {
+      const TensorGroup& g = r.tensors[*l.leaf];
+      what = describe(g.dtype, g.shape);
+      if (g.count > 1) count = fmt::format("{} x", g.count);
+    }
+    put("{:<{}}  {:>9} {:<24}  {:>10}\n", indented(l), width, count, what, format_bytes(l.bytes));
+    if (l.depth == 0) shown += l.bytes;
   }
-  if (shown == r.data_bytes) {
-    put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes,
-        r.data_bytes + r.header_bytes);
-  } else if (!r.tensors.empty()) {
-    put("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
+  return shown;
+}
+
+void print_totals(const InspectReport& r, uint64_t shown) {
+  if (shown != r.data_bytes) {
+    if (!r.tensors.empty()) put("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
+    return;
+  }
+  const uint64_t files = r.data_bytes + r.header_bytes;
+  put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes, files);
+  if (r.other_files.empty()) return;
+  put("{} bytes of {} other files; {} in all\n", r.other_bytes(), r.other_files.size(),
+      files + r.other_bytes());
+}
+
+void print_member(const ModuleStats& s) {
+  put("      {}  zero {:.2f} %, 2:4 {:.2f} %, 4:8-paired {:.2f} %, block scales {:g} to {:g}, global "
+      "{:.6g}\n",
+      s.name, 100 * s.zero_share, 100 * s.share_2_4, 100 * s.share_4_8_paired, s.scale_min, s.scale_max,
+      s.global_max);
+}
+
+void print_report(const Common& common, const InspectReport& r, const std::string& path) {
+  put("{}: {}\n{} tensors in {} files\n\n", path, r.what, r.tensor_count, r.file_count);
+  print_totals(r, print_tree(r));
+  if (common.verbose) {
+    for (const auto& [name, bytes] : r.other_files) put("  {}  {}\n", name, format_bytes(bytes));
   }
   if (!r.modules.empty()) put("\nNVFP4 modules, [N, K] or [E, N, K]\n");
   for (const ModuleGroup& m : r.modules) {
@@ -114,6 +145,8 @@ void print_report(const InspectReport& r, const std::string& path) {
         m.e > 1 ? fmt::format("[{}, {}, {}]", m.e, m.n, m.k) : fmt::format("[{}, {}]", m.n, m.k);
     put("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
     if (m.stats) print_stats(*m.stats);
+    if (!common.verbose || m.members.size() < 2) continue;
+    for (const ModuleStats& member : m.members) print_member(member);
   }
   if (!r.layout_bytes.empty()) {
     put("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));
@@ -122,8 +155,44 @@ void print_report(const InspectReport& r, const std::string& path) {
   }
 }
 
+/// Values [begin, ...) of dimension `depth` in brackets, innermost rows a line each, as NumPy prints them.
+void print_values(const SliceValues& s, size_t depth, size_t width, size_t& next) {
+  if (depth == s.shape.size()) {
+    put("{:>{}}", fmt::format("{:g}", s.values[next++]), depth == 0 ? 0 : width);
+    return;
+  }
+  const bool row = depth + 1 == s.shape.size();
+  put("[");
+  for (int64_t i = 0; i < s.shape[depth]; ++i) {
+    if (i > 0) put("{}", row ? " " : "\n" + std::string(depth + 1, ' '));
+    print_values(s, depth + 1, width, next);
+  }
+  put("]");
+}
+
+Json values_to_json(const SliceValues& s) {
+  Json values = Json::array();
+  for (const double v : s.values) values.push_back(std::isfinite(v) ? Json(v) : Json(fmt::format("{}", v)));
+  return {{"name", s.name}, {"format", s.format}, {"whole", s.whole}, {"shape", s.shape}, {"values", values}};
+}
+
+int run_values(const Options& o, const Common& common) {
+  const SliceValues slice = read_slice(Checkpoint::open_source(o.path), o.values);
+  if (common.json) {
+    print_json(values_to_json(slice));
+    return kDone;
+  }
+  size_t width = 0, next = 0;
+  for (const double v : slice.values) width = std::max(width, fmt::format("{:g}", v).size());
+  put("{}: {} [{}]\n", o.values, slice.format, fmt::join(slice.whole, ", "));
+  print_values(slice, 0, width, next);
+  put("\n");
+  return kDone;
+}
+
 int run(const Options& o, const Common& common) {
   check_device(common, "inspect");
+  if (!o.values.empty()) return run_values(o, common);
   const Checkpoint checkpoint = Checkpoint::open(o.path);
   if (!o.at.empty()) {
     const size_t colon = o.at.rfind(':');
@@ -144,7 +213,7 @@ int run(const Options& o, const Common& common) {
   if (common.json) {
     print_json(report_to_json(report));
   } else {
-    print_report(report, o.path);
+    print_report(common, report, o.path);
   }
   return kDone;
 }
@@ -160,6 +229,11 @@ std::function<int()> setup_inspect(CLI::App& app, const Common& common) {
   app.add_flag("--stats", o->stats,
                "Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges");
   app.add_option("--at", o->at, "Say what one stored byte is: TENSOR:OFFSET");
+  app.add_option(
+         "--values", o->values,
+         "Print weights or elements as numbers: NAME or NAME[e, n, k0:k1], a module's name for weights "
+         "decoded, a tensor's for what it stores")
+      ->excludes("--at");
   return [o, &common] { return run(*o, common); };
 }
 

@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kSource = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
+
+Json json_of(const std::vector<std::string>& arguments) {
+  const Outcome o = run_program(arguments);
+  CHECK(o.code == 0);
+  return parse_json("stdout", o.out);
+}
+
+}  // namespace
+
+TEST_CASE("inspect accounts for every byte of a directory") {
+  const Scratch scratch;
+  fs::copy(kSource, scratch / "c", fs::copy_options::recursive);
+  fs::create_directory(scratch / "c" / "sub");
+  fs::copy(kSource + "/config.json", scratch / "c" / "sub" / "more.json");
+  fs::copy(kSource + "/model-00001-of-00002.safetensors", scratch / "c" / "left.safetensors");  // in no index
+  REQUIRE(run_program({"convert", kSource, (scratch / "v7").string(), "--to", "v7", "-q"}).code == 0);
+  for (const char* name : {"c", "v7"}) {
+    const std::string path = (scratch / name).string();
+    uint64_t bytes = 0, others = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
+      if (entry.is_regular_file()) bytes += entry.file_size();
+    }
+    const Json json = json_of({"inspect", path, "--json"});
+    for (const auto& [file, size] : json["other_files"].items()) others += size.get<uint64_t>();
+    CHECK(json["total_bytes"] == bytes);
+    CHECK(json["data_bytes"].get<uint64_t>() + json["header_bytes"].get<uint64_t>() + others == bytes);
+    const Outcome text = run_program({"inspect", path});
+    CHECK_MESSAGE(text.out.find(fmt::format("other files; {} in all\n", bytes)) != std::string::npos,
+                  text.out);
+  }
+}
+
+TEST_CASE("inspect shows tensors as a tree, numbers folded") {
+  const Outcome o = run_program({"inspect", kSource, "--tensor", "*.experts.*.up_proj.weight*"});
+  std::string squeezed;
+  for (const char c : o.out) {
+    if (c != ' ' || !squeezed.ends_with(' ')) squeezed += c;
+  }
+  CHECK_MESSAGE(
+      squeezed.find("\nmodel.layers.0.mlp.experts.0-3.up_proj 10.4 kB\n weight 4 x U8 [48, 48] 9.22 kB\n "
+                    "weight_scale 4 x F8_E4M3 [48, 6] 1.15 kB\n") != std::string::npos,
+      o.out);
+}
+
+TEST_CASE("inspect gives the figures of each module, of an artifact those of what it stands for") {
+  const Scratch scratch;
+  const std::string v7 = (scratch / "v7").string();
+  REQUIRE(run_program({"convert", kSource, v7, "--to", "v7", "-q"}).code == 0);
+  const Json source = json_of({"inspect", kSource, "--stats", "--json"})["nvfp4_modules"],
+             pruned = json_of({"inspect", v7, "--stats", "--json", "-j", "3"})["nvfp4_modules"];
+  REQUIRE(source.size() == 4);
+  REQUIRE(pruned.size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(source[i]["name"] == pruned[i]["name"]);
+    CHECK(source[i]["count"] == source[i]["members"].size());
+    const bool expert = source[i]["members"].size() == 4;
+    for (size_t x = 0; x < source[i]["members"].size(); ++x) {
+      const Json &a = source[i]["members"][x], &b = pruned[i]["members"][x];
+      CHECK(a["name"] == b["name"]);
+      CHECK(a["global_scale_max"] == b["global_scale_max"]);
+      CHECK(a["share_2_4"] < 0.5);
+      CHECK((b["share_2_4"] == 1.0) == expert);
+      if (expert) CHECK(b["zero_share"] >= 0.5);
+    }
+  }
+  const Outcome text = run_program({"inspect", kSource, "--stats", "-v"});
+  CHECK(text.out.find("\n      model.layers.0.mlp.experts.3.up_proj  zero ") != std::string::npos);
+}
+
+TEST_CASE("inspect --values prints a slice as NumPy would") {
+  const Scratch scratch;
+  write_safetensors(scratch / "m.safetensors", {{"t", DType::kI8, {2, 3}, {1, 2, 3, 254, 5, 100}}});
+  const std::string path = (scratch / "m.safetensors").string();
+  CHECK(run_program({"inspect", path, "--values", "t"}).out ==
+        "t: I8 [2, 3]\n[[  1   2   3]\n [ -2   5 100]]\n");
+  CHECK(run_program({"inspect", path, "--values", "t[1, 0]"}).out == "t[1, 0]: I8 [2, 3]\n-2\n");
+  CHECK(json_of({"inspect", path, "--values", "t[1, 1:]", "--json"}) ==
+        Json{{"name", "t"}, {"format", "I8"}, {"whole", {2, 3}}, {"shape", {2}}, {"values", {5.0, 100.0}}});
+  CHECK(run_program({"inspect", path, "--values", "t[5]"}).code == 2);
+  CHECK(run_program({"inspect", path, "--values", "t", "--at", "t:0"}).code == 2);
+}
