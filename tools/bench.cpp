@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "lib/bench_convert.h"
 #include "lib/bench_kernels.h"
+#include "lib/bench_open.h"
 #include "lib/synth.h"
 #include "tools/command.h"
 
@@ -175,6 +176,38 @@ int run_kernels(const KernelBenchOptions& o, const Common& common) {
   return kDone;
 }
 
+struct OpenOptions {
+  std::string work = "/dev/shm";
+  uint64_t tensors = 100'000;
+  int rounds = 10;
+};
+
+int run_open(const OpenOptions& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  const OpenBench b = bench_open(work.path(), o.tensors, o.rounds);
+  if (common.json) {
+    print_json({{"tensors", b.tensors},
+                {"files", b.files},
+                {"header_bytes", b.header_bytes},
+                {"index_bytes", b.index_bytes},
+                {"json_seconds", spread_to_json(b.json_seconds)},
+                {"open_ratio", spread_to_json(b.open_ratio)},
+                {"lint_ratio", spread_to_json(b.lint_ratio)},
+                {"inspect_ratio", spread_to_json(b.inspect_ratio)}});
+    return kDone;
+  }
+  fmt::print("{} tensors in {} files, headers of {}, an index of {}\n", b.tensors, b.files,
+             format_bytes(b.header_bytes), format_bytes(b.index_bytes));
+  fmt::print("reading the headers and parsing them by the JSON library: {:.0f} ms; times of that:\n",
+             1e3 * b.json_seconds.median);
+  for (const auto& [what, ratio] : {std::pair{"open", b.open_ratio},
+                                    {"lint --headers-only", b.lint_ratio},
+                                    {"open and inspect", b.inspect_ratio}}) {
+    fmt::print("  {:<20} {}\n", what, spread_text(ratio));
+  }
+  return kDone;
+}
+
 }  // namespace
 
 std::function<int()> setup_bench(CLI::App& app, const Common& common) {
@@ -211,7 +244,21 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   kernels->add_option("--only", k->filter, "Kernels whose 'name, shape' contains this");
   kernels->add_option("--rounds", k->rounds, "Rounds that count")->check(CLI::Range(1, 1000));
   kernels->fallthrough();
-  return [o, k, kernels, &common] { return kernels->parsed() ? run_kernels(*k, common) : run(*o, common); };
+
+  CLI::App* open = app.add_subcommand(
+      "open", "Open, lint --headers-only and inspect many tensors against parsing their headers alone");
+  auto h = std::make_shared<OpenOptions>();
+  open->add_option("--tensors", h->tensors, "Tensors of the checkpoint that is made")
+      ->check(CLI::Range(64, 10'000'000));
+  open->add_option("--work", h->work, "Directory to work in");
+  open->add_option("--rounds", h->rounds, "Rounds that count, after one that does not")
+      ->check(CLI::Range(1, 1000));
+  open->fallthrough();
+  return [o, k, h, kernels, open, &common] {
+    return kernels->parsed() ? run_kernels(*k, common)
+           : open->parsed()  ? run_open(*h, common)
+                             : run(*o, common);
+  };
 }
 
 }  // namespace twofour

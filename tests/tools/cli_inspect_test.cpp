@@ -97,3 +97,13 @@ TEST_CASE("inspect --values prints a slice as NumPy would") {
   CHECK(run_program({"inspect", path, "--values", "t[5]"}).code == 2);
   CHECK(run_program({"inspect", path, "--values", "t", "--at", "t:0"}).code == 2);
 }
+
+TEST_CASE("bench open holds opening against parsing the headers alone and leaves nothing behind") {
+  const Scratch scratch;
+  const Json json = json_of(
+      {"bench", "open", "--tensors", "400", "--rounds", "2", "--work", scratch.path.string(), "--json"});
+  CHECK(json["tensors"] == 400);
+  CHECK(json["files"] == 16);
+  for (const char* ratio : {"open_ratio", "lint_ratio", "inspect_ratio"}) CHECK(json[ratio]["min"] > 0.0);
+  CHECK(fs::is_empty(scratch.path));
+}
