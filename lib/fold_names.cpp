@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -48,7 +49,27 @@ std::string ranges(const std::set<int64_t>& numbers) {
 
 using Group = std::vector<std::pair<std::vector<int64_t>, size_t>>;  // numbers of a name, its index
 
-/// Names a group whose numbers from position `depth` on form all combinations; splits it where they don't.
+/// Parts of a group that are alike but for the number at `place`: layers with the same experts.
+std::vector<Group> split_at(size_t place, Group group) {
+  std::map<int64_t, Group> by_number;
+  for (auto& member : group) by_number[member.first[place]].push_back(std::move(member));
+  std::map<std::vector<std::vector<int64_t>>, Group> by_others;
+  for (auto& [number, members] : by_number) {
+    std::vector<std::vector<int64_t>> others;
+    for (const auto& [numbers, index] : members) {
+      others.push_back(numbers);
+      others.back().erase(others.back().begin() + static_cast<std::ptrdiff_t>(place));
+    }
+    std::sort(others.begin(), others.end());
+    Group& alike = by_others[std::move(others)];
+    std::move(members.begin(), members.end(), std::back_inserter(alike));
+  }
+  std::vector<Group> parts;
+  for (auto& [others, members] : by_others) parts.push_back(std::move(members));
+  return parts;
+}
+
+/// Names a group whose numbers form all combinations; splits it at `depth` and behind where they don't.
 void fold(const std::string& skeleton, size_t depth, Group group,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
   const size_t places = group[0].first.size();
@@ -59,9 +80,7 @@ void fold(const std::string& skeleton, size_t depth, Group group,
   size_t combinations = 1;
   for (const auto& s : sets) combinations = std::min<size_t>(combinations * s.size(), group.size() + 1);
   if (combinations != group.size() && depth < places) {
-    std::map<int64_t, Group> by_number;
-    for (auto& member : group) by_number[member.first[depth]].push_back(std::move(member));
-    for (auto& [number, members] : by_number) fold(skeleton, depth + 1, std::move(members), out);
+    for (Group& part : split_at(depth, std::move(group))) fold(skeleton, depth + 1, std::move(part), out);
     return;
   }
   std::string name;
