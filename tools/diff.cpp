@@ -84,9 +84,9 @@ const char* state_name(DiffFile::State state) {
   return "";
 }
 
-Json result_to_json(const DiffResult& r, uint64_t failed) {
-  Json entries = Json::array(), rows = Json::array(), files = Json::array();
-  for (const DiffEntry& e : r.entries) entries.push_back(entry_to_json(r, e));
+/// The document, entries a line each: together they would take several times the memory of the comparison.
+void print_result_json(const DiffResult& r, uint64_t failed) {
+  Json rows = Json::array(), files = Json::array();
   for (const DiffRow& row : r.rows) {
     Json json = {
         {"layer", row.layer}, {"projection", row.projection}, {"counts", counts_to_json(row.counts)}};
@@ -97,17 +97,26 @@ Json result_to_json(const DiffResult& r, uint64_t failed) {
     rows.push_back(std::move(json));
   }
   for (const DiffFile& f : r.files) files.push_back({{"name", f.name}, {"state", state_name(f.state)}});
-  return {{"a", {{"path", r.a}, {"what", r.a_what}, {"tensors", r.a_tensors}}},
-          {"b", {{"path", r.b}, {"what", r.b_what}, {"tensors", r.b_tensors}}},
-          {"tolerance", r.tolerance},
-          {"failed", failed},
-          {"counts", counts_to_json(r.counts)},
-          {"renamed", r.renamed},
-          {"same_bytes", r.same_bytes},
-          {"entries", entries},
-          {"rows", rows},
-          {"files", files},
-          {"findings", findings_to_json(r.findings)}};
+  const Json head = {{"a", {{"path", r.a}, {"what", r.a_what}, {"tensors", r.a_tensors}}},
+                     {"b", {{"path", r.b}, {"what", r.b_what}, {"tensors", r.b_tensors}}},
+                     {"tolerance", r.tolerance},
+                     {"failed", failed},
+                     {"counts", counts_to_json(r.counts)},
+                     {"renamed", r.renamed},
+                     {"same_bytes", r.same_bytes},
+                     {"rows", rows},
+                     {"files", files},
+                     {"findings", findings_to_json(r.findings)}};
+  const auto text = [](const Json& json, int indent) {
+    return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+  };
+  std::string opened = text(head, 2);
+  opened.resize(opened.size() - 2);  // its "\n}"
+  fmt::print("{},\n  \"entries\": [", opened);
+  for (size_t i = 0; i < r.entries.size(); ++i) {
+    fmt::print("{}\n    {}", i > 0 ? "," : "", text(entry_to_json(r, r.entries[i]), -1));
+  }
+  fmt::print("\n  ]\n}}\n");
 }
 
 std::string figures_text(const ValueError& e) {
@@ -224,7 +233,7 @@ int run(const Options& o, const Common& common) {
   const uint64_t failed = gate.count(result);
   print_findings(common, result.findings);
   if (common.json) {
-    print_json(result_to_json(result, failed));
+    print_result_json(result, failed);
   } else if (!common.quiet) {
     print_result(common, result, failed);
   }
