@@ -7,32 +7,10 @@
 
 #include "lib/inspect.h"
 #include "lib/natural.h"
+#include "lib/numbered_name.h"
 
 namespace twofour {
 namespace {
-
-/// Stands for a number. No byte of UTF-8, so no name has it.
-constexpr char kNumber = '\xFF';
-
-/// A name cut at its dots, numbers apart.
-struct Split {
-  std::string skeleton;  ///< numbers replaced by kNumber
-  std::vector<int64_t> numbers;
-};
-
-Split split(const std::string& name) {
-  Split s;
-  for (size_t i = 0; i <= name.size();) {
-    const size_t dot = std::min(name.find('.', i), name.size());
-    const std::string piece = name.substr(i, dot - i);
-    const bool number = !piece.empty() && piece.size() < 10 &&
-                        std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (number) s.numbers.push_back(std::stoll(piece));
-    s.skeleton += (i == 0 ? "" : ".") + (number ? std::string(1, kNumber) : piece);
-    i = dot + 1;
-  }
-  return s;
-}
 
 /// "0-3,7"
 std::string ranges(const std::set<int64_t>& numbers) {
@@ -85,7 +63,7 @@ void fold(const std::string& skeleton, size_t depth, Group group,
   }
   std::string name;
   size_t place = 0;
-  for (const char c : skeleton) name += c == kNumber ? ranges(sets[place++]) : std::string(1, c);
+  for (const char c : skeleton) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
   std::vector<size_t> members;
   for (const auto& [numbers, index] : group) members.push_back(index);
   out.emplace_back(std::move(name), std::move(members));
@@ -96,7 +74,7 @@ void fold(const std::string& skeleton, size_t depth, Group group,
 std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names) {
   std::map<std::string, Group> groups;
   for (size_t i = 0; i < names.size(); ++i) {
-    Split s = split(names[i]);
+    NumberedName s = split_numbers(names[i]);
     groups[s.skeleton].emplace_back(std::move(s.numbers), i);
   }
   std::vector<std::pair<std::string, std::vector<size_t>>> folded;

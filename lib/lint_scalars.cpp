@@ -1,24 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
 
 #include "formats/half.h"
+#include "lib/fused_linears.h"
 #include "lib/lint_experts.h"
 #include "lib/lint_parts.h"
 
 namespace twofour {
 namespace {
-
-/// Linears that engines put into one, so that they need one scale. Source: llm-compressor,
-/// observers/helpers.py.
-constexpr std::array<std::array<std::string_view, 3>, 4> kFused = {{{"gate_proj", "up_proj", ""},
-                                                                    {"w1", "w3", ""},
-                                                                    {"q_proj", "k_proj", "v_proj"},
-                                                                    {"q_a_proj", "kv_a_proj_with_mqa", ""}}};
 
 /// No trained weight or activation is larger, none that matters smaller.
 constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
@@ -76,17 +69,6 @@ void check_values(const LintSubject& s, size_t tensor, const std::vector<float>&
 struct Group {
   std::vector<std::pair<const Nvfp4Module*, float>> global, input;
 };
-
-std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module) {
-  const size_t dot = module.rfind('.');
-  if (dot == module.npos) return std::nullopt;
-  const std::string_view leaf = std::string_view(module).substr(dot + 1);
-  for (size_t g = 0; g < kFused.size(); ++g) {
-    if (std::find(kFused[g].begin(), kFused[g].end(), leaf) != kFused[g].end())
-      return std::pair(module.substr(0, dot), g);
-  }
-  return std::nullopt;
-}
 
 /// Ratio of the largest to the smallest; 1 where all are equal or one is no scale.
 float ratio_of(const std::vector<std::pair<const Nvfp4Module*, float>>& members) {
