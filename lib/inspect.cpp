@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
@@ -35,35 +34,6 @@ void fold_by(size_t count, Key key, Name name, Make make) {
 uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
   return c.tensors()[m.codes].bytes() + c.tensors()[m.block_scale].bytes() +
          c.tensors()[m.global_scale].bytes();
-}
-
-ModuleStats figures_of(const std::string& name, const WeightStats& s) {
-  const auto [low, high] = s.scale_range();
-  return {name, s.zero_share(), s.share_2_4(), s.share_4_8_paired(), low,
-          high, s.nan_scales(), s.global_min,  s.global_max};
-}
-
-/// Reads the weights of a group's modules.
-void add_stats(const Checkpoint& c, const std::vector<size_t>& modules, int jobs, ModuleGroup& group) {
-  WeightStats total;
-  group.members.resize(modules.size());
-  std::exception_ptr error;
-  const auto count = static_cast<int64_t>(modules.size());
-#pragma omp parallel for schedule(dynamic) num_threads(jobs)
-  for (int64_t i = 0; i < count; ++i) {
-    try {
-      const Nvfp4Module& m = c.nvfp4_modules()[modules[static_cast<size_t>(i)]];
-      const WeightStats stats = read_weight_stats(c, m);
-      group.members[static_cast<size_t>(i)] = figures_of(m.name, stats);
-#pragma omp critical
-      total += stats;
-    } catch (...) {
-#pragma omp critical
-      error = std::current_exception();
-    }
-  }
-  if (error) std::rethrow_exception(error);
-  group.stats = total;
 }
 
 /// What an artifact in a layout was made from, if twofour.json tells.
@@ -123,6 +93,9 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
   report.findings = c.findings();
   const std::optional<Checkpoint> view = open_view(c, report.findings);
   const Checkpoint& source = view ? *view : c;
+  const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+    source.read(tensor, offset, out);
+  };
   if (c.is_directory()) report.other_files = files_below(c.path());
   report.tensor_count = c.tensors().size();
   report.file_count = c.shards().size();
@@ -168,10 +141,14 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
       [&](const std::string& name, const std::vector<size_t>& members) {
         const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
         ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size(), 0, {}, {}};
-        std::vector<size_t> indices;
-        for (const size_t i : members) indices.push_back(modules[i]);
-        for (const size_t i : indices) group.bytes += module_bytes(source, source.nvfp4_modules()[i]);
-        if (stats) add_stats(source, indices, jobs, group);
+        std::vector<Nvfp4Module> of_group;
+        for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
+        for (const Nvfp4Module& each : of_group) group.bytes += module_bytes(source, each);
+        if (stats) {
+          GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, jobs);
+          group.stats = read_stats.total;
+          group.members = std::move(read_stats.modules);
+        }
         report.modules.push_back(std::move(group));
       });
   std::stable_sort(report.tensors.begin(), report.tensors.end(),

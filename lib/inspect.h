@@ -7,8 +7,8 @@
 
 #include "lib/checkpoint.h"
 #include "lib/finding.h"
+#include "lib/module_stats.h"
 #include "lib/pattern.h"
-#include "lib/weight_stats.h"
 
 namespace twofour {
 
@@ -19,15 +19,6 @@ struct TensorGroup {
   std::vector<int64_t> shape;
   size_t count = 0;
   uint64_t bytes = 0;
-};
-
-/// The figures of one NVFP4 module; see WeightStats.
-struct ModuleStats {
-  std::string name;
-  double zero_share, share_2_4, share_4_8_paired;
-  float scale_min, scale_max;  ///< block scales
-  uint64_t nan_scales;
-  float global_min, global_max;
 };
 
 /// NVFP4 modules whose names differ only in numbers.
@@ -52,6 +43,7 @@ struct InspectReport {
   uint64_t other_bytes() const;
   std::map<std::string, uint64_t> layout_bytes;  ///< what the default set would take in each layout
   uint64_t default_set_bytes = 0;                ///< and what it takes now
+  Figures figures;                               ///< with stats, of each module
   Findings findings;
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "lib/lint_parts.h"
 #include "lib/natural.h"
+#include "lib/numbered_name.h"
 
 namespace twofour {
 
@@ -52,6 +53,25 @@ size_t LintReport::count(Severity severity) const {
                                            [&](const LintFinding& f) { return f.severity == severity; }));
 }
 
+namespace {
+
+/// Figures of the modules whose bytes are all there.
+Figures lint_figures(const LintSubject& subject, int jobs) {
+  std::map<std::string, std::vector<Nvfp4Module>> kinds;
+  for (const Nvfp4Module& m : subject.modules) {
+    if (subject.is_whole(m)) kinds[split_numbers(m.name).skeleton].push_back(m);
+  }
+  const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+    subject.read(tensor, offset, out);
+  };
+  Figures figures;
+  for (const auto& [skeleton, modules] : kinds)
+    figures.add(read_module_stats(modules, subject.tensors, read, jobs));
+  return figures;
+}
+
+}  // namespace
+
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   LintSink sink(options);
@@ -70,10 +90,14 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (!options.against.empty()) lint_against(subject, options.against, sink);
   LintReport report;
   sink.move_to(report);
-  report.files = subject.shards.size();
-  report.tensors = subject.tensors.size();
   report.bytes = progress.done;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.figures && !options.headers_only) {
+    progress.phase = "reading figures";
+    report.figures = lint_figures(subject, options.jobs);
+  }
+  report.files = subject.shards.size();
+  report.tensors = subject.tensors.size();
   return report;
 }
 

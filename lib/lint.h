@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/finding.h"
+#include "lib/module_stats.h"
 #include "lib/progress.h"
 
 namespace twofour {
@@ -34,6 +35,7 @@ struct LintOptions {
   /// By rule id, in place of the rule's own severity; nothing: the rule is off.
   std::map<std::string, std::optional<Severity>> levels{};
   std::filesystem::path against{};  ///< a checkpoint of the same model to compare with; empty: none
+  bool figures = false;             ///< those of the report, too, which reads the weights a second time
 };
 
 struct LintFinding {
@@ -48,6 +50,7 @@ struct LintFinding {
 struct LintReport {
   std::vector<LintFinding> findings;        ///< by rule, then natural order of file and name
   std::map<size_t, std::string> summaries;  ///< of a rule's findings together: "3 of 64 groups, ..."
+  Figures figures;  ///< of every NVFP4 module that can be read; of none with headers_only
   size_t files = 0, tensors = 0;
   uint64_t bytes = 0;  ///< of tensor data, read
   double seconds = 0;

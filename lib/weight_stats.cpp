@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "formats/atom.h"
 #include "formats/e4m3.h"
@@ -51,12 +52,14 @@ double share(uint64_t part, uint64_t all) {
 }
 
 template <class F>
-void for_each_piece(const Checkpoint& c, size_t tensor, uint64_t piece, F&& f) {
-  std::vector<uint8_t> buffer(std::min(piece, c.tensors()[tensor].bytes()));
-  for (uint64_t at = 0; at < c.tensors()[tensor].bytes(); at += piece) {
+void for_each_piece(std::span<const TensorInfo> tensors, const TensorReader& read, size_t tensor,
+                    uint64_t piece, F&& f) {
+  const uint64_t size = tensors[tensor].bytes();
+  std::vector<uint8_t> buffer(std::min(piece, size));
+  for (uint64_t at = 0; at < size; at += piece) {
     check_interrupt();
-    const std::span<uint8_t> bytes(buffer.data(), std::min(piece, c.tensors()[tensor].bytes() - at));
-    c.read(tensor, at, bytes);
+    const std::span<uint8_t> bytes(buffer.data(), std::min(piece, size - at));
+    read(tensor, at, bytes);
     f(bytes);
   }
 }
@@ -94,13 +97,14 @@ std::pair<float, float> WeightStats::scale_range() const {
   return range;
 }
 
-WeightStats read_weight_stats(const Checkpoint& c, const Nvfp4Module& m) {
+WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Module& m,
+                              const TensorReader& read) {
   WeightStats stats;
   // Four rows of N bytes hold eight inputs of N outputs where K runs outermost.
   const auto unit = static_cast<uint64_t>(m.k_outer ? 4 * m.n : 4);
   const uint64_t piece = std::max<uint64_t>(1, (1u << 20) / unit) * unit;
   std::array<uint64_t, 256> bytes{};
-  for_each_piece(c, m.codes, piece, [&](std::span<const uint8_t> codes) {
+  for_each_piece(tensors, read, m.codes, piece, [&](std::span<const uint8_t> codes) {
     for (const uint8_t byte : codes) ++bytes[byte];
     for (size_t at = 0; at < codes.size(); at += unit) {
       if (!m.k_outer) {
@@ -114,11 +118,11 @@ WeightStats read_weight_stats(const Checkpoint& c, const Nvfp4Module& m) {
     stats.codes[byte & 15] += bytes[byte];
     stats.codes[byte >> 4] += bytes[byte];
   }
-  for_each_piece(c, m.block_scale, 1u << 20, [&](std::span<const uint8_t> scales) {
+  for_each_piece(tensors, read, m.block_scale, 1u << 20, [&](std::span<const uint8_t> scales) {
     for (const uint8_t byte : scales) ++stats.scales[byte];
   });
-  std::vector<float> globals(c.tensors()[m.global_scale].bytes() / sizeof(float));
-  c.read(m.global_scale, 0, {reinterpret_cast<uint8_t*>(globals.data()), globals.size() * sizeof(float)});
+  std::vector<float> globals(tensors[m.global_scale].bytes() / sizeof(float));
+  read(m.global_scale, 0, {reinterpret_cast<uint8_t*>(globals.data()), globals.size() * sizeof(float)});
   for (float& g : globals) g = global_scale_multiplier(*m.dialect, g);
   stats.global_min = *std::min_element(globals.begin(), globals.end());
   stats.global_max = *std::max_element(globals.begin(), globals.end());

@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <utility>
 
-#include "lib/checkpoint.h"
+#include "formats/dialect.h"
 
 namespace twofour {
 
@@ -22,14 +24,20 @@ struct WeightStats {
   uint64_t weights() const { return 4 * quads; }
   /// Share of codes of magnitude 0.
   double zero_share() const;
-  double share_2_4() const;         ///< of quads
-  double share_4_8_paired() const;  ///< of octets
-  /// Smallest and largest block scale that occur, NaN aside.
+  /// Of the quads, those that are 2:4 already.
+  double share_2_4() const;
+  /// Of the octets, those that are 4:8-paired already.
+  double share_4_8_paired() const;
+  /// Smallest and largest block scale that occur, NaN aside; zeros where there is none.
   std::pair<float, float> scale_range() const;
   uint64_t nan_scales() const;
 };
 
+/// Reads bytes from `offset` on of the tensor at an index. Must be safe from several threads.
+using TensorReader = std::function<void(size_t tensor, uint64_t offset, std::span<uint8_t> out)>;
+
 /// Reads all weights of one NVFP4 module, by bounded reads.
-WeightStats read_weight_stats(const Checkpoint& checkpoint, const Nvfp4Module& module);
+WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Module& module,
+                              const TensorReader& read);
 
 }  // namespace twofour
