@@ -63,6 +63,9 @@ void with_progress(const Common& common, const std::function<void(Progress&)>& w
 void print_findings(const Common& common, const Findings& findings);
 Json findings_to_json(const Findings& findings);
 
+/// Adds --html to a command: the file of its report.
+CLI::Option* add_html_option(CLI::App& app, std::string& file);
+
 /// One document on stdout.
 void print_json(const Json& json);
 

@@ -9,6 +9,7 @@
 #include "formats/e2m1.h"
 #include "formats/error.h"
 #include "lib/name_tree.h"
+#include "lib/report.h"
 #include "lib/slice.h"
 #include "tools/command.h"
 
@@ -16,7 +17,7 @@ namespace twofour {
 namespace {
 
 struct Options {
-  std::string path, at, values;
+  std::string path, at, values, html;
   std::vector<std::string> tensors;
   bool stats = false;
 };
@@ -208,7 +209,10 @@ int run(const Options& o, const Common& common) {
     }
     return kDone;
   }
-  const InspectReport report = inspect(checkpoint, parse_patterns(o.tensors), o.stats, common.jobs);
+  if (!o.html.empty()) check_report_file(o.html);
+  const bool stats = o.stats || !o.html.empty();
+  const InspectReport report = inspect(checkpoint, parse_patterns(o.tensors), stats, common.jobs);
+  if (!o.html.empty()) write_report(o.html, inspect_report(report, o.path));
   print_findings(common, report.findings);
   if (common.json) {
     print_json(report_to_json(report));
@@ -234,6 +238,7 @@ std::function<int()> setup_inspect(CLI::App& app, const Common& common) {
          "Print weights or elements as numbers: NAME or NAME[e, n, k0:k1], a module's name for weights "
          "decoded, a tensor's for what it stores")
       ->excludes("--at");
+  add_html_option(app, o->html)->excludes("--at")->excludes("--values");
   return [o, &common] { return run(*o, common); };
 }
 

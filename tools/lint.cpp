@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "lib/report.h"
 #include "tools/command.h"
 #include "tools/suggest.h"
 
@@ -14,7 +15,7 @@ namespace twofour {
 namespace {
 
 struct Options {
-  std::string path, against;
+  std::string path, against, html;
   std::vector<std::string> levels;
   bool headers_only = false, sarif = false, rules = false;
 };
@@ -141,13 +142,15 @@ void print_report(const Options& o, const Common& common, const LintReport& r) {
 
 int run(const Options& o, const Common& common) {
   if (o.sarif && common.json) throw Error("--sarif: expected one document on stdout, found --json, too");
-  const LintOptions options{common.jobs, o.headers_only, parse_levels(o.levels), o.against};
+  const LintOptions options{common.jobs, o.headers_only, parse_levels(o.levels), o.against, !o.html.empty()};
   if (o.rules) return print_rules(common);
   if (o.path.empty())
     throw Error("PATH: expected a checkpoint or artifact, found none\nSee twofour lint --help.");
   check_device(common, "lint");
+  if (!o.html.empty()) check_report_file(o.html);
   LintReport report;
   with_progress(common, [&](Progress& progress) { report = lint(o.path, options, progress); });
+  if (!o.html.empty()) write_report(o.html, lint_report(report, o.path));
   if (o.sarif) {
     fmt::print("{}", lint_sarif(report, o.path));
   } else if (common.json) {
@@ -169,8 +172,10 @@ std::function<int()> setup_lint(CLI::App& app, const Common& common) {
       ->allow_extra_args(false);
   app.add_flag("--headers-only", o->headers_only, "Headers, index and configs; no weights");
   app.add_option("--against", o->against,
-                 "A checkpoint of the same model: finds swapped nibbles, gates and ups");
+                 "A checkpoint of the same model: finds swapped nibbles, gates and ups")
+      ->type_name("PATH");
   app.add_flag("--sarif", o->sarif, "SARIF 2.1.0 on stdout, for code hosts");
+  add_html_option(app, o->html);
   return [o, &common] { return run(*o, common); };
 }
 

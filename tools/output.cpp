@@ -115,6 +115,12 @@ Json findings_to_json(const Findings& findings) {
   return list;
 }
 
+CLI::Option* add_html_option(CLI::App& app, std::string& file) {
+  return app
+      .add_option("--html", file, "Write a page with heat maps, histograms and findings, for a browser")
+      ->type_name("FILE");
+}
+
 void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }

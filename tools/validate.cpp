@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "lib/report.h"
 #include "tools/command.h"
 #include "tools/quality_text.h"
 
@@ -13,7 +14,7 @@ namespace twofour {
 namespace {
 
 struct Options {
-  std::string artifact, source;
+  std::string artifact, source, html;
   int64_t tokens = 4;
   uint64_t seed = 0;
 };
@@ -177,6 +178,7 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
 
 int run(const Options& o, const Common& common) {
   const Device device = choose_device(common, Device::cuda);
+  if (!o.html.empty()) check_report_file(o.html);
   ValidateReport report;
   with_progress(common, [&](Progress& progress) {
     const ValidateOptions options{common.jobs, o.tokens, o.seed, device};
@@ -187,6 +189,7 @@ int run(const Options& o, const Common& common) {
     report.notes.push_back({Severity::kNote, "no-device", "--device auto",
                             fmt::format("{}: checked on the CPU alone", no_cuda_reason())});
   }
+  if (!o.html.empty()) write_report(o.html, validate_report(report, o.artifact, o.source));
   if (common.json) {
     print_json(report_to_json(report, !o.source.empty(), device));
   } else if (!common.quiet) {
@@ -202,10 +205,12 @@ std::function<int()> setup_validate(CLI::App& app, const Common& common) {
   auto o = std::make_shared<Options>();
   app.add_option("DST", o->artifact, "Artifact to prove")->required();
   app.add_option("--source", o->source,
-                 "The checkpoint it was made from; without it the manifest's hashes are checked");
+                 "The checkpoint it was made from; without it the manifest's hashes are checked")
+      ->type_name("PATH");
   app.add_option("--tokens", o->tokens, "Tokens to run through each layer; 0: none")
       ->check(CLI::Range(0, 4096));
   app.add_option("--seed", o->seed, "Of the activations and the routing");
+  add_html_option(app, o->html);
   return [o, &common] { return run(*o, common); };
 }
 

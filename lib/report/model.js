@@ -1,0 +1,77 @@
+"use strict";
+// The data of the page and how its figures are read: names, layers, cells.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+/** Names are stored as the number of a kind and the numbers that stand between the kind's parts. */
+function nameOf(row) {
+  const parts = data.kinds[data.rows.kind[row]], numbers = data.rows.numbers[row];
+  return parts.map((part, i) => (i ? numbers[i - 1] : "") + part).join("");
+}
+
+const rowCount = data.rows.kind.length;
+const byName = new Map();
+for (let row = 0; row < rowCount; ++row) byName.set(nameOf(row), row);
+
+/** A kind with stars for its numbers; the first of them is the layer. */
+const kindName = data.kinds.map((parts) => parts.join("*"));
+const kindHasLayer = data.kinds.map((parts) => parts.length > 1);
+
+/** What most kinds begin with is left out of labels: "model.layers.*.". */
+const commonPrefix = (() => {
+  const counts = new Map();
+  for (const k of data.rows.kind) if (kindHasLayer[k]) counts.set(data.kinds[k][0], (counts.get(data.kinds[k][0]) || 0) + 1);
+  return counts.size ? [...counts].sort((a, b) => b[1] - a[1])[0][0] : null;
+})();
+const kindLabel = data.kinds.map((parts, k) =>
+  kindHasLayer[k] && parts[0] === commonPrefix ? parts.slice(1).join("*").replace(/^\./, "") || kindName[k] : kindName[k]);
+
+const layerOf = (row) => (kindHasLayer[data.rows.kind[row]] ? data.rows.numbers[row][0] : null);
+const figure = (metric, row) => data.rows.figures[metric][row];
+
+const compact = d3.format(".4~g"), thousands = d3.format(",");
+/** A figure as text. */
+function figureText(metric, value) {
+  if (value === null || value === undefined) return "–";
+  switch (metric.unit) {
+    case "share": return value === 0 || value >= 0.0001 ? d3.format(".2f")(100 * value) + " %" : compact(100 * value) + " %";
+    case "dB": return d3.format(".2f")(value) + " dB";
+    case "cosine": return d3.format(".5f")(value);
+    case "count": return thousands(value);
+    default: return compact(value);
+  }
+}
+
+function bytesText(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; bytes >= 999.5 && at < units.length - 1; ++at) bytes /= 1000;
+  return (at ? d3.format(".3~r")(bytes) : bytes) + " " + units[at];
+}
+
+/** What one cell shows of its rows. */
+const kReduce = { max: d3.max, min: d3.min, mean: d3.mean, sum: d3.sum };
+function cellValue(metric, rows) {
+  const values = [];
+  for (const row of rows) {
+    const value = figure(metric, row);
+    if (value !== null) values.push(value);
+  }
+  return values.length ? kReduce[data.metrics[metric].cell](values) : null;
+}
+
+/** The page's theme: as chosen, else as the system says. */
+const darkQuery = window.matchMedia("(prefers-color-scheme: dark)");
+let theme = null;
+const isDark = () => (theme === null ? darkQuery.matches : theme === "dark");
+const cssColor = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+/** From the least to the most striking: what is worse is redder, the rest goes by brightness. */
+function colorScale(metric, low, high) {
+  const flip = metric.cell === "min" && metric.bad;
+  const ramp = metric.bad ? (isDark() ? (t) => d3.interpolateInferno(0.18 + 0.72 * t) : (t) => d3.interpolateOrRd(0.08 + 0.87 * t))
+                          : (isDark() ? (t) => d3.interpolateViridis(0.08 + 0.87 * t) : (t) => d3.interpolateYlGnBu(0.1 + 0.8 * t));
+  const logarithmic = metric.unit === "number" && low > 0 && high / low > 100;
+  const place = (logarithmic ? d3.scaleLog() : d3.scaleLinear()).domain(high > low ? [low, high] : [low, low + 1]);
+  return (value) => ramp(flip ? 1 - place(value) : place(value));
+}

@@ -1,0 +1,12 @@
+#pragma once
+#include <string_view>
+
+/// The files that a report is made of, put into the program by lib/embed.cmake.
+namespace twofour::report_assets {
+
+extern const std::string_view page_html;  ///< with {{style}}, {{library}}, {{script}} and {{data}}
+extern const std::string_view page_css;
+extern const std::string_view model_js, heatmap_js, charts_js, tables_js, page_js;
+extern const std::string_view d3_js;  ///< empty where the build found none
+
+}  // namespace twofour::report_assets

@@ -1,0 +1,250 @@
+#include <doctest/doctest.h>
+#include <stdio.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "formats/json.h"
+#include "tests/support/faults.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What a shell command prints.
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char buffer[65536];
+  while (const size_t got = ::fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, got);
+  ::pclose(pipe);
+  return text;
+}
+
+/// Name of the browser; empty where there is none, which ctest shows as skipped.
+const std::string& browser() {
+  static const std::string name = [] {
+    std::string found =
+        output_of("command -v chromium || command -v chromium-browser || command -v google-chrome");
+    found = found.substr(0, found.find('\n'));
+    if (found.empty()) ::printf("skipped: no chromium\n");
+    return found;
+  }();
+  return name;
+}
+
+std::string file_text(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// What a page said of itself.
+struct Visit {
+  Json seen;
+  std::string console;  ///< what the browser's console told, errors and the rest
+};
+
+/// Opens a page as a user does and then runs `script` in it, which fills the object `seen`.
+Visit visit(const Scratch& scratch, const fs::path& page, const std::string& script) {
+  const fs::path copy = scratch / "visit.html", log = scratch / "visit.log";
+  std::ofstream(copy, std::ios::binary)
+      << file_text(page) << "<script>const seen = {};\n"
+      << script
+      << "\nconst result = document.createElement('pre');\nresult.id = 'result';\n"
+         "result.textContent = "
+         "encodeURIComponent(JSON.stringify(seen));\ndocument.body.append(result);</script>";
+  const std::string dom =
+      output_of(browser() +
+                " --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+                "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+                "--window-size=1280,1600 --enable-logging=stderr --user-data-dir='" +
+                (scratch / "profile").string() + "' --dump-dom 'file://" + copy.string() + "' 2>'" +
+                log.string() + "'");
+  Visit v;
+  std::istringstream lines(file_text(log));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("CONSOLE") != line.npos) v.console += line + "\n";
+  }
+  constexpr std::string_view kOpen = "<pre id=\"result\">";
+  const size_t begin = dom.find(kOpen);
+  if (begin == dom.npos) return v;
+  const size_t end = dom.find("</pre>", begin);
+  std::string text;
+  for (size_t i = begin + kOpen.size(); i < end; ++i) {
+    if (dom[i] == '%') {
+      text += static_cast<char>(std::stoi(dom.substr(i + 1, 2), nullptr, 16));
+      i += 2;
+    } else {
+      text += dom[i];
+    }
+  }
+  v.seen = parse_json("page", text);
+  return v;
+}
+
+/// What every report must show.
+const std::string kLook = R"(
+seen.ready = document.documentElement.dataset.ready === 'true';
+seen.title = document.title;
+seen.verdict = document.getElementById('verdict').className;
+seen.requests = performance.getEntriesByType('resource').length;
+seen.cells = Number(heat.canvas.dataset.cells || 0);
+seen.colors = () => {
+  const { width, height } = heat.canvas, set = new Set();
+  const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  Object.assign(copy.canvas, { width, height });
+  copy.drawImage(heat.canvas, 0, 0);
+  const bytes = copy.getImageData(0, 0, width, height).data;
+  for (let i = 0; i < bytes.length; i += 4) if (bytes[i + 3] === 255) set.add(bytes[i] + ',' + bytes[i + 1] + ',' + bytes[i + 2]);
+  return set.size;
+};
+seen.bars = document.querySelectorAll('#number-charts rect.bar-mark').length;
+seen.curves = document.querySelectorAll('#layer-charts path.series').length;
+seen.rules = [...document.querySelectorAll('#rules details')].map((d) => d.id);
+seen.images = document.images.length;
+const over = (x, y) => {
+  const box = heat.canvas.getBoundingClientRect();
+  heat.canvas.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + heat.box.left + (x + 0.5) * heat.box.width,
+                                                          clientY: box.top + (y + 0.5) * heat.box.height, bubbles: true }));
+  return document.getElementById('tip').textContent;
+};
+)";
+
+fs::path write_faulty(const Scratch& scratch) {
+  Save save = sound_checkpoint();
+  std::mt19937 random(7);
+  for (const Fault& f : content_faults()) {
+    const std::string rule = f.rule;
+    if (rule == "unequal-global-scales" || rule == "bad-block-scale" || rule == "zero-scale")
+      f.spoil(save, random);
+  }
+  write_save(save, scratch / "faulty");
+  return scratch / "faulty";
+}
+
+}  // namespace
+
+TEST_CASE("the browser tells of errors of a page's script") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  std::ofstream(scratch / "bad.html") << "<!doctype html><body><script>nothing.at.all();</script>";
+  CHECK(visit(scratch, scratch / "bad.html", "").console.find("nothing is not defined") != std::string::npos);
+}
+
+TEST_CASE("the report of a sound checkpoint draws its figures and no finding") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  write_save(sound_checkpoint(), scratch / "sound");
+  const fs::path page = scratch / "inspect.html";
+  const Outcome run = run_program({"inspect", (scratch / "sound").string(), "--html", page.string()});
+  REQUIRE(run.code == 0);
+  const Visit v = visit(scratch, page, kLook + R"(
+seen.distinct = seen.colors();
+seen.tip = over(0, 0);
+seen.codes = data.histograms.reduce((sum, h) => sum + h.codes.reduce((a, b) => a + b), 0);
+seen.rows = Number(document.getElementById('module-table').dataset.rows);
+seen.light = getComputedStyle(document.body).backgroundColor;
+document.getElementById('theme').click();
+seen.dark = getComputedStyle(document.body).backgroundColor;
+seen.after = seen.colors();
+)");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["ready"] == true);
+  CHECK(v.seen["requests"] == 0);
+  CHECK(v.seen["verdict"] == "good");
+  CHECK(v.seen["cells"].get<int>() > 4);
+  CHECK(v.seen["distinct"].get<int>() > 4);  // cells, the empty colour and the text
+  CHECK(v.seen["bars"] == 16 + 127);
+  CHECK(v.seen["curves"].get<int>() >= 3);
+  CHECK(v.seen["rules"].empty());
+  CHECK(v.seen["tip"].get<std::string>().find("zero codes") != std::string::npos);
+  CHECK(v.seen["codes"].get<int64_t>() > 100'000);
+  CHECK(v.seen["rows"].get<int>() > 40);
+  CHECK(v.seen["light"] != v.seen["dark"]);
+  CHECK(v.seen["after"].get<int>() > 4);
+}
+
+TEST_CASE("the report of a faulty checkpoint leads from a finding to its place") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  const fs::path page = scratch / "lint.html";
+  const Outcome run = run_program({"lint", write_faulty(scratch).string(), "--html", page.string()});
+  REQUIRE(run.code == 1);
+  const Visit v = visit(scratch, page, kLook + R"(
+seen.before = Number(document.getElementById('module-table').dataset.rows);
+seen.faulty = data.rows.figures[0].filter((n) => n > 0).length;
+const rule = document.getElementById('rule-unequal-global-scales');
+rule.open = true;
+rule.dispatchEvent(new Event('toggle'));
+const link = rule.querySelector('button.link');
+seen.place = link.textContent;
+link.click();
+seen.selected = heat.selected;
+seen.after = Number(document.getElementById('module-table').dataset.rows);
+seen.shown = document.querySelector('#module-table td.name').textContent;
+seen.nan = document.querySelector('#number-charts p.bad').textContent;
+seen.ratios = document.querySelectorAll('#layer-charts rect.bad-mark').length;
+)");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["verdict"] == "bad");
+  CHECK(v.seen["rules"].size() >= 3);
+  CHECK(v.seen["faulty"].get<int>() >= 3);
+  CHECK(v.seen["before"].get<int>() > v.seen["after"].get<int>());
+  CHECK(v.seen["after"] == 1);
+  CHECK(v.seen["selected"]["column"] == 0);
+  CHECK(v.seen["shown"].get<std::string>().starts_with(v.seen["place"].get<std::string>()));
+  CHECK(v.seen["nan"].get<std::string>().find("NaN") != std::string::npos);
+  CHECK(v.seen["ratios"].get<int>() >= 2);
+}
+
+TEST_CASE("the report of a proof shows the error of each layer and projection") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  const std::string source = (scratch / "source").string(), artifact = (scratch / "artifact").string();
+  write_save(sound_checkpoint(), source);
+  REQUIRE(run_program({"convert", source, artifact, "--to", "v7", "--quiet"}).code == 0);
+  const fs::path page = scratch / "validate.html";
+  REQUIRE(run_program({"validate", artifact, "--source", source, "--html", page.string()}).code == 0);
+  const Visit v = visit(scratch, page, kLook + "seen.tip = over(0, 0);");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["cells"] == 2 * 3);  // two layers of w13, w2 and the layer's output
+  CHECK(v.seen["tip"].get<std::string>().find("relative error") != std::string::npos);
+}
+
+TEST_CASE("names in a report are text, whatever they say") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  Save save = sound_checkpoint();
+  const std::string hostile =
+      "model.layers.0.</script><script>document.title='owned'</script><img src=x "
+      "onerror=alert(1)><!--.\xE2\x80\xA8";
+  save.add({hostile, DType::kF32, {1}, {0, 0, 0xC0, 0x7F}});  // NaN, so that lint tells of it too
+  write_save(save, scratch / "hostile");
+  for (const char* command : {"inspect", "lint"}) {
+    const fs::path page = scratch / (std::string(command) + ".html");
+    std::vector<std::string> words = {command, (scratch / "hostile").string(), "--html", page.string()};
+    if (words[0] == "inspect") words.insert(words.end(), {"--tensor", "*onerror*"});
+    run_program(words);
+    const Visit v =
+        visit(scratch, page, kLook + "seen.text = document.body.innerText.includes('onerror=alert(1)');");
+    INFO(std::string(command), v.console);
+    CHECK(v.console.empty());
+    REQUIRE(v.seen.is_object());
+    CHECK(v.seen["title"].get<std::string>().starts_with(std::string("twofour ") + command));
+    CHECK(v.seen["images"] == 0);
+    CHECK(v.seen["text"] == true);
+  }
+}
