@@ -30,13 +30,17 @@ struct Command {
   const char* name;
   const char* summary;
   std::function<int()> (*setup)(CLI::App& app, const Common& common);
+  const char* example;  ///< a command line, without the program's name
+  bool finds = false;   ///< whether findings or differences end it with 1
 };
 
 std::function<int()> setup_bench(CLI::App& app, const Common& common);
+std::function<int()> setup_completion(CLI::App& app, const Common& common);
 std::function<int()> setup_convert(CLI::App& app, const Common& common);
 std::function<int()> setup_diff(CLI::App& app, const Common& common);
 std::function<int()> setup_inspect(CLI::App& app, const Common& common);
 std::function<int()> setup_lint(CLI::App& app, const Common& common);
+std::function<int()> setup_man(CLI::App& app, const Common& common);
 std::function<int()> setup_prune(CLI::App& app, const Common& common);
 std::function<int()> setup_quantize(CLI::App& app, const Common& common);
 std::function<int()> setup_run(CLI::App& app, const Common& common);

@@ -20,17 +20,35 @@ namespace twofour {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"inspect", "Show what a checkpoint or artifact holds", setup_inspect},
-    {"lint", "Find known disasters in a checkpoint or artifact", setup_lint},
-    {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune},
-    {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize},
-    {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert},
-    {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff},
-    {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate},
-    {"run", "Run an MoE layer of an artifact on given tokens", setup_run},
-    {"synth", "Make a checkpoint with the shapes of a known model", setup_synth},
-    {"bench", "Measure conversion against cp and memcpy", setup_bench},
+    {"inspect", "Show what a checkpoint or artifact holds", setup_inspect, "inspect checkpoint --stats"},
+    {"lint", "Find known disasters in a checkpoint or artifact", setup_lint,
+     "lint checkpoint --html report.html", true},
+    {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune,
+     "prune checkpoint pruned --pattern 2:4"},
+    {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize,
+     "quantize bf16-checkpoint nvfp4-checkpoint --block-scale four-over-six"},
+    {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert,
+     "convert checkpoint artifact --to v7"},
+    {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,
+     "diff checkpoint artifact --tolerance 0.001", true},
+    {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate,
+     "validate artifact --source checkpoint", true},
+    {"run", "Run an MoE layer of an artifact on given tokens", setup_run,
+     "run artifact --layer 0 --random 8 --seed 1 -o output.safetensors"},
+    {"synth", "Make a checkpoint with the shapes of a known model", setup_synth,
+     "synth checkpoint --shape qwen3-next --layers 1 --experts 16"},
+    {"bench", "Measure conversion against cp and memcpy", setup_bench, "bench convert --to v7 --rounds 3"},
+    {"completion", "Write what completes command lines in a shell", setup_completion,
+     "completion bash > ~/.local/share/bash-completion/completions/twofour"},
+    {"man", "Write the manual pages", setup_man, "man ~/.local/share/man/man1"},
 };
+
+/// What stands below a command's options: its own notes, an example, how it ends.
+std::string footer(const Command& command, const std::string& notes) {
+  return fmt::format("{}{}Example:\n  twofour {}\n\nExit codes: 0 done, {}2 trouble, 130 interrupted.", notes,
+                     notes.empty() ? "" : "\n\n", command.example,
+                     command.finds ? "1 findings or differences, " : "");
+}
 
 void add_common(CLI::App& app, Common& common) {
   const char* group = "Common";
@@ -119,15 +137,17 @@ int run(int argc, char** argv) {
   CLI::App app{"Turns NVFP4 checkpoints into what kernels want to read, and proves that it did", "twofour"};
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
-  app.footer(
-      "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
-      "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.");
   std::map<const CLI::App*, std::function<int()>> commands;
   for (const Command& c : kCommands) {
     CLI::App* sub = app.add_subcommand(c.name, c.summary);
     commands[sub] = c.setup(*sub, common);
     add_common(*sub, common);
+    sub->footer(footer(c, sub->get_footer()));
   }
+  // Last, for commands take on the footer that stands when they are added.
+  app.footer(
+      "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
+      "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
