@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The gate for CI lets sound checkpoints pass, refuses faulty ones, and calls what it could not check trouble.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+expect() {
+  local want=$1 code=0
+  shift
+  OUT=$work/out "$@" >"$work/log" 2>&1 || code=$?
+  if [ $code -ne "$want" ]; then
+    cat "$work/log"
+    echo "$*: expected exit code $want, found $code"
+    exit 1
+  fi
+}
+gate=examples/ci/gate.sh
+
+"$TWOFOUR" synth "$work/sound" --shape tiny --quiet
+"$TWOFOUR" convert "$work/sound" "$work/artifact" --to v7 --quiet
+expect 0 $gate "$work/sound"
+grep -q '"version": "2.1.0"' "$work/out/lint.sarif"
+grep -q 'twofour report' "$work/out/lint.html"
+expect 0 $gate "$work/artifact"
+expect 0 $gate "$work/artifact" "$work/sound"
+grep -q 'twofour report' "$work/out/validate.html"
+
+# Gate and up with unequal scales; a warning that is let pass; a byte of an artifact that changed.
+expect 1 $gate tests/golden/modelopt-mixtral-uneven/src
+grep -q unequal-global-scales "$work/log"
+LINT="--rule unequal-global-scales=note" expect 0 $gate tests/golden/modelopt-mixtral-uneven/src
+cp -r "$work/artifact" "$work/changed"
+files=("$work"/changed/*.safetensors)
+weights=${files[0]}
+size=$(stat -c %s "$weights")
+byte=$(od -An -tu1 -j $((size - 1)) -N1 "$weights" | tr -d ' ')
+printf '%b' "\\x$(printf %02x $((byte ^ 1)))" | dd of="$weights" bs=1 seek=$((size - 1)) conv=notrunc status=none
+expect 1 $gate "$work/changed"
+expect 1 $gate "$work/changed" "$work/sound"
+
+expect 2 $gate
+expect 2 $gate "$work/nothing"
+expect 2 $gate "$work/sound" "$work/sound"
+TWOFOUR=/nonexistent expect 2 $gate "$work/sound"
+echo "the gate passes what is sound and refuses the rest"
