@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/diff.h"
 #include "lib/finding.h"
 #include "lib/inspect.h"
 #include "lib/lint.h"
@@ -75,6 +76,9 @@ Report lint_report(const LintReport& report, const std::filesystem::path& path);
 /// `source` may be empty.
 Report validate_report(const ValidateReport& report, const std::filesystem::path& artifact,
                        const std::filesystem::path& source);
+
+/// `failed`: differences that make the comparison fail.
+Report diff_report(const DiffResult& result, uint64_t failed);
 
 /// Throws Error where this build has no plotting library, or where `file` could not become a report: its
 /// directory is missing, or what stands there is no report. To be asked before the work is done.

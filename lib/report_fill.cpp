@@ -95,6 +95,22 @@ std::vector<double> error_figures(const Quality& q, double zero_share) {
   return {q.relative_error(), q.snr_db(), q.cosine(), 1 - q.retained_energy(), q.tied_share(), zero_share};
 }
 
+bool has_figures(const DiffEntry& e) { return e.cls == DiffClass::kDifferent || e.cls == DiffClass::kWithin; }
+bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
+
+/// What the report says of an entry that is not equal.
+std::string difference_text(const DiffEntry& e) {
+  if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
+  if (!has_figures(e)) return e.message;
+  std::string text = fmt::format(
+      "{} of {} values differ, relative error {:.3g} %, SNR {:.2f} dB, largest {:.3g}", e.error.beyond,
+      e.error.weights, 100 * e.error.relative_error(), e.error.snr_db(), e.error.max_abs);
+  const WeightDifference& first = e.error.first;
+  if (first.e < 0) return text;
+  return text + fmt::format("; first at expert {}, n {}, k {}: {} in A, {} in B", first.e, first.n, first.k,
+                            first.expected, first.found);
+}
+
 }  // namespace
 
 Report inspect_report(const InspectReport& r, const std::filesystem::path& path) {
@@ -185,6 +201,52 @@ Report validate_report(const ValidateReport& r, const std::filesystem::path& art
   if (report.rows.empty()) report.metrics.clear();
   add_findings(r.differences, report);
   add_findings(r.notes, report);
+  return report;
+}
+
+Report diff_report(const DiffResult& r, uint64_t failed) {
+  Report report;
+  report.command = "diff";
+  report.subject = fmt::format("{} and {}", r.a, r.b);
+  report.failed = failed > 0;
+  const auto equal = static_cast<size_t>(r.count(DiffClass::kEqual) + r.count(DiffClass::kReciprocal));
+  report.verdict = report.failed               ? counted(failed, "difference")
+                   : equal == r.entries.size() ? "equal as numbers"
+                                               : "no difference that counts";
+  report.facts = {{"A", 0, false, r.a_what}, {"B", 0, false, r.b_what}};
+  for (size_t i = 0; i < kDiffClasses; ++i) {
+    const auto cls = static_cast<DiffClass>(i);
+    if (r.count(cls) > 0) report.facts.push_back({diff_class_name(cls), static_cast<double>(r.count(cls))});
+  }
+  report.metrics = {
+      {"relative_error", "relative error", ReportUnit::kShare, ReportCell::kLargest, true},
+      {"snr_db", "SNR", ReportUnit::kDecibel, ReportCell::kSmallest, true},
+      {"cosine", "cosine", ReportUnit::kCosine, ReportCell::kSmallest, true},
+      {"max_abs", "largest difference", ReportUnit::kNumber, ReportCell::kLargest, true},
+      {"different_share", "values that differ", ReportUnit::kShare, ReportCell::kLargest, true},
+      {"differences", "matrices and tensors that are not equal", ReportUnit::kCount, ReportCell::kSum, true}};
+  std::map<DiffClass, size_t> rules;
+  for (const DiffEntry& e : r.entries) {
+    const double count = is_equal(e) ? 0 : 1;
+    std::vector<double> figures = {kNone, kNone, kNone, kNone, kNone, count};
+    if (is_equal(e)) figures = {0, kNone, 1, 0, 0, count};
+    if (has_figures(e)) {
+      figures = {
+          e.error.relative_error(),
+          e.error.snr_db(),
+          e.error.cosine(),
+          e.error.max_abs,
+          static_cast<double>(e.error.beyond) / static_cast<double>(std::max<uint64_t>(1, e.error.weights)),
+          count};
+    }
+    report.rows.push_back({e.name, std::move(figures)});
+    if (is_equal(e)) continue;
+    const Severity severity = e.cls == DiffClass::kWithin ? Severity::kNote : Severity::kError;
+    const auto [rule, fresh] = rules.emplace(e.cls, report.rules.size());
+    if (fresh) report.rules.push_back({severity, diff_class_name(e.cls), "", "", "", ""});
+    report.findings.push_back({rule->second, severity, "", e.name, difference_text(e)});
+  }
+  add_findings(r.findings, report);
   return report;
 }
 

@@ -10,13 +10,14 @@
 
 #include "lib/diff_gate.h"
 #include "lib/inspect.h"
+#include "lib/report.h"
 #include "tools/command.h"
 
 namespace twofour {
 namespace {
 
 struct Options {
-  std::string a, b;
+  std::string a, b, html;
   std::vector<std::string> include, exclude, fail_on;
   double tolerance = 0;
 };
@@ -223,6 +224,7 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
 
 int run(const Options& o, const Common& common) {
   check_device(common, "diff");
+  if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_patterns(o.include), parse_patterns(o.exclude), o.tolerance};
   const Checkpoint a = Checkpoint::open_source(o.a), b = Checkpoint::open_source(o.b);
@@ -231,6 +233,7 @@ int run(const Options& o, const Common& common) {
   result.a = o.a;  // a file's own name rather than its directory's
   result.b = o.b;
   const uint64_t failed = gate.count(result);
+  if (!o.html.empty()) write_report(o.html, diff_report(result, failed));
   print_findings(common, result.findings);
   if (common.json) {
     print_result_json(result, failed);
@@ -261,6 +264,7 @@ std::function<int()> setup_diff(CLI::App& app, const Common& common) {
       ->delimiter(',')
       ->take_all()
       ->allow_extra_args(false);
+  add_html_option(app, o->html);
   return [o, &common] { return run(*o, common); };
 }
 

@@ -115,6 +115,7 @@ const kLayerCharts = [
   ["Relative error", ["relative_error"]], ["Cosine", ["cosine"]], ["Values that differ", ["different_share"]],
   ["Zero codes", ["zero_share"]], ["Already 2:4, already 4:8-paired", ["share_2_4", "share_4_8_paired"]],
   ["Unequal global scales of fused linears", ["fused_ratio"]], ["Errors and warnings", ["findings"]],
+  ["Not equal", ["differences"]],
 ];
 
 function drawLayerCharts() {

@@ -224,6 +224,31 @@ TEST_CASE("the report of a proof shows the error of each layer and projection") 
   CHECK(v.seen["tip"].get<std::string>().find("relative error") != std::string::npos);
 }
 
+TEST_CASE("the report of a comparison shows where two checkpoints differ") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  write_save(sound_checkpoint(), scratch / "a");
+  Save changed = sound_checkpoint();
+  changed.at("model.layers.1.mlp.experts.3.up_proj.weight").bytes[5] ^= 0x70;
+  write_save(changed, scratch / "b");
+  const fs::path page = scratch / "diff.html";
+  const Outcome run =
+      run_program({"diff", (scratch / "a").string(), (scratch / "b").string(), "--html", page.string()});
+  REQUIRE(run.code == 1);
+  const Visit v = visit(scratch, page, kLook + R"(
+const errors = data.metrics.findIndex((m) => m.id === 'relative_error');
+seen.different = d3.range(rowCount).filter((row) => figure(errors, row) > 0).map(nameOf);
+document.querySelector('#rules button.link').click();
+seen.selected = heat.selected;
+)");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["rules"] == Json{"rule-different"});
+  CHECK(v.seen["different"] == Json{"model.layers.1.mlp.experts.3.up_proj"});
+  CHECK(v.seen["selected"]["column"] == 1);
+}
+
 TEST_CASE("names in a report are text, whatever they say") {
   if (browser().empty()) return;
   const Scratch scratch;
