@@ -176,4 +176,30 @@ ConvertBench bench_convert(const ConvertBenchOptions& o) {
   return result;
 }
 
+LintBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
+  LintBench result;
+  std::vector<std::string> cat{"sh", "-c", "cat \"$@\" >/dev/null", "cat"};
+  for (const auto& entry : fs::directory_iterator(source)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    cat.push_back(entry.path().string());
+    result.bytes += entry.file_size();
+  }
+  const std::vector<std::string> lint{program.string(),     "lint",   source.string(), "--jobs",
+                                      std::to_string(jobs), "--quiet"};
+  std::vector<double> ours, theirs, ratios;
+  for (int round = -1; round < rounds; ++round) {  // the first warms the page cache
+    const double cat_seconds = run_process(cat).seconds;
+    const ProcessRun run = run_process(lint);
+    if (round < 0) continue;
+    ours.push_back(run.seconds);
+    theirs.push_back(cat_seconds);
+    ratios.push_back(cat_seconds / run.seconds);
+    result.max_rss = std::max(result.max_rss, run.max_rss);
+  }
+  result.lint_seconds = spread_of(ours);
+  result.cat_seconds = spread_of(theirs);
+  result.ratio = spread_of(ratios);
+  return result;
+}
+
 }  // namespace twofour

@@ -56,4 +56,16 @@ struct ConvertBench {
 
 ConvertBench bench_convert(const ConvertBenchOptions& options);
 
+/// lint of a sound checkpoint against `cat` of its weight files to /dev/null, in turn, round by round.
+struct LintBench {
+  uint64_t bytes = 0;  ///< of the weight files
+  Spread lint_seconds, cat_seconds;
+  Spread ratio;  ///< cat's time over lint's, by round
+  uint64_t max_rss = 0;
+};
+
+/// `program` is twofour itself, `source` a directory.
+LintBench bench_lint(const std::filesystem::path& program, const std::filesystem::path& source, int jobs,
+                     int rounds);
+
 }  // namespace twofour

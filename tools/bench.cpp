@@ -121,19 +121,42 @@ fs::path dequantized(const fs::path& source, const fs::path& work, const Common&
   return to;
 }
 
+/// The checkpoint that was named, or one made for the purpose.
+fs::path source_for(const Options& o, const fs::path& work, const Common& common) {
+  if (!o.source.empty()) return o.source;
+  const fs::path source = work / "source";
+  SynthOptions synth_options;
+  synth_options.shape = o.shape;
+  synth_options.layers = o.layers;
+  synth_options.jobs = common.jobs;
+  if (o.experts > 0) synth_options.experts = o.experts;
+  with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
+  return source;
+}
+
+int run_lint(const Options& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  const LintBench b = bench_lint(fs::read_symlink("/proc/self/exe"), source_for(o, work.path(), common),
+                                 common.jobs, o.rounds);
+  const double gb = static_cast<double>(b.bytes) / 1e9;
+  if (common.json) {
+    print_json({{"bytes", b.bytes},
+                {"lint_seconds", spread_to_json(b.lint_seconds)},
+                {"cat_seconds", spread_to_json(b.cat_seconds)},
+                {"ratio", spread_to_json(b.ratio)},
+                {"max_rss", b.max_rss}});
+    return kDone;
+  }
+  fmt::print("lint, {} jobs: {:.2f} GB/s, cat of the weights ({:.2f} GB) {:.2f}: {} of cat, peak memory {}\n",
+             common.jobs, gb / b.lint_seconds.median, gb, gb / b.cat_seconds.median, spread_text(b.ratio),
+             format_bytes(b.max_rss));
+  return kDone;
+}
+
 int run(const Options& o, const Common& common) {
   const WorkDirectory work(o.work);
   Json json;
-  fs::path source = o.source;
-  if (o.source.empty()) {
-    source = work.path() / "source";
-    SynthOptions synth_options;
-    synth_options.shape = o.shape;
-    synth_options.layers = o.layers;
-    synth_options.jobs = common.jobs;
-    if (o.experts > 0) synth_options.experts = o.experts;
-    with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
-  }
+  fs::path source = source_for(o, work.path(), common);
   if (o.source.empty() && o.layout == "quantize") {
     const fs::path to = dequantized(source, work.path(), common);
     fs::remove_all(source);
@@ -218,11 +241,17 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
   layouts.insert(layouts.end(), {"nvfp4", "bf16", "fp8", "prune", "quantize"});
-  convert->add_option("--source", o->source, "Checkpoint to convert (default: one made by synth)");
-  convert->add_option("--shape", o->shape, "Shape of the one made")->check(CLI::IsMember(synth_shapes()));
-  convert->add_option("--layers", o->layers, "Its layers")->check(CLI::Range(1, 1000));
-  convert->add_option("--experts", o->experts, "Experts of its layers (default: the model's)")
-      ->check(CLI::Range(1, 100000));
+  const auto add_source = [&](CLI::App& to) {
+    to.add_option("--source", o->source, "Checkpoint to measure with (default: one made by synth)");
+    to.add_option("--shape", o->shape, "Shape of the one made")->check(CLI::IsMember(synth_shapes()));
+    to.add_option("--layers", o->layers, "Its layers")->check(CLI::Range(1, 1000));
+    to.add_option("--experts", o->experts, "Experts of its layers (default: the model's)")
+        ->check(CLI::Range(1, 100000));
+    to.add_option("--work", o->work, "Directory to work in; a memory-backed one keeps the disk's noise out");
+    to.add_option("--rounds", o->rounds, "Rounds that count, after one that does not")
+        ->check(CLI::Range(1, 1000));
+  };
+  add_source(*convert);
   convert->add_option("--to", o->layout, "What convert writes; or prune, or quantize")
       ->check(CLI::IsMember(layouts));
   convert
@@ -230,13 +259,13 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
                    "Word of the measured command line, repeated: --option=--block-scale --option=mse")
       ->take_all()
       ->allow_extra_args(false);
-  convert->add_option("--work", o->work,
-                      "Directory to work in; a memory-backed one keeps the disk's noise out");
-  convert->add_option("--rounds", o->rounds, "Rounds that count, after one that does not")
-      ->check(CLI::Range(1, 1000));
   convert->add_flag("--sync", o->sync, "End each run with sync -f, within its time");
   convert->add_flag("--no-pack", o->skip_pack, "Only whole commands");
   convert->fallthrough();
+
+  CLI::App* lint = app.add_subcommand("lint", "Lint every weight byte against cat, in alternating rounds");
+  add_source(*lint);
+  lint->fallthrough();
 
   CLI::App* kernels = app.add_subcommand(
       "kernels", "CUDA kernels by shape: weight bytes a second and their share of what a copy moves");
@@ -254,10 +283,10 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   open->add_option("--rounds", h->rounds, "Rounds that count, after one that does not")
       ->check(CLI::Range(1, 1000));
   open->fallthrough();
-  return [o, k, h, kernels, open, &common] {
-    return kernels->parsed() ? run_kernels(*k, common)
-           : open->parsed()  ? run_open(*h, common)
-                             : run(*o, common);
+  return [o, k, h, kernels, open, lint, &common] {
+    if (kernels->parsed()) return run_kernels(*k, common);
+    if (open->parsed()) return run_open(*h, common);
+    return lint->parsed() ? run_lint(*o, common) : run(*o, common);
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "formats/json.h"
 #include "kernels/device.h"
@@ -342,6 +343,33 @@ TEST_CASE("validate shows damage with exit code 1 and where it is") {
     CHECK(quiet.code == 1);
     CHECK(quiet.out.empty());
   }
+}
+
+TEST_CASE("bench lint holds lint against cat") {
+  const Scratch scratch;
+  const Outcome o = run_program(
+      {"bench", "lint", "--shape", "tiny", "--rounds", "2", "--work", scratch.path.string(), "--json", "-q"});
+  CHECK(o.code == 0);
+  const Json json = parse_json("stdout", o.out);
+  CHECK(json["bytes"].get<int64_t>() > 100'000);
+  CHECK(json["ratio"]["max"].get<double>() >= json["ratio"]["min"].get<double>());
+  CHECK(fs::is_empty(scratch.path));
+}
+
+TEST_CASE("every command's help has an example and its exit codes") {
+  const std::string all = run_program({"--help"}).out;
+  std::istringstream lines(all.substr(all.find("Subcommands:")));
+  size_t commands = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  ") || line.starts_with("   ")) continue;
+    const std::string command = line.substr(2, line.find(' ', 2) - 2);
+    const std::string help = run_program({command, "--help"}).out;
+    INFO(command);
+    CHECK(help.find("Example:\n  twofour " + command) != help.npos);
+    CHECK(help.find("Exit codes: 0 done") != help.npos);
+    ++commands;
+  }
+  CHECK(commands >= 10);
 }
 
 TEST_CASE("bench measures whole commands and leaves nothing behind") {
