@@ -46,6 +46,13 @@ bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
+/// Whether any of 64 blocks does. Most often none: then this loop over a vector of bytes is all.
+bool any_candidate(const uint8_t* scales, uint8_t least) {
+  uint8_t any = 0;
+  for (int i = 0; i < 64; ++i) any = static_cast<uint8_t>(any | is_candidate(scales[i], least));
+  return any != 0;
+}
+
 void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& least, BlockCounts& counts) {
   if (!e4m3_is_block_scale(scale)) return;  // counted with the scales
   if (scale == 0) {
@@ -83,36 +90,38 @@ BlockCounts& BlockCounts::operator+=(const BlockCounts& o) {
 }
 
 void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
-  uint64_t small = 0, zero = 0, high = 0;
+  uint64_t small = 0, zero = 0, top = 0, bad = 0;
   for (uint64_t at = 0; at < count;) {
     // Sums of a byte each stay in a vector of bytes for up to 255 rounds.
     const uint64_t end = std::min(count, at + 255 * 64);
     for (; at + 64 <= end; at += 64) {
-      uint8_t low_bytes = 0, zero_bytes = 0, high_bytes = 0;
+      uint8_t low_bytes = 0, zero_bytes = 0, top_bytes = 0, bad_bytes = 0;
       for (int i = 0; i < 64; ++i) {
         const uint8_t s = scales[at + static_cast<uint64_t>(i)];
         low_bytes = static_cast<uint8_t>(low_bytes + (s < 8));
         zero_bytes = static_cast<uint8_t>(zero_bytes + (s == 0));
-        high_bytes = static_cast<uint8_t>(high_bytes + (s >= kTop));
+        top_bytes = static_cast<uint8_t>(top_bytes + (s == kTop));
+        bad_bytes = static_cast<uint8_t>(bad_bytes + (s > kTop));
       }
       small += low_bytes;
       zero += zero_bytes;
-      high += high_bytes;
+      top += top_bytes;
+      bad += bad_bytes;
     }
     for (; at < end; ++at) {
       small += scales[at] < 8;
       zero += scales[at] == 0;
-      high += scales[at] >= kTop;
+      top += scales[at] == kTop;
+      bad += scales[at] > kTop;
     }
   }
   counts.blocks += count;
   counts.zero += zero;
   counts.subnormal += small - zero;
-  if (high == 0) return;
+  counts.top += top;
+  if (bad == 0) return;
   for (uint64_t i = 0; i < count; ++i) {
-    if (scales[i] < kTop) continue;
-    counts.top += scales[i] == kTop;
-    if (scales[i] == kTop) continue;
+    if (scales[i] <= kTop) continue;
     (e4m3_is_nan(scales[i]) ? counts.nan : counts.negative) += 1;
     counts.first_bad = std::min(counts.first_bad, first + i);
   }
@@ -124,9 +133,12 @@ void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, u
   for (uint64_t i = 0; i < count && !counts.any_code; ++i)
     counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
   uint8_t least = next_scale(counts.amax);
-  for (uint64_t i = 0; i < count; ++i) {
-    if (is_candidate(scales[i], least))
-      count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+  for (uint64_t at = 0; at < count; at += 64) {
+    if (at + 64 <= count && !any_candidate(scales + at, least)) continue;
+    for (uint64_t i = at; i < std::min(count, at + 64); ++i) {
+      if (is_candidate(scales[i], least))
+        count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+    }
   }
 }
 
