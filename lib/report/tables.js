@@ -1,9 +1,9 @@
 // Findings and tables. Names come from files that nobody vouches for: they are text, never markup.
 
-const kPage = 25;
+const kPage = 25, kPlacesPage = 8;
 
 /** A table that shows a page at a time: `columns` of {label, cell(item), number, sort}, drawn by text. */
-function pagedTable(parent, columns, items, note) {
+function pagedTable(parent, columns, items, note, size = kPage) {
   const box = d3.select(parent);
   box.selectAll("*").remove();
   let page = 0, order = null, down = false, sorted = items;
@@ -22,7 +22,7 @@ function pagedTable(parent, columns, items, note) {
     });
   function draw() {
     body.selectAll("*").remove();
-    for (const item of sorted.slice(page * kPage, (page + 1) * kPage)) {
+    for (const item of sorted.slice(page * size, (page + 1) * size)) {
       const line = body.append("tr");
       for (const column of columns) {
         const cell = line.append("td").classed("number", column.number).classed("name", column.name);
@@ -31,15 +31,15 @@ function pagedTable(parent, columns, items, note) {
         else cell.text(column.cell(item));
       }
     }
-    const pages = Math.ceil(items.length / kPage);
+    const pages = Math.ceil(items.length / size);
     pager.selectAll("*").remove();
     if (pages > 1) {
       const turn = (label, to) => pager.append("button").attr("type", "button").text(label)
         .property("disabled", to < 0 || to >= pages || to === page).on("click", () => { page = to; draw(); });
       turn("first", 0);
-      turn("back", page - 1);
+      turn("previous", page - 1);
       pager.append("span").text("page " + (page + 1) + " of " + thousands(pages));
-      turn("on", page + 1);
+      turn("next", page + 1);
       turn("last", pages - 1);
     }
     if (note) pager.append("span").text(note);
@@ -73,8 +73,8 @@ function drawRule(parent, rule) {
   if (rule.what) box.append("p").attr("class", "what").text(rule.what);
   const todo = box.append("p").attr("class", "todo");
   if (rule.todo) todo.append("span").text("To do: " + rule.todo + " ");
-  if (rule.story.startsWith("https://")) todo.append("a").attr("href", rule.story).attr("rel", "noreferrer").text("whom it befell");
-  const places = box.append("div").node();
+  if (rule.story.startsWith("https://")) todo.append("a").attr("href", rule.story).attr("rel", "noreferrer").text("the story");
+  const places = box.append("div").attr("class", "places").node();
   const columns = [{ label: "where", name: true, cell: (p) => [p[0], p[1]].filter(Boolean).join(": "),
                      link: (p) => { const row = rowOfName(p[1]); return row === null ? null : () => goToRow(row); } },
                    { label: "what", cell: (p) => p[2] }];
@@ -82,7 +82,7 @@ function drawRule(parent, rule) {
   const note = rule.count > rule.places.length ? "the first " + thousands(rule.places.length) + " of " + thousands(rule.count) + "; --json has all" : "";
   // Drawn when it is opened: a report can have thousands of places.
   let drawn = false;
-  const open = () => { if (!drawn && box.node().open) { drawn = true; pagedTable(places, columns, rule.places, note); } };
+  const open = () => { if (!drawn && box.node().open) { drawn = true; pagedTable(places, columns, rule.places, note, kPlacesPage); } };
   box.node().addEventListener("toggle", open);
   return { box, open };
 }
@@ -94,7 +94,7 @@ function startFindings() {
   const rules = [...data.rules].sort((a, b) => severity.indexOf(a.severity) - severity.indexOf(b.severity));
   rules.forEach((rule, i) => {
     const { box, open } = drawRule(parent, rule);
-    if (i < 3 && rule.severity !== "note") { box.property("open", true); open(); }
+    if (i < 2 && rule.severity !== "note") { box.property("open", true); open(); }
   });
 }
 
