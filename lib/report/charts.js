@@ -52,7 +52,7 @@ function layerChart(parent, title, metric, series) {
       .attr("d", d3.area().x((p) => x(p.layer)).y0((p) => y(p.low)).y1((p) => y(p.high)));
     svg.append("path").datum(s.points).attr("class", "series").attr("stroke", color)
       .attr("d", d3.line().x((p) => x(p.layer)).y((p) => y(p.sum / p.count)));
-    svg.append("g").selectAll("circle").data(s.points).enter().append("circle").attr("fill", color)
+    if (s.points.length <= 256) svg.append("g").selectAll("circle").data(s.points).enter().append("circle").attr("fill", color)
       .attr("cx", (p) => x(p.layer)).attr("cy", (p) => y(p.sum / p.count)).attr("r", s.points.length > 64 ? 1.5 : 3);
   });
   const keys = box.append("div").attr("class", "keys");
@@ -124,12 +124,14 @@ function drawLayerCharts() {
   for (const [title, ids] of kLayerCharts) {
     const metrics = ids.map((id) => data.metrics.findIndex((m) => m.id === id)).filter((m) => m >= 0);
     let series = metrics.map((m) => ({ metric: m, label: data.metrics[m].label, points: byLayer(m, null) }));
-    if (metrics.length === 1) {
-      const kinds = [...new Set(data.rows.kind)].map((k) => ({ metric: metrics[0], label: kindLabel[k], points: byLayer(metrics[0], k) }))
+    const drawnKinds = [...new Set(data.rows.kind)];
+    if (metrics.length === 1 && drawnKinds.length <= 24) {
+      const kinds = drawnKinds.map((k) => ({ metric: metrics[0], label: kindLabel[k], points: byLayer(metrics[0], k) }))
         .filter((s) => s.points.length);
       if (kinds.length > 1 && kinds.length <= 6) series = kinds;
     }
-    series = series.filter((s) => s.points.length);
+    // No model has more layers than a chart has room for; numbers in odd names can.
+    series = series.filter((s) => s.points.length && s.points.length <= 2048);
     if (!series.length) continue;
     document.getElementById("layers").hidden = false;
     const { unit } = data.metrics[metrics[0]];
@@ -173,7 +175,7 @@ function startCharts() {
   drawLayerCharts();
   if (!data.histograms.length) return;
   document.getElementById("numbers").hidden = false;
-  const kinds = data.histograms.map((h) => h.kind).sort((a, b) => kindLabel[a].localeCompare(kindLabel[b]));
+  const kinds = data.histograms.map((h) => h.kind).sort((a, b) => natural(kindLabel[a], kindLabel[b]));
   d3.select("#kind").on("change", drawHistograms).selectAll("option").data([-1, ...kinds]).enter().append("option")
     .attr("value", (k) => k).text((k) => (k < 0 ? "all modules" : kindLabel[k]));
   drawHistograms();

@@ -1,7 +1,7 @@
 // The heat map: kinds x layers, or the layers x experts of one kind. Drawn on a canvas, so that tens of
 // thousands of cells stay quick.
 
-const kMostRows = 60;
+const kMostRows = 60, kMostColumns = 4096;  // a canvas has bounds
 const heat = { canvas: document.getElementById("heat"), metric: 0, kind: null, selected: null, grid: null };
 
 /** Lays rows out: what stands left, what below, and which rows fall into a cell. */
@@ -18,7 +18,6 @@ function makeGrid() {
     cells.get(column).push(row);
     columns.add(column);
   }
-  const natural = (a, b) => String(a).localeCompare(String(b), "en", { numeric: true });
   let keys = [...lines.keys()];
   const left = (key) => (heat.kind === null ? kindLabel[key] : "layer " + key);
   // A checkpoint of odd names can have thousands of kinds; those of most modules are drawn.
@@ -26,9 +25,9 @@ function makeGrid() {
   const hidden = Math.max(0, keys.length - (heat.kind === null ? kMostRows : 256));
   if (hidden) keys = keys.sort((a, b) => size(b) - size(a)).slice(0, keys.length - hidden);
   keys.sort((a, b) => natural(left(a), left(b)));
-  const columnKeys = [...columns].sort(natural);
+  const columnKeys = [...columns].sort((a, b) => natural(String(a), String(b))).slice(0, kMostColumns);
   const labels = keys.map(left);
-  return { lines, keys, labels, columns: columnKeys, columnIndex: new Map(columnKeys.map((c, i) => [c, i])), hidden };
+  return { lines, keys, labels, columns: columnKeys, columnIndex: new Map(columnKeys.map((c, i) => [c, i])), hidden, hiddenColumns: columns.size - columnKeys.length };
 }
 
 /** Sizes in CSS pixels; columns grow with the room that there is. */
@@ -57,8 +56,10 @@ function drawHeat() {
   context.textBaseline = "middle";
 
   const cells = [];
-  grid.keys.forEach((key, y) => grid.lines.get(key).forEach((rows, column) =>
-    cells.push({ y, x: grid.columnIndex.get(column), value: cellValue(heat.metric, rows) })));
+  grid.keys.forEach((key, y) => grid.lines.get(key).forEach((rows, column) => {
+    const x = grid.columnIndex.get(column);
+    if (x !== undefined) cells.push({ y, x, value: cellValue(heat.metric, rows) });
+  }));
   const values = cells.map((c) => c.value).filter((v) => v !== null);
   const low = metric.unit === "ratio" ? 1 : metric.unit === "count" ? 0 : d3.min(values), high = d3.max(values);
   const color = colorScale(metric, low, high);
@@ -82,7 +83,8 @@ function drawHeat() {
   drawSelection(context);
   drawLegend(metric, low, high, color, values.length);
   heat.canvas.dataset.cells = cells.length;
-  heat.canvas.dataset.hidden = grid.hidden;
+  d3.select("#hidden").text(grid.hidden + grid.hiddenColumns === 0 ? ""
+    : "Not drawn: " + thousands(grid.hidden) + " rows, " + thousands(grid.hiddenColumns) + " columns; the table below has all.");
 }
 
 function drawSelection(context) {

@@ -29,6 +29,9 @@ const kindLabel = data.kinds.map((parts, k) =>
 const layerOf = (row) => (kindHasLayer[data.rows.kind[row]] ? data.rows.numbers[row][0] : null);
 const figure = (metric, row) => data.rows.figures[metric][row];
 
+/** Orders names with numbers in them as numbers. */
+const natural = new Intl.Collator("en", { numeric: true }).compare;
+
 const compact = d3.format(".4~g"), thousands = d3.format(",");
 /** A figure as text. */
 function figureText(metric, value) {

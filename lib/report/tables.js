@@ -50,7 +50,7 @@ function pagedTable(parent, columns, items, note, size = kPage) {
 /** Empty cells last, numbers by size, the rest as text. */
 function compareCells(a, b) {
   if (a === null || b === null) return (a === null) - (b === null);
-  return typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true });
+  return typeof a === "number" ? a - b : natural(a, b);
 }
 
 /** The row that a finding's name is about: the module, or the first below it. */
