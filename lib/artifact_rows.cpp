@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-ArtifactRows::ArtifactRows(const Checkpoint& artifact, const StoredMatrix& matrix)
+ArtifactRows::ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix)
     : artifact_(artifact), matrix_(matrix), global_scales_(static_cast<size_t>(matrix.shape.e)) {
   artifact.read(matrix.global_scale, 0,
                 {reinterpret_cast<uint8_t*>(global_scales_.data()), global_scales_.size() * sizeof(float)});

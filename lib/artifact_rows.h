@@ -15,7 +15,7 @@ inline constexpr int64_t kMaxUnpackedWeights = 192 << 20;
 class ArtifactRows {
  public:
   /// `matrix` is one of read_artifact_modules(artifact).
-  ArtifactRows(const Checkpoint& artifact, const StoredMatrix& matrix);
+  ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix);
   /// Refers to this object. Rows gate then up.
   WeightRows rows();
 
@@ -23,7 +23,7 @@ class ArtifactRows {
   void load(int64_t e);
 
   const Checkpoint& artifact_;
-  const StoredMatrix& matrix_;
+  const ArtifactMatrix& matrix_;
   std::vector<float> global_scales_;
   double global_scale_ = 0;  ///< of the expert
   std::vector<DenseGroup> groups_;

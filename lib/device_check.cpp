@@ -53,7 +53,7 @@ void compare_run(const MoeTolerance& want, double rounding, const std::vector<fl
 }
 
 DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact& runtime, size_t index,
-                              const StoredMatrix& w13, const StoredMatrix& w2,
+                              const ArtifactMatrix& w13, const ArtifactMatrix& w2,
                               const ValidateOptions& options) {
   const LayerInfo& info = runtime.layers()[index];
   const int64_t topk = experts_per_token(artifact.config(), info.e);
@@ -87,17 +87,17 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
   return report;
 }
 
-const StoredMatrix& matrix_of(const ArtifactModules& modules, const std::string& name) {
+const ArtifactMatrix& matrix_of(const ArtifactModules& modules, const std::string& name) {
   return *std::find_if(modules.matrices.begin(), modules.matrices.end(),
-                       [&](const StoredMatrix& m) { return m.name == name; });
+                       [&](const ArtifactMatrix& m) { return m.name == name; });
 }
 
 bool has_layers(const ArtifactModules& modules) {
   const auto has = [&](const std::string& name) {
     return std::any_of(modules.matrices.begin(), modules.matrices.end(),
-                       [&](const StoredMatrix& m) { return m.name == name; });
+                       [&](const ArtifactMatrix& m) { return m.name == name; });
   };
-  return std::any_of(modules.matrices.begin(), modules.matrices.end(), [&](const StoredMatrix& m) {
+  return std::any_of(modules.matrices.begin(), modules.matrices.end(), [&](const ArtifactMatrix& m) {
     return m.name.ends_with(".w13") && has(m.name.substr(0, m.name.size() - 3) + "w2");
   });
 }
@@ -108,8 +108,8 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
   const RuntimeArtifact runtime = RuntimeArtifact::open(artifact.path());
   for (size_t i = 0; i < runtime.layers().size(); ++i) {
     const LayerInfo& info = runtime.layers()[i];
-    const StoredMatrix &w13 = matrix_of(modules, info.name + ".w13"),
-                       &w2 = matrix_of(modules, info.name + ".w2");
+    const ArtifactMatrix &w13 = matrix_of(modules, info.name + ".w13"),
+                         &w2 = matrix_of(modules, info.name + ".w2");
     const auto skip = [&](std::string why) {
       report.notes.push_back({Severity::kNote, "layer-not-run", info.name, std::move(why)});
     };
