@@ -19,6 +19,23 @@ constexpr uint64_t kVerifyBatch = 32u << 20;
 
 }  // namespace
 
+void Conversion::run() {
+  std::vector<Job> jobs = list_jobs();
+  std::erase_if(jobs, [&](const Job& job) { return files_of(job).empty(); });
+  for (const Job& job : jobs) {
+    const bool writes = job.kind != Job::Kind::kHash;
+    for (const uint32_t f : files_of(job)) ++(writes ? files_[f].writes_left : files_[f].results_left);
+  }
+  progress_.phase = "converting";
+  queue_.emplace(std::move(jobs));
+  queue_->run(
+      plan_.workers(options_.jobs, options_.device), [this] { return make_worker(); },
+      [this] {
+        for (Turnstile& t : turns_) t.stop();
+      });
+  problems_.refuse();
+}
+
 std::vector<Job> Conversion::list_jobs() const {
   std::vector<Job> jobs;
   for (size_t t = 0; t < plan_.targets.size(); ++t) {
@@ -70,13 +87,22 @@ void Conversion::list_copies(std::vector<Job>& jobs) const {
 }
 
 std::vector<uint32_t> Conversion::files_of(const Job& job) const {
-  if (job.kind == Job::Kind::kCopy) return {plan_.tensors[job.index].file};
   std::vector<uint32_t> files;
-  if (job.kind == Job::Kind::kPack) {
-    for (const size_t i : plan_.parts_of(job.index)) files.push_back(plan_.tensors[i].file);
-  }
-  if (job.kind == Job::Kind::kEncode) {
-    for (const size_t i : plan_.tensors_of(plan_.groups[job.index])) files.push_back(plan_.tensors[i].file);
+  const auto add = [&](size_t tensor) {
+    if (is_wanted(tensor)) files.push_back(plan_.tensors[tensor].file);
+  };
+  switch (job.kind) {
+    case Job::Kind::kPack:
+    case Job::Kind::kHash:
+      for (const size_t i : plan_.parts_of(job.index)) add(i);
+      break;
+    case Job::Kind::kEncode:
+      for (const size_t i : plan_.tensors_of(plan_.groups[job.index])) add(i);
+      break;
+    case Job::Kind::kCopy:
+    case Job::Kind::kVerify:
+      add(job.index);
+      break;
   }
   return files;
 }
@@ -121,6 +147,7 @@ void Conversion::pack(const Job& job, ExpertPacker& packer) {
   if (job.kind == Job::Kind::kHash) {
     packer.hash(job.index, job.e, found);
     merge_results(job, found);
+    for (const uint32_t f : files_of(job)) result_done(f);
     return;
   }
   if (!refused_) {
@@ -134,7 +161,8 @@ void Conversion::pack(const Job& job, ExpertPacker& packer) {
     return;
   }
 
-  const auto tensors = plan_.parts_of(job.index);
+  std::vector<size_t> tensors = plan_.parts_of(job.index);
+  std::erase_if(tensors, [&](size_t i) { return !is_wanted(i); });
   for (const size_t i : tensors) {
     const OutputTensor& t = plan_.tensors[i];
     const auto expert_bytes = t.info.bytes() / static_cast<uint64_t>(target.shape.e);
@@ -204,7 +232,7 @@ void Conversion::merge_derived(size_t i, const Deriver& deriver) {
 void Conversion::hash_source(const Job& job, size_t i, const Deriver& deriver) {
   const OutputTensor& t = plan_.tensors[i];
   if (t.module == OutputTensor::kNoModule || deriver.codes().empty()) return;
-  SliceHashes& hashes = record_.modules[t.module];
+  SliceHashes& hashes = modules_[t.module];
   if (job.begin == 0 && (job.count > 1 || job.end == t.info.bytes())) {
     hashes.codes = hash_bytes(deriver.codes());
     if (!deriver.scales().empty()) hashes.scales = hash_bytes(deriver.scales());
@@ -257,7 +285,7 @@ void Conversion::copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& bu
   for (size_t i = job.index; i < job.index + job.count; ++i) {
     const auto piece = all.subspan(at, job.count == 1 ? bytes : plan_.tensors[i].info.bytes());
     if (piece.size() == plan_.tensors[i].info.bytes()) {
-      record_.outputs[i] = hash_bytes(piece);
+      outputs_[i] = hash_bytes(piece);
     } else {
       turns_of_tensor(i).pass(job.turn, [&] {
         if (!hashers_[i]) hashers_[i].emplace();
@@ -273,7 +301,7 @@ AtomicFile& Conversion::open(uint32_t f) {
   OpenFile& open = files_[f];
   const std::lock_guard lock(open.mutex);
   if (!open.file) {
-    open.file.emplace(directory_.path() / plan_.files[f].name);
+    open.file.emplace(directory_ / plan_.files[f].name);
     open.file->resize(plan_.files[f].size());
     open.file->write(0, plan_.files[f].header);
   }
@@ -286,11 +314,11 @@ void Conversion::write_done(uint32_t f) {
   const size_t end = file.first_tensor + file.tensor_count;
   for (size_t i = file.first_tensor; i < end; ++i) {
     if (!hashers_[i]) continue;  // hashed in one piece
-    record_.outputs[i] = hashers_[i]->digest();
+    outputs_[i] = hashers_[i]->digest();
     hashers_[i].reset();
   }
   if (!options_.verify) {
-    open(f).commit();
+    commit(f);
     return;
   }
   std::vector<Job> checks;
@@ -322,12 +350,12 @@ void Conversion::verify(const Job& job, std::vector<uint8_t>& buffer) {
       progress_.done += piece.size();
     }
     const Hash128 found = hasher.digest();
-    if (found != record_.outputs[i]) {
+    if (found != outputs_[i]) {
       throw Error(fmt::format("{}: {}: expected hash {} as written, found {} when read back",
-                              file.path().string(), t.info.name, record_.outputs[i].hex(), found.hex()));
+                              file.path().string(), t.info.name, outputs_[i].hex(), found.hex()));
     }
   }
-  if (--files_[f].checks_left == 0) open(f).commit();
+  if (--files_[f].checks_left == 0) commit(f);
 }
 
 }  // namespace twofour

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -14,9 +15,8 @@
 #include "lib/expert_packer.h"
 #include "lib/file.h"
 #include "lib/job_queue.h"
-#include "lib/manifest.h"
-#include "lib/output_directory.h"
 #include "lib/problems.h"
+#include "lib/shard_record.h"
 #include "lib/turnstile.h"
 
 namespace twofour {
@@ -37,48 +37,43 @@ struct OpenFile {
   std::mutex mutex;
   std::optional<AtomicFile> file;
   std::atomic<size_t> writes_left{0}, checks_left{0};
+  /// What its record waits for: the file under its name, and hashes of sources that are read for them alone.
+  std::atomic<size_t> results_left{1};
 };
 
-/// One conversion from first job to last file.
+/// The weight files of a conversion, from the first job to the last record.
 class Conversion {
  public:
+  /// Takes what is known of a file once the file has its name; never called twice at a time.
+  using Finished = std::function<void(ShardRecord&&)>;
+
+  /// Writes into `directory` the files of the plan that `wanted`, one entry a file, says.
   Conversion(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
-             OutputDirectory& directory, Progress& progress)
+             std::filesystem::path directory, Progress& progress, std::vector<bool> wanted, Finished finished)
       : source_(source),
         plan_(plan),
         options_(options),
-        directory_(directory),
+        directory_(std::move(directory)),
         progress_(progress),
+        wanted_(std::move(wanted)),
+        finished_(std::move(finished)),
         files_(plan.files.size()),
         turns_(plan.targets.size() + plan.tensors.size() + plan.modules.size()),
         hashers_(plan.tensors.size()),
         source_hashers_(plan.modules.size()),
         rewritten_(plan.modules.size()),
         results_(plan.targets.size()) {
-    record_.outputs.resize(plan.tensors.size());
-    record_.matrices.resize(plan.matrices.size());
-    record_.modules.resize(plan.modules.size());
+    outputs_.resize(plan.tensors.size());
+    matrices_.resize(plan.matrices.size());
+    modules_.resize(plan.modules.size());
     for (size_t m = 0; m < plan.modules.size(); ++m) rewritten_[m].resize(plan.modules[m].multipliers.size());
     for (size_t t = 0; t < plan.targets.size(); ++t) results_[t].resize(plan.targets[t].sources.size());
   }
 
-  void run() {
-    std::vector<Job> jobs = list_jobs();
-    for (const Job& job : jobs) {
-      for (const uint32_t f : files_of(job)) ++files_[f].writes_left;
-    }
-    progress_.phase = "converting";
-    queue_.emplace(std::move(jobs));
-    queue_->run(
-        plan_.workers(options_.jobs, options_.device), [this] { return make_worker(); },
-        [this] {
-          for (Turnstile& t : turns_) t.stop();
-        });
-    problems_.refuse();
-  }
+  /// Throws Error on I/O errors, bad block scales and hashes that differ, Interrupted on Ctrl-C; files that
+  /// were finished before stay.
+  void run();
 
-  ConversionRecord finish_record();
-  const std::vector<std::vector<SourceResult>>& results() const { return results_; }
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_verified() const { return bytes_verified_; }
 
@@ -87,6 +82,7 @@ class Conversion {
   std::vector<Job> list_jobs() const;
   void list_encodings(std::vector<Job>& jobs) const;
   void list_copies(std::vector<Job>& jobs) const;
+  /// Wanted files that a job has bytes or, with kHash, results for.
   std::vector<uint32_t> files_of(const Job& job) const;
 
   // --- Doing it ---
@@ -99,7 +95,12 @@ class Conversion {
   void hash_source(const Job& job, size_t i, const Deriver& deriver);
   void verify(const Job& job, std::vector<uint8_t>& buffer);
   void write_done(uint32_t file);
+  void commit(uint32_t file);
+  void result_done(uint32_t file);
+  ShardRecord record_of(uint32_t file) const;
+  Quality quality_of_target(size_t t) const;
 
+  bool is_wanted(size_t tensor) const { return wanted_[plan_.tensors[tensor].file]; }
   AtomicFile& open(uint32_t f);
   uint64_t offset_of(const OutputTensor& t) const { return plan_.files[t.file].header.size() + t.info.begin; }
   /// Bytes of a tensor that come from no other file.
@@ -110,8 +111,11 @@ class Conversion {
   const Checkpoint& source_;
   const Plan& plan_;
   const ConvertOptions& options_;
-  OutputDirectory& directory_;
+  const std::filesystem::path directory_;
   Progress& progress_;
+  const std::vector<bool> wanted_;
+  const Finished finished_;
+  std::mutex finished_mutex_;
   std::optional<JobQueue<Job>> queue_;
   std::deque<OpenFile> files_;
   std::deque<Turnstile> turns_;  ///< targets, then tensors, then rewritten modules
@@ -121,7 +125,9 @@ class Conversion {
   };
   std::vector<std::optional<SourceHashers>> source_hashers_;  ///< of rewritten modules read in ranges
   std::vector<std::vector<PruneStats>> rewritten_;            ///< one an expert of each rewritten module
-  ConversionRecord record_;
+  std::vector<Hash128> outputs_;                              ///< one a tensor of the plan
+  std::vector<SliceHashes> modules_;                          ///< one a rewritten module: its source
+  std::vector<EncodedResult> matrices_;                       ///< one an encoded matrix
   std::mutex results_mutex_;
   std::vector<std::vector<SourceResult>> results_;
   Problems problems_;

@@ -7,26 +7,13 @@
 #include <cmath>
 #include <map>
 
-#include "formats/e4m3.h"
 #include "lib/artifact_config.h"
 #include "lib/conversion.h"
 #include "lib/interrupt.h"
+#include "lib/output_directory.h"
 
 namespace twofour {
 namespace {
-
-/// Sum of squared weights before folding and of their changes by it.
-void add_fold(const FoldLoss& loss, float own, float folded, Quality& quality) {
-  const auto table = fold_table(own, folded);
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (loss.energy[byte] == 0 || !e4m3_is_block_scale(byte)) continue;
-    const double energy = 0.25 * static_cast<double>(loss.energy[byte]);
-    const double before = static_cast<double>(e4m3_to_float(byte)) * own;
-    const double after = static_cast<double>(e4m3_to_float(table[byte])) * folded;
-    quality.fold_energy += energy * before * before;
-    quality.fold_error += energy * (after - before) * (after - before);
-  }
-}
 
 /// Copies a file and says what was copied.
 Hash128 copy_sidecar(const std::filesystem::path& from, const std::filesystem::path& to) {
@@ -80,37 +67,6 @@ void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results,
 
 }  // namespace
 
-ConversionRecord Conversion::finish_record() {
-  for (size_t t = 0; t < plan_.targets.size(); ++t) {
-    Quality quality;
-    std::vector<SliceHashes> slices;
-    for (size_t i = 0; i < results_[t].size(); ++i) {
-      const SourceResult& r = results_[t][i];
-      const float folded = plan_.scales[t].folded[i / plan_.targets[t].sources_per_expert];
-      quality.add(r.stats, static_cast<double>(folded));
-      if (r.fold) add_fold(*r.fold, plan_.scales[t].own[i], folded, quality);
-      slices.push_back({r.codes_hash, r.scales_hash});
-    }
-    record_.quality.push_back(quality);
-    record_.slices.push_back(std::move(slices));
-  }
-  for (size_t m = 0; m < plan_.modules.size(); ++m) {
-    Quality& quality = record_.quality.emplace_back();
-    for (size_t e = 0; e < rewritten_[m].size(); ++e) {
-      quality.add(rewritten_[m][e], plan_.modules[m].multipliers[e]);
-    }
-  }
-  // What goes along as it is has the same hash on both sides.
-  for (size_t i = 0; i < plan_.tensors.size(); ++i) {
-    const OutputTensor& t = plan_.tensors[i];
-    if (t.module == OutputTensor::kNoModule) continue;
-    const Nvfp4Module& m = source_.nvfp4_modules()[plan_.modules[t.module].module];
-    if (t.op == Op::kBlockScales) record_.modules[t.module].scales = record_.outputs[i];
-    if (t.op == Op::kNone && t.source == m.codes) record_.modules[t.module].codes = record_.outputs[i];
-  }
-  return std::move(record_);
-}
-
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
@@ -133,9 +89,12 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     files[file.name] = hash_text(file.header);
   }
 
-  Conversion conversion(source, plan, options, directory, progress);
+  std::vector<ShardRecord> records;
+  Conversion conversion(source, plan, options, directory.path(), progress,
+                        std::vector<bool>(plan.files.size(), true),
+                        [&](ShardRecord&& record) { records.push_back(std::move(record)); });
   conversion.run();
-  ConversionRecord record = conversion.finish_record();
+  ConversionRecord record = join_records(source, plan, records);
 
   for (const Shard& shard : source.shards()) shard.file.check_unchanged();
   progress.phase = "finishing";

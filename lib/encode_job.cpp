@@ -42,8 +42,10 @@ void Conversion::encode(const Job& job, Encoder& encoder) {
   const auto write = [&](size_t i, std::span<const uint8_t> bytes) {
     const auto at = static_cast<size_t>(std::find(tensors.begin(), tensors.end(), i) - tensors.begin());
     const OutputTensor& t = plan_.tensors[i];
-    open(t.file).write(offset_of(t) + written[at], bytes);
-    hashers[at].update(bytes);
+    if (is_wanted(i)) {
+      open(t.file).write(offset_of(t) + written[at], bytes);
+      hashers[at].update(bytes);
+    }
     written[at] += bytes.size();
   };
   std::vector<EncodedResult> results = encoder.encode(job.index, write, refused_);
@@ -55,14 +57,15 @@ void Conversion::encode(const Job& job, Encoder& encoder) {
     for (size_t i = 0; i < results.size(); ++i) {
       for (const std::string& problem : results[i].problems) problems_.add(problem);
       sound = sound && results[i].problems.empty();
-      record_.matrices[group.first + i] = std::move(results[i]);
+      matrices_[group.first + i] = std::move(results[i]);
     }
   }
   if (!sound) refused_ = true;
   if (written[0] == 0) return;  // only looked at
   for (size_t at = 0; at < tensors.size(); ++at) {
+    if (!is_wanted(tensors[at])) continue;
     check(written[at] == plan_.tensors[tensors[at]].info.bytes(), "a tensor written whole");
-    record_.outputs[tensors[at]] = hashers[at].digest();
+    outputs_[tensors[at]] = hashers[at].digest();
     write_done(plan_.tensors[tensors[at]].file);
   }
 }

@@ -23,6 +23,7 @@ struct EncodeError {
   double relative_error() const;
   /// In dB; infinite where nothing was lost.
   double snr_db() const;
+  bool operator==(const EncodeError&) const = default;
 };
 
 /// Bytes of a matrix that are not those of the checkpoint whose global scales were kept.
@@ -31,6 +32,7 @@ struct KeptDifference {
   uint64_t codes = 0, scales = 0;  ///< bytes that differ
   uint64_t bytes = 0;              ///< compared
   std::string first;               ///< where, expected and found; empty where all are equal
+  bool operator==(const KeptDifference&) const = default;
 };
 
 /// What encoding one matrix showed.
@@ -43,6 +45,7 @@ struct EncodedResult {
   KeptDifference kept;
   std::vector<std::string> problems;  ///< weights that cannot be encoded: nothing was written
   Findings findings;
+  bool operator==(const EncodedResult&) const = default;
 };
 
 }  // namespace twofour

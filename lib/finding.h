@@ -17,6 +17,7 @@ struct Finding {
   std::string id;       ///< a stable name: "unequal-global-scales"
   std::string where;    ///< file, tensor or module
   std::string message;  ///< what was found and what was done about it
+  bool operator==(const Finding&) const = default;
 };
 using Findings = std::vector<Finding>;
 

@@ -3,13 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
+#include "formats/error.h"
+#include "formats/json.h"
 #include "lib/file.h"
 
 namespace twofour {
 
 std::string Hash128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
+
+Hash128 parse_hash(std::string_view where, const std::string& hex) {
+  Hash128 hash;
+  // Only what hex() writes: scanf would also take spaces, signs and capitals.
+  const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
+  if (!read || hash.hex() != hex) {
+    throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote_short(hex)));
+  }
+  return hash;
+}
 
 Hash128 hash_text(std::string_view text) {
   return hash_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()});

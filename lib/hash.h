@@ -15,6 +15,9 @@ struct Hash128 {
   std::string hex() const;  ///< 32 digits, as `xxhsum -H2` prints them
 };
 
+/// The hash that hex() wrote so. Throws Error naming `where` on anything else.
+Hash128 parse_hash(std::string_view where, const std::string& hex);
+
 /// XXH3-128 of bytes that come in pieces.
 class Hasher {
  public:

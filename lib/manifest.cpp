@@ -279,16 +279,6 @@ namespace {
 /// Whole numbers only: a conversion of others would be undefined where they do not fit.
 int64_t integer(const Json& json) { return json.get_ref<const Json::number_integer_t&>(); }
 
-Hash128 parse_hash(const std::string& where, const std::string& hex) {
-  Hash128 hash;
-  // Only what hex() writes: scanf would also take spaces, signs and capitals.
-  const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
-  if (!read || hash.hex() != hex) {
-    throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote_short(hex)));
-  }
-  return hash;
-}
-
 }  // namespace
 
 Manifest read_manifest(const std::filesystem::path& path) {

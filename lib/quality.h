@@ -16,6 +16,7 @@ struct Quality {
 
   void add(const PruneStats& stats, double global_scale);
   Quality& operator+=(const Quality& other);
+  bool operator==(const Quality&) const = default;
 
   double retained_energy() const { return energy > 0 ? kept_energy / energy : 1; }
   /// Frobenius norm of what was dropped over that of all.
