@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "formats/error.h"
 #include "lib/interrupt.h"
+#include "lib/parallel.h"
 
 namespace twofour {
 namespace {
@@ -197,6 +197,10 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
   for (size_t r = 0; r < records.size(); ++r) {
     const OutputFile& file = plan.files[records[r].file];
     try {
+      if (fs::is_symlink(directory / file.name)) {
+        throw Error(fmt::format("{}: expected a file of our own, found a symbolic link",
+                                (directory / file.name).string()));
+      }
       files[r].emplace(directory / file.name);
       if (files[r]->size() != file.size()) {
         throw Error(fmt::format("{}: expected {} bytes, found {}", files[r]->path().string(), file.size(),
@@ -213,11 +217,12 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
       wrong[r] = e.what();
     }
   }
-  const auto check = [&](const Item& item, std::vector<uint8_t>& buffer) {
+  const auto check = [&](const Item& item) {
     const InputFile& file = *files[item.record];
     const OutputFile& planned = plan.files[records[item.record].file];
     const TensorInfo& tensor = plan.tensors[planned.first_tensor + item.tensor].info;
     Hasher hasher;
+    std::vector<uint8_t> buffer(std::min<uint64_t>(tensor.bytes(), 1u << 20));
     for (uint64_t at = 0; at < tensor.bytes(); at += buffer.size()) {
       check_interrupt();
       const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), tensor.bytes() - at));
@@ -230,28 +235,17 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
     return fmt::format("{}: {}: expected hash {} as written, found {}", file.path().string(), tensor.name,
                        expected.hex(), found.hex());
   };
-  std::exception_ptr error;
-  const auto count = static_cast<int64_t>(items.size());
-#pragma omp parallel
-  {
-    std::vector<uint8_t> buffer(1u << 20);
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < count; ++i) {
-      const Item& item = items[static_cast<size_t>(i)];
-      std::string found;
-      try {
-        found = check(item, buffer);
-      } catch (const Error& e) {
-        found = e.what();
-      } catch (...) {
-#pragma omp critical
-        error = std::current_exception();
-      }
-#pragma omp critical
-      if (wrong[item.record].empty()) wrong[item.record] = std::move(found);
+  std::vector<std::string> found(items.size());
+  parallel_for(items.size(), [&](size_t i) {
+    try {
+      found[i] = check(items[i]);
+    } catch (const Error& e) {
+      found[i] = e.what();
     }
+  });
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (wrong[items[i].record].empty()) wrong[items[i].record] = std::move(found[i]);
   }
-  if (error) std::rethrow_exception(error);
   return wrong;
 }
 

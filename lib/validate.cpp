@@ -19,6 +19,7 @@
 #include "lib/interrupt.h"
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
+#include "lib/parallel.h"
 #include "lib/rederive.h"
 #include "lib/validate_encode.h"
 #include "lib/validate_files.h"
@@ -175,8 +176,9 @@ void derive_target(const Checkpoint& artifact, const Checkpoint& source, const P
   report.weights.push_back(std::move(weights));
 }
 
-void check_copy(const Checkpoint& artifact, const Checkpoint& source, const OutputTensor& t,
-                Progress& progress, ValidateReport& report) {
+/// What a tensor that was copied differs in; empty where it doesn't.
+std::string compare_copy(const Checkpoint& artifact, const Checkpoint& source, const OutputTensor& t,
+                         Progress& progress) {
   const size_t ours = *artifact.find(t.info.name);
   std::vector<uint8_t> expected;
   uint64_t wrong = 0, first = 0;
@@ -189,9 +191,21 @@ void check_copy(const Checkpoint& artifact, const Checkpoint& source, const Outp
       if (wrong++ == 0) first = at + i;
     }
   });
-  if (wrong > 0) {
-    differ(report, "bytes", t.info.name,
-           fmt::format("{} bytes differ from the source's, the first at {}", wrong, first));
+  if (wrong == 0) return "";
+  return fmt::format("{} bytes differ from the source's, the first at {}", wrong, first);
+}
+
+void check_copies(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, Progress& progress,
+                  ValidateReport& report) {
+  std::vector<const OutputTensor*> copies;
+  for (const OutputTensor& t : plan.tensors) {
+    if (t.kind == OutputTensor::Kind::kCopy) copies.push_back(&t);
+  }
+  std::vector<std::string> found(copies.size());
+  parallel_for(copies.size(),
+               [&](size_t i) { found[i] = compare_copy(artifact, source, *copies[i], progress); });
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (!found[i].empty()) differ(report, "bytes", copies[i]->info.name, std::move(found[i]));
   }
 }
 
@@ -260,22 +274,13 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
 
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
-  const auto count = static_cast<int64_t>(artifact.tensors().size());
   std::vector<Hash128> found(artifact.tensors().size());
-  std::exception_ptr error;
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < count; ++i) {
-    try {
-      Hasher hasher;
-      for_each_piece(artifact, static_cast<size_t>(i), progress,
-                     [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
-      found[static_cast<size_t>(i)] = hasher.digest();
-    } catch (...) {
-#pragma omp critical
-      error = std::current_exception();
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  parallel_for(found.size(), [&](size_t i) {
+    Hasher hasher;
+    for_each_piece(artifact, i, progress,
+                   [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
+    found[i] = hasher.digest();
+  });
   for (size_t i = 0; i < found.size(); ++i) {
     check_tensor(manifest, artifact.tensors()[i], found[i], report);
     report.bytes += artifact.tensors()[i].bytes();
@@ -335,8 +340,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   if (options.device == Device::cuda && !plan.targets.empty()) device.emplace(source, plan);
   for (size_t t = 0; t < plan.targets.size(); ++t)
     derive_target(artifact, source, plan, t, device ? &*device : nullptr, progress, report);
+  check_copies(artifact, source, plan, progress, report);
   for (const OutputTensor& t : plan.tensors) {
-    if (t.kind == OutputTensor::Kind::kCopy) check_copy(artifact, source, t, progress, report);
     if (t.kind == OutputTensor::Kind::kGlobalScale) check_global_scale(artifact, plan, t, report);
   }
   check_rewritten(artifact, source, plan, progress, report);

@@ -13,6 +13,7 @@
 #include "formats/layouts.h"
 #include "lib/encoder.h"
 #include "lib/interrupt.h"
+#include "lib/parallel.h"
 #include "lib/piece.h"
 #include "lib/rederive.h"
 #include "lib/validate_files.h"
@@ -41,6 +42,25 @@ SliceHashes hash_slice(const Checkpoint& c, const Nvfp4Module& m, int64_t e, Pro
     return hash_range(c, tensor, static_cast<uint64_t>(std::max<int64_t>(e, 0)) * bytes, bytes, progress);
   };
   return {hash(m.codes), hash(m.block_scale)};
+}
+
+/// Of all sources of a target. Gate and up of one stack are one slice, which is read once.
+std::vector<SliceHashes> hash_sources(const Checkpoint& source, const Target& target, Progress& progress) {
+  const auto same_as_last = [&](size_t s) {
+    return s > 0 && target.sources[s].module == target.sources[s - 1].module &&
+           target.sources[s].expert == target.sources[s - 1].expert;
+  };
+  std::vector<SliceHashes> slices(target.sources.size());
+  parallel_for(slices.size(), [&](size_t s) {
+    const SourceRows& rows = target.sources[s];
+    if (!same_as_last(s)) {
+      slices[s] = hash_slice(source, source.nvfp4_modules()[rows.module], rows.expert, progress);
+    }
+  });
+  for (size_t s = 0; s < slices.size(); ++s) {
+    if (same_as_last(s)) slices[s] = slices[s - 1];
+  }
+  return slices;
 }
 
 /// Adds what folding one source changed, weight by weight, sums kept by block scale.
@@ -118,21 +138,16 @@ ConversionRecord derive_record(const Checkpoint& source, const Plan& plan, const
   for (const WeightReport& w : report.weights) quality[w.target] = dense ? Quality{} : w.quality;
   for (size_t t = 0; t < plan.targets.size(); ++t) {
     const Target& target = plan.targets[t];
-    std::vector<SliceHashes> slices;
+    record.slices.push_back(hash_sources(source, target, progress));
     Quality& q = record.quality.emplace_back(quality[target.name]);
-    for (size_t s = 0; s < target.sources.size(); ++s) {
-      const SourceRows &rows = target.sources[s], &last = target.sources[s > 0 ? s - 1 : 0];
-      const bool same = s > 0 && rows.module == last.module && rows.expert == last.expert;
-      slices.push_back(same ? slices.back()
-                            : hash_slice(source, source.nvfp4_modules()[rows.module], rows.expert, progress));
-      add_fold(source, plan, t, s, q);
-    }
-    record.slices.push_back(std::move(slices));
+    for (size_t s = 0; s < target.sources.size(); ++s) add_fold(source, plan, t, s, q);
   }
+  record.modules.resize(plan.modules.size());
+  parallel_for(plan.modules.size(), [&](size_t i) {
+    record.modules[i] = hash_slice(source, source.nvfp4_modules()[plan.modules[i].module], -1, progress);
+  });
   for (const ModulePlan& p : plan.modules) {
-    const Nvfp4Module& m = source.nvfp4_modules()[p.module];
-    record.modules.push_back(hash_slice(source, m, -1, progress));
-    record.quality.push_back(quality[m.name]);
+    record.quality.push_back(quality[source.nvfp4_modules()[p.module].name]);
   }
   derive_encoded(source, plan, progress, record);
   return record;
