@@ -121,9 +121,15 @@ void AtomicFile::resize(uint64_t size) {
   if (in_memory && size / static_cast<uint64_t>(system.f_bsize) > system.f_bavail && system.f_blocks > 0) {
     fail(path_, fmt::format("reserve {} bytes", size).c_str(), ENOSPC);
   }
-  const int error = in_memory ? EOPNOTSUPP : ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
+  // Not posix_fallocate(), which writes to each block of a file system that cannot preallocate.
+  int error = EOPNOTSUPP;
+  if (!in_memory) {
+    do {
+      error = ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0 ? 0 : errno;
+    } while (error == EINTR);
+  }
   // File systems without preallocation still need the size, so that pieces can land in any order.
-  if (error == EOPNOTSUPP || error == EINVAL) {
+  if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
     if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) fail(path_, "resize", errno);
   } else if (error != 0) {
     fail(path_, fmt::format("reserve {} bytes", size).c_str(), error);
