@@ -167,6 +167,25 @@ void refuse_zero_byte(std::string_view where, std::string_view text) {
   if (at != text.npos) throw Error(fmt::format("{}: not JSON: error at byte {}", where, at + 1));
 }
 
+void refuse_long_tokens(std::string_view where, std::string_view text) {
+  constexpr size_t kMaxToken = 16u << 20;
+  constexpr std::string_view kEnds = "{}[]:, \n\r\t\"";
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at + 1;
+    if (text[at] == '"') {
+      while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+      ++end;
+    } else if (kEnds.find(text[at]) == kEnds.npos) {
+      end = std::min(text.find_first_of(kEnds, at), text.size());
+    }
+    if (end - at > kMaxToken) {
+      throw Error(fmt::format("{}: expected strings and numbers of at most {} bytes, found one of {}", where,
+                              kMaxToken, end - at));
+    }
+    at = end;
+  }
+}
+
 std::string json_quote_short(std::string_view text) {
   constexpr size_t kShown = 256;
   if (text.size() <= kShown) return json_quote(text);

@@ -244,6 +244,7 @@ SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_
                             json.empty() ? std::string("an empty one") : json_quote(json.substr(0, 1))));
   }
   refuse_zero_byte(fmt::format("{}: header", where), json);
+  refuse_long_tokens(fmt::format("{}: header", where), json);
   HeaderEvents events(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
   SafetensorsHeader header = events.take();

@@ -54,6 +54,12 @@ std::shared_ptr<Json> read_json(const fs::path& path) {
 
 }  // namespace
 
+void forget_unused_metadata(Shard& shard) {
+  std::erase_if(shard.metadata, [](const auto& entry) {
+    return (entry.first != "format" && entry.first != "twofour.layout") || entry.second.size() > 64;
+  });
+}
+
 Checkpoint Checkpoint::open(const fs::path& path) {
   Checkpoint c;
   c.path_ = path;
@@ -75,9 +81,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     c.hf_quant_config_ = read_json(path / "hf_quant_config.json");
     const auto present = list_files(path, ".safetensors");
     if (const auto index_name = find_index(path)) {
-      constexpr uint64_t kMaxIndex = 256u << 20;
-      const std::string text = read_text(path / *index_name, kMaxIndex);
-      c.check_index(*index_name, text);
+      c.open_indexed(*index_name, read_index_file(path / *index_name));
       for (const std::string& name : present) {
         const bool known =
             std::any_of(c.shards_.begin(), c.shards_.end(), [&](auto& s) { return s.name == name; });
@@ -132,9 +136,8 @@ void Checkpoint::note_incomplete_modules() {
   }
 }
 
-void Checkpoint::check_index(const std::string& index_name, std::string_view text) {
+void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& index) {
   const std::string where = (path_ / index_name).string();
-  IndexFile index = parse_index_file(where, text);
   std::error_code error;
   for (const std::string& file : index.files) {
     if (!fs::exists(path_ / file, error)) {
@@ -185,6 +188,7 @@ void Checkpoint::open_shards(const std::vector<std::string>& names) {
     std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));
     shards_.push_back(
         {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)});
+    forget_unused_metadata(shards_.back());
   }
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -24,11 +24,15 @@ struct Shard {
   uint64_t data_begin;  ///< offset of the data in the file
   Hash128 header_hash;  ///< of everything before the data
   size_t tensor_count;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata;  ///< "format" and "twofour.layout", where it has them
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
+/// Forgets what of __metadata__ nobody asks for: a hostile file may have 100 MB of it.
+void forget_unused_metadata(Shard& shard);
+
 class ArtifactView;
+struct IndexFile;
 
 /// How weights come back from an artifact's layout: by loops made for it, or byte by byte through the
 /// layout's map, so that a proof shares no code with the conversion that it proves.
@@ -85,7 +89,7 @@ class Checkpoint {
  private:
   void open_shards(const std::vector<std::string>& names);
   void note_incomplete_modules();
-  void check_index(const std::string& index_name, std::string_view text);
+  void open_indexed(const std::string& index_name, const IndexFile& index);
 
   std::filesystem::path path_;
   bool is_directory_ = false;

@@ -10,15 +10,21 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "lib/file.h"
 
 namespace twofour {
 namespace {
+
+/// More than any model has; their names take no more memory than the text does.
+constexpr size_t kMaxEntries = 2'000'000, kMaxFiles = 1u << 16;
+constexpr uint64_t kMaxBytes = 128'000'000;
 
 /// Collects weight_map and metadata.total_size and skips everything else.
 class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit IndexEvents(std::string_view where) : where_(where) {}
-  std::map<std::string, std::vector<std::string>> tensors_of_file;
+  std::map<std::string, uint32_t, std::less<>> files;  ///< numbered as they come
+  std::vector<IndexFile::Entry> entries;
   std::optional<uint64_t> total_size;
   bool has_map = false;
 
@@ -38,7 +44,13 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& text) override {
     if (!in_map()) return true;
     check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
-    tensors_of_file[text].push_back(key_);
+    if (entries.size() == kMaxEntries) {
+      throw Error(fmt::format("{}: expected at most {} tensors, found more", where_, kMaxEntries));
+    }
+    if (files.size() == kMaxFiles && !files.contains(text)) {
+      throw Error(fmt::format("{}: expected at most {} files, found more", where_, kMaxFiles));
+    }
+    entries.push_back({key_, files.try_emplace(text, static_cast<uint32_t>(files.size())).first->second});
     return true;
   }
   bool key(string_t& text) override {
@@ -101,18 +113,24 @@ void check_file_name(std::string_view where, std::string_view name) {
 
 IndexFile parse_index_file(std::string_view where, std::string_view json) {
   refuse_zero_byte(where, json);
+  refuse_long_tokens(where, json);
   IndexEvents events(where);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
   if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));
   IndexFile index;
   index.total_size = events.total_size;
-  for (auto& [file, tensors] : events.tensors_of_file) {
-    for (std::string& t : tensors) {
-      index.entries.push_back({std::move(t), static_cast<uint32_t>(index.files.size())});
-    }
+  index.entries = std::move(events.entries);
+  std::vector<uint32_t> position(events.files.size());
+  for (const auto& [file, number] : events.files) {
+    position[number] = static_cast<uint32_t>(index.files.size());
     index.files.push_back(file);
   }
+  for (IndexFile::Entry& e : index.entries) e.file = position[e.file];
   return index;
+}
+
+IndexFile read_index_file(const std::filesystem::path& path) {
+  return parse_index_file(path.string(), read_text(path, kMaxBytes));
 }
 
 }  // namespace twofour

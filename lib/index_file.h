@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,8 +20,12 @@ struct IndexFile {
 };
 
 /// Parses an index by events, so that its memory is what its names take. Throws Error naming `where` on
-/// anything that is not an index and on file names that leave the directory.
+/// anything that is not an index, on more than 2,000,000 tensors or 65,536 files and on file names that leave
+/// the directory.
 IndexFile parse_index_file(std::string_view where, std::string_view json);
+
+/// The same of a file of at most 128 MB, which must be a regular one.
+IndexFile read_index_file(const std::filesystem::path& path);
 
 /// Throws Error naming `where` unless `name` is a plain file name: no directory, no "..".
 void check_file_name(std::string_view where, std::string_view name);

@@ -92,8 +92,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   }
   const std::string where = (directory / name).string();
   try {
-    constexpr uint64_t kMaxIndex = 256u << 20;
-    LintIndex index{name, parse_index_file(where, read_text(directory / name, kMaxIndex))};
+    LintIndex index{name, read_index_file(directory / name)};
     std::sort(index.contents.entries.begin(), index.contents.entries.end(),
               [](auto& a, auto& b) { return a.tensor < b.tensor; });
     return index;

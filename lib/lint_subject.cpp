@@ -92,7 +92,7 @@ void check_format(const Shard& shard, LintSink& sink) {
   if (known) return;
   sink.add("no-format", shard.name, "",
            fmt::format("expected \"format\": \"pt\" in __metadata__, found {}",
-                       it == shard.metadata.end() ? "none" : json_quote(it->second)));
+                       it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
 }
 
 /// Reads one file's header. Throws Error where it is none.
@@ -123,6 +123,7 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
     try {
       s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), sink));
       check_format(s.shards.back(), sink);
+      forget_unused_metadata(s.shards.back());
     } catch (const Error& e) {
       const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
       sink.add(unreadable ? "unreadable-file" : "bad-header", name, "",
