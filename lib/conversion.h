@@ -74,6 +74,10 @@ class Conversion {
   /// were finished before stay.
   void run();
 
+  /// That run() will read of source and files, about.
+  uint64_t total_bytes() const;
+  /// Whether the source has block scales that are none.
+  bool refused() const { return refused_; }
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_verified() const { return bytes_verified_; }
 

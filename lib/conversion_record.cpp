@@ -22,6 +22,14 @@ void add_fold(const FoldLoss& loss, float own, float folded, Quality& quality) {
 
 }  // namespace
 
+uint64_t Conversion::total_bytes() const {
+  uint64_t data = 0;
+  for (size_t f = 0; f < wanted_.size(); ++f) data += wanted_[f] ? plan_.files[f].data_bytes : 0;
+  const double share =
+      static_cast<double>(data) / static_cast<double>(std::max<uint64_t>(1, plan_.data_bytes));
+  return static_cast<uint64_t>(share * static_cast<double>(plan_.read_bytes)) + (options_.verify ? data : 0);
+}
+
 void Conversion::commit(uint32_t f) {
   open(f).commit();
   result_done(f);

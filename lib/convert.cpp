@@ -10,7 +10,9 @@
 #include "lib/artifact_config.h"
 #include "lib/conversion.h"
 #include "lib/interrupt.h"
-#include "lib/output_directory.h"
+#include "lib/manifest.h"
+#include "lib/resume.h"
+#include "lib/version.h"
 
 namespace twofour {
 namespace {
@@ -43,6 +45,15 @@ void report_folds(const Plan& plan, const std::vector<Quality>& quality, Finding
   }
 }
 
+bool has_changed(const Checkpoint& source) {
+  try {
+    for (const Shard& shard : source.shards()) shard.file.check_unchanged();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
 /// What single matrices had to tell, and how those with kept scales compare.
 void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results, Findings& findings) {
   constexpr size_t kShown = 20;  // the manifest has all
@@ -65,15 +76,10 @@ void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results,
                    bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
 
-}  // namespace
-
-ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
-                      const ConvertOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
-  progress.total = plan.read_bytes + (options.verify ? plan.data_bytes : 0);
-  const std::filesystem::path from =
-      source.is_directory() ? source.path() : source.path() / source.shards().front().name;
-  OutputDirectory directory(destination, from, options.force);
+/// Writes what is missing in `directory`, index and twofour.json last.
+ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
+                                OutputDirectory& directory, std::vector<ShardRecord>& records,
+                                Progress& progress, ConvertResult& result) {
   std::map<std::string, Hash128> files;
   const auto write = [&](const std::string& name, const std::string& text) {
     write_text(directory.add(name), text);
@@ -88,26 +94,41 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     directory.add(file.name);
     files[file.name] = hash_text(file.header);
   }
-
-  std::vector<ShardRecord> records;
-  Conversion conversion(source, plan, options, directory.path(), progress,
-                        std::vector<bool>(plan.files.size(), true),
-                        [&](ShardRecord&& record) { records.push_back(std::move(record)); });
-  conversion.run();
+  std::vector<bool> wanted(plan.files.size(), true);
+  for (const ShardRecord& record : records) {
+    wanted[record.file] = false;
+    ++result.files_kept;
+    result.bytes_kept += plan.files[record.file].size();
+  }
+  Conversion conversion(source, plan, options, directory.path(), progress, wanted, [&](ShardRecord&& record) {
+    directory.note(format_shard_record(plan, record));
+    directory.keep();
+    result.bytes_written += plan.files[record.file].size();
+    records.push_back(std::move(record));
+  });
+  progress.total += conversion.total_bytes();
+  try {
+    conversion.run();
+    for (const Shard& shard : source.shards()) shard.file.check_unchanged();
+  } catch (const Error&) {
+    // What was made of a bad source, or of one that changed, is of no use to anybody.
+    if (conversion.refused() || has_changed(source)) directory.discard();
+    throw;
+  }
+  result.bytes_read = conversion.bytes_read();
+  result.bytes_verified = conversion.bytes_verified();
   ConversionRecord record = join_records(source, plan, records);
-
-  for (const Shard& shard : source.shards()) shard.file.check_unchanged();
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));
   record.files = std::move(files);
   write_manifest(directory.add(kManifestName), source, plan, record);
   directory.finish();
+  return record;
+}
 
-  ConvertResult result;
-  result.bytes_read = conversion.bytes_read();
-  result.bytes_verified = conversion.bytes_verified();
-  for (const OutputFile& file : plan.files) result.bytes_written += file.size();
-  result.findings = plan.findings;
+/// What became of each module, from the record of all files.
+void report_modules(const Checkpoint& source, const Plan& plan, ConversionRecord record,
+                    ConvertResult& result) {
   for (const Target& t : plan.targets) result.modules.push_back({t.name, t.shape});
   for (const ModulePlan& p : plan.modules) {
     const Nvfp4Module& m = source.nvfp4_modules()[p.module];
@@ -118,6 +139,60 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   report_encoded(plan, record.matrices, result.findings);
   result.encoded = std::move(record.matrices);
   result.quality = std::move(record.quality);
+}
+
+}  // namespace
+
+std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan) {
+  std::vector<PlannedFile> files;
+  for (const auto& [name, bytes] : plan.sidecars) {
+    if (is_copied_sidecar(source, plan, name)) files.push_back({name, bytes});
+  }
+  for (const auto& [name, text] : artifact_texts(source, plan)) files.push_back({name, text.size()});
+  files.push_back({kIndexName, artifact_index(plan).size()});
+  ConversionRecord record;
+  record.outputs.resize(plan.tensors.size());
+  for (const Target& t : plan.targets) record.slices.emplace_back(t.sources.size());
+  record.modules.resize(plan.modules.size());
+  record.quality.resize(plan.targets.size() + plan.modules.size());
+  record.matrices.resize(plan.matrices.size());
+  for (const OutputFile& f : plan.files) record.files[f.name] = {};
+  for (const PlannedFile& f : files) record.files[f.name] = {};
+  PlannedFile manifest{kManifestName, 0, false};
+  format_manifest(source, plan, record, {version(), version_commit()},
+                  [&](std::string_view text) { manifest.bytes += text.size(); });
+  files.push_back(std::move(manifest));
+  return files;
+}
+
+ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                      const ConvertOptions& options, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::filesystem::path from =
+      source.is_directory() ? source.path() : source.path() / source.shards().front().name;
+  ConvertResult result;
+  result.findings = plan.findings;
+  if (options.existing == Existing::kResume && is_complete_output(destination)) {
+    result.was_complete = true;
+    result.bytes_verified = verify_complete(destination, source, plan, options.jobs, progress);
+  } else {
+    OutputDirectory directory(destination, from, options.existing);
+    std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, progress);
+    const auto what_stays = [&] {
+      return fmt::format("{}: {} of {} weight files are finished and stay; --resume goes on from there",
+                         destination.string(), records.size(), plan.files.size());
+    };
+    try {
+      report_modules(source, plan,
+                     write_artifact(source, plan, options, directory, records, progress, result), result);
+    } catch (const Interrupted& e) {
+      if (!directory.keeps()) throw;
+      throw Interrupted(fmt::format("{}\n{}", e.what(), what_stays()));
+    } catch (const Error& e) {
+      if (!directory.keeps()) throw;
+      throw Error(fmt::format("{}\n{}", e.what(), what_stays()));
+    }
+  }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

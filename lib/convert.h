@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/device.h"
@@ -10,6 +10,7 @@
 #include "lib/encode_result.h"
 #include "lib/finding.h"
 #include "lib/kept_codes.h"
+#include "lib/output_directory.h"
 #include "lib/plan.h"
 #include "lib/progress.h"
 #include "lib/quality.h"
@@ -18,8 +19,8 @@ namespace twofour {
 
 struct ConvertOptions {
   int jobs = 1;
-  bool verify = true;  ///< read back what was written and compare hashes
-  bool force = false;  ///< replace a directory that twofour wrote
+  bool verify = true;                     ///< read back what was written and compare hashes
+  Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
   Isa isa = Isa::portable;
   Device device = Device::cpu;      ///< where layouts are packed; rewrites are the CPU's
   const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
@@ -27,8 +28,11 @@ struct ConvertOptions {
 
 struct ConvertResult {
   uint64_t bytes_read = 0;      ///< of the source
-  uint64_t bytes_written = 0;   ///< whole files, headers included
+  uint64_t bytes_written = 0;   ///< whole weight files, headers included
   uint64_t bytes_verified = 0;  ///< read back
+  bool was_complete = false;    ///< resumed: there was nothing to do but to verify; the rest is empty
+  size_t files_kept = 0;        ///< resumed: weight files that were finished
+  uint64_t bytes_kept = 0;      ///< of those, verified too
   double seconds = 0;
   struct Module {
     std::string name;
@@ -40,9 +44,19 @@ struct ConvertResult {
   Findings findings;                   ///< of the plan and of the run
 };
 
+/// A file of an artifact that holds no weights.
+struct PlannedFile {
+  std::string name;
+  uint64_t bytes;
+  bool exact = true;  ///< twofour.json has figures that only the run finds
+};
+/// All of them, as convert() will write them.
+std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan);
+
 /// Writes the artifact that `plan` describes. Expert by expert, in bounded memory; files appear by rename,
 /// the index and twofour.json last. Throws Error on I/O errors, bad block scales and hashes that differ,
-/// Interrupted on Ctrl-C; then nothing is left that looks complete.
+/// Interrupted on Ctrl-C. Weight files that are finished by then stay, for a run that resumes, in a directory
+/// that is marked as unfinished; of a run that finished none, and of a source that is refused, nothing stays.
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress);
 

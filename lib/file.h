@@ -21,6 +21,8 @@ class InputFile {
   uint64_t size() const { return size_; }
   /// For mmap; stays the file's own.
   int descriptor() const { return fd_; }
+  /// When it was last written to, as it was opened: nanoseconds since 1970.
+  int64_t modified() const { return modified_; }
   /// Throws Error if the file was written to since it was opened.
   void check_unchanged() const;
   /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.

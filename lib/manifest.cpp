@@ -328,6 +328,11 @@ Manifest read_manifest(const std::filesystem::path& path) {
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());
     }
+    for (const Json& file : json.at("source").at("files")) {
+      manifest.sources.push_back({file.at("name").get<std::string>(),
+                                  static_cast<uint64_t>(integer(file.at("bytes"))),
+                                  parse_hash(where, file.at("header_xxh3_128").get<std::string>())});
+    }
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a manifest of twofour, found something else", where));

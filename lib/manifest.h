@@ -61,9 +61,15 @@ struct Manifest {
     Hash128 hash;
     std::string type;  ///< "U8 [4, 24, 96]"
   };
+  struct SourceFile {
+    std::string name;
+    uint64_t bytes;
+    Hash128 header;
+  };
   std::string version, commit;
   std::string damage;  ///< see manifest_damage
   Recipe recipe;
+  std::vector<SourceFile> sources;        ///< its weight files
   std::string source_content;             ///< hash over all that was read
   std::map<std::string, Output> outputs;  ///< by tensor
   std::map<std::string, Hash128> files;   ///< as in ConversionRecord

@@ -13,6 +13,7 @@
 #include "formats/error.h"
 #include "lib/checkpoint.h"
 #include "lib/file.h"
+#include "lib/hash.h"
 
 namespace twofour {
 namespace {
@@ -28,6 +29,20 @@ bool is_ours(const fs::path& directory) {
   std::string head(std::min<uint64_t>(manifest.size(), 256), '\0');
   manifest.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   return head.find("\"tool\": {\"name\":\"twofour\"") != std::string::npos;
+}
+
+// A line of the journal begins with its hash, so that one of which only a part reached the disk is known.
+constexpr size_t kLineHash = 32;
+
+std::string journal_line(std::string_view text) {
+  return fmt::format("{} {}\n", hash_text(text).hex(), text);
+}
+
+/// The text of a line, its end taken off; empty where it is none.
+std::string_view text_of_line(std::string_view line) {
+  if (line.size() <= kLineHash + 1) return {};
+  const std::string_view text = line.substr(kLineHash + 1);
+  return line.substr(0, kLineHash) == hash_text(text).hex() ? text : std::string_view();
 }
 
 /// The same place however it is spelled: absolute, without links, without a slash at the end.
@@ -62,7 +77,7 @@ void check_links(const fs::path& source, const fs::path& target) {
 
 }  // namespace
 
-void OutputDirectory::check(const fs::path& given, const fs::path& source, bool force) {
+void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing) {
   const fs::path path = without_trailing_slash(given);
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(path, error))) {
@@ -81,9 +96,18 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, bool 
   const bool empty = fs::is_empty(path, error);
   if (error) throw Error(fmt::format("{}: cannot list: {}", path.string(), error.message()));
   if (empty) return;
-  if (!force) {
+  const bool unfinished = fs::exists(path / kUnfinishedMarker, error);
+  if (existing == Existing::kRefuse) {
     throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),
-                            is_ours(path) ? "; --force replaces it" : ""));
+                            unfinished      ? "; --resume goes on with it, --force replaces it"
+                            : is_ours(path) ? "; --force replaces it"
+                                            : ""));
+  }
+  if (existing == Existing::kResume) {
+    if (is_ours(path)) return;
+    throw Error(
+        fmt::format("{}: expected an absent or empty directory or one that twofour wrote, found files in it",
+                    path.string()));
   }
   if (!is_ours(path)) {
     throw Error(
@@ -93,34 +117,88 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, bool 
   if (!source.empty()) check_links(source, target);
 }
 
-OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, bool force) : path_(path) {
-  check(path, source, force);
+OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
+    : path_(path) {
+  check(path, source, existing);
   std::error_code error;
   if (!fs::exists(path, error)) {
     fs::create_directories(path, error);
     if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
     created_ = true;
   }
+  const bool resumed = existing == Existing::kResume && fs::exists(path / kUnfinishedMarker, error);
   try {
     take_marker();
-    // The marker came first, so that a run stopped while emptying is seen as unfinished too.
-    for (const auto& entry : fs::directory_iterator(path, error)) {
-      if (entry.path().filename() == kUnfinishedMarker) continue;
-      if (!force)
+    if (resumed) {
+      keep_ = true;
+      read_journal();
+    } else if (existing == Existing::kReplace) {
+      // The marker came first, so that a run stopped while emptying is seen as unfinished too. What an older
+      // journal says holds no longer.
+      if (::ftruncate(marker_, 0) != 0) {
+        throw Error(
+            fmt::format("{}: cannot empty: {}", (path / kUnfinishedMarker).string(), system_message(errno)));
+      }
+      keep_only({});
+    } else {
+      for (const auto& entry : fs::directory_iterator(path, error)) {
+        if (entry.path().filename() == kUnfinishedMarker) continue;
         throw Error(fmt::format("{}: expected no files in it, found {}", path.string(),
                                 entry.path().filename().string()));
-      fs::remove_all(entry.path(), error);
-      if (error) throw Error(fmt::format("{}: cannot remove: {}", entry.path().string(), error.message()));
+      }
     }
+    sync_directory(path_);
   } catch (...) {
-    release(!force);
+    release(!resumed && existing != Existing::kReplace);
     throw;
+  }
+}
+
+void OutputDirectory::keep_only(const std::set<std::string>& names) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kUnfinishedMarker || names.count(name)) continue;
+    fs::remove_all(entry.path(), error);
+    if (error) throw Error(fmt::format("{}: cannot remove: {}", entry.path().string(), error.message()));
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", path_.string(), error.message()));
+}
+
+void OutputDirectory::read_journal() {
+  constexpr uint64_t kMaxJournal = 1u << 30;
+  const std::string all = read_text(path_ / kUnfinishedMarker, kMaxJournal);
+  size_t end = 0;
+  for (size_t next; (next = all.find('\n', end)) != std::string::npos; end = next + 1) {
+    const std::string_view text = text_of_line(std::string_view(all).substr(end, next - end));
+    if (text.empty()) break;
+    journal_.emplace_back(text);
+  }
+  // New lines follow the last sound one.
+  if (::ftruncate(marker_, static_cast<off_t>(end)) != 0) {
+    throw Error(
+        fmt::format("{}: cannot cut: {}", (path_ / kUnfinishedMarker).string(), system_message(errno)));
+  }
+}
+
+void OutputDirectory::note(std::string_view text) {
+  const fs::path marker = path_ / kUnfinishedMarker;
+  sync_directory(path_);
+  const std::string line = journal_line(text);
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t put = ::write(marker_, rest.data(), rest.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw Error(fmt::format("{}: cannot write: {}", marker.string(), system_message(errno)));
+    rest.remove_prefix(static_cast<size_t>(put));
+  }
+  if (::fdatasync(marker_) != 0) {
+    throw Error(fmt::format("{}: cannot flush: {}", marker.string(), system_message(errno)));
   }
 }
 
 void OutputDirectory::take_marker() {
   const fs::path marker = path_ / kUnfinishedMarker;
-  marker_ = ::open(marker.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  marker_ = ::open(marker.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (marker_ < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
   // Two runs into one directory would take each other's files away. The file that is locked must still be the
   // one that has the name: a run that just finished removes it.
@@ -146,6 +224,10 @@ void OutputDirectory::release(bool remove_marker) {
 
 OutputDirectory::~OutputDirectory() {
   if (marker_ < 0) return;  // finished
+  if (keep_) {
+    release(false);
+    return;
+  }
   std::error_code ignored;
   for (const fs::path& file : files_) fs::remove(file, ignored);
   // Deepest first; only empty ones go.
@@ -163,6 +245,12 @@ fs::path OutputDirectory::add(const std::string& relative) {
   if (error) throw Error(fmt::format("{}: cannot create: {}", file.parent_path().string(), error.message()));
   files_.insert(file);
   return file;
+}
+
+bool is_complete_output(const fs::path& directory) {
+  std::error_code error;
+  return fs::is_directory(directory, error) && !fs::exists(directory / kUnfinishedMarker, error) &&
+         is_ours(directory);
 }
 
 void OutputDirectory::finish() {

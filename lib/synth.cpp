@@ -281,7 +281,7 @@ std::vector<std::string> synth_shapes() {
 SynthResult synth(const fs::path& directory, const SynthOptions& options, Progress& progress) {
   const SynthModel model = find_model(options);
   const Nvfp4Dialect& dialect = find_dialect(options.dialect);
-  OutputDirectory::check(directory, {}, false);
+  OutputDirectory::check(directory, {}, Existing::kRefuse);
 
   progress.phase = "planning";
   const SynthPlan plan(model, dialect, options.max_shard_size);
@@ -290,7 +290,7 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
     result.files.emplace_back(shard.name, shard.header.size() + shard.data_bytes);
   }
   if (options.dry_run) return result;
-  OutputDirectory destination(directory, {}, false);
+  OutputDirectory destination(directory, {}, Existing::kRefuse);
   progress.total = plan.data_bytes();
 
   progress.phase = "writing";

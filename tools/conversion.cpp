@@ -41,9 +41,15 @@ std::string rule(const Plan& plan, const OutputTensor& t) {
 }
 
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device) {
-  Json files = Json::array(), tensors = Json::array(), sidecars = Json::array();
-  for (const OutputFile& f : plan.files) files.push_back({{"name", f.name}, {"bytes", f.size()}});
-  for (const auto& [name, bytes] : plan.sidecars) sidecars.push_back({{"name", name}, {"bytes", bytes}});
+  Json files = Json::array(), tensors = Json::array(), others = Json::array();
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    files.push_back({{"name", f.name}, {"bytes", f.size()}});
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    others.push_back({{"name", f.name}, {"bytes", f.bytes}, {"exact", f.exact}});
+  }
   for (const OutputTensor& t : plan.tensors) {
     tensors.push_back({{"name", t.info.name},
                        {"dtype", dtype_name(t.info.dtype)},
@@ -58,11 +64,11 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
           {"layout", plan.recipe.layout},
           {"device", device_name(device)},
           {"bytes_read", plan.read_bytes},
-          {"bytes_written", plan.data_bytes},
+          {"bytes_written", written},
           {"workers", plan.workers(jobs, device)},
           {"peak_memory", plan.peak_memory(jobs, device)},
           {"files", files},
-          {"sidecars", sidecars},
+          {"other_files", others},
           {"tensors", tensors},
           {"findings", findings_to_json(plan.findings)}};
 }
@@ -83,12 +89,19 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs, Device dev
       put("{:<10} {}\n", "copy",
           t.kind == OutputTensor::Kind::kEncoded ? t.info.name : source.where(t.source));
   }
-  for (const OutputFile& f : plan.files) put("{:<10} {}  {} bytes\n", "file", f.name, f.size());
-  for (const auto& [name, bytes] : plan.sidecars) put("{:<10} {}  {} bytes\n", "sidecar", name, bytes);
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    put("{:<10} {}  {} bytes\n", "file", f.name, f.size());
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    put("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
+    written += f.bytes;
+  }
   fmt::print(
-      "would read {} and write {} in {} files ({} tensors copied, {}); peak memory at most {} with {} "
-      "workers on {}\n",
-      format_bytes(plan.read_bytes), format_bytes(plan.data_bytes), plan.files.size(), copied,
+      "would read {} and write {}, the weights in {} files ({} tensors copied, {}); peak memory at most {} "
+      "with {} workers on {}\n",
+      format_bytes(plan.read_bytes), format_bytes(written), plan.files.size(), copied,
       format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs, device)), plan.workers(jobs, device),
       device_text(device));
 }
@@ -105,6 +118,9 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
   }
   return {{"layout", plan.recipe.layout},
           {"device", device_name(device)},
+          {"was_complete", r.was_complete},
+          {"files_kept", r.files_kept},
+          {"bytes_kept", r.bytes_kept},
           {"bytes_read", r.bytes_read},
           {"bytes_written", r.bytes_written},
           {"bytes_verified", r.bytes_verified},
@@ -125,6 +141,15 @@ std::string format_text(const Recipe& r) {
 
 void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
                   bool verbose) {
+  if (r.was_complete) {
+    put("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
+        format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
+    return;
+  }
+  if (o.resume) {
+    put("{}: kept {} of {} weight files, {}\n", o.destination, r.files_kept, plan.files.size(),
+        format_bytes(r.bytes_kept));
+  }
   Quality all;
   for (const Quality& q : r.quality) all += q;
   put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
@@ -155,7 +180,14 @@ void add_conversion_options(CLI::App& app, ConversionOptions& o) {
   app.add_option("--max-shard-size", o.max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
   app.add_flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   app.add_flag("--no-verify", o.no_verify, "Do not read back what was written");
-  app.add_flag("--force", o.force, "Replace DST if twofour wrote it");
+  CLI::Option* force = app.add_flag("--force", o.force, "Replace DST if twofour wrote it");
+  app.add_flag("--resume", o.resume,
+               "Go on with a run into DST that was interrupted, killed or failed: keep the weight files that "
+               "it finished and their hashes prove, redo the rest. A complete DST is verified")
+      ->excludes(force);
+  app.footer(
+      "A run that ends early leaves the weight files that it finished, in a directory that every command "
+      "knows as unfinished; of a run that finished none, and of a bad source, it leaves nothing.");
 }
 
 int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
@@ -166,7 +198,8 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   const Device device = choose_device(common, Device::cpu);
   recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
   recipe.max_shard_size = parse_size(o.max_shard_size);
-  OutputDirectory::check(o.destination, o.source, o.force);
+  const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+  OutputDirectory::check(o.destination, o.source, existing);
   const Checkpoint source = Checkpoint::open_source(o.source);
   std::optional<Checkpoint> kept_from;
   std::optional<KeptCodes> kept;
@@ -187,7 +220,7 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
-    const ConvertOptions options{common.jobs, !o.no_verify, o.force,
+    const ConvertOptions options{common.jobs, !o.no_verify, existing,
                                  best_isa(),  device,       kept ? &*kept : nullptr};
     result = convert(source, plan, o.destination, options, progress);
   });

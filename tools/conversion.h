@@ -12,7 +12,7 @@ struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
   std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
-  bool dry_run = false, no_verify = false, force = false;
+  bool dry_run = false, no_verify = false, force = false, resume = false;
 };
 
 /// Adds them to a command.

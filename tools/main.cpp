@@ -160,8 +160,8 @@ int run(int argc, char** argv) {
   omp_set_num_threads(common.jobs);
   try {
     return commands.at(app.get_subcommands()[0])();
-  } catch (const Interrupted&) {
-    return report_error(common, "interrupted", kInterrupted);
+  } catch (const Interrupted& e) {
+    return report_error(common, e.what(), kInterrupted);
   } catch (const Error& e) {
     return report_error(common, e.what(), kTrouble);
   } catch (const std::bad_alloc&) {

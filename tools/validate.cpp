@@ -174,6 +174,9 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
   if (!o.source.empty()) {
     put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
   }
+  put("cpu, {:.2f} s: {:.2f} GB/s {}\n", r.seconds,
+      static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),
+      o.source.empty() ? "read" : "of artifact and source");
 }
 
 int run(const Options& o, const Common& common) {

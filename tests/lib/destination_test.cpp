@@ -25,7 +25,7 @@ void refuses(const fs::path& root, const fs::path& source, const fs::path& desti
   CAPTURE(destination.string());
   const auto before = read_tree(root);
   ConvertOptions options;
-  options.force = force;
+  options.existing = force ? Existing::kReplace : Existing::kRefuse;
   CHECK_THROWS_WITH_AS(convert(source, destination, {}, options), doctest::Contains(message.c_str()), Error);
   CHECK((read_tree(root) == before));
 }
@@ -119,7 +119,7 @@ TEST_CASE("forced, an artifact of twofour is emptied first, also an unfinished o
   convert(scratch / "src", scratch / "out");
   refuses(scratch.path, scratch / "other", scratch / "out", false, "--force replaces it");
   ConvertOptions options;
-  options.force = true;
+  options.existing = Existing::kReplace;
   for (const bool unfinished : {false, true}) {
     CAPTURE(unfinished);
     fs::create_directories(scratch / "out/sub/folder");
@@ -145,7 +145,7 @@ TEST_CASE("a forced run that fails leaves an empty directory, not half of the ol
   REQUIRE(bad[1].name.ends_with("weight_scale"));
   write_checkpoint(scratch / "bad", {bad});
   ConvertOptions options;
-  options.force = true;
+  options.existing = Existing::kReplace;
   CHECK_THROWS_AS(convert(scratch / "bad", scratch / "out", {}, options), Error);
   CHECK(fs::is_directory(scratch / "out"));
   CHECK(fs::is_empty(scratch / "out"));

@@ -31,7 +31,7 @@ void put(const fs::path& file, const std::string& text) { std::ofstream(file) <<
 /// Message of the Error that converting ends with; empty if it does not.
 std::string refusal(const fs::path& source, const fs::path& destination, bool force = false) {
   ConvertOptions options;
-  options.force = force;
+  options.existing = force ? Existing::kReplace : Existing::kRefuse;
   try {
     convert(source, destination, {}, options);
   } catch (const Error& e) {
@@ -83,7 +83,7 @@ TEST_CASE("two runs cannot write one directory") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   {
-    OutputDirectory other(scratch / "out", {}, false);
+    OutputDirectory other(scratch / "out", {}, Existing::kRefuse);
     CHECK(contains(refusal(scratch / "src", scratch / "out", true), "found another run writing it"));
     CHECK(fs::exists(scratch / "out" / kUnfinishedMarker));
   }

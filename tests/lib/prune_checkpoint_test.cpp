@@ -165,7 +165,7 @@ TEST_CASE("a pruned checkpoint is the same for any number of jobs, with and with
       ConvertOptions options;
       options.jobs = jobs;
       options.verify = jobs == 2;
-      options.force = true;
+      options.existing = Existing::kReplace;
       convert(source, scratch / "again", prune_recipe("2:4"), options);
       CHECK((read_tree(scratch / "again") == expected));
     }

@@ -1,0 +1,156 @@
+#include "lib/resume.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "formats/error.h"
+#include "lib/manifest.h"
+#include "lib/validate.h"
+#include "lib/version.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json file_entry(const InputFile& file) { return {{"bytes", file.size()}, {"modified", file.modified()}}; }
+
+Json find_or_null(const Json& json, const std::string& key) {
+  const auto it = json.find(key);
+  return it == json.end() ? Json(nullptr) : *it;
+}
+
+std::string shown(const Json& json) {
+  constexpr size_t kShown = 80;
+  const std::string text =
+      json.is_null() ? "none" : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
+struct Change {
+  std::string where;
+  Json then, now;
+};
+
+/// The first place where two documents differ, keys of the first before those that only the second has.
+std::optional<Change> first_change(const Json& then, const Json& now, const std::string& where) {
+  if (then == now) return std::nullopt;
+  if (!then.is_object() || !now.is_object()) return Change{where, then, now};
+  const auto below = [&](const std::string& key) {
+    return first_change(find_or_null(then, key), find_or_null(now, key),
+                        where.empty() ? key : where + ": " + key);
+  };
+  for (const Json* document : {&then, &now}) {
+    for (const auto& [key, value] : document->items()) {
+      if (auto change = below(key)) return change;
+    }
+  }
+  return std::nullopt;  // the same in another order
+}
+
+/// The part of a fingerprint that a finished artifact has too.
+Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::SourceFile>& files) {
+  Json source = Json::object();
+  for (const auto& f : files) source[f.name] = {{"bytes", f.bytes}, {"header", f.header.hex()}};
+  return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
+}
+
+bool holds_only_the_journal(const fs::path& directory) {
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename() != kUnfinishedMarker) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Json fingerprint(const Checkpoint& source, const Plan& plan) {
+  Json files = Json::object();
+  for (const Shard& s : source.shards()) {
+    Json& entry = files[s.name] = file_entry(s.file);
+    entry["header"] = s.header_hash.hex();
+  }
+  if (source.is_directory()) {
+    std::set<std::string> others{kIndexName, kManifestName};
+    for (const auto& [name, bytes] : plan.sidecars) others.insert(name);
+    for (const std::string& name : others) {
+      std::error_code error;
+      if (fs::exists(source.path() / name, error)) files[name] = file_entry(InputFile(source.path() / name));
+    }
+  }
+  return {{"tool", {{"version", version()}, {"commit", version_commit()}}},
+          {"recipe", recipe_to_json(plan.recipe)},
+          {"source", std::move(files)}};
+}
+
+void check_fingerprint(const std::string& where, const Json& then, const Json& now) {
+  const auto change = first_change(then, now, "");
+  if (!change) return;
+  throw Error(
+      fmt::format("{}: expected to go on with source, recipe and tool as they were, found {} changed: "
+                  "{} before, {} now; --force starts afresh",
+                  where, change->where, shown(change->then), shown(change->now)));
+}
+
+std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
+                                         const Plan& plan, Progress& progress) {
+  const Json now = fingerprint(source, plan);
+  const std::string where = directory.path().string();
+  if (directory.journal().empty()) {
+    if (!holds_only_the_journal(directory.path())) {
+      throw Error(
+          fmt::format("{}: expected the state of the run that left it unfinished, found none; "
+                      "--force replaces it",
+                      where));
+    }
+    directory.note(now.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return {};
+  }
+  const std::vector<std::string>& lines = directory.journal();
+  const std::string journal = (directory.path() / kUnfinishedMarker).string();
+  check_fingerprint(where, Json::parse(lines.front()), now);
+  std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
+  for (size_t i = 1; i < lines.size(); ++i) {
+    ShardRecord record = parse_shard_record(journal, plan, lines[i]);
+    last.insert_or_assign(record.file, std::move(record));
+  }
+  std::vector<ShardRecord> records, sound;
+  for (auto& [file, record] : last) {
+    progress.total += plan.files[file].data_bytes;
+    records.push_back(std::move(record));
+  }
+  progress.phase = "checking what is there";
+  const std::vector<std::string> wrong = check_shards(directory.path(), plan, records, progress);
+  std::set<std::string> names;
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (!wrong[i].empty()) continue;
+    names.insert(plan.files[records[i].file].name);
+    sound.push_back(std::move(records[i]));
+  }
+  directory.keep_only(names);
+  return sound;
+}
+
+uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, const Plan& plan, int jobs,
+                         Progress& progress) {
+  const Manifest manifest = read_manifest(artifact / kManifestName);
+  std::vector<Manifest::SourceFile> files;
+  for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
+  check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
+                    lasting_fingerprint(plan.recipe, files));
+  ValidateOptions options;
+  options.jobs = jobs;
+  const ValidateReport report = validate(artifact, options, progress);
+  if (!report.differences.empty()) {
+    const Finding& first = report.differences.front();
+    throw Error(
+        fmt::format("{}: expected the complete artifact as it was written, found {} differences, the "
+                    "first: {}: {}; --force replaces it",
+                    artifact.string(), report.differences.size(), first.where, first.message));
+  }
+  return report.bytes;
+}
+
+}  // namespace twofour
