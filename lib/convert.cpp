@@ -197,4 +197,15 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   return result;
 }
 
+ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
+                                std::vector<ShardRecord> records, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  ConvertResult result;
+  result.findings = plan.findings;
+  report_modules(source, plan, write_artifact(source, plan, {}, directory, records, progress, result),
+                 result);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
 }  // namespace twofour

@@ -14,6 +14,7 @@
 #include "lib/plan.h"
 #include "lib/progress.h"
 #include "lib/quality.h"
+#include "lib/shard_record.h"
 
 namespace twofour {
 
@@ -59,5 +60,10 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 /// that is marked as unfinished; of a run that finished none, and of a source that is refused, nothing stays.
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress);
+
+/// Completes an artifact whose weight files all lie in `directory`, with a record of each: writes the other
+/// files, the index and twofour.json. Throws Error as join_records() does and on I/O errors.
+ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
+                                std::vector<ShardRecord> records, Progress& progress);
 
 }  // namespace twofour

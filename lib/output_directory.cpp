@@ -196,23 +196,23 @@ void OutputDirectory::note(std::string_view text) {
   }
 }
 
-void OutputDirectory::take_marker() {
-  const fs::path marker = path_ / kUnfinishedMarker;
-  marker_ = ::open(marker.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (marker_ < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
+int lock_marker(const fs::path& directory, int how) {
+  const fs::path marker = directory / kUnfinishedMarker;
+  const int fd = ::open(marker.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
   // Two runs into one directory would take each other's files away. The file that is locked must still be the
   // one that has the name: a run that just finished removes it.
   struct stat ours {
   }, named{};
-  const bool locked = ::flock(marker_, LOCK_EX | LOCK_NB) == 0 && ::fstat(marker_, &ours) == 0 &&
-                      ::stat(marker.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
-  if (!locked) {
-    ::close(marker_);
-    marker_ = -1;
-    throw Error(
-        fmt::format("{}: expected a directory of our own, found another run writing it", path_.string()));
-  }
+  const bool locked = ::flock(fd, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
+  if (locked && ::fstat(fd, &ours) == 0 && ::stat(marker.c_str(), &named) == 0 && ours.st_ino == named.st_ino)
+    return fd;
+  ::close(fd);
+  throw Error(
+      fmt::format("{}: expected a directory of our own, found another run writing it", directory.string()));
 }
+
+void OutputDirectory::take_marker() { marker_ = lock_marker(path_, LOCK_EX); }
 
 void OutputDirectory::release(bool remove_marker) {
   std::error_code ignored;

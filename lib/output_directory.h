@@ -61,6 +61,11 @@ class OutputDirectory {
   std::set<std::filesystem::path> files_, folders_;
 };
 
+/// Opens the marker of a directory, making it, and takes a lock on it: `how` is LOCK_EX, or LOCK_SH for those
+/// that write it together. The lock goes when the descriptor that is returned is closed. Throws Error where
+/// somebody else's lock is in the way. File systems without locks are gone without.
+int lock_marker(const std::filesystem::path& directory, int how);
+
 /// Whether twofour wrote a directory and finished it.
 bool is_complete_output(const std::filesystem::path& directory);
 

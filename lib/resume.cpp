@@ -85,13 +85,13 @@ Json fingerprint(const Checkpoint& source, const Plan& plan) {
           {"source", std::move(files)}};
 }
 
-void check_fingerprint(const std::string& where, const Json& then, const Json& now) {
+void check_fingerprint(const std::string& where, const Json& then, const Json& now, const char* advice) {
   const auto change = first_change(then, now, "");
   if (!change) return;
   throw Error(
       fmt::format("{}: expected to go on with source, recipe and tool as they were, found {} changed: "
-                  "{} before, {} now; --force starts afresh",
-                  where, change->where, shown(change->then), shown(change->now)));
+                  "{} before, {} now; {}",
+                  where, change->where, shown(change->then), shown(change->now), advice));
 }
 
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,

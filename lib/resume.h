@@ -17,8 +17,9 @@ namespace twofour {
 /// but in the journal of an unfinished directory.
 Json fingerprint(const Checkpoint& source, const Plan& plan);
 
-/// Throws Error naming `where` and what changed first, unless both are the same.
-void check_fingerprint(const std::string& where, const Json& then, const Json& now);
+/// Throws Error naming `where`, what changed first and what to do, unless both are the same.
+void check_fingerprint(const std::string& where, const Json& then, const Json& now,
+                       const char* advice = "--force starts afresh");
 
 /// Begins the journal of a run, or takes up that of an interrupted one: re-reads the files that it finished,
 /// removes all else and returns the records of those that are sound. Throws Error where source, recipe or

@@ -186,6 +186,25 @@ ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::st
   }
 }
 
+InputFile open_shard(const fs::path& directory, const OutputFile& file) {
+  if (fs::is_symlink(directory / file.name)) {
+    throw Error(fmt::format("{}: expected a file of our own, found a symbolic link",
+                            (directory / file.name).string()));
+  }
+  InputFile opened(directory / file.name);
+  if (opened.size() != file.size()) {
+    throw Error(
+        fmt::format("{}: expected {} bytes, found {}", opened.path().string(), file.size(), opened.size()));
+  }
+  std::string header(file.header.size(), '\0');
+  opened.read(0, {reinterpret_cast<uint8_t*>(header.data()), header.size()});
+  if (header != file.header) {
+    throw Error(
+        fmt::format("{}: expected the header that was planned, found another", opened.path().string()));
+  }
+  return opened;
+}
+
 std::vector<std::string> check_shards(const fs::path& directory, const Plan& plan,
                                       std::span<const ShardRecord> records, Progress& progress) {
   std::vector<std::string> wrong(records.size());
@@ -197,21 +216,7 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
   for (size_t r = 0; r < records.size(); ++r) {
     const OutputFile& file = plan.files[records[r].file];
     try {
-      if (fs::is_symlink(directory / file.name)) {
-        throw Error(fmt::format("{}: expected a file of our own, found a symbolic link",
-                                (directory / file.name).string()));
-      }
-      files[r].emplace(directory / file.name);
-      if (files[r]->size() != file.size()) {
-        throw Error(fmt::format("{}: expected {} bytes, found {}", files[r]->path().string(), file.size(),
-                                files[r]->size()));
-      }
-      std::string header(file.header.size(), '\0');
-      files[r]->read(0, {reinterpret_cast<uint8_t*>(header.data()), header.size()});
-      if (header != file.header) {
-        throw Error(fmt::format("{}: expected the header that was planned, found another",
-                                files[r]->path().string()));
-      }
+      files[r].emplace(open_shard(directory, file));
       for (size_t i = 0; i < file.tensor_count; ++i) items.push_back({r, i});
     } catch (const Error& e) {
       wrong[r] = e.what();

@@ -49,6 +49,10 @@ std::string format_shard_record(const Plan& plan, const ShardRecord& record);
 /// Throws Error naming `where` on what is no record of a file of this plan.
 ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::string_view text);
 
+/// Opens a weight file of the plan. Throws Error on a symbolic link and where its size or what is
+/// before its data is not as planned.
+InputFile open_shard(const std::filesystem::path& directory, const OutputFile& file);
+
 /// Re-reads weight files in parallel, by bounded reads: are they what plan and records describe, byte for
 /// byte? One entry a record: what is wrong with its file, empty where nothing is.
 std::vector<std::string> check_shards(const std::filesystem::path& directory, const Plan& plan,
