@@ -1,0 +1,40 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "lib/checkpoint.h"
+#include "lib/hash.h"
+#include "lib/plan.h"
+
+namespace twofour {
+
+/// A conversion that tasks on several machines share, as plan.json says it. Each task plans again, from the
+/// source's headers and the recipe; that it comes to the same is what the rest is for.
+struct TaskPlan {
+  std::filesystem::path source, destination;  ///< absolute
+  std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/resume.h
+  Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
+  size_t files = 0;
+  /// What a record of a finished file carries, so that those of another plan are known.
+  Hash128 id() const;
+};
+
+TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination);
+
+std::string format_task_plan(const TaskPlan& plan);
+/// Throws Error naming `where` on what is no plan, or one of another format.
+TaskPlan parse_task_plan(std::string_view where, std::string_view text);
+
+/// Throws Error naming `where` and what differs first unless both lead to the same bytes.
+void check_same_plan(const std::string& where, const TaskPlan& planned, const TaskPlan& found);
+
+/// The source that a plan names, planned again.
+struct PlannedSource {
+  Checkpoint source;
+  Plan plan;
+};
+/// Throws Error naming `where` if source, recipe or tool are not those of the plan.
+PlannedSource open_planned(const std::string& where, const TaskPlan& plan);
+
+}  // namespace twofour

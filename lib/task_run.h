@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "lib/convert.h"
+#include "lib/task_plan.h"
+
+namespace twofour {
+
+struct TaskResult {
+  size_t files = 0, files_kept = 0;  ///< weight files written, and found finished and sound
+  uint64_t bytes_read = 0, bytes_written = 0, bytes_verified = 0;
+  double seconds = 0;
+};
+
+/// Writes the files of a shared conversion that a task is given (positions in Plan::files) but for those that
+/// are finished already, which are read and compared with their hashes. Throws Error on what convert() throws
+/// on and where the destination is not this plan's; files that are finished by then stay.
+TaskResult run_task(const PlannedSource& planned, const TaskPlan& plan, const std::vector<uint32_t>& files,
+                    const ConvertOptions& options, Progress& progress);
+
+/// Completes a destination whose tasks are done: holds their records and the files against the plan, then
+/// writes what is not weights, the index and twofour.json. Weights are not read. Throws Error where a task is
+/// at work, a weight file has no record or not the size and header planned, and where records disagree.
+ConvertResult merge_tasks(const PlannedSource& planned, const TaskPlan& plan, Progress& progress);
+
+}  // namespace twofour
