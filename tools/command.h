@@ -41,6 +41,8 @@ std::function<int()> setup_diff(CLI::App& app, const Common& common);
 std::function<int()> setup_inspect(CLI::App& app, const Common& common);
 std::function<int()> setup_lint(CLI::App& app, const Common& common);
 std::function<int()> setup_man(CLI::App& app, const Common& common);
+std::function<int()> setup_merge(CLI::App& app, const Common& common);
+std::function<int()> setup_plan(CLI::App& app, const Common& common);
 std::function<int()> setup_prune(CLI::App& app, const Common& common);
 std::function<int()> setup_quantize(CLI::App& app, const Common& common);
 std::function<int()> setup_run(CLI::App& app, const Common& common);

@@ -106,6 +106,46 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs, Device dev
       device_text(device));
 }
 
+/// What was written, in a few words.
+std::string format_text(const Recipe& r) {
+  const bool nvfp4 = rewrite_of(r.layout) == Rewrite::kQuantize;
+  if (!nvfp4 && r.layout != "fp8") return r.pattern.empty() ? r.layout : r.pattern;
+  return fmt::format("{}{} ({}{})", r.pattern.empty() ? "" : r.pattern + " ", nvfp4 ? "NVFP4" : "FP8",
+                     r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
+}
+
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
+                  bool verbose) {
+  if (r.was_complete) {
+    put("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
+        format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
+    return;
+  }
+  if (o.resume) {
+    put("{}: kept {} of {} weight files, {}\n", o.destination, r.files_kept, plan.files.size(),
+        format_bytes(r.bytes_kept));
+  }
+  put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
+      format_text(plan.recipe), plan.files.size(), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+  put("{}", weights_text(plan, r, verbose));
+  put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), r.seconds,
+      static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
+      static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
+      o.no_verify ? ", not verified" : ", read back and verified");
+}
+
+}  // namespace
+
+std::string weights_text(const Plan& plan, const ConvertResult& r, bool verbose) {
+  std::string text;
+  if (!r.encoded.empty()) text += encoded_text(plan, r.encoded, verbose);
+  const bool exact = plan.targets.empty() && rewrite_of(plan.recipe.layout) != Rewrite::kPrune;
+  if (exact) return text;
+  Quality all;
+  for (const Quality& q : r.quality) all += q;
+  return text + fmt::format("weights: {}\n", quality_text(all));
+}
+
 Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
   Json modules = Json::array();
   const bool pruned = !plan.targets.empty() || rewrite_of(plan.recipe.layout) == Rewrite::kPrune;
@@ -131,41 +171,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
           {"findings", findings_to_json(r.findings)}};
 }
 
-/// What was written, in a few words.
-std::string format_text(const Recipe& r) {
-  const bool nvfp4 = rewrite_of(r.layout) == Rewrite::kQuantize;
-  if (!nvfp4 && r.layout != "fp8") return r.pattern.empty() ? r.layout : r.pattern;
-  return fmt::format("{}{} ({}{})", r.pattern.empty() ? "" : r.pattern + " ", nvfp4 ? "NVFP4" : "FP8",
-                     r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
-}
-
-void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
-                  bool verbose) {
-  if (r.was_complete) {
-    put("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
-        format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
-    return;
-  }
-  if (o.resume) {
-    put("{}: kept {} of {} weight files, {}\n", o.destination, r.files_kept, plan.files.size(),
-        format_bytes(r.bytes_kept));
-  }
-  Quality all;
-  for (const Quality& q : r.quality) all += q;
-  put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
-      format_text(plan.recipe), plan.files.size(), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
-  const bool exact = plan.targets.empty() && rewrite_of(plan.recipe.layout) != Rewrite::kPrune;
-  if (!r.encoded.empty()) put("{}", encoded_text(plan, r.encoded, verbose));
-  if (!exact) put("weights: {}\n", quality_text(all));
-  put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), r.seconds,
-      static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
-      static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
-      o.no_verify ? ", not verified" : ", read back and verified");
-}
-
-}  // namespace
-
-void add_conversion_options(CLI::App& app, ConversionOptions& o) {
+void add_source_and_selection(CLI::App& app, ConversionOptions& o) {
   app.add_option("SRC", o.source, "Hugging Face checkpoint directory")->required();
   app.add_option("DST", o.destination, "Directory to write; absent or empty")->required();
   app.add_option("--include", o.include, "Convert only these modules: name, glob or re:regex")
@@ -178,6 +184,10 @@ void add_conversion_options(CLI::App& app, ConversionOptions& o) {
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--max-shard-size", o.max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
+}
+
+void add_conversion_options(CLI::App& app, ConversionOptions& o) {
+  add_source_and_selection(app, o);
   app.add_flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   app.add_flag("--no-verify", o.no_verify, "Do not read back what was written");
   CLI::Option* force = app.add_flag("--force", o.force, "Replace DST if twofour wrote it");
@@ -190,14 +200,19 @@ void add_conversion_options(CLI::App& app, ConversionOptions& o) {
       "knows as unfinished; of a run that finished none, and of a bad source, it leaves nothing.");
 }
 
+Recipe with_selection(Recipe recipe, const ConversionOptions& o) {
+  recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
+  recipe.max_shard_size = parse_size(o.max_shard_size);
+  return recipe;
+}
+
 int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
   const bool packs = rewrite_of(recipe.layout) == Rewrite::kNone;
   const std::string what = std::string(command) == "convert" ? "convert --to " + recipe.layout : command;
   if (!packs) check_device(common, what);
   // From file to file the CPU is faster, so it is what auto takes.
   const Device device = choose_device(common, Device::cpu);
-  recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
-  recipe.max_shard_size = parse_size(o.max_shard_size);
+  recipe = with_selection(std::move(recipe), o);
   const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
   OutputDirectory::check(o.destination, o.source, existing);
   const Checkpoint source = Checkpoint::open_source(o.source);

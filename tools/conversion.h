@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/convert.h"
 #include "lib/plan.h"
 #include "tools/command.h"
 
@@ -17,6 +18,16 @@ struct ConversionOptions {
 
 /// Adds them to a command.
 void add_conversion_options(CLI::App& app, ConversionOptions& options);
+
+/// Adds SRC, DST and what chooses modules and files, which go into a recipe.
+void add_source_and_selection(CLI::App& app, ConversionOptions& options);
+
+/// The recipe with the chosen modules and the size of files.
+Recipe with_selection(Recipe recipe, const ConversionOptions& options);
+
+/// What a run made of the weights, as lines that end.
+std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
+Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
 
 /// Completes `recipe` by the options, converts or, with --dry-run, only plans, and reports. Returns the exit
 /// code.

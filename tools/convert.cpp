@@ -1,58 +1,98 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "formats/layouts.h"
+#include "lib/file.h"
+#include "lib/task_run.h"
+#include "lib/task_split.h"
 #include "tools/conversion.h"
+#include "tools/recipe_options.h"
+#include "tools/task_number.h"
 
 namespace twofour {
 namespace {
 
 struct Options {
   ConversionOptions common;
-  std::string layout, fold = "larger", dialect, granularity;
+  RecipeOptions recipe;
+  std::string plan, task;
+  size_t tasks = 0;
 };
+
+/// One task of a plan.
+int run_planned(const Options& o, const Common& common) {
+  check_device(common, "convert");
+  const TaskNumber number = find_task(o.task, o.tasks);
+  const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
+  const PlannedSource planned = open_planned(o.plan, tasks);
+  const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
+  TaskResult result;
+  with_progress(common, [&](Progress& progress) {
+    ConvertOptions options;
+    options.jobs = common.jobs;
+    options.verify = !o.common.no_verify;
+    options.isa = best_isa();
+    result = run_task(planned, tasks, files, options, progress);
+  });
+  if (common.json) {
+    print_json({{"task", number.index},
+                {"tasks", number.count},
+                {"from", number.from},
+                {"destination", tasks.destination.string()},
+                {"files", result.files},
+                {"files_kept", result.files_kept},
+                {"bytes_read", result.bytes_read},
+                {"bytes_written", result.bytes_written},
+                {"bytes_verified", result.bytes_verified},
+                {"seconds", result.seconds}});
+  } else if (!common.quiet) {
+    put("{}: task {} of {} (by {}): {} of {} files, {} (from {}){}\n", tasks.destination.string(),
+        number.index, number.count, number.from, result.files, planned.plan.files.size(),
+        format_bytes(result.bytes_written), format_bytes(result.bytes_read),
+        result.files_kept > 0 ? fmt::format("; {} were finished before", result.files_kept) : "");
+    put("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", result.seconds,
+        static_cast<double>(result.bytes_read) / 1e9 / result.seconds,
+        static_cast<double>(result.bytes_written) / 1e9 / result.seconds,
+        o.common.no_verify ? ", not verified" : ", read back and verified");
+  }
+  return kDone;
+}
+
+int run(const Options& o, const Common& common) {
+  if (!o.plan.empty()) return run_planned(o, common);
+  for (const auto& [name, value] :
+       {std::pair{"SRC", &o.common.source}, {"DST", &o.common.destination}, {"--to", &o.recipe.layout}}) {
+    if (value->empty()) throw Error(fmt::format("{} is required\nSee twofour convert --help.", name));
+  }
+  if (!o.task.empty() || o.tasks != 0) {
+    throw Error(
+        fmt::format("{}: expected with --plan only, found without", o.task.empty() ? "--tasks" : "--task"));
+  }
+  return run_conversion(o.common, make_recipe(o.recipe), common, "convert");
+}
 
 }  // namespace
 
 std::function<int()> setup_convert(CLI::App& app, const Common& common) {
   auto o = std::make_shared<Options>();
-  std::vector<std::string> layouts;
-  for_each_layout([&]<class L>() { layouts.push_back(L::name); });
-  layouts.insert(layouts.end(), {"nvfp4", "fp8", "bf16"});
   add_conversion_options(app, o->common);
-  app.add_option("--to", o->layout, "What to write")->required()->check(CLI::IsMember(layouts));
-  app.add_option("--fold", o->fold, "Unequal global scales of gate and up: to the larger, or refuse (strict)")
-      ->check(CLI::IsMember({"larger", "strict"}));
-  app.add_option("--dialect", o->dialect,
-                 "Of nvfp4: modelopt or compressed-tensors (default: the other one, of an artifact its own); "
-                 "of fp8 also deepseek "
-                 "(default: compressed-tensors)")
-      ->check(CLI::IsMember({"modelopt", "compressed-tensors", "deepseek"}));
-  app.add_option(
-         "--granularity", o->granularity,
-         "Of fp8: weights that share a scale, tensor, row (default) or block of 128 x 128, which is all "
-         "that deepseek has")
-      ->check(CLI::IsMember({"tensor", "row", "block"}));
-  return [o, &common] {
-    if (!o->dialect.empty() && o->layout != "nvfp4" && o->layout != "fp8") {
-      throw Error(
-          fmt::format("--dialect: expected with --to nvfp4 or fp8 only, found with --to {}", o->layout));
-    }
-    if (o->fold == "strict" && rewrite_of(o->layout) != Rewrite::kNone) {
-      throw Error(fmt::format("--fold: expected with a layout only, found with --to {}", o->layout));
-    }
-    if (!o->granularity.empty() && o->layout != "fp8") {
-      throw Error(fmt::format("--granularity: expected with --to fp8 only, found with --to {}", o->layout));
-    }
-    Recipe recipe;
-    recipe.layout = o->layout;
-    recipe.dialect = o->dialect;
-    recipe.granularity = o->granularity;
-    recipe.fold = o->fold == "strict" ? Fold::kStrict : Fold::kLarger;
-    return run_conversion(o->common, recipe, common, "convert");
-  };
+  add_recipe_options(app, o->recipe, kConverts);
+  CLI::Option* plan = app.add_option("--plan", o->plan,
+                                     "Do a task of this plan, made by twofour plan, in place of all options");
+  for (CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    option->required(false);  // run() looks, since --plan stands for all
+    if (option != plan && name != "--help" && name != "--no-verify") plan->excludes(option);
+  }
+  app.add_option("--task", o->task,
+                 "Of a plan: i/n, from 0/n (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or "
+                 "JOB_COMPLETION_INDEX)")
+      ->type_name("I/N");
+  app.add_option("--tasks", o->tasks, "Of a plan: how many tasks there are, where --task does not say")
+      ->check(CLI::Range(1, 1'000'000));
+  return [o, &common] { return run(*o, common); };
 }
 
 }  // namespace twofour

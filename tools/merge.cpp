@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "lib/file.h"
+#include "lib/task_directory.h"
+#include "lib/task_run.h"
+#include "tools/conversion.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+int run(const fs::path& destination, const Common& common) {
+  if (is_complete_output(destination)) {
+    remove_task_files(destination);  // where a merge was killed just before it would have
+    if (common.json) {
+      print_json({{"destination", destination.string()}, {"was_complete", true}});
+    } else if (!common.quiet) {
+      put("{}: was complete\n", destination.string());
+    }
+    return kDone;
+  }
+  const fs::path path = task_plan_in(destination);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw Error(fmt::format("{}: expected a directory that tasks of a plan have written, found no {}",
+                            destination.string(), path.lexically_relative(destination).string()));
+  }
+  TaskPlan tasks = parse_task_plan(path.string(), read_text(path));
+  tasks.destination = destination;  // it may be mounted elsewhere here
+  const PlannedSource planned = open_planned(destination.string(), tasks);
+  ConvertResult result;
+  with_progress(common, [&](Progress& progress) { result = merge_tasks(planned, tasks, progress); });
+  print_findings(common, result.findings);
+  if (common.json) {
+    print_json(result_to_json(planned.plan, result, Device::cpu));
+  } else if (!common.quiet) {
+    put("{}: {} matrices in {}, {} files, {}: complete\n", destination.string(), result.modules.size(),
+        planned.plan.recipe.layout, planned.plan.files.size(), format_bytes(result.bytes_kept));
+    put("{}", weights_text(planned.plan, result, common.verbose));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_merge(CLI::App& app, const Common& common) {
+  auto destination = std::make_shared<std::string>();
+  app.add_option("DST", *destination, "Directory that all tasks of a plan have written")->required();
+  app.footer(
+      "Holds what the tasks recorded against the plan, then writes everything but weights, the index and\n"
+      "twofour.json. Weights are not read again: twofour validate DST compares their hashes.");
+  return [destination, &common] { return run(*destination, common); };
+}
+
+}  // namespace twofour

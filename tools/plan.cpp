@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "lib/file.h"
+#include "lib/output_directory.h"
+#include "lib/task_plan.h"
+#include "lib/task_split.h"
+#include "tools/conversion.h"
+#include "tools/recipe_options.h"
+
+namespace twofour {
+namespace {
+
+struct Options {
+  ConversionOptions common;
+  RecipeOptions recipe;
+  std::string output;
+  size_t tasks = 0;
+};
+
+int run(const Options& o, const Common& common) {
+  OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse);
+  const Checkpoint source = Checkpoint::open_source(o.common.source);
+  const Plan plan = make_plan(source, with_selection(make_recipe(o.recipe), o.common));
+  write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination)));
+  print_findings(common, plan.findings);
+
+  const size_t tasks = o.tasks == 0 ? 1 : o.tasks;
+  const TaskSplit split = split_tasks(source, plan, tasks);
+  if (common.json) {
+    Json json = {{"plan", o.output},
+                 {"layout", plan.recipe.layout},
+                 {"files", plan.files.size()},
+                 {"tensors", plan.tensors.size()},
+                 {"bytes_read", plan.read_bytes},
+                 {"bytes_written", plan.data_bytes},
+                 {"peak_memory", plan.peak_memory(common.jobs)},
+                 {"findings", findings_to_json(plan.findings)}};
+    if (o.tasks != 0) {
+      json["tasks"] = tasks;
+      json["balance"] = split.balance();
+      json["overhead"] = split.overhead();
+      json["task_bytes"] = split.bytes;
+    }
+    print_json(json);
+  } else if (!common.quiet) {
+    put("{}: {} in {}, {} files, {} (from {})\n", o.output, o.common.destination, plan.recipe.layout,
+        plan.files.size(), format_bytes(plan.data_bytes), format_bytes(plan.read_bytes));
+    if (o.tasks != 0) {
+      put("{} tasks: the largest reads and writes {}, {:.2f} times the mean; all together {:.2f} times what "
+          "one "
+          "task would\n",
+          tasks, format_bytes(split.largest()), split.balance(), split.overhead());
+    }
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_plan(CLI::App& app, const Common& common) {
+  auto o = std::make_shared<Options>();
+  add_source_and_selection(app, o->common);
+  add_recipe_options(app, o->recipe, kConverts | kPrunes | kQuantizes);
+  app.get_option("--to")->required();
+  app.add_option("-o,--output", o->output, "Plan to write, for twofour convert --plan")->required();
+  app.add_option("--tasks", o->tasks, "Say how well the work divides among so many tasks")
+      ->check(CLI::Range(1, 1'000'000));
+  app.footer(
+      "Then run twofour convert --plan PLAN --task I/N for I from 0 to N - 1, anywhere, in any order, with "
+      "the\n"
+      "same N, and twofour merge DST when all are done. The unit of work is an output file: where it "
+      "divides\n"
+      "badly, a smaller --max-shard-size makes more of them.");
+  return [o, &common] { return run(*o, common); };
+}
+
+}  // namespace twofour
