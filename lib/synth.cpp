@@ -19,6 +19,7 @@
 #include "lib/interrupt.h"
 #include "lib/output_directory.h"
 #include "lib/synth_config.h"
+#include "lib/synth_headers.h"
 #include "lib/synth_plan.h"
 #include "lib/synth_weights.h"
 
@@ -295,7 +296,9 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
 
   progress.phase = "writing";
   for (const SynthShard& shard : plan.shards()) destination.add(shard.name);
-  {
+  if (options.headers_only) {
+    write_headers(directory, plan, model, dialect);
+  } else {
     Writer writer(directory, plan, dialect, options, progress);
     for_each_module(model, [&](std::span<const SynthModule> modules) { writer.add(modules); });
     writer.flush();

@@ -19,7 +19,8 @@ struct SynthOptions {
   uint64_t seed = 0;
   uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
   int jobs = 1;
-  bool dry_run = false;  ///< plan only, write nothing
+  bool dry_run = false;       ///< plan only, write nothing
+  bool headers_only = false;  ///< holes in place of weights: see lib/synth_headers.h
 };
 
 struct SynthResult {

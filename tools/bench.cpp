@@ -11,7 +11,7 @@
 #include "lib/bench_kernels.h"
 #include "lib/bench_open.h"
 #include "lib/synth.h"
-#include "tools/command.h"
+#include "tools/bench.h"
 
 namespace twofour {
 namespace {
@@ -24,33 +24,6 @@ struct Options {
   int64_t layers = 1, experts = 0;
   int rounds = 10;
   bool sync = false, skip_pack = false;
-};
-
-Json spread_to_json(const Spread& s) { return {{"min", s.min}, {"median", s.median}, {"max", s.max}}; }
-
-std::string spread_text(const Spread& s) {
-  return fmt::format("{:.2f} ({:.2f} to {:.2f})", s.median, s.min, s.max);
-}
-
-/// A directory of ours below `work`, taken away at the end.
-class WorkDirectory {
- public:
-  explicit WorkDirectory(const fs::path& work) {
-    std::string name = (work / "twofour-bench-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw Error(fmt::format("{}: cannot make a directory in it", work.string()));
-    path_ = name;
-  }
-  WorkDirectory(const WorkDirectory&) = delete;
-  WorkDirectory& operator=(const WorkDirectory&) = delete;
-  ~WorkDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
 };
 
 Json bench_packing(const Options& o, const Common& common) {
@@ -283,7 +256,10 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   open->add_option("--rounds", h->rounds, "Rounds that count, after one that does not")
       ->check(CLI::Range(1, 1000));
   open->fallthrough();
-  return [o, k, h, kernels, open, lint, &common] {
+
+  auto run_plan = setup_bench_plan(app, common);
+  return [o, k, h, kernels, open, lint, run_plan, &app, &common] {
+    if (app.got_subcommand("plan")) return run_plan();
     if (kernels->parsed()) return run_kernels(*k, common);
     if (open->parsed()) return run_open(*h, common);
     return lint->parsed() ? run_lint(*o, common) : run(*o, common);

@@ -69,6 +69,8 @@ std::function<int()> setup_synth(CLI::App& app, const Common& common) {
   app.add_option("--vocab", o->synth.vocab, "Rows of the embedding")->check(CLI::Range(1, 10'000'000));
   app.add_option("--seed", o->synth.seed, "Of the weights");
   app.add_option("--max-shard-size", o->max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
+  app.add_flag("--headers-only", o->synth.headers_only,
+               "Files of full size with holes in place of weights, to try what reads headers only");
   app.add_flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
   return [o, &common] { return run(*o, common); };
 }

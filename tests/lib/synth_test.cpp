@@ -17,6 +17,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "lib/checkpoint.h"
 #include "lib/file.h"
 #include "lib/hash.h"
 #include "lib/index_file.h"
@@ -335,4 +336,34 @@ TEST_CASE("a failure leaves nothing behind") {
   CHECK_THROWS_AS(synth(scratch.path / "t", options, progress), Error);
   CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(!fs::exists(scratch.path / "t"));
+}
+
+TEST_CASE("headers only: the same headers and sizes, scales of one, holes for weights") {
+  const Scratch scratch;
+  SynthOptions options;
+  options.max_shard_size = 50'000;
+  make(scratch / "whole", options);
+  options.headers_only = true;
+  Progress progress;
+  synth(scratch / "hollow", options, progress);
+  const Checkpoint whole = Checkpoint::open(scratch / "whole"), hollow = Checkpoint::open(scratch / "hollow");
+  REQUIRE(hollow.shards().size() == whole.shards().size());
+  for (size_t s = 0; s < whole.shards().size(); ++s) {
+    CHECK(hollow.shards()[s].name == whole.shards()[s].name);
+    CHECK(hollow.shards()[s].header_hash == whole.shards()[s].header_hash);
+    CHECK(hollow.shards()[s].file.size() == whole.shards()[s].file.size());
+  }
+  for (size_t i = 0; i < hollow.tensors().size(); ++i) {
+    const TensorInfo& t = hollow.tensors()[i];
+    CAPTURE(t.name);
+    std::vector<uint8_t> bytes(t.bytes());
+    hollow.read(i, 0, bytes);
+    if (t.dtype == DType::kF32) {
+      float value = 0;
+      std::memcpy(&value, bytes.data(), sizeof(value));
+      CHECK(value == 1.0f);
+    } else {
+      CHECK(std::all_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b == 0; }));
+    }
+  }
 }
