@@ -206,12 +206,15 @@ Recipe with_selection(Recipe recipe, const ConversionOptions& o) {
   return recipe;
 }
 
-int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
+Device conversion_device(const Common& common, const Recipe& recipe, const std::string& command) {
   const bool packs = rewrite_of(recipe.layout) == Rewrite::kNone;
-  const std::string what = std::string(command) == "convert" ? "convert --to " + recipe.layout : command;
-  if (!packs) check_device(common, what);
+  if (!packs) check_device(common, command == "convert" ? "convert --to " + recipe.layout : command);
   // From file to file the CPU is faster, so it is what auto takes.
-  const Device device = choose_device(common, Device::cpu);
+  return choose_device(common, Device::cpu);
+}
+
+int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
+  const Device device = conversion_device(common, recipe, command);
   recipe = with_selection(std::move(recipe), o);
   const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
   OutputDirectory::check(o.destination, o.source, existing);

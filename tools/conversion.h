@@ -25,6 +25,9 @@ void add_source_and_selection(CLI::App& app, ConversionOptions& options);
 /// The recipe with the chosen modules and the size of files.
 Recipe with_selection(Recipe recipe, const ConversionOptions& options);
 
+/// The device that packs: only layouts are packed on CUDA.
+Device conversion_device(const Common& common, const Recipe& recipe, const std::string& command);
+
 /// What a run made of the weights, as lines that end.
 std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);

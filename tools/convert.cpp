@@ -23,10 +23,10 @@ struct Options {
 
 /// One task of a plan.
 int run_planned(const Options& o, const Common& common) {
-  check_device(common, "convert");
   const TaskNumber number = find_task(o.task, o.tasks);
   const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
   const PlannedSource planned = open_planned(o.plan, tasks);
+  const Device device = conversion_device(common, planned.plan.recipe, "convert");
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
@@ -34,12 +34,14 @@ int run_planned(const Options& o, const Common& common) {
     options.jobs = common.jobs;
     options.verify = !o.common.no_verify;
     options.isa = best_isa();
+    options.device = device;
     result = run_task(planned, tasks, files, options, progress);
   });
   if (common.json) {
     print_json({{"task", number.index},
                 {"tasks", number.count},
                 {"from", number.from},
+                {"device", device_name(device)},
                 {"destination", tasks.destination.string()},
                 {"files", result.files},
                 {"files_kept", result.files_kept},
@@ -52,7 +54,7 @@ int run_planned(const Options& o, const Common& common) {
         number.index, number.count, number.from, result.files, planned.plan.files.size(),
         format_bytes(result.bytes_written), format_bytes(result.bytes_read),
         result.files_kept > 0 ? fmt::format("; {} were finished before", result.files_kept) : "");
-    put("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", result.seconds,
+    put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), result.seconds,
         static_cast<double>(result.bytes_read) / 1e9 / result.seconds,
         static_cast<double>(result.bytes_written) / 1e9 / result.seconds,
         o.common.no_verify ? ", not verified" : ", read back and verified");
