@@ -34,14 +34,41 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t r
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
-__device__ __forceinline__ float4 load_cluster(uint32_t from) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
+/// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier.
+/// Spares the cluster the fence over all memory that a release of its own barrier is.
+__device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
+          to),
+      "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)),
+      "r"(__float_as_uint(v.w)), "r"(barrier)
+      : "memory");
 }
+__device__ __forceinline__ void begin_barrier(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_barrier(uint32_t barrier, int phase) {
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
+      "@!done bra "
+      "again; }" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+}
+/// All threads of a cluster meet. Orders nothing but begin_barrier.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The same for all memory, which takes long.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -58,6 +85,14 @@ __device__ __forceinline__ void release_successor() {
 __device__ __forceinline__ uint32_t half2_of_e4m3(uint32_t pair) {
   uint32_t r;
   asm("{ .reg .b16 lo; mov.b32 {lo, _}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }" : "=r"(r) : "r"(pair));
+  return r;
+}
+/// Four E4M3 numbers as two pairs of halves, exactly; the low byte comes first.
+__device__ __forceinline__ uint2 halves_of_e4m3(uint32_t four) {
+  uint2 r;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; cvt.rn.f16x2.e4m3x2 %1, hi; }"
+      : "=r"(r.x), "=r"(r.y)
+      : "r"(four));
   return r;
 }
 /// Both halves of `a` times the low (high) half of `b`.

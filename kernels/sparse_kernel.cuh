@@ -11,8 +11,13 @@
 
 namespace twofour::cuda {
 
-inline constexpr int kStages = 3;
+#ifndef STAGES
+#define STAGES 3
+#endif
+inline constexpr int kStages = STAGES;
 inline constexpr int kMaxThreads = 256;
+/// Beyond, a converted row of x would crowd the stages out of shared memory.
+inline constexpr int kMaxRawK = 16384;
 
 /// What a warp gets x from: PreparedRows; activations as they are, converted on the way; PreparedRows of
 /// several experts along K (Ending::tokens).
@@ -21,26 +26,70 @@ enum class Feed { prepared, raw, tokens };
 /// Eights of rows that a kernel for `tile_m` rows multiplies, whether they are there or not: 1, 2 or 4.
 __host__ __device__ constexpr int row_tiles(int tile_m) { return tile_m <= 8 ? 1 : tile_m <= 16 ? 2 : 4; }
 
-/// Shared memory of a block, bytes from its start. The sums take the place of the stages once those are read.
-struct SharedPlan {
-  int stage;  ///< bytes of a stage: weights, rows of x, factors
-  int list, experts, weights, state, converted, stages, bytes;
-  int converted_warp;  ///< halves and factors of a step for Feed::raw
-  __host__ __device__ SharedPlan(const SparseArgs& a) {
-    const int warps = a.warps_k * a.warps_n, factors = row_tiles(a.tile_m) * 32;
-    const bool tokens = a.ending == Ending::tokens;
-    list = 0;
-    experts = list + (tokens ? kMaxSegments * 4 : 0);
-    weights = experts + (tokens ? kMaxSegments * 4 : 0);
-    state = weights + (tokens ? kMaxSegments * 4 : 0);
-    converted = state + 16;
-    converted_warp = a.raw ? a.tile_m * kStepK * 2 + factors : 0;
-    stages = converted + warps * converted_warp;
-    stage = kStageBytes + a.tile_m * kStepK * 2 + (a.raw ? 0 : factors);
-    const int copies = warps * kStages * stage, sums = warps * a.tile_m * kWarpColumns * 4;
-    bytes = stages + (copies > sums ? copies : sums);
+/// Tiles of 128 columns that a block finishes: gate and up are one.
+__host__ __device__ inline int parts_of(const SparseArgs& a) { return a.gated ? a.warps_n / 2 : a.warps_n; }
+
+/// Lays out the shared memory of a block. A warp's sums take the place of its own stages once those are read.
+inline SharedPlan plan_shared(const SparseArgs& a) {
+  SharedPlan plan{};
+  const int warps = a.warps_k * a.warps_n, factors = row_tiles(a.tile_m) * 32;
+  const int block_steps = a.raw ? (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k : 0;
+  const int list = a.ending == Ending::tokens ? kMaxSegments * 4 : 0;
+  plan.experts = plan.list + list;
+  plan.weights = plan.experts + list;
+  plan.state = plan.weights + list;
+  plan.x = plan.state + 16;
+  plan.x_factors = plan.x + block_steps * kStepK * 2;
+  plan.received = (plan.x_factors + block_steps * 4 + 127) / 128 * 128;
+  const int sums = parts_of(a) * a.tile_m;
+  plan.scales = plan.received;
+  if (a.cluster > 1)
+    plan.scales += (sums + a.cluster - 1) / a.cluster * a.cluster * (a.gated ? 2 : 1) * kWarpColumns * 4;
+  // Where rows of x take the room that a fourth block of an SM needs, every lane converts the scales it
+  // wants.
+  plan.stages = plan.scales + (a.raw || a.ending == Ending::tokens ? warps * kScaleBytes : 0);
+  plan.stage = kStageBytes + (a.raw ? 0 : a.tile_m * kStepK * 2 + factors);
+  plan.bytes = plan.stages + warps * kStages * plan.stage;
+  return plan;
+}
+
+/// Converts the row of x that a block multiplies, those 64 k of it that its warps take, all warps together.
+__device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared, int row, int rank) {
+  const int eighth = static_cast<int>(threadIdx.x % 8), turn = static_cast<int>(blockDim.x / 8);
+  const int steps = (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k;
+  const auto* x = static_cast<const uint4*>(a.raw) + static_cast<int64_t>(row) * a.k_steps * 8 + eighth;
+  const auto load = [&](int at) {
+    const int step = ((at >> a.warps_k_log2) * a.cluster + rank) * a.warps_k + (at & (a.warps_k - 1));
+    return at < steps && step < a.k_steps ? __ldg(x + step * 8) : uint4{};
+  };
+  int at = static_cast<int>(threadIdx.x / 8);
+  uint4 next = load(at), after = load(at + turn);
+#pragma unroll 1
+  for (int last = at | 3; last - 3 < steps; at += turn, last += turn) {  // whole warps
+    const uint4 bits = next;
+    next = after, after = load(at + 2 * turn);
+    const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+    uint32_t most = 0;  // of magnitudes, whose order is that of their bits
+#pragma unroll
+    for (int t = 0; t < 4; ++t) most = __vmaxu2(most, pairs[t] & 0x7FFF7FFFu);
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, d));
+    const float2 two = load_pair(&most, a.raw_type, 0);
+    const uint32_t largest = max(__float_as_uint(two.x), __float_as_uint(two.y));
+    if (at < steps) {
+      const uint32_t exponent = max(largest >> 23, 15u);
+      const float scale = __uint_as_float((268u - exponent) << 23);
+      auto* to = reinterpret_cast<uint32_t*>(shared + a.shared.x) + at * 32 + eighth / 4 * 16 + eighth % 4;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const float2 v = load_pair(&pairs[t], a.raw_type, 0);
+        to[t * 4] = half2_of(v.x * scale, v.y * scale);
+      }
+      if (eighth == 0)
+        reinterpret_cast<float*>(shared + a.shared.x_factors)[at] = __uint_as_float(exponent << 23);
+    }
   }
-};
+}
 
 /// The rows of a token that have an expert here: `list`, `experts` and `weights` of them. Returns how many.
 __device__ __forceinline__ int find_segments(const SparseArgs& a, int* list, int* experts, float* weights,
@@ -80,9 +129,9 @@ template <class Layout, int kTiles, bool kAligned, Feed kFeed>
 __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     sparse_kernel(const __grid_constant__ SparseArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr bool kTokens = kFeed == Feed::tokens;
-  const SharedPlan plan(a);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  constexpr bool kTokens = kFeed == Feed::tokens, kShareScales = kFeed != Feed::prepared;
+  const SharedPlan& plan = a.shared;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane / 4, t = lane % 4;
   const int warp_n = warp >> a.warps_k_log2, warp_k = warp & (a.warps_k - 1);
   const int cluster = a.cluster, rank = static_cast<int>(blockIdx.x);
@@ -100,11 +149,20 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     release_successor();
     waited = true;
   }
+  // Columns
+  const int columns = a.gated ? a.n / 2 : a.n, parts = parts_of(a);
+  const int first_tile = static_cast<int>(blockIdx.y) * parts;
+  const int tile = first_tile + (a.gated ? warp_n / 2 : warp_n);
+  const int in_half = tile * kWarpColumns + lane % 8 * 16;
+  const int present = min(max(columns - in_half, 0), 16);
+  const int column = present == 0 ? 0 : in_half + (a.gated && warp_n % 2 == 1 ? columns : 0);
+  const LaneCursor begin(a, column, lane / 8);
+
   if constexpr (kTokens) {
     segments = find_segments(a, list, experts, weights, reinterpret_cast<int*>(shared + plan.state));
   } else if (a.route) {
-    if (static_cast<int>(blockIdx.z) >= a.route->active) return;
     const Route::Record record = a.route->records[blockIdx.z];
+    if (static_cast<int>(blockIdx.z) >= a.route->active) return;
     rows = a.sorted + record.begin, count = record.count, expert = record.expert;
   } else {
     expert = local_expert(a.rows, static_cast<int>(blockIdx.z));
@@ -115,22 +173,21 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   }
   const float expert_scale = kTokens ? 1.0f : a.global_scale[expert];
 
-  // Columns
-  const int columns = a.gated ? a.n / 2 : a.n, parts = a.gated ? a.warps_n / 2 : a.warps_n;
-  const int first_tile = static_cast<int>(blockIdx.y) * parts;
-  const int tile = first_tile + (a.gated ? warp_n / 2 : warp_n);
-  const int in_half = tile * kWarpColumns + lane % 8 * 16;
-  const int present = min(max(columns - in_half, 0), 16);
-  const int column = present == 0 ? 0 : in_half + (a.gated && warp_n % 2 == 1 ? columns : 0);
+  // Sums of other blocks of the cluster come in by a barrier of each.
+  const uint32_t barrier = shared_address(shared + plan.state + 8);
+  if (cluster > 1) {
+    if (threadIdx.x == 0) begin_barrier(barrier);
+    arrive_at_cluster();
+  }
 
   // Steps
   const int stride = cluster * a.warps_k, first_step = rank * a.warps_k + warp_k;
   int steps = a.least_steps + (first_step < a.one_more ? 1 : 0);
   if constexpr (kTokens) steps = (segments * k_steps - first_step + stride - 1) / stride;
   if (tile * kWarpColumns >= columns) steps = 0;
+  uint8_t* scales = shared + plan.scales + warp * kScaleBytes;
   uint8_t* stages = shared + plan.stages + warp * kStages * plan.stage;
   const uint32_t stages_at = shared_address(stages);
-  const LaneCursor<Layout> begin(a, column, lane / 8);
 
   const auto row_of = [&](int row) { return rows ? rows[row] : static_cast<int>(blockIdx.z); };
   const auto x_row_of = [&](int row) {
@@ -144,7 +201,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     // The weights of the next step; pointers where one expert goes all along K
     StepCursor next{0, 0};
     next.advance(first_step, k_steps);
-    LaneCursor<Layout> cursor = begin;
+    LaneCursor cursor = begin;
     if constexpr (!kTokens) cursor.move(a, expert, first_step);
     const auto fill_weights = [&](int slot) {
       const uint32_t to = stages_at + slot * plan.stage;
@@ -152,7 +209,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
         copy_bytes<Layout>(a, stages + slot * plan.stage, lane, kTokens ? experts[next.segment] : expert,
                            next.step, column, present);
       } else if constexpr (kTokens) {
-        LaneCursor<Layout> at = begin;
+        LaneCursor at = begin;
         at.move(a, experts[next.segment], next.step);
         at.copy(a, to, lane);
       } else {
@@ -163,23 +220,27 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       if constexpr (kTokens || !kAligned) at.advance(stride, k_steps);
     };
 
+    // Copy ahead: weights first, for they wait for nobody
+    StepCursor at = next, next_x = next;
+#pragma unroll 1
+    for (int s = 0; s < kStages; ++s) {
+      if (s < steps) fill_weights(s);
+      if constexpr (kFeed == Feed::raw) commit_copies();
+      cursor.advance(a);
+      go_on(next);
+    }
+
     // The rows of x of the next step, 8 lanes each, and a factor
-    const auto* halves = kFeed == Feed::raw ? static_cast<const uint4*>(a.raw) : a.x.halves;
-    constexpr int kCopies = kFeed == Feed::raw ? 1 : 2 * kTiles;
+    constexpr int kCopies = 2 * kTiles;
     const uint4* x_from[kCopies];
     const float* factor_from = a.x.factors + first_step;
+    if constexpr (kFeed == Feed::prepared) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int row = 4 * i + lane / 8;
-      int64_t at = lane % 8;
-      if constexpr (!kTokens) {
-        const int x_row = row >= m ? 0 : x_row_of(first_row + row);
-        at += (static_cast<int64_t>(x_row) * k_steps + first_step) * 8;
+      for (int i = 0; i < kCopies; ++i) {
+        const int row = 4 * i + lane / 8, x_row = row >= m ? 0 : x_row_of(first_row + row);
+        x_from[i] = a.x.halves + (static_cast<int64_t>(x_row) * k_steps + first_step) * 8 + lane % 8;
       }
-      x_from[i] = halves + at;
-    }
-    if (kFeed == Feed::prepared && lane < m) {
-      factor_from += static_cast<int64_t>(x_row_of(first_row + lane)) * k_steps;
+      if (lane < m) factor_from += static_cast<int64_t>(x_row_of(first_row + lane)) * k_steps;
     }
     const auto fill_x = [&](int slot, const StepCursor& at) {
       const uint32_t to = stages_at + slot * plan.stage + kStageBytes;
@@ -187,40 +248,33 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
         const int64_t step = static_cast<int64_t>(list[at.segment]) * k_steps + at.step;
         if (lane < 8) copy_async16(to + lane * 16, a.x.halves + step * 8 + lane);
         if (lane == 0) copy_async4(to + kStepK * 2, a.x.factors + step);
-      } else {
+      } else if constexpr (kFeed == Feed::prepared) {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
-          const int row = 4 * i + lane / 8;  // prepared: [half of k][row][t], see mma_sparse, b
-          const int place =
-              kFeed == Feed::raw ? row * 8 + lane % 8 : (lane % 8 / 4 * a.tile_m + row) * 4 + lane % 4;
+          const int row = 4 * i + lane / 8;  // [half of k][row][t], see mma_sparse, b
+          const int place = (lane % 8 / 4 * a.tile_m + row) * 4 + lane % 4;
           if (row < m) copy_async16(to + place * 16, x_from[i]);
           x_from[i] += stride * 8;
         }
-        if constexpr (kFeed == Feed::prepared) {
-          if (lane < m) copy_async4(to + a.tile_m * (kStepK * 2) + lane * 4, factor_from);
-          factor_from += stride;
-        }
+        if (lane < m) copy_async4(to + a.tile_m * (kStepK * 2) + lane * 4, factor_from);
+        factor_from += stride;
       }
     };
-
-    // Copy ahead: weights first, for they wait for nobody
-    StepCursor at = next, next_x = next;
-#pragma unroll 1
-    for (int s = 0; s < kStages; ++s) {
-      if (s < steps) fill_weights(s);
-      cursor.advance(a);
-      go_on(next);
-    }
     if (!waited) {
       wait_for_predecessor();
       release_successor();
       waited = true;
     }
+    if constexpr (kFeed == Feed::raw) {
+      convert_row(a, shared, x_row_of(first_row), rank);
+      __syncthreads();
+    } else {
 #pragma unroll 1
-    for (int s = 0; s < kStages; ++s) {
-      if (s < steps) fill_x(s, next_x);
-      go_on(next_x);
-      commit_copies();
+      for (int s = 0; s < kStages; ++s) {
+        if (s < steps) fill_x(s, next_x);
+        go_on(next_x);
+        commit_copies();
+      }
     }
 
     // Multiply
@@ -228,34 +282,47 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     int slot = 0;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      // The first group holds the weights of all stages, the x of the first.
+      // Unless raw, the first group holds the weights of all stages, the x of the first.
       wait_copies<kStages - 1>();
       __syncwarp();
       const uint8_t* stage = stages + slot * plan.stage;
+      if constexpr (kShareScales) convert_scales(stage, scales, lane);
       const auto* x = reinterpret_cast<const uint4*>(stage + kStageBytes);
-      if constexpr (kFeed == Feed::raw) {
-        auto* converted = shared + plan.converted + warp * plan.converted_warp;
-        convert_step(reinterpret_cast<uint32_t*>(converted), 16,
-                     reinterpret_cast<float*>(converted + kStepK * 2), lane,
-                     load_pair(stage + kStageBytes, a.raw_type, 2 * lane));
-        __syncwarp();
-        x = reinterpret_cast<const uint4*>(converted);
-      }
-      const auto* factors = reinterpret_cast<const float2*>(x + a.tile_m * 8);
       uint4 b[2][kTiles];
       float2 factor[kTiles];
+      if constexpr (kFeed == Feed::raw) {
+        const int mine = i * a.warps_k + warp_k;
+        x = reinterpret_cast<const uint4*>(shared + plan.x) + mine * 8;
+        b[0][0] = x[t];
+        b[1][0] = x[4 + t];
+        factor[0].x = reinterpret_cast<const float*>(shared + plan.x_factors)[mine];
+        factor[0].y = factor[0].x;
+      } else {
+        const auto* factors = reinterpret_cast<const float2*>(x + a.tile_m * 8);
 #pragma unroll
-      for (int q = 0; q < kTiles; ++q) {
-        const int row = min(8 * q + g, m - 1);
-        b[0][q] = x[row * 4 + t];
-        b[1][q] = x[(a.tile_m + row) * 4 + t];
-        factor[q] = factors[4 * q + t];
-        if constexpr (kTokens) factor[q].x *= weights[at.segment];
+        for (int q = 0; q < kTiles; ++q) {
+          const int row = min(8 * q + g, m - 1);
+          b[0][q] = x[row * 4 + t];
+          b[1][q] = x[(a.tile_m + row) * 4 + t];
+          factor[q] = factors[4 * q + t];
+          if constexpr (kTokens) factor[q].x *= weights[at.segment];
+        }
       }
       Fragment fragment;
-      fragment.read(stage, lane, 0);
+      fragment.read_codes(stage, lane, 0);
+      if constexpr (kShareScales) {
+        __syncwarp();
+        fragment.read_scales(scales, lane, 0);
+      } else {
+        fragment.convert_scales(stage, lane, 0);
+      }
       multiply_half<kTiles>(fragment, b, factor, sums);
-      fragment.read(stage, lane, 1);
+      fragment.read_codes(stage, lane, 1);
+      if constexpr (kShareScales) {
+        fragment.read_scales(scales, lane, 1);
+      } else {
+        fragment.convert_scales(stage, lane, 1);
+      }
       __syncwarp();
       if (i + kStages < steps) {
         fill_weights(slot);
@@ -269,11 +336,11 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       multiply_half<kTiles>(fragment, b, factor, sums + 4);
     }
     wait_copies<0>();
-    __syncthreads();
+    __syncwarp();
 
-    // Add up the warps that share K, in their order
+    // The warp's sums, in place of its stages
+    const int warp_sums = kStages * plan.stage / 4;
     float* block_sums = reinterpret_cast<float*>(shared + plan.stages);
-    const int warp_sums = a.tile_m * kWarpColumns;
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
 #pragma unroll
@@ -289,72 +356,73 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       }
     }
     __syncthreads();
-    if (a.warps_k > 1) {
-#pragma unroll 1
-      for (int n = 0; n < a.warps_n; ++n) {
-#pragma unroll 1
-        for (int i = static_cast<int>(threadIdx.x); i < m * kWarpColumns / 4;
-             i += static_cast<int>(blockDim.x)) {
-          float* from = block_sums + n * a.warps_k * warp_sums + i * 4;
-          float4 sum = *reinterpret_cast<float4*>(from);
-#pragma unroll 2
-          for (int w = 1; w < a.warps_k; ++w)
-            sum = sum4(sum, *reinterpret_cast<float4*>(from + w * warp_sums));
-          *reinterpret_cast<float4*>(from) = sum;
-        }
-      }
-    }
+
+    // Add up the warps that share K, in their order. In a cluster, rank i finishes sums i, i + cluster, ...
+    // of 128 columns of a row, and all send it theirs.
+    const int items = parts * m, kinds = a.gated ? 2 : 1, item_bytes = cluster * kinds * kWarpColumns * 4;
+    const auto block_sum = [&](int n, int row) {
+      const float* from = block_sums + n * a.warps_k * warp_sums + row * kWarpColumns + 4 * lane;
+      float4 sum{};
+#pragma unroll 4
+      for (int w = 0; w < a.warps_k; ++w)
+        sum = sum4(sum, *reinterpret_cast<const float4*>(from + w * warp_sums));
+      return sum;
+    };
+    const int warps = static_cast<int>(blockDim.x / 32);
     if (cluster > 1) {
-      cluster_sync();
-    } else {
-      __syncthreads();
+      const int here = (items - rank + cluster - 1) / cluster;
+      if (first_row == 0) wait_for_cluster();
+      if (threadIdx.x == 0 && here > 0) expect_bytes(barrier, here * item_bytes);
+#pragma unroll 1
+      for (int i = warp; i < items * kinds; i += warps) {
+        const int item = i / kinds, kind = i % kinds, part = item / m;
+        const int at = item / cluster * item_bytes + (rank * kinds + kind) * (kWarpColumns * 4) + lane * 16;
+        const auto to = static_cast<uint32_t>(item % cluster);
+        store_cluster(cluster_address(shared_address(shared + plan.received + at), to),
+                      block_sum(part * kinds + kind, item - part * m), cluster_address(barrier, to));
+      }
+      if (here > 0) wait_barrier(barrier, first_row / a.tile_m & 1);
     }
 
-    // Finish: warps of all blocks of a cluster take 128 columns of a row in turn
-    const int workers = cluster * static_cast<int>(blockDim.x) / 32;
-    int turn = rank * static_cast<int>(blockDim.x) / 32 + warp;
+    // Finish
 #pragma unroll 1
-    for (int part = 0; part < parts; ++part) {
-#pragma unroll 1
-      for (int row = 0; row < m; ++row) {
-        turn = turn == 0 ? workers - 1 : turn - 1;
-        const int out_column = (first_tile + part) * kWarpColumns + 4 * lane;
-        if (turn != workers - 1 || out_column - 4 * lane >= columns) continue;
-        const int out_row = row_of(first_row + row);
-        const float scale = kTokens ? 1.0f : expert_scale * (a.row_weight ? a.row_weight[out_row] : 1.0f);
-        const auto total = [&](int n) {
-          const float* from = block_sums + n * a.warps_k * warp_sums + row * kWarpColumns + 4 * lane;
-          float4 sum{};
-          if (cluster == 1) {
-            sum = *reinterpret_cast<const float4*>(from);
-          } else {
-#pragma unroll 2
-            for (int r = 0; r < cluster; ++r)
-              sum = sum4(sum, load_cluster(cluster_address(shared_address(from), static_cast<uint32_t>(r))));
-          }
-          return float4{sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-        };
-        float4 value = total(a.gated ? 2 * part : part);
-        if (a.ending != Ending::activation) {
-          store_four(a, static_cast<int64_t>(out_row) * a.n + out_column, columns - out_column, value);
-          continue;
-        }
-        if (a.gated) {
-          const float4 up = total(2 * part + 1);
-          value = {swiglu(value.x, up.x, a.limit), swiglu(value.y, up.y, a.limit),
-                   swiglu(value.z, up.z, a.limit), swiglu(value.w, up.w, a.limit)};
+    for (int i = cluster > 1 ? warp * cluster + rank : warp; i < items; i += warps * cluster) {
+      const int part = i / m, row = i - part * m;
+      const int out_column = (first_tile + part) * kWarpColumns + 4 * lane;
+      if (out_column - 4 * lane >= columns) continue;
+      const int out_row = row_of(first_row + row);
+      const float scale = kTokens ? 1.0f : expert_scale * (a.row_weight ? a.row_weight[out_row] : 1.0f);
+      const auto total = [&](int kind) {
+        float4 sum{};
+        if (cluster == 1) {
+          sum = block_sum(part * kinds + kind, row);
         } else {
-          value = {square_of_positive(value.x), square_of_positive(value.y), square_of_positive(value.z),
-                   square_of_positive(value.w)};
+          const uint8_t* from = shared + plan.received + i / cluster * item_bytes + kind * (kWarpColumns * 4);
+#pragma unroll 4
+          for (int r = 0; r < cluster; ++r)
+            sum = sum4(sum,
+                       *reinterpret_cast<const float4*>(from + r * kinds * (kWarpColumns * 4) + lane * 16));
         }
-        prepare_columns(a, out_row, out_column, columns - out_column, lane, value);
+        return float4{sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+      };
+      float4 value = total(0);
+      if (a.ending != Ending::activation) {
+        store_four(a, static_cast<int64_t>(out_row) * a.n + out_column, columns - out_column, value);
+        continue;
       }
+      if (a.gated) {
+        const float4 up = total(1);
+        value = {swiglu(value.x, up.x, a.limit), swiglu(value.y, up.y, a.limit),
+                 swiglu(value.z, up.z, a.limit), swiglu(value.w, up.w, a.limit)};
+      } else {
+        value = {square_of_positive(value.x), square_of_positive(value.y), square_of_positive(value.z),
+                 square_of_positive(value.w)};
+      }
+      prepare_columns(a, out_row, out_column, columns - out_column, lane, value);
     }
-    // Nobody leaves, or writes over its sums, while others read them.
-    if (cluster > 1) {
-      cluster_sync();
-    } else {
-      __syncthreads();
+    // Before the next rows: nobody writes over sums that others read.
+    if (first_row + a.tile_m < count) {
+      cluster > 1 ? cluster_sync() : __syncthreads();
     }
   }
 }

@@ -41,12 +41,24 @@ enum class Ending : int32_t {
   tokens,      ///< out[m] of [M, N]: the sum over the topk rows of a token
 };
 
+/// Where things stand in a block's shared memory, bytes from its start.
+struct SharedPlan {
+  int32_t list, experts, weights, state;  ///< of the rows of a token
+  int32_t x, x_factors;                   ///< of a raw row, converted
+  int32_t received;                       ///< sums that blocks of a cluster send each other
+  int32_t scales;                         ///< of the warps' steps, converted
+  int32_t stages, stage;                  ///< a stage: weights and, unless raw, rows of x and factors
+  int32_t bytes;
+};
+
 /// Arguments of the kernel behind sparse_multiply and sparse_moe.
 struct SparseArgs {
   // Weights
   const uint8_t* parts[3];
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
+  const uint8_t *comp, *meta, *scale;              ///< of expert 0, column 0, k from 0
+  int64_t comp_quad[4];                            ///< bytes from quad 0 of 16 k to each
   int64_t comp_expert, meta_expert, scale_expert;  ///< bytes from expert to expert
   int64_t comp_group, meta_group, scale_group;     ///< bytes from 16 k to the next
   int64_t comp_stride, meta_stride, scale_stride;  ///< bytes from a warp's step to its next
@@ -77,6 +89,7 @@ struct SparseArgs {
   Float out_type;
   bool wide_out;  ///< on a multiple of 16 bytes
   PreparedRows prepared;
+  SharedPlan shared;
 };
 
 /// Experts that a token can have.

@@ -31,11 +31,23 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int64_t warps_wanted = int64_t{multiprocessors()} * 16;
   if (plan.tile_m == 0) {
     const int rows_a_slot = a.rows.rows / slots;
-    plan.tile_m = rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+    plan.tile_m = rows_a_slot <= 1 ? 4 : rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+  }
+  const int halves = a.gated ? 2 : 1;
+  // Rows on their own: warps side by side, which share a converted row, and K split over a cluster until an
+  // SM has eleven warps, all of them at once.
+  const auto split =
+      static_cast<int>(std::max(multiprocessors() * 11 / (int64_t{tiles} * halves * slots), int64_t{1}));
+  if (a.distinct && a.ending != Ending::tokens && k_steps <= 32 * split) {
+    const bool few = split > 8;
+    if (plan.warps_k == 0) plan.warps_k = few ? std::min(4, power_of_two_up_to(k_steps)) : 1;
+    if (plan.cluster == 0)
+      plan.cluster = std::clamp(few ? 4 : split, 1, std::max(1, k_steps / plan.warps_k / 2));
+    if (plan.warps_n == 0) plan.warps_n = std::min(few || a.gated ? 1 : 2, tiles) * halves;
+    return plan;
   }
   // Eight steps a warp, fewer where there is too little work, more where there is plenty: then blocks of gate
   // and up need no cluster.
-  const int halves = a.gated ? 2 : 1;
   const int64_t most = int64_t{tiles} * halves * slots * k_steps / warps_wanted;
   const bool little = most < 8, plenty = a.gated && most >= 16;
   const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
@@ -44,7 +56,14 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
     const int at_most = a.ending == Ending::tokens ? 8 : little ? 4 : 4 / halves;
     plan.warps_k = std::min(at_most, power_of_two_up_to(warps));
   }
-  if (plan.cluster == 0) plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
+  if (plan.cluster == 0) {
+    plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
+    // All at once: two blocks of eight warps an SM.
+    if (a.ending == Ending::tokens) {
+      const int64_t at_once = multiprocessors() * 16 / (int64_t{plan.warps_k} * tiles * slots);
+      plan.cluster = std::clamp(static_cast<int>(std::min<int64_t>(warps / plan.warps_k, at_once)), 1, 8);
+    }
+  }
   if (plan.warps_n == 0) plan.warps_n = std::min(std::max(1, 4 / plan.warps_k / halves), tiles) * halves;
   return plan;
 }
@@ -86,7 +105,7 @@ void describe_weights(const SparseExperts& w, bool gated, const char* where, Spa
 }
 
 bool takes_raw(const SparseArgs& a, const void* x, Float type) {
-  return a.aligned && type != Float::f32 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  return a.aligned && a.k <= kMaxRawK && type != Float::f32 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
 }
 
 void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream) {
@@ -113,11 +132,17 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
   a.wide_out = reinterpret_cast<uintptr_t>(a.out) % 16 == 0;
   check(a.distinct || a.route || a.ending == Ending::tokens, "rows sorted by expert");
   layout == SparseLayout::planes ? measure_strides<KMajorPlanes>(a) : measure_strides<KMajorPacked>(a);
+  a.shared = plan_shared(a);
+  // Rows take room in shared memory.
+  while (a.tile_m > 4 && a.shared.bytes > shared_memory_limit()) {
+    a.tile_m /= 2;
+    a.shared = plan_shared(a);
+  }
   const int parts = a.gated ? a.warps_n / 2 : a.warps_n;
   const Launch how{
       dim3(static_cast<unsigned>(plan.cluster), static_cast<unsigned>((tiles + parts - 1) / parts),
            static_cast<unsigned>(slots_of(a))),
-      32 * a.warps_k * a.warps_n, static_cast<size_t>(SharedPlan(a).bytes), plan.cluster, overlap};
+      32 * a.warps_k * a.warps_n, static_cast<size_t>(a.shared.bytes), plan.cluster, overlap};
   launch(kWhere, stream, how,
          layout == SparseLayout::planes ? kernel_for<KMajorPlanes>(a) : kernel_for<KMajorPacked>(a), a);
 }

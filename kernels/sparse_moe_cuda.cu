@@ -16,16 +16,18 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 /// out[m] = the sum of the token's rows, in their order.
 __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {
-  wait_for_predecessor();
+  __shared__ bool here[kMaxSegments];
   const int64_t m = blockIdx.y;
+  for (int t = static_cast<int>(threadIdx.x); t < a.topk; t += static_cast<int>(blockDim.x))
+    here[t] = local_expert(a.rows, static_cast<int>(m) * a.topk + t) >= 0;
+  wait_for_predecessor();
+  __syncthreads();
   const int h = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (h >= a.h) return;
   float sum = 0;
-#pragma unroll 4
-  for (int t = 0; t < a.topk; ++t) {
-    const int64_t row = m * a.topk + t;
-    if (local_expert(a.rows, static_cast<int>(row)) >= 0) sum += a.y[row * a.h + h];
-  }
+#pragma unroll 8
+  for (int t = 0; t < a.topk; ++t)
+    if (here[t]) sum += a.y[(m * a.topk + t) * a.h + h];
   store_float(a.out, a.type, m * a.h + h, sum);
 }
 

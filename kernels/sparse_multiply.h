@@ -27,7 +27,7 @@ struct SparsePlan {
   int warps_k = 0;  ///< warps of a block that share K
   int warps_n = 0;  ///< warps of a block side by side along N, 128 columns each
   int cluster = 0;  ///< blocks of a cluster that share K; 1 to 8
-  int tile_m = 0;   ///< rows of x that a block multiplies at a time: 8, 16 or 32
+  int tile_m = 0;   ///< rows of x that a block multiplies at a time: 4, 8, 16 or 32
 };
 
 /// Rows that go to one expert each.

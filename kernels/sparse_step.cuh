@@ -34,7 +34,7 @@ __device__ __forceinline__ const uint8_t* byte_at(const SparseArgs& a, int e, in
   return a.parts[s.part] + (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
 }
 
-/// The distances that LaneCursor goes by, from the layout's map.
+/// The addresses and distances that LaneCursor goes by, from the layout's map.
 template <class Layout>
 __host__ void measure_strides(SparseArgs& a) {
   const Shape shape{a.e, a.n, a.k};
@@ -43,6 +43,11 @@ __host__ void measure_strides(SparseArgs& a) {
     const Part part = Layout::part(s.part, shape);
     return (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
   };
+  const auto address = [&](int byte) {
+    return a.parts[Layout::place(shape, {0, 0, 0, byte}).part] + offset(0, 0, byte);
+  };
+  a.comp = address(0), a.meta = address(4), a.scale = address(6);
+  for (int quad = 0; quad < 4; ++quad) a.comp_quad[quad] = offset(0, 0, quad) - offset(0, 0, 0);
   a.comp_expert = offset(1, 0, 0) - offset(0, 0, 0);
   a.meta_expert = offset(1, 0, 4) - offset(0, 0, 4);
   a.scale_expert = offset(1, 0, 6) - offset(0, 0, 6);
@@ -57,15 +62,14 @@ __host__ void measure_strides(SparseArgs& a) {
 
 /// Where the lane that copies 16 columns (g = lane % 8) of quad t, and metadata and scale of group t (t =
 /// lane / 8), finds them.
-template <class Layout>
 struct LaneCursor {
   const uint8_t *comp, *meta, *scale;
 
   /// Of the first step of expert 0.
   __device__ __forceinline__ LaneCursor(const SparseArgs& a, int column, int t)
-      : comp(byte_at<Layout>(a, 0, column, 0, t)),
-        meta(byte_at<Layout>(a, 0, column, t, 4)),
-        scale(byte_at<Layout>(a, 0, column, t, 6)) {}
+      : comp(a.comp + a.comp_quad[t] + column),
+        meta(a.meta + t * a.meta_group + column),
+        scale(a.scale + t * a.scale_group + column) {}
 
   __device__ __forceinline__ void move(const SparseArgs& a, int experts, int steps) {
     const int64_t groups = static_cast<int64_t>(steps) * kStepGroups;
@@ -129,23 +133,51 @@ __device__ __forceinline__ void mma_sparse(float (&d)[4], uint32_t a0, uint32_t 
         "n"(kSelector));
 }
 
+/// Bytes that a warp has for the block scales of a step as halves: of each group of 16 k, the first 8 columns
+/// of the quads, then the others.
+inline constexpr int kScaleBytes = kStepGroups * 2 * kWarpColumns;
+
+/// Converts the block scales of a step, each once.
+__device__ __forceinline__ void convert_scales(const uint8_t* stage, uint8_t* scales, int lane) {
+  const int g = lane / 4, t = lane % 4, chunk = chunk_at(g, t);
+  const uint4 bytes = *reinterpret_cast<const uint4*>(stage + 3072 + t * kWarpColumns + chunk);
+  const uint2 a = halves_of_e4m3(bytes.x), b = halves_of_e4m3(bytes.y);
+  const uint2 c = halves_of_e4m3(bytes.z), d = halves_of_e4m3(bytes.w);
+  uint8_t* to = scales + t * 2 * kWarpColumns + chunk;
+  *reinterpret_cast<uint4*>(to) = {a.x, a.y, b.x, b.y};
+  *reinterpret_cast<uint4*>(to + kWarpColumns) = {c.x, c.y, d.x, d.y};
+}
+
 /// Half of a lane's share of a step in registers: 8 of its 16 columns. Every other pair of quads begins with
 /// the upper half, which spares shared memory a conflict; see first_column.
 struct Fragment {
   uint2 codes[4];   ///< quad t of group i
   uint2 meta[2];    ///< of group t, even and odd byte
-  uint2 scales[4];  ///< of group i
+  uint4 scales[4];  ///< of group i, as halves
 
-  __device__ __forceinline__ void read(const uint8_t* stage, int lane, int half) {
+  __device__ __forceinline__ void read_codes(const uint8_t* stage, int lane, int half) {
     const int g = lane / 4, t = lane % 4, at = (half ^ (lane >> 3 & 1)) * 8;
     const uint8_t* mine = stage + t * kWarpColumns + chunk_at(g, t) + at;
 #pragma unroll
     for (int i = 0; i < 4; ++i) codes[i] = *reinterpret_cast<const uint2*>(mine + i * 512);
     meta[0] = *reinterpret_cast<const uint2*>(mine + 2048);
     meta[1] = *reinterpret_cast<const uint2*>(mine + 2560);
+  }
+  __device__ __forceinline__ void convert_scales(const uint8_t* stage, int lane, int half) {
+    const uint8_t* mine = stage + 3072 + (half ^ (lane >> 3 & 1)) * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto bytes = *reinterpret_cast<const uint2*>(mine + i * kWarpColumns + chunk_at(lane / 4, i));
+      const uint2 low = halves_of_e4m3(bytes.x), high = halves_of_e4m3(bytes.y);
+      scales[i] = {low.x, low.y, high.x, high.y};
+    }
+  }
+  /// Of the warp's convert_scales.
+  __device__ __forceinline__ void read_scales(const uint8_t* converted, int lane, int half) {
+    const uint8_t* mine = converted + (half ^ (lane >> 3 & 1)) * kWarpColumns;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      scales[i] = *reinterpret_cast<const uint2*>(stage + 3072 + i * kWarpColumns + chunk_at(g, i) + at);
+      scales[i] = *reinterpret_cast<const uint4*>(mine + i * 2 * kWarpColumns + chunk_at(lane / 4, i));
   }
 };
 
@@ -167,8 +199,7 @@ __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       decode4(w ? f.codes[i].y : f.codes[i].x, a[i]);
-      const uint32_t scales = w ? f.scales[i].y : f.scales[i].x;
-      const uint32_t s01 = half2_of_e4m3(scales), s23 = half2_of_e4m3(scales >> 16);
+      const uint32_t s01 = w ? f.scales[i].z : f.scales[i].x, s23 = w ? f.scales[i].w : f.scales[i].y;
       // Exact: six significant bits, at least 2^-24.
       a[i][0] = multiply_low(a[i][0], s01);
       a[i][1] = multiply_high(a[i][1], s01);
