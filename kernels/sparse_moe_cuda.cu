@@ -11,6 +11,9 @@ constexpr const char* kWhere = "sparse_moe";
 /// Tokens that are worked on at a time: bounds the workspace.
 constexpr int64_t kMaxTokens = 1024;
 constexpr int64_t kAlignment = 256;
+/// With this many experts a row, so few are shared that reading them again, mostly from the L2 cache, costs
+/// less than sorting.
+constexpr int64_t kRowsShare = 4;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -86,7 +89,9 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
   auto* base = static_cast<char*>(workspace);
   for (int64_t m0 = 0; m0 < tokens.m; m0 += kMaxTokens) {
     const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
-    const bool sum_tokens = m == 1;
+    // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
+    // multiply.
+    const bool distinct = m == 1 || rows * kRowsShare <= moe.w13.e;
     void* out = static_cast<char*>(tokens.out) + m0 * h * bytes;
 
     SparseArgs a{};
@@ -101,8 +106,8 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     const float* weights = tokens.topk_weights + m0 * topk;
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
-    a.distinct = sum_tokens;
-    if (!sum_tokens) a.route = route, a.sorted = sorted;
+    a.distinct = distinct;
+    if (!distinct) a.route = route, a.sorted = sorted;
 
     // Gate, up and activation
     SparseArgs up = a;
@@ -115,12 +120,12 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     up.prepared = {reinterpret_cast<uint4*>(base + at.active),
                    reinterpret_cast<float*>(base + at.active_factors)};
     const void* hidden = static_cast<const char*>(tokens.hidden) + m0 * h * bytes;
-    const bool raw = sum_tokens && takes_raw(up, hidden, tokens.type);
+    const bool raw = distinct && takes_raw(up, hidden, tokens.type);
     if (raw) {
       up.raw = hidden, up.raw_type = tokens.type;
     } else {
       launch_prepare({hidden, tokens.type, static_cast<int32_t>(m), up.k, up.x, up.rows,
-                      sum_tokens ? nullptr : route, sorted},
+                      distinct ? nullptr : route, sorted},
                      stream);
     }
     launch_sparse(up, moe.w13.layout, plan.w13, !raw, stream);
@@ -131,12 +136,12 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     down.rows_per_x = 1;
     down.x = up.prepared;
     down.row_weight = moe.weight_on_input ? nullptr : weights;
-    down.ending = sum_tokens ? Ending::tokens : Ending::rows;
+    down.ending = distinct ? Ending::tokens : Ending::rows;
     down.segments = static_cast<int32_t>(topk);
-    down.out = sum_tokens ? out : base + at.y;
-    down.out_type = sum_tokens ? tokens.type : Float::f32;
+    down.out = distinct ? out : base + at.y;
+    down.out_type = distinct ? tokens.type : Float::f32;
     launch_sparse(down, moe.w2.layout, plan.w2, true, stream);
-    if (sum_tokens) continue;
+    if (distinct) continue;
 
     launch_combine({a.rows, reinterpret_cast<const float*>(base + at.y), static_cast<int32_t>(m),
                     static_cast<int32_t>(topk), static_cast<int32_t>(h), out, tokens.type},

@@ -148,21 +148,22 @@ TEST_CASE("the fused MoE layer equals the reference for odd shapes") {
 TEST_CASE("the fused MoE layer equals the reference for any number of tokens") {
   if (no_gpu()) return;
   for (const int64_t m : {1, 2, 4, 8, 16, 31, 32, 64}) check_both({8, 128, 64, m, 2});
-  check_both({1, 256, 128, 64, 1});   // a dense MLP
+  for (const int64_t m : {2, 3, 5}) check_both({64, 144, 80, m, 3});  // few enough to go unsorted
+  check_both({1, 256, 128, 64, 1});                                   // a dense MLP
   check_both({33, 128, 64, 100, 6});  // more rows than blocks sort out by themselves
   check_both({3, 64, 64, 1500, 1});   // more tokens than are worked on at a time
 }
 
 TEST_CASE("the fused MoE layer knows limits, input weights, maps, types and experts without a gate") {
   if (no_gpu()) return;
-  for (const int64_t m : {1, 6}) {
-    check_both({6, 192, 96, m, 3, true, Float::f16});
-    check_both({6, 192, 96, m, 3, true, Float::f32});
-    check_both({6, 192, 96, m, 3, true, Float::bf16, 0.05});
-    check_both({6, 192, 96, m, 1, true, Float::bf16, 0, true});
-    check_both({6, 192, 96, m, 4, true, Float::f32, 0, false, true});
-    check_both({6, 192, 96, m, 3, false, Float::f32});
-    check_both({6, 192, 144, m, 3, false, Float::bf16, 0, true, true});
+  for (const auto& [e, m] : {std::pair<int64_t, int64_t>{6, 1}, {6, 6}, {96, 6}}) {
+    check_both({e, 192, 96, m, 3, true, Float::f16});
+    check_both({e, 192, 96, m, 3, true, Float::f32});
+    check_both({e, 192, 96, m, 3, true, Float::bf16, 0.05});
+    check_both({e, 192, 96, m, 1, true, Float::bf16, 0, true});
+    check_both({e, 192, 96, m, 4, true, Float::f32, 0, false, true});
+    check_both({e, 192, 96, m, 3, false, Float::f32});
+    check_both({e, 192, 144, m, 3, false, Float::bf16, 0, true, true});
   }
   check_both({40, 128, 64, 128, 5, true, Float::f32, 0, false, true});
 }
@@ -173,13 +174,14 @@ TEST_CASE("the fused MoE layer is right for the shapes of models") {
   check_case<KMajorPlanes>({16, 2048, 512, 8, 10});
   check_case<KMajorPacked>({16, 2048, 512, 8, 10});
   check_case<KMajorPlanes>({6, 1792, 768, 1, 6});
+  check_both({80, 512, 256, 4, 5});
 }
 
 TEST_CASE("a captured layer runs on new tokens") {
   if (no_gpu()) return;
-  for (const int64_t m : {1, 5, 120}) {
+  for (const auto& [e, m] : {std::pair<int64_t, int64_t>{12, 1}, {12, 5}, {12, 120}, {100, 5}}) {
     const DeviceStream stream;
-    Layer<KMajorPlanes> layer({12, 256, 128, m, 5});
+    Layer<KMajorPlanes> layer({e, 256, 128, m, 5});
     MoeTokens tokens;
     tokens.m = m, tokens.topk = 5, tokens.type = Float::bf16;
     tokens.hidden = layer.hidden.device.as();
@@ -197,10 +199,10 @@ TEST_CASE("a captured layer runs on new tokens") {
 
 TEST_CASE("ids out of range contribute nothing and raise the flag") {
   if (no_gpu()) return;
-  for (const int64_t m : {1, 4, 300}) {
+  for (const auto& [e, m] : {std::pair<int64_t, int64_t>{4, 1}, {4, 4}, {4, 300}, {32, 4}}) {
     for (const bool mapped : {false, true}) {
       const DeviceStream stream;
-      Layer<KMajorPlanes> layer({4, 64, 64, m, 2, true, Float::f32, 0, false, mapped});
+      Layer<KMajorPlanes> layer({e, 64, 64, m, 2, true, Float::f32, 0, false, mapped});
       layer.run(stream.get());
       stream.synchronize();
       const auto whole = layer.out.download<float>();
