@@ -37,13 +37,14 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t r
 /// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier.
 /// Spares the cluster the fence over all memory that a release of its own barrier is.
 __device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
-          to),
-      "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)),
-      "r"(__float_as_uint(v.w)), "r"(barrier)
-      : "memory");
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
+               :
+               : "r"(to), "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)),
+                 "r"(__float_as_uint(v.w)), "r"(barrier)
+               : "memory");
 }
+/// A barrier that one thread arrives at with the bytes to wait for (expect_bytes); seen by those of the
+/// cluster who meet afterwards.
 __device__ __forceinline__ void begin_barrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -54,10 +55,10 @@ __device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
 }
 __device__ __forceinline__ void wait_barrier(uint32_t barrier, int phase) {
   asm volatile(
-      "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
-      "@!done bra "
-      "again; }" ::"r"(barrier),
-      "r"(phase)
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again; }"
+      :
+      : "r"(barrier), "r"(phase)
       : "memory");
 }
 /// All threads of a cluster meet. Orders nothing but begin_barrier.

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/sparse_ending.cuh"
+#include "kernels/sparse_block.cuh"
 
 /// The kernel: a block (or a cluster of blocks) multiplies some columns of one expert with all rows that the
 /// router sends there.
@@ -10,119 +10,6 @@
 /// copies ahead on its own; blocks meet only to add up.
 
 namespace twofour::cuda {
-
-#ifndef STAGES
-#define STAGES 3
-#endif
-inline constexpr int kStages = STAGES;
-inline constexpr int kMaxThreads = 256;
-/// Beyond, a converted row of x would crowd the stages out of shared memory.
-inline constexpr int kMaxRawK = 16384;
-
-/// What a warp gets x from: PreparedRows; activations as they are, converted on the way; PreparedRows of
-/// several experts along K (Ending::tokens).
-enum class Feed { prepared, raw, tokens };
-
-/// Eights of rows that a kernel for `tile_m` rows multiplies, whether they are there or not: 1, 2 or 4.
-__host__ __device__ constexpr int row_tiles(int tile_m) { return tile_m <= 8 ? 1 : tile_m <= 16 ? 2 : 4; }
-
-/// Tiles of 128 columns that a block finishes: gate and up are one.
-__host__ __device__ inline int parts_of(const SparseArgs& a) { return a.gated ? a.warps_n / 2 : a.warps_n; }
-
-/// Lays out the shared memory of a block. A warp's sums take the place of its own stages once those are read.
-inline SharedPlan plan_shared(const SparseArgs& a) {
-  SharedPlan plan{};
-  const int warps = a.warps_k * a.warps_n, factors = row_tiles(a.tile_m) * 32;
-  const int block_steps = a.raw ? (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k : 0;
-  const int list = a.ending == Ending::tokens ? kMaxSegments * 4 : 0;
-  plan.experts = plan.list + list;
-  plan.weights = plan.experts + list;
-  plan.state = plan.weights + list;
-  plan.x = plan.state + 16;
-  plan.x_factors = plan.x + block_steps * kStepK * 2;
-  plan.received = (plan.x_factors + block_steps * 4 + 127) / 128 * 128;
-  const int sums = parts_of(a) * a.tile_m;
-  plan.scales = plan.received;
-  if (a.cluster > 1)
-    plan.scales += (sums + a.cluster - 1) / a.cluster * a.cluster * (a.gated ? 2 : 1) * kWarpColumns * 4;
-  // Where rows of x take the room that a fourth block of an SM needs, every lane converts the scales it
-  // wants.
-  plan.stages = plan.scales + (a.raw || a.ending == Ending::tokens ? warps * kScaleBytes : 0);
-  plan.stage = kStageBytes + (a.raw ? 0 : a.tile_m * kStepK * 2 + factors);
-  plan.bytes = plan.stages + warps * kStages * plan.stage;
-  return plan;
-}
-
-/// Converts the row of x that a block multiplies, those 64 k of it that its warps take, all warps together.
-__device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared, int row, int rank) {
-  const int eighth = static_cast<int>(threadIdx.x % 8), turn = static_cast<int>(blockDim.x / 8);
-  const int steps = (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k;
-  const auto* x = static_cast<const uint4*>(a.raw) + static_cast<int64_t>(row) * a.k_steps * 8 + eighth;
-  const auto load = [&](int at) {
-    const int step = ((at >> a.warps_k_log2) * a.cluster + rank) * a.warps_k + (at & (a.warps_k - 1));
-    return at < steps && step < a.k_steps ? __ldg(x + step * 8) : uint4{};
-  };
-  int at = static_cast<int>(threadIdx.x / 8);
-  uint4 next = load(at), after = load(at + turn);
-#pragma unroll 1
-  for (int last = at | 3; last - 3 < steps; at += turn, last += turn) {  // whole warps
-    const uint4 bits = next;
-    next = after, after = load(at + 2 * turn);
-    const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-    uint32_t most = 0;  // of magnitudes, whose order is that of their bits
-#pragma unroll
-    for (int t = 0; t < 4; ++t) most = __vmaxu2(most, pairs[t] & 0x7FFF7FFFu);
-#pragma unroll
-    for (int d = 4; d > 0; d /= 2) most = __vmaxu2(most, __shfl_xor_sync(0xFFFFFFFFu, most, d));
-    const float2 two = load_pair(&most, a.raw_type, 0);
-    const uint32_t largest = max(__float_as_uint(two.x), __float_as_uint(two.y));
-    if (at < steps) {
-      const uint32_t exponent = max(largest >> 23, 15u);
-      const float scale = __uint_as_float((268u - exponent) << 23);
-      auto* to = reinterpret_cast<uint32_t*>(shared + a.shared.x) + at * 32 + eighth / 4 * 16 + eighth % 4;
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        const float2 v = load_pair(&pairs[t], a.raw_type, 0);
-        to[t * 4] = half2_of(v.x * scale, v.y * scale);
-      }
-      if (eighth == 0)
-        reinterpret_cast<float*>(shared + a.shared.x_factors)[at] = __uint_as_float(exponent << 23);
-    }
-  }
-}
-
-/// The rows of a token that have an expert here: `list`, `experts` and `weights` of them. Returns how many.
-__device__ __forceinline__ int find_segments(const SparseArgs& a, int* list, int* experts, float* weights,
-                                             int* count_of_all) {
-  if (threadIdx.x < 32) {
-    int count = 0;
-    for (int t0 = 0; t0 < a.segments; t0 += 32) {
-      const int t = t0 + static_cast<int>(threadIdx.x);
-      const int row = static_cast<int>(blockIdx.z) * a.segments + t;
-      const int e = t < a.segments ? local_expert(a.rows, row) : -1;
-      const unsigned here = __ballot_sync(0xFFFFFFFFu, e >= 0);
-      const int place = count + __popc(here & ((1u << threadIdx.x) - 1));
-      if (e >= 0) {
-        list[place] = row;
-        experts[place] = e;
-        weights[place] = a.global_scale[e] * (a.row_weight ? a.row_weight[row] : 1.0f);
-      }
-      count += __popc(here);
-    }
-    if (threadIdx.x == 0) *count_of_all = count;
-  }
-  __syncthreads();
-  return *count_of_all;
-}
-
-/// Where a warp's next step is: segment (expert along K) and K step in it.
-struct StepCursor {
-  int segment, step;
-  __device__ __forceinline__ void advance(int by, int steps) {
-    step += by;
-    while (step >= steps) step -= steps, ++segment;
-  }
-};
 
 /// kTiles times 8 rows of x at a time; kAligned: 16 columns and 64 k are there and can be copied at once.
 template <class Layout, int kTiles, bool kAligned, Feed kFeed>
@@ -149,6 +36,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     release_successor();
     waited = true;
   }
+
   // Columns
   const int columns = a.gated ? a.n / 2 : a.n, parts = parts_of(a);
   const int first_tile = static_cast<int>(blockIdx.y) * parts;
@@ -159,7 +47,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   const LaneCursor begin(a, column, lane / 8);
 
   if constexpr (kTokens) {
-    segments = find_segments(a, list, experts, weights, reinterpret_cast<int*>(shared + plan.state));
+    segments = find_segments(a, list, experts, reinterpret_cast<int*>(shared + plan.state));
   } else if (a.route) {
     const Route::Record record = a.route->records[blockIdx.z];
     if (static_cast<int>(blockIdx.z) >= a.route->active) return;
@@ -229,6 +117,8 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       cursor.advance(a);
       go_on(next);
     }
+
+    if constexpr (kTokens) weigh_segments(a, list, experts, segments, weights);
 
     // The rows of x of the next step, 8 lanes each, and a factor
     constexpr int kCopies = 2 * kTiles;

@@ -31,19 +31,25 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int64_t warps_wanted = int64_t{multiprocessors()} * 16;
   if (plan.tile_m == 0) {
     const int rows_a_slot = a.rows.rows / slots;
-    plan.tile_m = rows_a_slot <= 1 ? 4 : rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+    // Four where rows hardly share experts: then four blocks of four warps fit an SM with room to spare.
+    plan.tile_m = a.rows.rows <= a.e ? 4 : rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
   }
   const int halves = a.gated ? 2 : 1;
   // Rows on their own: warps side by side, which share a converted row, and K split over a cluster until an
-  // SM has eleven warps, all of them at once.
+  // SM has eleven warps (fifteen where K is short and warps soon end), all of them at once.
+  const bool is_short = k_steps <= 32;
+  const int64_t warps_at_once = int64_t{multiprocessors()} * (is_short ? 15 : 11);
   const auto split =
-      static_cast<int>(std::max(multiprocessors() * 11 / (int64_t{tiles} * halves * slots), int64_t{1}));
+      static_cast<int>(std::max<int64_t>(warps_at_once / (int64_t{tiles} * halves * slots), 1));
   if (a.distinct && a.ending != Ending::tokens && k_steps <= 32 * split) {
     const bool few = split > 8;
-    if (plan.warps_k == 0) plan.warps_k = few ? std::min(4, power_of_two_up_to(k_steps)) : 1;
-    if (plan.cluster == 0)
-      plan.cluster = std::clamp(few ? 4 : split, 1, std::max(1, k_steps / plan.warps_k / 2));
-    if (plan.warps_n == 0) plan.warps_n = std::min(few || a.gated ? 1 : 2, tiles) * halves;
+    if (plan.warps_k == 0) plan.warps_k = few ? std::min(a.gated ? 2 : 8, power_of_two_up_to(k_steps)) : 1;
+    if (plan.cluster == 0) {
+      plan.cluster = few ? (a.gated ? 4 : 1) : split;
+      plan.cluster = std::clamp(plan.cluster, 1, std::max(1, k_steps / plan.warps_k / 2));
+    }
+    if (plan.warps_n == 0)
+      plan.warps_n = std::min((few ? 1 : is_short ? 4 / halves : 2 / halves), tiles) * halves;
     return plan;
   }
   // Eight steps a warp, fewer where there is too little work, more where there is plenty: then blocks of gate
@@ -66,6 +72,14 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   }
   if (plan.warps_n == 0) plan.warps_n = std::min(std::max(1, 4 / plan.warps_k / halves), tiles) * halves;
   return plan;
+}
+
+/// Sets what depends on how many warps of a block share K.
+void cut(SparseArgs& a, int warps_k) {
+  a.warps_k = warps_k;
+  a.warps_k_log2 = std::countr_zero(static_cast<unsigned>(warps_k));
+  a.least_steps = a.k_steps / (a.cluster * warps_k), a.one_more = a.k_steps % (a.cluster * warps_k);
+  a.shared = plan_shared(a);
 }
 
 template <class Layout>
@@ -123,22 +137,22 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
          std::to_string(plan.warps_k) + " x " + std::to_string(plan.warps_n));
   expect(!a.gated || plan.warps_n % 2 == 0, kWhere, "gate and up in a block", std::to_string(plan.warps_n));
   expect(plan.cluster >= 1 && plan.cluster <= 8, kWhere, "clusters of 1 to 8", std::to_string(plan.cluster));
-  a.warps_k = plan.warps_k, a.warps_n = plan.warps_n, a.cluster = plan.cluster;
-  a.warps_k_log2 = std::countr_zero(static_cast<unsigned>(a.warps_k));
+  a.warps_n = plan.warps_n, a.cluster = plan.cluster;
   a.k_steps = (a.k + kStepK - 1) / kStepK;
-  a.least_steps = a.k_steps / (a.cluster * a.warps_k), a.one_more = a.k_steps % (a.cluster * a.warps_k);
+  cut(a, plan.warps_k);
+  // Rows and warps take room in shared memory.
+  const int room = shared_memory_limit();
+  while (a.shared.bytes > room && (a.tile_m > 4 || a.warps_k > 1)) {
+    const bool rows_first = a.tile_m > 4;
+    if (rows_first) a.tile_m /= 2;
+    cut(a, rows_first ? a.warps_k : a.warps_k / 2);
+  }
   const auto per_x = static_cast<uint64_t>(a.rows_per_x);
   a.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
   a.wide_out = reinterpret_cast<uintptr_t>(a.out) % 16 == 0;
   check(a.distinct || a.route || a.ending == Ending::tokens, "rows sorted by expert");
   layout == SparseLayout::planes ? measure_strides<KMajorPlanes>(a) : measure_strides<KMajorPacked>(a);
-  a.shared = plan_shared(a);
-  // Rows take room in shared memory.
-  while (a.tile_m > 4 && a.shared.bytes > shared_memory_limit()) {
-    a.tile_m /= 2;
-    a.shared = plan_shared(a);
-  }
-  const int parts = a.gated ? a.warps_n / 2 : a.warps_n;
+  const int parts = parts_of(a);
   const Launch how{
       dim3(static_cast<unsigned>(plan.cluster), static_cast<unsigned>((tiles + parts - 1) / parts),
            static_cast<unsigned>(slots_of(a))),

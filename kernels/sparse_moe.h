@@ -43,9 +43,9 @@ size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h.
 /// Works on the caller's stream and workspace (aligned to 256 bytes) alone, allocates and synchronizes
 /// nothing, reads no device memory on the host, and so can be captured in a CUDA graph and replayed with
-/// other data. Deterministic. Tokens that share an expert read it once, up to the rows of a tile; a few
-/// tokens (a quarter of the experts or fewer, counted for each token) read theirs each. Throws Error on
-/// shapes that disagree, a workspace too small, and CUDA's errors.
+/// other data. Deterministic. Tokens that share an expert read it once, up to the rows of a tile; few
+/// tokens (M * topk at most E / 4) read theirs each. Throws Error on shapes that disagree, a workspace too
+/// small, and CUDA's errors.
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                 Stream stream, const SparseMoePlan& plan = {});
 

@@ -13,7 +13,7 @@ constexpr int64_t kMaxTokens = 1024;
 constexpr int64_t kAlignment = 256;
 /// With this many experts a row, so few are shared that reading them again, mostly from the L2 cache, costs
 /// less than sorting.
-constexpr int64_t kRowsShare = 4;
+constexpr int64_t kExpertsPerRow = 4;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -91,7 +91,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
     // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
     // multiply.
-    const bool distinct = m == 1 || rows * kRowsShare <= moe.w13.e;
+    const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
     void* out = static_cast<char*>(tokens.out) + m0 * h * bytes;
 
     SparseArgs a{};

@@ -72,10 +72,10 @@ struct LaneCursor {
         scale(a.scale + t * a.scale_group + column) {}
 
   __device__ __forceinline__ void move(const SparseArgs& a, int experts, int steps) {
-    const int64_t groups = static_cast<int64_t>(steps) * kStepGroups;
-    comp += experts * a.comp_expert + groups * a.comp_group;
-    meta += experts * a.meta_expert + groups * a.meta_group;
-    scale += experts * a.scale_expert + groups * a.scale_group;
+    const auto e = static_cast<uint32_t>(experts), groups = static_cast<uint32_t>(steps * kStepGroups);
+    comp += e * a.comp_expert + groups * a.comp_group;
+    meta += e * a.meta_expert + groups * a.meta_group;
+    scale += e * a.scale_expert + groups * a.scale_group;
   }
 
   /// To the warp's next step.
