@@ -10,6 +10,7 @@
 #include "lib/runtime/token_file.h"
 #include "tests/support/device.h"
 #include "tests/support/device_experts.h"
+#include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
 
 using namespace twofour;
@@ -157,11 +158,7 @@ TEST_CASE("a device layer does not read the file again, and a damaged one is ref
   const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
   std::string on_cpu, on_cuda;
   for (const auto& [device, message] : {std::pair{Device::cpu, &on_cpu}, {Device::cuda, &on_cuda}}) {
-    try {
-      artifact.load(0, device);
-    } catch (const Error& e) {
-      *message = e.what();
-    }
+    *message = message_of([&, on = device] { artifact.load(0, on); });
   }
   CHECK(on_cpu == on_cuda);
   CHECK_MESSAGE(on_cuda.find("expected two places in order") != std::string::npos, on_cuda);

@@ -1,14 +1,13 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <functional>
 #include <random>
 
-#include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -85,15 +84,6 @@ void poke(const fs::path& artifact, const std::string& tensor, uint64_t offset, 
     if (((before ^ byte) >> bit & 1) == 0) continue;
     flip_bit(artifact / c.shard_of(i).name, c.shard_of(i).data_begin + c.tensors()[i].begin + offset, bit);
   }
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 /// What reading all of a source says, by both paths.

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
@@ -11,6 +10,7 @@
 #include "lib/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -53,15 +53,6 @@ void check_equal(const ReadTensors& found, const ReadTensors& expected) {
 void check_proven(const fs::path& source, const fs::path& out) {
   const ValidateReport report = validate_from(source, out);
   CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <random>
 
-#include "formats/error.h"
 #include "formats/half.h"
 #include "lib/runtime/artifact.h"
+#include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
 
 using namespace twofour;
@@ -50,15 +49,6 @@ std::vector<float> random_hidden(int64_t m, int64_t h) {
   std::vector<float> hidden(static_cast<size_t>(m * h));
   for (float& x : hidden) x = normal(random);
   return hidden;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 std::string refusal_under(const std::string& config) {

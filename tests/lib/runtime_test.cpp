@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <functional>
 
-#include "formats/error.h"
 #include "kernels/device.h"
 #include "lib/file.h"
 #include "lib/layer_tokens.h"
 #include "tests/support/device_experts.h"
+#include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
 
 using namespace twofour;
@@ -22,15 +21,6 @@ constexpr const char* kLayouts[] = {"v7", "v7-packed", "g8"};
 
 /// Float32 sums of some hundred products.
 constexpr double kTolerance = 2e-6;
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 void check_run(const ConvertedLayer& made, const Tokens& tokens, const LayerOptions& options = {}) {
   const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
