@@ -66,7 +66,7 @@ expect 'twofour prune a b --pattern ' 2:4 4:8-paired
 expect 'twofour lint --head' --headers-only not:--html
 expect 'twofour lint w' weights.safetensors
 expect 'twofour lint --html w' weights.safetensors
-expect 'twofour bench ' convert kernels not:lint
+expect 'twofour bench ' convert kernels lint not:validate
 expect 'twofour bench convert --lay' --layers
 expect 'twofour completion ' bash zsh fish not:convert
 expect 'twofour convert --json --dialect comp' compressed-tensors
