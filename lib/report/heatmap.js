@@ -63,11 +63,11 @@ function drawHeat() {
   const values = cells.map((c) => c.value).filter((v) => v !== null);
   const low = metric.unit === "ratio" ? 1 : metric.unit === "count" ? 0 : d3.min(values), high = d3.max(values);
   const color = colorScale(metric, low, high);
-  const empty = cssColor("empty");
+  const empty = cssColor("empty"), right = metric.unit === "ratio" || metric.unit === "cosine" ? 1 : 0;
   for (const cell of cells) {
-    // Nothing found is no colour of its own: findings stand out from it.
-    const plain = cell.value === null || (metric.unit === "count" && cell.value === 0);
-    context.fillStyle = plain ? empty : color(cell.value);
+    // What has no figure leaves its place free. Nothing wrong has no colour of its own: the rest stands out from it.
+    if (cell.value === null) continue;
+    context.fillStyle = metric.bad && cell.value === right ? empty : color(cell.value);
     context.fillRect(box.left + cell.x * box.width, cell.y * box.height, box.width - gap, box.height - gap);
   }
   context.fillStyle = cssColor("soft");
