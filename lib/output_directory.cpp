@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "formats/error.h"
@@ -174,16 +175,16 @@ void OutputDirectory::read_journal() {
     if (text.empty()) break;
     journal_.emplace_back(text);
   }
-  // New lines follow the last sound one.
-  if (::ftruncate(marker_, static_cast<off_t>(end)) != 0) {
-    throw Error(
-        fmt::format("{}: cannot cut: {}", (path_ / kUnfinishedMarker).string(), system_message(errno)));
-  }
+  torn_at_ = static_cast<int64_t>(end);
 }
 
 void OutputDirectory::note(std::string_view text) {
   const fs::path marker = path_ / kUnfinishedMarker;
   sync_directory(path_);
+  // New lines follow the last sound one.
+  if (torn_at_ >= 0 && ::ftruncate(marker_, std::exchange(torn_at_, -1)) != 0) {
+    throw Error(fmt::format("{}: cannot cut: {}", marker.string(), system_message(errno)));
+  }
   const std::string line = journal_line(text);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t put = ::write(marker_, rest.data(), rest.size());

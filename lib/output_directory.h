@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -57,6 +58,7 @@ class OutputDirectory {
   /// Holds the lock that keeps other runs out; -1 once finished.
   int marker_ = -1;
   bool created_ = false, keep_ = false;
+  int64_t torn_at_ = -1;  ///< where the first damaged line of the journal begins or would; -1: cut off
   std::vector<std::string> journal_;
   std::set<std::filesystem::path> files_, folders_;
 };
