@@ -168,21 +168,24 @@ void refuse_zero_byte(std::string_view where, std::string_view text) {
 }
 
 void refuse_long_tokens(std::string_view where, std::string_view text) {
-  constexpr size_t kMaxToken = 16u << 20;
+  constexpr size_t kMaxBytes = 16u << 20;
   constexpr std::string_view kEnds = "{}[]:, \n\r\t\"";
-  for (size_t at = 0; at < text.size();) {
-    size_t end = at + 1;
+  size_t kept = 0;  // what the lexer has read since here it holds
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = at + 1;
     if (text[at] == '"') {
       while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
       ++end;
+      kept = at;
     } else if (kEnds.find(text[at]) == kEnds.npos) {
       end = std::min(text.find_first_of(kEnds, at), text.size());
+      if (text[at] == '-' || is_digit(text[at])) kept = at;
     }
-    if (end - at > kMaxToken) {
-      throw Error(fmt::format("{}: expected strings and numbers of at most {} bytes, found one of {}", where,
-                              kMaxToken, end - at));
+    if (end - kept > kMaxBytes) {
+      throw Error(
+          fmt::format("{}: expected at most {} bytes in a string or number or between two, found more", where,
+                      kMaxBytes));
     }
-    at = end;
   }
 }
 

@@ -22,8 +22,8 @@ std::string format_json(const Json& json);
 /// end of the text and would not see what stands behind it.
 void refuse_zero_byte(std::string_view where, std::string_view text);
 
-/// Throws Error naming `where` if a string or number of `text` takes more than 16 MiB: nlohmann-json holds it
-/// several times over while it reads it.
+/// Throws Error naming `where` if a string or number of `text`, or what stands between two, takes more than
+/// 16 MiB: nlohmann-json's lexer holds all since the last one began, and a string several times over.
 void refuse_long_tokens(std::string_view where, std::string_view text);
 
 /// `text` within JSON quotes.
