@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <stdexcept>
 
 namespace twofour {
@@ -66,6 +67,15 @@ void Run::send(int signal) { ::kill(pid_, signal); }
 bool Run::is_running() {
   if (!ended_ && ::waitpid(pid_, &status_, WNOHANG) == pid_) ended_ = true;
   return !ended_;
+}
+
+uint64_t Run::peak_memory() const {
+  // Not from wait4(), which counts what the test itself had resident when it forked.
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  return 0;
 }
 
 Outcome Run::wait() {

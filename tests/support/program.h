@@ -1,6 +1,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class Run {
   void send(int signal);
   /// Whether it has not ended yet.
   bool is_running();
+  /// The most memory that was resident so far, in bytes; 0 once it ended.
+  uint64_t peak_memory() const;
   Outcome wait();
 
  private:

@@ -1,0 +1,83 @@
+// Loaded before the C library into a run of the program: makes one of its calls fail, or ends the program
+// there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, write, fsync, rename, unlink or
+// fallocate) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL before anything is done.
+// "pread short 0" and "pwrite short 0" let every call transfer only a part.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+enum class Fault { kNone, kFail, kShort };
+
+Fault fault_of(const char* call) {
+  static std::atomic<long> count;
+  const char* text = std::getenv("TWOFOUR_FAULT");
+  char wanted[16], action[16];
+  long at = 0;
+  if (text == nullptr || std::sscanf(text, "%15s %15s %ld", wanted, action, &at) != 3) return Fault::kNone;
+  if (std::strcmp(call, wanted) != 0) return Fault::kNone;
+  if (std::strcmp(action, "short") == 0) return Fault::kShort;
+  if (++count != at) return Fault::kNone;
+  if (std::strcmp(action, "kill") == 0) kill(getpid(), SIGKILL);
+  errno = std::strcmp(action, "EIO") == 0 ? EIO : ENOSPC;
+  return Fault::kFail;
+}
+
+bool fails(const char* call) { return fault_of(call) == Fault::kFail; }
+
+/// One byte less than half: pieces that end where nobody expects it.
+size_t part_of(size_t bytes) { return bytes > 3 ? bytes / 2 - 1 : bytes; }
+
+/// The C library's own function.
+template <class F>
+F* next(const char* name, F*) {
+  return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
+}
+#define NEXT(name) next(#name, &name)
+
+}  // namespace
+
+extern "C" {
+
+ssize_t pread(int fd, void* to, size_t bytes, off_t at) {
+  const Fault f = fault_of("pread");
+  return f == Fault::kFail ? -1 : NEXT(pread)(fd, to, f == Fault::kShort ? part_of(bytes) : bytes, at);
+}
+ssize_t pread64(int fd, void* to, size_t bytes, off64_t at) { return pread(fd, to, bytes, at); }
+
+ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
+  const Fault f = fault_of("pwrite");
+  return f == Fault::kFail ? -1 : NEXT(pwrite)(fd, from, f == Fault::kShort ? part_of(bytes) : bytes, at);
+}
+ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) { return pwrite(fd, from, bytes, at); }
+
+ssize_t write(int fd, const void* from, size_t bytes) {
+  // Not what the program says on its terminal.
+  if (fd > 2 && fails("write")) return -1;
+  return NEXT(write)(fd, from, bytes);
+}
+
+int fsync(int fd) { return fails("fsync") ? -1 : NEXT(fsync)(fd); }
+
+int rename(const char* from, const char* to) noexcept {
+  return fails("rename") ? -1 : NEXT(rename)(from, to);
+}
+
+int unlink(const char* path) noexcept { return fails("unlink") ? -1 : NEXT(unlink)(path); }
+
+int remove(const char* path) noexcept { return fails("unlink") ? -1 : NEXT(remove)(path); }
+
+int fallocate(int fd, int mode, off_t at, off_t bytes) {
+  return fails("fallocate") ? -1 : NEXT(fallocate)(fd, mode, at, bytes);
+}
+int fallocate64(int fd, int mode, off64_t at, off64_t bytes) { return fallocate(fd, mode, at, bytes); }
+
+}  // extern "C"

@@ -1,0 +1,292 @@
+// The program killed, cut off from its disk and interrupted: never a directory that looks complete, and
+// --resume ends with the bytes of an undisturbed run.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "lib/checkpoint.h"
+#include "tests/support/conversion.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+using Tree = std::map<std::string, std::string>;
+
+/// A conversion, what it must end with and where it is tried.
+struct Trial {
+  Words words;  ///< DST is the third
+  Tree expected;
+  fs::path out;
+  mutable int checked = 0;
+
+  Trial(const fs::path& place, Words command, const std::string& source, Words options)
+      : words(std::move(command)), out(place / "out") {
+    const fs::path whole = place / "whole";
+    words.insert(words.begin() + 1, {source, whole.string()});
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"-q", "-j", "2"});
+    const Outcome o = run_program(words);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    expected = read_tree(whole);
+    words[2] = out.string();
+  }
+  Words resumed() const {
+    Words all = words;
+    all.push_back("--resume");
+    return all;
+  }
+  /// After a run ended anyhow: nothing, an unfinished directory, or all of it. True if it is all there.
+  bool check_state() const {
+    if (!fs::exists(out) || fs::is_empty(out)) return false;
+    const bool complete = !fs::exists(out / kUnfinishedMarker);
+    if (complete) {
+      CHECK((read_tree(out) == expected));
+    } else {
+      CHECK_MESSAGE(run_program({"inspect", out.string(), "-q"}).code == 2, "inspect takes it for complete");
+      if (++checked % 8 == 1) {
+        CHECK_MESSAGE(run_program({"validate", out.string(), "-q"}).code == 2,
+                      "validate takes it for complete");
+        CHECK_MESSAGE(run_program({"lint", out.string(), "-q"}).code != 0, "lint takes it for complete");
+      }
+    }
+    return complete;
+  }
+  void check_resumes() const {
+    const Outcome o = run_program(resumed());
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK((read_tree(out) == expected));
+    fs::remove_all(out);
+  }
+};
+
+/// Layers are converted one after the other, so that files are finished all the time.
+std::string synth_source(const Scratch& scratch, const std::string& layers, const std::string& experts) {
+  const std::string source = (scratch / "src").string();
+  const Outcome o = run_program({"synth", source, "--shape", "qwen3-moe", "--layers", layers, "--experts",
+                                 experts, "--vocab", "16", "-q"});
+  REQUIRE_MESSAGE(o.code == 0, o.err);
+  return source;
+}
+
+/// Whether a library of ours can be loaded into the program.
+bool can_inject() { return program_words().size() == 1; }
+
+Words injected(const std::string& fault) {
+  // AddressSanitizer wants to be the first library, but a test does not need it to be.
+  return {"LD_PRELOAD=" TWOFOUR_FAULT_SHIM, "TWOFOUR_FAULT=" + fault,
+          "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"};
+}
+
+}  // namespace
+
+TEST_CASE("killed sixty times at random moments, a conversion never looks complete and ends the same") {
+  const Scratch scratch;
+  const std::string source = synth_source(scratch, "2", "8");
+  const Trial trials[] = {
+      {scratch / "v7", {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"}},
+      {scratch / "pruned", {"prune"}, source, {"--max-shard-size", "2MB"}},
+      {scratch / "fp8", {"convert", "--to", "fp8"}, source, {"--max-shard-size", "4MB"}},
+  };
+  std::mt19937 random(24);
+  int kills = 0, conversions = 0;
+  for (int round = 0; kills < 60 && round < 1000; ++round) {
+    const Trial& trial = trials[static_cast<size_t>(conversions) % std::size(trials)];
+    const auto start = std::chrono::steady_clock::now();
+    Run run(trial.resumed());
+    // Every third run goes on undisturbed and tells how long the others may live.
+    static std::chrono::microseconds length{100'000};
+    const auto life =
+        std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, length.count())(random));
+    while (run.is_running() && std::chrono::steady_clock::now() - start < life) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    run.send(SIGKILL);
+    const Outcome o = run.wait();
+    const bool killed = o.code == 128 + SIGKILL;
+    kills += killed;
+    if (!killed) CHECK_MESSAGE(o.code == 0, o.err);
+    const bool complete = trial.check_state();
+    CHECK((killed || complete));
+    if (!complete && round % 3 != 2) continue;
+    const auto again = std::chrono::steady_clock::now();
+    trial.check_resumes();
+    if (!complete) {
+      length =
+          std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - again);
+    }
+    ++conversions;
+  }
+  MESSAGE(fmt::format("{} kills, {} conversions ended with equal bytes", kills, conversions));
+  CHECK(kills >= 50);
+  CHECK(conversions >= 9);
+}
+
+TEST_CASE("killed before each single rename, flush, removal and note, a conversion ends the same") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  const Trial trial(scratch.path, {"convert", "--to", "v7"},
+                    std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {"--max-shard-size", "20kB"});
+  int kills = 0;
+  for (const std::string call : {"rename", "fsync", "unlink", "write", "fallocate"}) {
+    for (int n = 1; n < 100; ++n) {
+      CAPTURE(call);
+      CAPTURE(n);
+      const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} kill {}", call, n)));
+      const bool complete = trial.check_state();
+      if (o.code == 0) {
+        CHECK(complete);
+        fs::remove_all(trial.out);
+        break;
+      }
+      CHECK(o.code == 128 + SIGKILL);
+      ++kills;
+      trial.check_resumes();
+    }
+  }
+  MESSAGE(fmt::format("{} kills", kills));
+  CHECK(kills > 30);
+}
+
+TEST_CASE("an I/O error anywhere is one clear message and exit code 2, and the run can be resumed") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  const Trial trial(scratch.path, {"convert", "--to", "v7"},
+                    std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {"--max-shard-size", "20kB"});
+  int errors = 0;
+  for (const std::string action : {"EIO", "ENOSPC"}) {
+    const char* message = action == "EIO" ? "Input/output error" : "No space left on device";
+    for (const std::string call : {"pread", "pwrite", "write", "fsync", "rename", "fallocate"}) {
+      for (int n = 1, step = 1; n<400; n += step, step += n> 20) {
+        CAPTURE(action);
+        CAPTURE(call);
+        CAPTURE(n);
+        const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} {} {}", call, action, n)));
+        const bool complete = trial.check_state();
+        if (o.code == 0) {
+          CHECK(complete);
+          fs::remove_all(trial.out);
+          break;
+        }
+        ++errors;
+        CHECK(o.code == 2);
+        CHECK(o.err.starts_with("twofour: "));
+        CHECK_MESSAGE(o.err.find(message) != std::string::npos, o.err);
+        CHECK(std::count(o.err.begin(), o.err.end(), '\n') <= 2);
+        // Complete only where the flush failed that comes after the marker went.
+        CHECK((!complete || call == "fsync"));
+        trial.check_resumes();
+      }
+    }
+  }
+  MESSAGE(fmt::format("{} errors", errors));
+  CHECK(errors > 50);
+}
+
+TEST_CASE("reads and writes that transfer only a part change nothing") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  const Trial trial(scratch.path, {"prune"}, std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {});
+  for (const char* fault : {"pread short 0", "pwrite short 0"}) {
+    CAPTURE(fault);
+    const Outcome o = run_program(trial.words, injected(fault));
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK((read_tree(trial.out) == trial.expected));
+    CHECK(run_program({"validate", trial.out.string(), "-q"}, injected(fault)).code == 0);
+    fs::remove_all(trial.out);
+  }
+}
+
+TEST_CASE("a full disk is one clear message, and with more space the run goes on") {
+  const Scratch scratch;
+  const std::string source = synth_source(scratch, "3", "8");
+  Trial trial(scratch.path, {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"});
+  const fs::path disk = scratch / "disk";
+  fs::create_directory(disk);
+  const bool mounted = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=36m") == 0;
+  trial.out = disk / "out";
+  trial.words[2] = trial.out.string();
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  if (!mounted) {
+    MESSAGE("no right to mount a small disk: a limit to the size of files instead");
+    const rlimit small{500'000, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  const Outcome full = run_program(trial.words);
+  CHECK(full.code == 2);
+  CHECK_MESSAGE(full.err.find(mounted ? "No space left on device" : "File too large") != std::string::npos,
+                full.err);
+  CHECK(!trial.check_state());
+  if (mounted) {
+    CHECK(full.err.find("weight files are finished and stay; --resume goes on from there") !=
+          std::string::npos);
+    REQUIRE(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=200m") == 0);
+  } else {
+    ::setrlimit(RLIMIT_FSIZE, &before);
+  }
+  trial.check_resumes();
+  if (mounted) ::umount(disk.c_str());
+}
+
+TEST_CASE("interrupted after some files, a run says what stays and goes on from there") {
+  const Scratch scratch;
+  const Trial trial(scratch.path, {"convert", "--to", "v7"}, synth_source(scratch, "4", "8"),
+                    {"--max-shard-size", "2MB"});
+  const auto finished = [&] {
+    size_t count = 0;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(trial.out, error)) {
+      count += entry.path().filename().string().starts_with("model-");
+    }
+    return count;
+  };
+  int stayed = 0;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Run run(trial.words);
+    while (run.is_running() && finished() < 3) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    run.send(signal);
+    const Outcome o = run.wait();
+    if (o.code == 130) {
+      ++stayed;
+      CHECK(o.err.starts_with("twofour: interrupted\n"));
+      CHECK_MESSAGE(o.err.find("weight files are finished and stay; --resume goes on") != std::string::npos,
+                    o.err);
+      CHECK(run_program(trial.words).err.find("--resume goes on with it") != std::string::npos);
+    }
+    trial.check_state();
+    trial.check_resumes();
+  }
+  CHECK(stayed > 0);
+}
+
+TEST_CASE("--resume on a complete directory verifies it, on a changed source or with --force it is refused") {
+  const Scratch scratch;
+  const std::string source = synth_source(scratch, "1", "8");
+  const Trial trial(scratch.path, {"convert", "--to", "v7"}, source, {});
+  CHECK(run_program(trial.resumed()).code == 0);
+  Words loud = trial.resumed();
+  std::erase(loud, "-q");
+  const Outcome again = run_program(loud);
+  CHECK(again.code == 0);
+  CHECK(again.out.find("was complete") != std::string::npos);
+  Words both = trial.resumed();
+  both.push_back("--force");
+  CHECK(run_program(both).code == 2);
+  Words other = trial.resumed();
+  other.insert(other.end(), {"--fold", "strict"});
+  const Outcome refused = run_program(other);
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(refused.err.find("recipe: fold changed") != std::string::npos, refused.err);
+  CHECK((read_tree(trial.out) == trial.expected));
+}
