@@ -20,7 +20,7 @@ struct Target {
 constexpr Target kTargets[] = {
     {"safetensors", fuzz_safetensors}, {"json", fuzz_json},         {"index", fuzz_index},
     {"config", fuzz_config},           {"manifest", fuzz_manifest}, {"dialect", fuzz_dialect},
-    {"layouts", fuzz_layouts}};
+    {"layouts", fuzz_layouts},         {"task", fuzz_task}};
 
 }  // namespace
 
