@@ -84,6 +84,9 @@ void TaskDirectory::join(const TaskPlan& plan) {
         "{}: expected a directory that tasks are to write, found what another run left unfinished",
         path_.string()));
   }
+  if (fs::is_symlink(fs::symlink_status(tasks_, error))) {
+    throw Error(fmt::format("{}: expected a folder of our own, found a symbolic link", tasks_.string()));
+  }
   fs::create_directory(tasks_, error);
   if (error) throw Error(fmt::format("{}: cannot create: {}", tasks_.string(), error.message()));
   std::string own = (tasks_ / "task-XXXXXX").string();

@@ -50,9 +50,8 @@ int run(const Options& o, const Common& common) {
     put("{}: {} in {}, {} files, {} (from {})\n", o.output, o.common.destination, plan.recipe.layout,
         plan.files.size(), format_bytes(plan.data_bytes), format_bytes(plan.read_bytes));
     if (o.tasks != 0) {
-      put("{} tasks: the largest reads and writes {}, {:.2f} times the mean; all together {:.2f} times what "
-          "one "
-          "task would\n",
+      put("{} tasks: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
+          "would\n",
           tasks, format_bytes(split.largest()), split.balance(), split.overhead());
     }
   }

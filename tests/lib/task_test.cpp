@@ -145,6 +145,7 @@ TEST_CASE("tasks may run twice, one after the other and at once, and under anoth
   CHECK(second.files == 0);
   CHECK(second.files_kept == first.files);
   CHECK(second.bytes_read == 0);
+  CHECK(run_task(plan, 499, 500).files == 0);  // more tasks than files: nothing to do
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 6; ++i)
@@ -232,6 +233,12 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   write_text(out / kUnfinishedMarker, "the journal of a run");
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
   fs::remove(out / kUnfinishedMarker);
+  fs::create_directory(scratch / "elsewhere");
+  write_text(out / kUnfinishedMarker, "");
+  fs::create_directory_symlink(scratch / "elsewhere", out / kTasksFolder);
+  CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "found a symbolic link"));
+  CHECK(fs::is_empty(scratch / "elsewhere"));
+  fs::remove(out / kTasksFolder);
   run_task(plan, 0, 1);
   {
     const TaskDirectory at_work(plan), beside(plan);
