@@ -79,6 +79,9 @@ void write_float_source(const fs::path& directory) {
     }
   }
   add_bf16(tensors, "model.norm.weight", {64});
+  for (TensorData& t : tensors) {
+    for (size_t i = 1; i < t.bytes.size(); i += 2) t.bytes[i] &= 0xBF;  // below 2: neither NaN nor infinite
+  }
   write_checkpoint(directory, {tensors});
 }
 
