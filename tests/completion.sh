@@ -68,6 +68,8 @@ expect 'twofour lint w' weights.safetensors
 expect 'twofour lint --html w' weights.safetensors
 expect 'twofour bench ' convert kernels lint not:validate
 expect 'twofour bench convert --lay' --layers
+expect 'twofour run a --ra' --random not:--input
+expect 'twofour run ' not:convert
 expect 'twofour completion ' bash zsh fish not:convert
 expect 'twofour convert --json --dialect comp' compressed-tensors
 if [ "$shell" = bash ]; then

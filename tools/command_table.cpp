@@ -1,5 +1,8 @@
 #include "tools/command_table.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace twofour {
 namespace {
 
@@ -37,8 +40,16 @@ CommandEntry command_entry(const CLI::App& app) {
     OptionEntry o = option_entry(*option);
     (o.names.empty() ? entry.positionals : entry.options).push_back(std::move(o));
   }
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    entry.commands.push_back(command_entry(*sub));
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    CommandEntry below = command_entry(*sub);
+    if (!below.name.empty()) {
+      entry.commands.push_back(std::move(below));
+      continue;
+    }
+    // A group of options is a nameless command to the parser; its options are those of the command above.
+    std::move(below.options.begin(), below.options.end(), std::back_inserter(entry.options));
+    std::move(below.positionals.begin(), below.positionals.end(), std::back_inserter(entry.positionals));
+  }
   return entry;
 }
 
