@@ -220,13 +220,17 @@ void Conversion::merge_derived(size_t i, const Deriver& deriver) {
     const std::lock_guard lock(results_mutex_);
     for (const auto& [e, stats] : deriver.stats()) rewritten_[t.module][static_cast<size_t>(e)] += stats;
   }
-  if (!deriver.bad_scale()) return;
+  if (deriver.bad_scale()) {
+    refuse_scale(source_.nvfp4_modules()[plan_.modules[t.module].module].block_scale, *deriver.bad_scale());
+  }
+}
+
+void Conversion::refuse_scale(size_t tensor, const BadScale& bad) {
   refused_ = true;
-  const Nvfp4Module& m = source_.nvfp4_modules()[plan_.modules[t.module].module];
   const std::lock_guard lock(results_mutex_);
   problems_.add(
       fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at {}",
-                  source_.where(m.block_scale), deriver.bad_scale()->byte, deriver.bad_scale()->at));
+                  source_.where(tensor), bad.byte, bad.at));
 }
 
 void Conversion::hash_source(const Job& job, size_t i, const Deriver& deriver) {
@@ -262,6 +266,9 @@ void Conversion::copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& bu
       source_.read(t.source, job.begin, piece);
       bytes_read_ += piece.size();
       progress_.done += piece.size();
+      if (is_block_scale_[t.source]) {
+        if (const auto bad = find_bad_scale(job.begin, piece)) refuse_scale(t.source, *bad);
+      }
     } else if (t.kind == OutputTensor::Kind::kDerived) {
       const uint64_t before = deriver.bytes_read();
       deriver.derive(t, job.begin, piece);

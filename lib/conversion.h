@@ -62,7 +62,9 @@ class Conversion {
         hashers_(plan.tensors.size()),
         source_hashers_(plan.modules.size()),
         rewritten_(plan.modules.size()),
-        results_(plan.targets.size()) {
+        results_(plan.targets.size()),
+        is_block_scale_(source.tensors().size()) {
+    for (const Nvfp4Module& m : source.nvfp4_modules()) is_block_scale_[m.block_scale] = true;
     outputs_.resize(plan.tensors.size());
     matrices_.resize(plan.matrices.size());
     modules_.resize(plan.modules.size());
@@ -96,6 +98,7 @@ class Conversion {
   void encode(const Job& job, Encoder& encoder);
   void copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer);
   void merge_derived(size_t i, const Deriver& deriver);
+  void refuse_scale(size_t tensor, const BadScale& bad);
   void hash_source(const Job& job, size_t i, const Deriver& deriver);
   void verify(const Job& job, std::vector<uint8_t>& buffer);
   void write_done(uint32_t file);
@@ -134,6 +137,7 @@ class Conversion {
   std::vector<EncodedResult> matrices_;                       ///< one an encoded matrix
   std::mutex results_mutex_;
   std::vector<std::vector<SourceResult>> results_;
+  std::vector<bool> is_block_scale_;  ///< one a tensor of the source: what passes through is held to it too
   Problems problems_;
   std::atomic<bool> refused_{false};  ///< a block scale is bad: look for more, write nothing further
   std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};

@@ -50,6 +50,16 @@ uint64_t derive_step(const Checkpoint& source, const Plan& plan, const OutputTen
   return std::max<uint64_t>(1, kStep / grain) * grain;
 }
 
+std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> scales) {
+  // All that are none have the top bit or are 0x7F, so the largest tells whether there is one.
+  uint8_t largest = 0;
+  for (const uint8_t byte : scales) largest = std::max(largest, byte);
+  if (e4m3_is_block_scale(largest)) return std::nullopt;
+  const auto at =
+      std::find_if(scales.begin(), scales.end(), [](uint8_t b) { return !e4m3_is_block_scale(b); });
+  return BadScale{begin + static_cast<uint64_t>(at - scales.begin()), *at};
+}
+
 void Deriver::read(size_t tensor, uint64_t begin, std::span<uint8_t> out) {
   source_.read(tensor, begin, out);
   bytes_read_ += out.size();
@@ -62,16 +72,6 @@ std::span<const uint8_t> Deriver::read(size_t tensor, uint64_t begin, uint64_t b
   return {buffer.data(), bytes};
 }
 
-void Deriver::check_scales(uint64_t begin, std::span<const uint8_t> scales) {
-  // All that are none have the top bit or are 0x7F, so the largest tells whether there is one.
-  uint8_t largest = 0;
-  for (const uint8_t byte : scales) largest = std::max(largest, byte);
-  if (e4m3_is_block_scale(largest)) return;
-  const auto at =
-      std::find_if(scales.begin(), scales.end(), [](uint8_t b) { return !e4m3_is_block_scale(b); });
-  bad_scale_ = {begin + static_cast<uint64_t>(at - scales.begin()), *at};
-}
-
 void Deriver::derive(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out) {
   check(tensor.kind == OutputTensor::Kind::kDerived, "a tensor that is derived");
   check(begin % derive_grain(source_, plan_, tensor) == 0, "a range at a multiple of the grain");
@@ -81,7 +81,8 @@ void Deriver::derive(const OutputTensor& tensor, uint64_t begin, std::span<uint8
   switch (tensor.op) {
     case Op::kBlockScales:
       read(tensor.source, begin, out);
-      return check_scales(begin, out);
+      bad_scale_ = find_bad_scale(begin, out);
+      return;
     case Op::kPrune:
       return prune(tensor, begin, out);
     case Op::kReciprocal:
@@ -117,7 +118,7 @@ void Deriver::dequantize(const OutputTensor& tensor, uint64_t begin, std::span<u
   const uint64_t first = begin / 4, count = out.size() / 4;  // bytes of codes
   codes_ = read(m.codes, first, count, codes_buffer_);
   scales_ = read(m.block_scale, first / 8, count / 8, scales_buffer_);
-  check_scales(first / 8, scales_);
+  bad_scale_ = find_bad_scale(first / 8, scales_);
   const int64_t n = block_width(m);
   const uint64_t expert_bytes = static_cast<uint64_t>(m.n * m.k / 2);
   for (uint64_t at = first; at < first + count;) {

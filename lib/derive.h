@@ -17,6 +17,15 @@ uint64_t derive_grain(const Checkpoint& source, const Plan& plan, const OutputTe
 /// How many bytes of a tensor to derive at once: about as many as are copied at once.
 uint64_t derive_step(const Checkpoint& source, const Plan& plan, const OutputTensor& tensor);
 
+/// A block scale that is none.
+struct BadScale {
+  uint64_t at;  ///< in the source's tensor
+  uint8_t byte;
+};
+
+/// The first of bytes [begin, begin + scales.size()) of a tensor of block scales that is none.
+std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> scales);
+
 /// Derives any range of any rewritten tensor from the source, by bounded reads. One a thread.
 class Deriver {
  public:
@@ -25,11 +34,6 @@ class Deriver {
   /// Fills `out` with bytes [begin, begin + out.size()) of a tensor whose kind is kDerived.
   void derive(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
 
-  /// A block scale that is none.
-  struct BadScale {
-    uint64_t at;  ///< in the source's tensor
-    uint8_t byte;
-  };
   // What the last range came from and what it showed:
   std::span<const uint8_t> codes() const { return codes_; }    ///< where codes were made into something else
   std::span<const uint8_t> scales() const { return scales_; }  ///< where block scales were
@@ -44,7 +48,6 @@ class Deriver {
  private:
   void read(size_t tensor, uint64_t begin, std::span<uint8_t> out);
   std::span<const uint8_t> read(size_t tensor, uint64_t begin, uint64_t bytes, std::vector<uint8_t>& buffer);
-  void check_scales(uint64_t begin, std::span<const uint8_t> scales);
   void prune(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
   void dequantize(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);
   void convert_scalars(const OutputTensor& tensor, uint64_t begin, std::span<uint8_t> out);

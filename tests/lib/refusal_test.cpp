@@ -81,6 +81,16 @@ TEST_CASE("block scales that are NaN or negative are refused with tensor, row an
   }
 }
 
+TEST_CASE("block scales that are NaN or negative are refused in what passes through, too") {
+  Tensors tensors = sound();
+  const std::string name = "model.layers.0.self_attn.o_proj";
+  add_modelopt(tensors, name, random_matrix(16, 64, 7));
+  tensor_of(tensors, name + ".weight_scale").bytes[13] = 0x80;
+  CHECK(contains(refusal(tensors),
+                 name + ".weight_scale: expected block scales that are not negative and not NaN, "
+                        "found byte 0x80 at 13"));
+}
+
 TEST_CASE("all tensors with bad block scales are listed at once, each with its first") {
   const std::vector<std::string> bad = {"0.gate_proj", "0.down_proj", "1.up_proj", "2.down_proj",
                                         "2.gate_proj"};
