@@ -168,13 +168,12 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
     put("{}: {} differences\n", o.artifact, r.differences.size());
     return;
   }
-  put("{}: {} tensors, {}: {}; {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
-      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal",
-      device_text(common, device));
+  put("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
+      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
   if (!o.source.empty()) {
     put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
   }
-  put("cpu, {:.2f} s: {:.2f} GB/s {}\n", r.seconds,
+  put("{}, {:.2f} s: {:.2f} GB/s {}\n", device_text(common, device), r.seconds,
       static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),
       o.source.empty() ? "read" : "of artifact and source");
 }

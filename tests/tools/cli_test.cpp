@@ -195,9 +195,9 @@ TEST_CASE("validate proves layers on a device that is there, and says under auto
       const bool on_device = device != "cpu" && cuda_device();
       const Outcome text = run_program(words);
       CHECK(text.code == 0);
-      const std::string used = on_device         ? "; cuda ("
-                               : device == "cpu" ? "; cpu\n"
-                                                 : "; cpu (no CUDA device: ";
+      const std::string used = on_device         ? "\ncuda ("
+                               : device == "cpu" ? "\ncpu, "
+                                                 : "\ncpu (no CUDA device: ";
       CHECK_MESSAGE(text.out.find(used) != std::string::npos, text.out);
       CHECK((text.out.find("1 of 1 layers give the reference's output up to their roundings") !=
              std::string::npos) == on_device);
