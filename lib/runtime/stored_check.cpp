@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/layouts.h"
+#include "lib/parallel.h"
 
 namespace twofour {
 namespace {
@@ -72,23 +72,10 @@ void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_
 
 void for_pieces(size_t bytes, const std::function<void(size_t, size_t)>& f) {
   constexpr size_t kPiece = 1u << 20;
-  const auto count = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
-  int64_t failed = count;
-  std::exception_ptr error;
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < count; ++i) {
-    const size_t at = static_cast<size_t>(i) * kPiece;
-    try {
-      f(at, std::min(kPiece, bytes - at));
-    } catch (...) {
-#pragma omp critical
-      if (i < failed) {
-        failed = i;
-        error = std::current_exception();
-      }
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  parallel_for((bytes + kPiece - 1) / kPiece, [&](size_t i) {
+    const size_t at = i * kPiece;
+    f(at, std::min(kPiece, bytes - at));
+  });
 }
 
 }  // namespace twofour
