@@ -13,12 +13,6 @@
 namespace twofour {
 namespace {
 
-/// Tokens that the dense layer works on at a time: bounds its workspace. Its kernel takes less than 65536
-/// rows.
-int64_t tokens_at_a_time(int64_t topk) {
-  return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024);
-}
-
 void check_input(const LayerState& layer, const MoeInput& in) {
   const auto& name = layer.info.name;
   if (in.m < 0 || in.topk < 1 || in.h != layer.info.h)
@@ -58,9 +52,8 @@ size_t RuntimeLayer::workspace_bytes(int64_t m, int64_t topk) const {
   if (state_->device == Device::cpu || m == 0) return 0;
   if (m < 0 || topk < 1)
     throw Error(fmt::format("{}: expected tokens with experts, found {} with {}", info().name, m, topk));
-  return state_->is_dense
-             ? cuda::dense_moe_workspace(state_->dense, std::min(m, tokens_at_a_time(topk)), topk)
-             : cuda::sparse_moe_workspace(state_->sparse, m, topk);
+  return state_->is_dense ? cuda::dense_moe_workspace(state_->dense, m, topk)
+                          : cuda::sparse_moe_workspace(state_->sparse, m, topk);
 }
 
 uint64_t RuntimeLayer::run_bytes(int64_t m, int64_t topk) const {
@@ -77,19 +70,10 @@ void RuntimeLayer::forward(const cuda::MoeTokens& tokens, void* workspace, size_
     cpu::moe(state_->cpu, tokens);
     return;
   }
-  if (!state_->is_dense) {
+  if (state_->is_dense) {
+    cuda::dense_moe(state_->dense, tokens, workspace, bytes, stream);
+  } else {
     cuda::sparse_moe(state_->sparse, tokens, workspace, bytes, stream);
-    return;
-  }
-  const int64_t step = tokens_at_a_time(tokens.topk), row = info().h * cuda::size_of(tokens.type);
-  for (int64_t m0 = 0; m0 < tokens.m; m0 += step) {
-    cuda::MoeTokens some = tokens;
-    some.m = std::min(step, tokens.m - m0);
-    some.hidden = static_cast<const char*>(tokens.hidden) + m0 * row;
-    some.topk_ids = tokens.topk_ids + m0 * tokens.topk;
-    some.topk_weights = tokens.topk_weights + m0 * tokens.topk;
-    some.out = static_cast<char*>(tokens.out) + m0 * row;
-    cuda::dense_moe(state_->dense, some, workspace, bytes, stream);
   }
 }
 
