@@ -29,9 +29,8 @@ std::map<std::string, std::optional<Severity>> parse_levels(const std::vector<st
     const size_t equals = text.find('=');
     const std::string id = text.substr(0, equals), level = equals == text.npos ? "" : text.substr(equals + 1);
     if (!find_lint_rule(id)) {
-      const auto guess = suggest(id, ids);
       throw Error(fmt::format("--rule {}: expected the id of a rule, found '{}'{}\nSee twofour lint --rules.",
-                              text, id, guess ? fmt::format("; did you mean {}?", *guess) : ""));
+                              text, id, did_you_mean(id, ids)));
     }
     if (level == "off") {
       levels[id] = std::nullopt;

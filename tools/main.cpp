@@ -79,12 +79,6 @@ std::string version_text() {
                      kCuda == "none" ? "none" : fmt::format("{}; {}", kCuda, here), TWOFOUR_LIBRARIES);
 }
 
-/// What a mistyped word could have meant, as a sentence; empty where nothing comes close.
-std::string did_you_mean(std::string_view typed, const std::vector<std::string>& candidates) {
-  const auto guess = suggest(typed, candidates);
-  return guess ? fmt::format("; did you mean {}?", *guess) : "";
-}
-
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {

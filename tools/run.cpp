@@ -48,9 +48,8 @@ size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
   std::vector<std::string> names;
   for (const LayerInfo& layer : artifact.layers()) names.push_back(layer.name);
   if (found.empty()) {
-    const auto guess = suggest(name, names);
     throw Error(fmt::format("--layer {}: expected one of {}, found none of that name{}", name,
-                            names_of(artifact), guess ? fmt::format("; did you mean {}?", *guess) : ""));
+                            names_of(artifact), did_you_mean(name, names)));
   }
   std::vector<std::string> meant;
   for (const size_t layer : found) meant.push_back(names[layer]);

@@ -1,6 +1,9 @@
 #include "tools/suggest.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
 
 namespace twofour {
 namespace {
@@ -20,8 +23,6 @@ size_t edits(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-}  // namespace
-
 std::optional<std::string> suggest(std::string_view typed, const std::vector<std::string>& candidates) {
   std::optional<std::string> best;
   size_t fewest = 3;
@@ -32,6 +33,13 @@ std::optional<std::string> suggest(std::string_view typed, const std::vector<std
     best = candidate;
   }
   return best;
+}
+
+}  // namespace
+
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& candidates) {
+  const auto guess = suggest(typed, candidates);
+  return guess ? fmt::format("; did you mean {}?", *guess) : "";
 }
 
 }  // namespace twofour
