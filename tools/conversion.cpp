@@ -128,13 +128,17 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
   put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
       format_text(plan.recipe), plan.files.size(), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   put("{}", weights_text(plan, r, verbose));
-  put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), r.seconds,
-      static_cast<double>(r.bytes_read) / 1e9 / r.seconds,
-      static_cast<double>(r.bytes_written) / 1e9 / r.seconds,
-      o.no_verify ? ", not verified" : ", read back and verified");
+  put("{}", speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify));
 }
 
 }  // namespace
+
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified) {
+  return fmt::format("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", device_text(device),
+                     seconds, static_cast<double>(read) / 1e9 / seconds,
+                     static_cast<double>(written) / 1e9 / seconds,
+                     verified ? "read back and verified" : "not verified");
+}
 
 std::string weights_text(const Plan& plan, const ConvertResult& r, bool verbose) {
   std::string text;

@@ -28,6 +28,9 @@ Recipe with_selection(Recipe recipe, const ConversionOptions& options);
 /// The device that packs: only layouts are packed on CUDA.
 Device conversion_device(const Common& common, const Recipe& recipe, const std::string& command);
 
+/// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
+
 /// What a run made of the weights, as lines that end.
 std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);

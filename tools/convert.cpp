@@ -54,10 +54,8 @@ int run_planned(const Options& o, const Common& common) {
         number.index, number.count, number.from, result.files, planned.plan.files.size(),
         format_bytes(result.bytes_written), format_bytes(result.bytes_read),
         result.files_kept > 0 ? fmt::format("; {} were finished before", result.files_kept) : "");
-    put("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written{}\n", device_text(device), result.seconds,
-        static_cast<double>(result.bytes_read) / 1e9 / result.seconds,
-        static_cast<double>(result.bytes_written) / 1e9 / result.seconds,
-        o.common.no_verify ? ", not verified" : ", read back and verified");
+    put("{}",
+        speed_text(device, result.seconds, result.bytes_read, result.bytes_written, !o.common.no_verify));
   }
   return kDone;
 }
