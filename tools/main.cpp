@@ -40,7 +40,8 @@ constexpr Command kCommands[] = {
      "run artifact --layer 0 --random 8 --seed 1 -o output.safetensors"},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth,
      "synth checkpoint --shape qwen3-next --layers 1 --experts 16"},
-    {"bench", "Measure conversion against cp and memcpy", setup_bench, "bench convert --to v7 --rounds 3"},
+    {"bench", "Measure commands and kernels against cp, cat and memcpy", setup_bench,
+     "bench convert --to v7 --rounds 3"},
     {"completion", "Write what completes command lines in a shell", setup_completion,
      "completion bash > ~/.local/share/bash-completion/completions/twofour"},
     {"man", "Write the manual pages", setup_man, "man ~/.local/share/man/man1"},
@@ -61,8 +62,9 @@ void add_common(CLI::App& app, Common& common) {
   app.add_option("-j,--jobs", common.jobs, "Threads (default: one a processor)")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option("--device", common.device,
-                 "cpu, cuda or auto: what is faster (convert: cpu; validate: cuda where there is a device)")
+  app.add_option(
+         "--device", common.device,
+         "cpu, cuda or auto: what is faster (convert: cpu; run and validate: cuda where there is a device)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->group(group);
 }

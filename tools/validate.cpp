@@ -135,8 +135,7 @@ void print_device_layers(const ValidateReport& r, Device device, bool each) {
     worst = std::max(worst, l.worst.share);
     if (!each) continue;
     put("{} ({}) on the device: cosine to the reference {:.8f}, relative error {:.2g}; worst number {:.3g} "
-        "of its "
-        "tolerance, at token {}, column {}: expected {:.6g}, found {:.6g}\n",
+        "of its tolerance, at token {}, column {}: expected {:.6g}, found {:.6g}\n",
         l.block, l.layout, l.cosine, l.relative_error, l.worst.share, l.worst.token, l.worst.column,
         l.worst.expected, l.worst.found);
   }
