@@ -3,12 +3,12 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/device.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -161,12 +161,7 @@ TEST_CASE("bad block scales are refused on the device in the CPU's words") {
       const auto refusal = [&](Device device) -> std::string {
         ConvertOptions options;
         options.device = device;
-        try {
-          convert(scratch / "src", scratch / "out", {}, options);
-        } catch (const Error& e) {
-          return e.what();
-        }
-        return "";
+        return message_of([&] { convert(scratch / "src", scratch / "out", {}, options); });
       };
       const std::string expected = refusal(Device::cpu);
       CHECK_MESSAGE(

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/error.h"
+#include "tests/support/message.h"
 
 using namespace twofour;
 
@@ -32,12 +32,7 @@ Found find(std::vector<TensorInfo> tensors) {
 }
 
 std::string refusal(std::vector<TensorInfo> tensors) {
-  try {
-    find(std::move(tensors));
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
+  return message_of([&] { find(std::move(tensors)); });
 }
 
 /// A module of N = 6, K = 32.

@@ -11,6 +11,7 @@
 #include "lib/convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -93,12 +94,7 @@ TEST_CASE("a file that nobody may read is refused by its name") {
     // Permissions do not hold root back.
     const bool root = ::geteuid() == 0;
     if (root) REQUIRE(::seteuid(65534) == 0);
-    std::string message = "accepted";
-    try {
-      Checkpoint::open(o.directory);
-    } catch (const Error& e) {
-      message = e.what();
-    }
+    const std::string message = message_of([&] { Checkpoint::open(o.directory); });
     if (root) REQUIRE(::seteuid(0) == 0);
     CHECK_MESSAGE(message == file.string() + ": cannot open: Permission denied", message);
     fs::permissions(file, fs::perms(0644));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "tests/support/message.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/scratch.h"
 
@@ -16,12 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string refusal(const fs::path& path) {
-  try {
-    Checkpoint::open(path);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
+  return message_of([&] { Checkpoint::open(path); });
 }
 
 bool says(const std::string& message, std::string_view fragment) {

@@ -12,6 +12,7 @@
 #include "lib/output_directory.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -32,12 +33,7 @@ void put(const fs::path& file, const std::string& text) { std::ofstream(file) <<
 std::string refusal(const fs::path& source, const fs::path& destination, bool force = false) {
   ConvertOptions options;
   options.existing = force ? Existing::kReplace : Existing::kRefuse;
-  try {
-    convert(source, destination, {}, options);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return message_of([&] { convert(source, destination, {}, options); });
 }
 
 bool contains(const std::string& text, const std::string& part) {

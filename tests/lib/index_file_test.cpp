@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "formats/error.h"
+#include "tests/support/message.h"
 
 using namespace twofour;
 using namespace std::literals;
@@ -14,12 +14,7 @@ namespace {
 constexpr const char* kWhere = "model.safetensors.index.json";
 
 std::string refusal(std::string_view json) {
-  try {
-    parse_index_file(kWhere, json);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
+  return message_of([&] { parse_index_file(kWhere, json); });
 }
 
 }  // namespace

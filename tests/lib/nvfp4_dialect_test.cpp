@@ -6,12 +6,12 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "formats/error.h"
 #include "formats/half.h"
 #include "lib/file.h"
 #include "lib/quantization_config.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -54,13 +54,8 @@ TensorData scalar(const std::string& name, DType dtype, const std::vector<int64_
   return t;
 }
 
-std::string message_of(const fs::path& source, const fs::path& out, const Recipe& recipe) {
-  try {
-    convert(source, out, recipe);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string refusal(const fs::path& source, const fs::path& out, const Recipe& recipe) {
+  return message_of([&] { convert(source, out, recipe); });
 }
 
 }  // namespace
@@ -235,27 +230,27 @@ TEST_CASE("FP8 activations have no words in compressed-tensors") {
   write_checkpoint(
       scratch / "src", {tensors},
       R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A8_NVFP4_FP8"}})");
-  CHECK(message_of(scratch / "src", scratch / "out", to_nvfp4()) ==
+  CHECK(refusal(scratch / "src", scratch / "out", to_nvfp4()) ==
         "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
 }
 
 TEST_CASE("what the other dialect cannot hold is refused") {
   const Scratch scratch;
   const fs::path out = scratch / "out";
-  CHECK(message_of(golden("modelopt-qwen3"), out, to_nvfp4("modelopt")) ==
+  CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("modelopt")) ==
         "--dialect: expected another dialect than the source's, found modelopt");
-  CHECK(message_of(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
+  CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
         "--dialect: expected modelopt or compressed-tensors, found 'awq'");
   Recipe some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
-  CHECK(message_of(golden("modelopt-qwen3"), out, some) ==
+  CHECK(refusal(golden("modelopt-qwen3"), out, some) ==
         "--to nvfp4: expected all 13 NVFP4 modules, which one configuration describes, found 12 chosen");
 
   Tensors stack;
   add_stack(stack, "model.layers.0.mlp.experts.down_proj", {random_matrix(16, 32, 1)}, true, {});
   write_checkpoint(scratch / "stack", {stack});
   CHECK(
-      message_of(scratch / "stack", out, to_nvfp4())
+      refusal(scratch / "stack", out, to_nvfp4())
           .starts_with("model.layers.0.mlp.experts.down_proj: expected every expert in tensors of its own"));
 
   Tensors mixed;
@@ -264,7 +259,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   mixed.push_back(scalar("a.input_scale", DType::kF32, {}, 0.0f));
   mixed.push_back(scalar("a.pre_quant_scale", DType::kBF16, {1}, 1.0f));
   write_checkpoint(scratch / "mixed", {mixed});
-  const std::string message = message_of(scratch / "mixed", out, to_nvfp4());
+  const std::string message = refusal(scratch / "mixed", out, to_nvfp4());
   CHECK(message.find("a.input_scale: expected a positive finite input scale, found 0") != std::string::npos);
   CHECK(message.find("b.weight: expected NVFP4 as the only quantization") != std::string::npos);
   CHECK(message.find("a.pre_quant_scale: expected NVFP4 of codes and scales alone") != std::string::npos);

@@ -12,6 +12,7 @@
 #include "lib/manifest.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -226,12 +227,8 @@ TEST_CASE("a block scale that is none is refused, named, and leaves nothing behi
     Tensors tensors;
     add_experts(tensors, "model.layers.0.mlp.experts", experts);
     write_checkpoint(scratch / "src", {tensors});
-    std::string message;
-    try {
-      convert(scratch / "src", scratch / "out", prune_recipe("2:4"));
-    } catch (const Error& e) {
-      message = e.what();
-    }
+    const std::string message =
+        message_of([&] { convert(scratch / "src", scratch / "out", prune_recipe("2:4")); });
     CHECK(message ==
           fmt::format("model.safetensors: model.layers.0.mlp.experts.1.up_proj.weight_scale: expected block "
                       "scales that are not negative and not NaN, found byte 0x{:02X} at 17",

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "formats/error.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/stored_weights.h"
 
 using namespace twofour;
@@ -22,12 +22,7 @@ double weight(const Nvfp4Matrix& m, int64_t n, int64_t k) {
 }
 
 std::string refusal(const Checkpoint& c, const std::string& text) {
-  try {
-    read_slice(c, text);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return message_of([&] { read_slice(c, text); });
 }
 
 using Dims = std::vector<int64_t>;

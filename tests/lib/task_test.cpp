@@ -13,6 +13,7 @@
 #include "lib/task_split.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -69,16 +70,6 @@ TaskResult run_task(const TaskPlan& plan, size_t index, size_t count, bool verif
 ConvertResult merge(const TaskPlan& plan) {
   Progress progress;
   return merge_tasks(open_planned("merge", plan), plan, progress);
-}
-
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 bool contains(const std::string& text, const std::string& part) {

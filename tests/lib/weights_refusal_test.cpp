@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "formats/error.h"
 #include "lib/weights.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
 
@@ -18,12 +18,7 @@ TEST_CASE("tensors of a module that disagree are refused") {
     const Checkpoint c = open_checkpoint(scratch, tensors, config);
     Problems problems;
     CHECK(find_weight_modules(c, problems).empty());
-    try {
-      problems.refuse();
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return message_of([&] { problems.refuse(); });
   };
   const auto fp8_with = [&](const std::string& suffix, DType type, std::vector<int64_t> shape,
                             const std::string& config = "{}") {
@@ -105,12 +100,8 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
     WeightReader reader(c);
     for (int64_t e = 0; e + 1 < m.e; ++e) reader.read_rows(m, e, 0, m.n, out);
     reader.read_rows(m, m.e - 1, 0, 1, std::span(out).first(static_cast<size_t>(m.k)));  // all is well there
-    try {
-      reader.read_rows(m, m.e - 1, 1, m.n, std::span(out).subspan(static_cast<size_t>(m.k)));
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return message_of(
+        [&] { reader.read_rows(m, m.e - 1, 1, m.n, std::span(out).subspan(static_cast<size_t>(m.k))); });
   };
   const std::string at = "model.safetensors: m.";
   for (const unsigned nan : {0x7Fu, 0xFFu}) {
