@@ -63,9 +63,8 @@ class Lister {
   void add_matrix(const std::string& name, const StoredMatrix& matrix) {
     const WeightModule& m = ours_.module_of(matrix);
     const TensorInfo& t = tensor(m.weight);
-    std::string format(m.format == WeightFormat::kFloat ? dtype_name(t.dtype) : weight_format_name(m.format));
     items_[{name, DiffKind::kWeights}] = {
-        {t.name, std::move(format), {matrix.count, m.k}}, &matrix, std::nullopt};
+        {t.name, ours_.format_of(m), {matrix.count, m.k}}, &matrix, std::nullopt};
     taken_[m.weight] = true;
     for (const auto& part : {m.scale, m.global_scale}) {
       if (part) taken_[*part] = true;

@@ -72,6 +72,11 @@ void Matrices::add(size_t i, Findings& findings) {
   }
 }
 
+std::string Matrices::format_of(const WeightModule& m) const {
+  if (m.format != WeightFormat::kFloat) return weight_format_name(m.format);
+  return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
+}
+
 void Matrices::read(WeightReader& reader, const StoredMatrix& s, int64_t n0, int64_t n1,
                     std::span<float> out) const {
   const WeightModule& m = module_of(s);

@@ -39,6 +39,8 @@ class Matrices {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const std::vector<WeightModule>& modules() const { return modules_; }
   const WeightModule& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
+  /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
+  std::string format_of(const WeightModule& module) const;
   const Map& all() const { return all_; }
   /// Feed-forward blocks by their prefix P, and their experts by number.
   const Blocks& blocks() const { return blocks_; }

@@ -77,11 +77,6 @@ std::vector<SliceRange> begin_slice(const SliceText& text, SliceValues& out) {
   return ranges;
 }
 
-std::string format_of(const Checkpoint& c, const WeightModule& m) {
-  if (m.format != WeightFormat::kFloat) return weight_format_name(m.format);
-  return std::string(dtype_name(c.tensors()[m.weight].dtype));
-}
-
 /// Of [E, N, K] or, not `stacked`, [N, K]; `read_row(e, n, row)` reads one row of K weights.
 template <class ReadRow>
 void slice_rows(const SliceText& text, bool stacked, int64_t k, ReadRow read_row, SliceValues& out) {
@@ -104,7 +99,7 @@ std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& t
   WeightReader reader(c);
   for (const WeightModule& m : matrices.modules()) {
     if (m.name != text.name) continue;
-    SliceValues out{text.name, format_of(c, m), {m.n, m.k}, {}, {}};
+    SliceValues out{text.name, matrices.format_of(m), {m.n, m.k}, {}, {}};
     if (m.stacked) out.whole.insert(out.whole.begin(), m.e);
     slice_rows(
         text, m.stacked, m.k,
@@ -114,7 +109,7 @@ std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& t
   const auto matrix = matrices.all().find(text.name);
   if (matrix == matrices.all().end()) return std::nullopt;
   const WeightModule& m = matrices.module_of(matrix->second);
-  SliceValues out{text.name, format_of(c, m), {matrix->second.count, m.k}, {}, {}};
+  SliceValues out{text.name, matrices.format_of(m), {matrix->second.count, m.k}, {}, {}};
   slice_rows(
       text, false, m.k,
       [&](int64_t, int64_t n, std::span<float> row) { matrices.read(reader, matrix->second, n, n + 1, row); },
