@@ -87,7 +87,7 @@ void add_rows(DiffResult& result) {
       DiffEntry& e = result.entries[i];
       e.row = result.rows.size();
       ++row.counts[static_cast<size_t>(e.cls)];
-      if (e.cls != DiffClass::kWithin && e.cls != DiffClass::kDifferent) continue;
+      if (!e.has_figures()) continue;
       const bool is_first = row.error.weights == 0;
       row.error += e.error;
       if (is_first || is_worse(e.error, result.entries[row.worst].error)) row.worst = i;

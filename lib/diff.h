@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-/// How that compares what two checkpoints hold under one name, in value space: 0 equals -0, NaN equals NaN.
+/// How what two checkpoints hold under one name compares, in value space: 0 equals -0, NaN equals NaN.
 enum class DiffClass {
   kEqual,
   kReciprocal,  ///< equal but for multipliers that are neighbours in float32, as 1/(1/g) may be g's
@@ -54,6 +54,8 @@ struct DiffEntry {
   ValueError error;
   std::string message;  ///< of kShape, kType and kUnreadable: what was expected and found
 
+  /// Whether `error` says how far values lie apart.
+  bool has_figures() const { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
   bool renamed() const { return !a.tensor.empty() && !b.tensor.empty() && a.tensor != b.tensor; }
 };
 

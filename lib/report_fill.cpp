@@ -95,13 +95,12 @@ std::vector<double> error_figures(const Quality& q, double zero_share) {
   return {q.relative_error(), q.snr_db(), q.cosine(), 1 - q.retained_energy(), q.tied_share(), zero_share};
 }
 
-bool has_figures(const DiffEntry& e) { return e.cls == DiffClass::kDifferent || e.cls == DiffClass::kWithin; }
 bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
 
 /// What the report says of an entry that is not equal.
 std::string difference_text(const DiffEntry& e) {
   if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
-  if (!has_figures(e)) return e.message;
+  if (!e.has_figures()) return e.message;
   std::string text = fmt::format(
       "{} of {} values differ, relative error {:.3g} %, SNR {:.2f} dB, largest {:.3g}", e.error.beyond,
       e.error.weights, 100 * e.error.relative_error(), e.error.snr_db(), e.error.max_abs);
@@ -230,7 +229,7 @@ Report diff_report(const DiffResult& r, uint64_t failed) {
     const double count = is_equal(e) ? 0 : 1;
     std::vector<double> figures = {kNone, kNone, kNone, kNone, kNone, count};
     if (is_equal(e)) figures = {0, kNone, 1, 0, 0, count};
-    if (has_figures(e)) {
+    if (e.has_figures()) {
       figures = {
           e.error.relative_error(),
           e.error.snr_db(),

@@ -53,8 +53,6 @@ Json side_to_json(const DiffSide& side) {
   return {{"tensor", side.tensor}, {"format", side.format}, {"shape", side.shape}};
 }
 
-bool has_figures(DiffClass cls) { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
-
 Json entry_to_json(const DiffResult& r, const DiffEntry& e) {
   Json json = {{"name", e.name},
                {"kind", diff_kind_name(e.kind)},
@@ -66,7 +64,7 @@ Json entry_to_json(const DiffResult& r, const DiffEntry& e) {
                {"same_bytes", e.same_bytes},
                {"a", side_to_json(e.a)},
                {"b", side_to_json(e.b)}};
-  if (has_figures(e.cls)) json["figures"] = error_to_json(e.error);
+  if (e.has_figures()) json["figures"] = error_to_json(e.error);
   if (!e.message.empty()) json["message"] = e.message;
   return json;
 }
