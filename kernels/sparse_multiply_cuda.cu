@@ -55,13 +55,12 @@ void check_rows(const ExpertRows& rows) {
 struct Workspace {
   int64_t halves, factors, route, sorted, bytes;
   Workspace(const SparseExperts& w, const ExpertRows& rows) {
-    const auto aligned = [](int64_t x) { return (x + 255) / 256 * 256; };
     const int64_t steps = rows.rows / rows.rows_per_x * prepared_steps(w.k);
     halves = 0;
-    factors = halves + aligned(steps * 128);
-    route = factors + aligned(steps * 4);
-    sorted = route + aligned(16 + std::min(rows.rows, w.e) * 16);
-    bytes = sorted + aligned(rows.rows * 4);
+    factors = halves + align_up(steps * 128);
+    route = factors + align_up(steps * 4);
+    sorted = route + align_up(16 + std::min(rows.rows, w.e) * 16);
+    bytes = sorted + align_up(rows.rows * 4);
   }
 };
 
@@ -78,8 +77,7 @@ void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void*
   check_rows(rows);
   if (rows.rows == 0) return;
   const Workspace at(experts, rows);
-  expect(static_cast<int64_t>(bytes) >= at.bytes && reinterpret_cast<uintptr_t>(workspace) % 256 == 0, kWhere,
-         std::to_string(at.bytes) + " bytes of workspace, aligned to 256", std::to_string(bytes));
+  expect_workspace(kWhere, workspace, bytes, at.bytes);
   auto* base = static_cast<char*>(workspace);
   a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);

@@ -18,10 +18,6 @@ constexpr const char* kWhere = "staged_pack";
 constexpr int kThreads = 256;
 /// Groups that a block tallies: 32 bits hold their energy, at most 16 * 12^2 each.
 constexpr int64_t kBlockGroups = 4096;
-/// Parts begin at multiples of this, so that kernels move 16 bytes at a time.
-constexpr int64_t kAlignment = 256;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 struct TallyArgs {
   const uint8_t* codes;  ///< [groups, 8]
@@ -127,7 +123,7 @@ struct StagedPacker::State {
   ~State() { cudaStreamSynchronize(stream.get()); }  // nobody copies from memory that is about to go
 
   uint8_t* codes() const { return dense.as<uint8_t>(); }
-  uint8_t* scales() const { return dense.as<uint8_t>() + aligned(shape.n * shape.k / 2); }
+  uint8_t* scales() const { return dense.as<uint8_t>() + align_up(shape.n * shape.k / 2); }
 };
 
 StagedPacker::StagedPacker(const std::string& layout) : state_(std::make_unique<State>(layout)) {}
@@ -136,7 +132,7 @@ StagedPacker::~StagedPacker() = default;
 void StagedPacker::begin(Shape shape) {
   State& s = *state_;
   s.shape = shape;
-  reserve(s.dense, aligned(shape.n * shape.k / 2) + shape.n * shape.groups());
+  reserve(s.dense, align_up(shape.n * shape.k / 2) + shape.n * shape.groups());
 }
 
 uint8_t* StagedPacker::stage(size_t bytes) {
@@ -175,10 +171,10 @@ void StagedPacker::finish(std::span<const TalliedRows> rows, std::span<ScaleTall
   expect(with_layout(s.layout,
                      [&]<class L>() {
                        s.parts.clear();
-                       s.bytes = aligned(tally_bytes);
+                       s.bytes = align_up(tally_bytes);
                        for (int p = 0; p < L::part_count; ++p) {
                          s.parts.push_back({s.bytes, L::part(p, s.shape).bytes()});
-                         s.bytes += aligned(s.parts.back().bytes);
+                         s.bytes += align_up(s.parts.back().bytes);
                        }
                      }),
          kWhere, "a layout", s.layout);
