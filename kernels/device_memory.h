@@ -73,6 +73,20 @@ class DeviceStream {
   Stream stream_ = nullptr;
 };
 
+/// A point in a stream.
+class DeviceEvent {
+ public:
+  DeviceEvent();
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  ~DeviceEvent();
+  void record(const DeviceStream& stream) const;
+  void wait() const;  ///< on the host; nothing to wait for before it is recorded
+
+ private:
+  void* event_ = nullptr;  ///< cudaEvent_t
+};
+
 /// What `work` puts on a stream, recorded once to be replayed.
 class DeviceGraph {
  public:

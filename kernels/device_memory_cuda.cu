@@ -65,6 +65,19 @@ DeviceStream::DeviceStream() {
 DeviceStream::~DeviceStream() { cudaStreamDestroy(stream_); }
 void DeviceStream::synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "stream"); }
 
+DeviceEvent::DeviceEvent() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  event_ = event;
+}
+DeviceEvent::~DeviceEvent() { cudaEventDestroy(static_cast<cudaEvent_t>(event_)); }
+void DeviceEvent::record(const DeviceStream& stream) const {
+  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream.get()), "event");
+}
+void DeviceEvent::wait() const {
+  check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)), "event");
+}
+
 DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>& work) {
   check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "graph");
   cudaGraph_t graph = nullptr;

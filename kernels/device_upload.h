@@ -4,12 +4,12 @@
 #include <functional>
 #include <span>
 
-#include "kernels/cuda_stream.h"
+#include "kernels/device_memory.h"
 
 namespace twofour::cuda {
 
-/// Copies bytes to device memory through two pinned buffers: while one travels, the other is filled. Throws
-/// Error with CUDA's words.
+/// Copies bytes to device memory through two page-locked buffers: while one travels, the other is filled.
+/// Throws Error with CUDA's words.
 class DeviceUpload {
  public:
   /// Two buffers of `bytes` each.
@@ -24,12 +24,12 @@ class DeviceUpload {
   void finish();
 
  private:
-  void release();
-
   size_t bytes_;
-  void* buffers_[2] = {};
-  void* sent_[2] = {};  ///< cudaEvent_t
-  Stream stream_ = nullptr;
+  struct Buffer {
+    PinnedMemory memory;
+    DeviceEvent sent;
+  } buffers_[2];
+  DeviceStream stream_;
   int next_ = 0;
 };
 

@@ -48,6 +48,11 @@ DeviceStream::DeviceStream() { refuse("stream"); }
 DeviceStream::~DeviceStream() = default;
 void DeviceStream::synchronize() const { refuse("stream"); }
 
+DeviceEvent::DeviceEvent() { refuse("event"); }
+DeviceEvent::~DeviceEvent() = default;
+void DeviceEvent::record(const DeviceStream&) const { refuse("event"); }
+void DeviceEvent::wait() const { refuse("event"); }
+
 DeviceGraph::DeviceGraph(const DeviceStream&, const std::function<void()>&) { refuse("graph"); }
 DeviceGraph::~DeviceGraph() = default;
 void DeviceGraph::replay(const DeviceStream&) const { refuse("graph"); }

@@ -76,20 +76,6 @@ __global__ void __launch_bounds__(kThreads) tally_kernel(const __grid_constant__
   if (thread == 0) add(&a.tally->tied, tied);
 }
 
-/// A point in a stream.
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), kWhere); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  void record(Stream stream) const { check_cuda(cudaEventRecord(event_, stream), kWhere); }
-  void wait() const { check_cuda(cudaEventSynchronize(event_), kWhere); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 /// At least `bytes` bytes in `memory`; false where they were there, else what was is lost.
 template <class Memory>
 bool reserve(Memory& memory, int64_t bytes) {
@@ -106,7 +92,7 @@ struct StagedPacker::State {
   DeviceStream stream;
   struct Stage {
     PinnedMemory memory;
-    Event copied;
+    DeviceEvent copied;
   } stages[kStages];
   int stage = 0;
   Shape shape{1, 0, 0};
@@ -137,7 +123,7 @@ void StagedPacker::begin(Shape shape) {
 
 uint8_t* StagedPacker::stage(size_t bytes) {
   State& s = *state_;
-  s.stages[s.stage].copied.record(s.stream.get());
+  s.stages[s.stage].copied.record(s.stream);
   s.stage = (s.stage + 1) % kStages;
   State::Stage& next = s.stages[s.stage];
   next.copied.wait();
