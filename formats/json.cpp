@@ -162,6 +162,8 @@ std::string format_json(const Json& json) {
   return out.append(text, copied);
 }
 
+std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 void refuse_zero_byte(std::string_view where, std::string_view text) {
   const size_t at = text.find('\0');
   if (at != text.npos) throw Error(fmt::format("{}: not JSON: error at byte {}", where, at + 1));
@@ -195,8 +197,6 @@ std::string json_quote_short(std::string_view text) {
   return fmt::format("{}... ({} bytes)", json_quote(text.substr(0, kShown)), text.size());
 }
 
-std::string json_quote(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string json_quote(std::string_view text) { return json_line(Json(text)); }
 
 }  // namespace twofour

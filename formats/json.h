@@ -17,6 +17,8 @@ Json parse_json(std::string_view where, std::string_view text);
 
 /// The document as text, two spaces a level, with a newline at the end.
 std::string format_json(const Json& json);
+/// The document without blanks and line ends, for journals, records and messages. Marked strings stay.
+std::string json_line(const Json& json);
 
 /// Throws Error naming `where` if `text` has a zero byte. JSON has none, but nlohmann-json takes one for the
 /// end of the text and would not see what stands behind it.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/version.h"
 
 namespace twofour {
@@ -138,8 +139,6 @@ Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScal
   return sources;
 }
 
-std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 /// The end of a manifest whose other text has that hash.
 std::string seal(const Hash128& hash) {
   return fmt::format("\"manifest_xxh3_128\": \"{}\"\n}}\n", hash.hex());
@@ -200,16 +199,16 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
 
   put(fmt::format("{{\n\"format\": {},\n", kManifestFormat));
   put(fmt::format("\"tool\": {},\n",
-                  line({{"name", "twofour"}, {"version", tool.version}, {"commit", tool.commit}})));
-  put(fmt::format("\"recipe\": {},\n", line(recipe_to_json(plan.recipe))));
+                  json_line({{"name", "twofour"}, {"version", tool.version}, {"commit", tool.commit}})));
+  put(fmt::format("\"recipe\": {},\n", json_line(recipe_to_json(plan.recipe))));
   put("\"source\": {\"files\": [");
   for (const Shard& s : source.shards()) {
     put(&s == &source.shards().front() ? "\n" : ",\n");
-    put(line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
+    put(json_line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
   }
   put("],\n");
   if (!source.hf_quant_config().is_null()) {
-    put(fmt::format("\"hf_quant_config\": {},\n", line(source.hf_quant_config())));
+    put(fmt::format("\"hf_quant_config\": {},\n", json_line(source.hf_quant_config())));
   }
   put(fmt::format("\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
@@ -236,26 +235,26 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   for (size_t t = 0; t < plan.targets.size(); ++t) {
     const Target& target = plan.targets[t];
     put(t == 0 ? "\n" : ",\n");
-    put(line({{"name", target.name},
-              {"layout", plan.recipe.layout},
-              {"shape", {target.shape.e, target.shape.n, target.shape.k}},
-              {"gated", target.shape.gated},
-              {"quality", quality_to_json(record.quality[t])},
-              {"tensors", std::move(parts[t])},
-              {"sources", sources_to_json(source, target, plan.scales[t], record.slices[t])}}));
+    put(json_line({{"name", target.name},
+                   {"layout", plan.recipe.layout},
+                   {"shape", {target.shape.e, target.shape.n, target.shape.k}},
+                   {"gated", target.shape.gated},
+                   {"quality", quality_to_json(record.quality[t])},
+                   {"tensors", std::move(parts[t])},
+                   {"sources", sources_to_json(source, target, plan.scales[t], record.slices[t])}}));
   }
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     put(m == 0 ? "\n" : ",\n");
-    put(line(module_to_json(source, plan, record, m, std::move(parts[m]))));
+    put(json_line(module_to_json(source, plan, record, m, std::move(parts[m]))));
   }
   for (size_t m = 0; m < plan.matrices.size(); ++m) {
     put(m == 0 ? "\n" : ",\n");
-    put(line(matrix_to_json(source, plan, plan.matrices[m], record.matrices[m], std::move(parts[m]))));
+    put(json_line(matrix_to_json(source, plan, plan.matrices[m], record.matrices[m], std::move(parts[m]))));
   }
   put("],\n\"copied\": [");
   for (const size_t i : copies) {
     put(i == copies.front() ? "\n" : ",\n");
-    put(line(tensor_to_json(source, plan.tensors[i], record.outputs[i])));
+    put(json_line(tensor_to_json(source, plan.tensors[i], record.outputs[i])));
   }
   put("],\n");
   flush();

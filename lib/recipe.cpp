@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/manifest.h"
 
 namespace twofour {
@@ -80,8 +81,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
     return r;
   } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected a recipe, found {}", where,
-                            json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80)));
+    throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));
   }
 }
 

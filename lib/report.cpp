@@ -147,7 +147,7 @@ Json report_to_json(const Report& r) {
 /// JSON for a script element: no '<', so that no name ends the element or begins a comment.
 std::string script_json(const Json& json) {
   std::string text;
-  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+  for (const char c : json_line(json)) {
     if (c == '<') {
       text += "\\u003c";
     } else {

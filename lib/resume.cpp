@@ -24,8 +24,7 @@ Json find_or_null(const Json& json, const std::string& key) {
 
 std::string shown(const Json& json) {
   constexpr size_t kShown = 80;
-  const std::string text =
-      json.is_null() ? "none" : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json.is_null() ? "none" : json_line(json);
   return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
 }
 
@@ -105,7 +104,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
                       "--force replaces it",
                       where));
     }
-    directory.note(now.dump(-1, ' ', false, Json::error_handler_t::replace));
+    directory.note(json_line(now));
     return {};
   }
   const std::vector<std::string>& lines = directory.journal();

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/interrupt.h"
 #include "lib/parallel.h"
 
@@ -175,7 +176,7 @@ std::string format_shard_record(const Plan& plan, const ShardRecord& record) {
                      {"targets", std::move(targets)},
                      {"modules", std::move(modules)},
                      {"matrices", std::move(matrices)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(json);
 }
 
 ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::string_view text) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/manifest.h"
 #include "lib/resume.h"
 
@@ -38,15 +39,13 @@ Hash128 hash_outputs(const Plan& plan) {
   return hasher.digest();
 }
 
-std::string line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 }  // namespace
 
 Hash128 TaskPlan::id() const { return hash_text(fingerprint + outputs.hex()); }
 
 TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination) {
   const fs::path from = source.is_directory() ? source.path() : source.path() / source.shards().front().name;
-  return {whole_path(from), whole_path(destination), line(fingerprint(source, plan)), hash_outputs(plan),
+  return {whole_path(from), whole_path(destination), json_line(fingerprint(source, plan)), hash_outputs(plan),
           plan.files.size()};
 }
 
@@ -65,10 +64,10 @@ TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
   try {
     if (const Json& format = json.at("format"); format != kPlanFormat) {
       throw Error(
-          fmt::format("{}: expected a plan of format {}, found {}", where, kPlanFormat, line(format)));
+          fmt::format("{}: expected a plan of format {}, found {}", where, kPlanFormat, json_line(format)));
     }
     TaskPlan plan{json.at("source").get<std::string>(), json.at("destination").get<std::string>(),
-                  line(json.at("fingerprint")),
+                  json_line(json.at("fingerprint")),
                   parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
                   json.at("files").get<size_t>()};
     recipe_from_json(where, json.at("fingerprint").at("recipe"));

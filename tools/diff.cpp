@@ -106,14 +106,11 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
                      {"rows", rows},
                      {"files", files},
                      {"findings", findings_to_json(r.findings)}};
-  const auto text = [](const Json& json, int indent) {
-    return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-  };
-  std::string opened = text(head, 2);
+  std::string opened = head.dump(2, ' ', false, Json::error_handler_t::replace);
   opened.resize(opened.size() - 2);  // its "\n}"
   fmt::print("{},\n  \"entries\": [", opened);
   for (size_t i = 0; i < r.entries.size(); ++i) {
-    fmt::print("{}\n    {}", i > 0 ? "," : "", text(entry_to_json(r, r.entries[i]), -1));
+    fmt::print("{}\n    {}", i > 0 ? "," : "", json_line(entry_to_json(r, r.entries[i])));
   }
   fmt::print("\n  ]\n}}\n");
 }
