@@ -24,18 +24,28 @@ Hash128 parse_hash(std::string_view where, const std::string& hex) {
   return hash;
 }
 
+void Hasher::update(std::string_view text) {
+  update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
 Hash128 hash_text(std::string_view text) {
   return hash_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
 }
 
 Hash128 hash_file(const std::filesystem::path& path) {
   const InputFile file(path);
+  return hash_range(file, 0, file.size(), [](uint64_t) {});
+}
+
+Hash128 hash_range(const InputFile& file, uint64_t begin, uint64_t bytes,
+                   const std::function<void(uint64_t)>& read) {
   Hasher hasher;
-  std::vector<uint8_t> buffer(1u << 20);
-  for (uint64_t at = 0; at < file.size(); at += buffer.size()) {
-    const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), file.size() - at));
-    file.read(at, piece);
+  std::vector<uint8_t> buffer(std::min<uint64_t>(bytes, 1u << 20));
+  for (uint64_t at = 0; at < bytes; at += buffer.size()) {
+    const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), bytes - at));
+    file.read(begin + at, piece);
     hasher.update(piece);
+    read(piece.size());
   }
   return hasher.digest();
 }

@@ -1,12 +1,15 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace twofour {
+
+class InputFile;
 
 /// XXH3-128 of some bytes; detects accidents, not attacks.
 struct Hash128 {
@@ -26,6 +29,7 @@ class Hasher {
   Hasher& operator=(Hasher&&) noexcept;
   ~Hasher();
   void update(std::span<const uint8_t> bytes);
+  void update(std::string_view text);
   Hash128 digest() const;
 
  private:
@@ -37,5 +41,9 @@ Hash128 hash_bytes(std::span<const uint8_t> bytes);
 Hash128 hash_text(std::string_view text);
 /// Of a whole file, by bounded reads.
 Hash128 hash_file(const std::filesystem::path& path);
+/// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is told of each, so that it can count
+/// them or throw.
+Hash128 hash_range(const InputFile& file, uint64_t begin, uint64_t bytes,
+                   const std::function<void(uint64_t)>& read);
 
 }  // namespace twofour

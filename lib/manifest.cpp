@@ -158,9 +158,7 @@ std::string manifest_damage(std::string_view text) {
 
 Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record) {
   Hasher hasher;
-  const auto add = [&](const std::string& text) {
-    hasher.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  };
+  const auto add = [&](const std::string& text) { hasher.update(text); };
   for (const Shard& s : source.shards()) add(s.header_hash.hex());
   for (size_t t = 0; t < plan.targets.size(); ++t) {
     for (size_t i = 0; i < record.slices[t].size(); ++i) {
@@ -188,7 +186,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   std::string pending;
   Hasher hasher;
   const auto flush = [&] {
-    hasher.update({reinterpret_cast<const uint8_t*>(pending.data()), pending.size()});
+    hasher.update(pending);
     sink(pending);
     pending.clear();
   };

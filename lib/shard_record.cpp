@@ -227,16 +227,12 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
     const InputFile& file = *files[item.record];
     const OutputFile& planned = plan.files[records[item.record].file];
     const TensorInfo& tensor = plan.tensors[planned.first_tensor + item.tensor].info;
-    Hasher hasher;
-    std::vector<uint8_t> buffer(std::min<uint64_t>(tensor.bytes(), 1u << 20));
-    for (uint64_t at = 0; at < tensor.bytes(); at += buffer.size()) {
-      check_interrupt();
-      const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), tensor.bytes() - at));
-      file.read(planned.header.size() + tensor.begin + at, piece);
-      hasher.update(piece);
-      progress.done += piece.size();
-    }
-    const Hash128 &expected = records[item.record].outputs[item.tensor], found = hasher.digest();
+    const Hash128 found =
+        hash_range(file, planned.header.size() + tensor.begin, tensor.bytes(), [&](uint64_t bytes) {
+          check_interrupt();
+          progress.done += bytes;
+        });
+    const Hash128& expected = records[item.record].outputs[item.tensor];
     if (found == expected) return std::string();
     return fmt::format("{}: {}: expected hash {} as written, found {}", file.path().string(), tensor.name,
                        expected.hex(), found.hex());

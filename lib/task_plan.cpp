@@ -24,15 +24,12 @@ fs::path whole_path(const fs::path& path) {
 
 Hash128 hash_outputs(const Plan& plan) {
   Hasher hasher;
-  const auto add = [&](std::string_view text) {
-    hasher.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  };
   for (const OutputFile& file : plan.files) {
-    add(file.name);
-    add(file.header);
+    hasher.update(file.name);
+    hasher.update(file.header);
   }
   const auto add_bits = [&](const std::vector<uint32_t>& bits) {
-    for (const uint32_t b : bits) add(fmt::format("{:08x}", b));
+    for (const uint32_t b : bits) hasher.update(fmt::format("{:08x}", b));
   };
   for (const TargetScales& scales : plan.scales) add_bits(scales.stored_bits);
   for (const ModulePlan& module : plan.modules) add_bits(module.stored_bits);
