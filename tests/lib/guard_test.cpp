@@ -36,10 +36,6 @@ std::string refusal(const fs::path& source, const fs::path& destination, bool fo
   return message_of([&] { convert(source, destination, {}, options); });
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// Replaces the first `from` in a file by a text of the same length.
 void patch(const fs::path& file, const std::string& from, const std::string& to) {
   std::string text = read_text(file);

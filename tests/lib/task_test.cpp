@@ -72,12 +72,6 @@ ConvertResult merge(const TaskPlan& plan) {
   return merge_tasks(open_planned("merge", plan), plan, progress);
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  CHECK_MESSAGE(found, text);
-  return found;
-}
-
 void check_same_tree(const fs::path& found, const fs::path& expected) {
   const auto a = read_tree(found), b = read_tree(expected);
   REQUIRE(a.size() == b.size());

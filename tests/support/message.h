@@ -1,4 +1,6 @@
 #pragma once
+#include <doctest/doctest.h>
+
 #include <functional>
 #include <string>
 
@@ -14,6 +16,13 @@ inline std::string message_of(const std::function<void()>& f) {
     return e.what();
   }
   return "";
+}
+
+/// Whether `text` has `part` in it; where not, the test fails with the text.
+inline bool contains(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  CHECK_MESSAGE(found, text);
+  return found;
 }
 
 }  // namespace twofour

@@ -11,7 +11,7 @@
 #include "lib/checkpoint.h"
 #include "lib/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/program.h"
+#include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -21,12 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kGolden = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
-
-Json json_of(const Outcome& o) {
-  CHECK(o.code == 0);
-  CHECK_MESSAGE(o.err.empty(), o.err);
-  return parse_json("stdout", o.out);
-}
 
 /// A checkpoint large enough that converting it takes a while.
 void synth_large(const std::string& directory) {

@@ -6,7 +6,7 @@
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/program.h"
+#include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -16,12 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kSource = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
-
-Json json_of(const std::vector<std::string>& arguments) {
-  const Outcome o = run_program(arguments);
-  CHECK(o.code == 0);
-  return parse_json("stdout", o.out);
-}
 
 }  // namespace
 
@@ -38,7 +32,7 @@ TEST_CASE("inspect accounts for every byte of a directory") {
     for (const auto& entry : fs::recursive_directory_iterator(path)) {
       if (entry.is_regular_file()) bytes += entry.file_size();
     }
-    const Json json = json_of({"inspect", path, "--json"});
+    const Json json = json_of(run_program({"inspect", path, "--json"}));
     for (const auto& [file, size] : json["other_files"].items()) others += size.get<uint64_t>();
     CHECK(json["total_bytes"] == bytes);
     CHECK(json["data_bytes"].get<uint64_t>() + json["header_bytes"].get<uint64_t>() + others == bytes);
@@ -64,8 +58,8 @@ TEST_CASE("inspect gives the figures of each module, of an artifact those of wha
   const Scratch scratch;
   const std::string v7 = (scratch / "v7").string();
   REQUIRE(run_program({"convert", kSource, v7, "--to", "v7", "-q"}).code == 0);
-  const Json source = json_of({"inspect", kSource, "--stats", "--json"})["nvfp4_modules"],
-             pruned = json_of({"inspect", v7, "--stats", "--json", "-j", "3"})["nvfp4_modules"];
+  const Json source = json_of(run_program({"inspect", kSource, "--stats", "--json"}))["nvfp4_modules"],
+             pruned = json_of(run_program({"inspect", v7, "--stats", "--json", "-j", "3"}))["nvfp4_modules"];
   REQUIRE(source.size() == 4);
   REQUIRE(pruned.size() == 4);
   for (size_t i = 0; i < 4; ++i) {
@@ -92,7 +86,7 @@ TEST_CASE("inspect --values prints a slice as NumPy would") {
   CHECK(run_program({"inspect", path, "--values", "t"}).out ==
         "t: I8 [2, 3]\n[[  1   2   3]\n [ -2   5 100]]\n");
   CHECK(run_program({"inspect", path, "--values", "t[1, 0]"}).out == "t[1, 0]: I8 [2, 3]\n-2\n");
-  CHECK(json_of({"inspect", path, "--values", "t[1, 1:]", "--json"}) ==
+  CHECK(json_of(run_program({"inspect", path, "--values", "t[1, 1:]", "--json"})) ==
         Json{{"name", "t"}, {"format", "I8"}, {"whole", {2, 3}}, {"shape", {2}}, {"values", {5.0, 100.0}}});
   CHECK(run_program({"inspect", path, "--values", "t[5]"}).code == 2);
   CHECK(run_program({"inspect", path, "--values", "t", "--at", "t:0"}).code == 2);
@@ -100,8 +94,8 @@ TEST_CASE("inspect --values prints a slice as NumPy would") {
 
 TEST_CASE("bench open holds opening against parsing the headers alone and leaves nothing behind") {
   const Scratch scratch;
-  const Json json = json_of(
-      {"bench", "open", "--tensors", "400", "--rounds", "2", "--work", scratch.path.string(), "--json"});
+  const Json json = json_of(run_program(
+      {"bench", "open", "--tensors", "400", "--rounds", "2", "--work", scratch.path.string(), "--json"}));
   CHECK(json["tensors"] == 400);
   CHECK(json["files"] == 16);
   for (const char* ratio : {"open_ratio", "lint_ratio", "inspect_ratio"}) CHECK(json[ratio]["min"] > 0.0);

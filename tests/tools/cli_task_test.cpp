@@ -11,7 +11,8 @@
 #include "lib/file.h"
 #include "lib/task_directory.h"
 #include "tests/support/conversion.h"
-#include "tests/support/program.h"
+#include "tests/support/message.h"
+#include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -25,18 +26,6 @@ const std::string kGolden = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/s
 void succeed(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
   const Outcome o = run_program(arguments, environment);
   REQUIRE_MESSAGE(o.code == 0, o.err);
-}
-
-Json json_of(const Outcome& o) {
-  CHECK(o.code == 0);
-  CHECK_MESSAGE(o.err.empty(), o.err);
-  return parse_json("stdout", o.out);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  CHECK_MESSAGE(found, text);
-  return found;
 }
 
 /// A plan of the golden checkpoint with many small files.

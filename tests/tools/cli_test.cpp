@@ -11,7 +11,7 @@
 #include "lib/file.h"
 #include "lib/version.h"
 #include "tests/support/conversion.h"
-#include "tests/support/program.h"
+#include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -29,21 +29,6 @@ struct Artifact {
   const std::string path = (scratch / "out").string();
   std::string file() const { return path + "/model-00001-of-00001.safetensors"; }
 };
-
-/// Exactly one line, "twofour: ...", on stderr and nothing on stdout, exit code 2.
-void check_one_line(const Outcome& o, const std::string& part) {
-  CHECK(o.code == 2);
-  CHECK(o.out.empty());
-  CHECK_MESSAGE(o.err.starts_with("twofour: "), o.err);
-  CHECK_MESSAGE(o.err.find('\n') == o.err.size() - 1, o.err);
-  CHECK_MESSAGE(o.err.find(part) != std::string::npos, o.err);
-}
-
-/// The whole of stdout as one document.
-Json json_of(const Outcome& o) {
-  CHECK_MESSAGE(o.err.empty(), o.err);
-  return parse_json("stdout", o.out);
-}
 
 }  // namespace
 
