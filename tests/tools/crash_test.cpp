@@ -167,7 +167,7 @@ TEST_CASE("an I/O error anywhere is one clear message and exit code 2, and the r
   for (const std::string action : {"EIO", "ENOSPC"}) {
     const char* message = action == "EIO" ? "Input/output error" : "No space left on device";
     for (const std::string call : {"pread", "pwrite", "write", "fsync", "rename", "fallocate"}) {
-      for (int n = 1, step = 1; n<400; n += step, step += n> 20) {
+      for (int n = 1, step = 1; n < 400; n += step, step = n <= 20 ? step : step + 1) {
         CAPTURE(action);
         CAPTURE(call);
         CAPTURE(n);
