@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 
 #include "formats/error.h"
 #include "kernels/moe.h"
 #include "lib/interrupt.h"
 #include "lib/layer_tokens.h"
+#include "lib/parallel.h"
 
 namespace twofour {
 namespace {
@@ -84,25 +84,14 @@ class StoredBlock {
       rows += m->count;
     }
     weights_.resize(static_cast<size_t>(rows * k));
-    std::exception_ptr error;
-    const auto count = static_cast<int64_t>(strips.size());
-#pragma omp parallel
-    {
-      WeightReader reader(matrices_.checkpoint());
-#pragma omp for schedule(dynamic)
-      for (int64_t i = 0; i < count; ++i) {
-        const Strip& s = strips[static_cast<size_t>(i)];
-        try {
-          matrices_.read(reader, *s.matrix, s.n0, s.n1,
-                         std::span(weights_).subspan(static_cast<size_t>(s.at * k),
-                                                     static_cast<size_t>((s.n1 - s.n0) * k)));
-        } catch (...) {
-#pragma omp critical
-          error = std::current_exception();
-        }
-      }
-    }
-    if (error) std::rethrow_exception(error);
+    parallel_workers(strips.size(), [&] {
+      return [&, reader = WeightReader(matrices_.checkpoint())](size_t i) mutable {
+        const Strip& s = strips[i];
+        matrices_.read(reader, *s.matrix, s.n0, s.n1,
+                       std::span(weights_).subspan(static_cast<size_t>(s.at * k),
+                                                   static_cast<size_t>((s.n1 - s.n0) * k)));
+      };
+    });
   }
 
   void row(int64_t n, std::span<double> out) const {

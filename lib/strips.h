@@ -1,12 +1,12 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <utility>
 #include <vector>
 
 #include "formats/error.h"
 #include "lib/interrupt.h"
+#include "lib/parallel.h"
 
 namespace twofour {
 
@@ -32,26 +32,16 @@ void for_each_strip(const std::vector<StripItem>& items, MakeWorker make_worker,
   std::vector<Strip> strips;
   const auto flush = [&] {
     std::vector<Result> results(strips.size());
-    const auto count = static_cast<int64_t>(strips.size());
-    std::exception_ptr stop;
-#pragma omp parallel
-    {
-      auto work = make_worker();
-#pragma omp for schedule(dynamic)
-      for (int64_t i = 0; i < count; ++i) {
-        const auto at = static_cast<size_t>(i);
+    parallel_workers(strips.size(), [&] {
+      return [&, work = make_worker()](size_t i) mutable {
         try {
           check_interrupt();
-          results[at] = work(strips[at]);
+          results[i] = work(strips[i]);
         } catch (const Error& e) {
-          results[at].failure = e.what();
-        } catch (...) {
-#pragma omp critical
-          stop = std::current_exception();
+          results[i].failure = e.what();
         }
-      }
-    }
-    if (stop) std::rethrow_exception(stop);
+      };
+    });
     for (size_t i = 0; i < results.size(); ++i) merge(strips[i], std::move(results[i]));
     strips.clear();
   };

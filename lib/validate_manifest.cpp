@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <map>
 #include <type_traits>
 
@@ -100,29 +99,16 @@ void derive_encoded(const Checkpoint& source, const Plan& plan, Progress& progre
                     ConversionRecord& record) {
   if (plan.groups.empty()) return;
   record.matrices.resize(plan.matrices.size());
-  const auto count = static_cast<int64_t>(plan.groups.size());
-  std::exception_ptr error;
-#pragma omp parallel
-  {
-    Encoder encoder(source, plan, nullptr, best_isa());
-#pragma omp for schedule(dynamic)
-    for (int64_t g = 0; g < count; ++g) {
-      try {
-        check_interrupt();
-        const uint64_t before = encoder.bytes_read();
-        const EncodeGroup& group = plan.groups[static_cast<size_t>(g)];
-        std::vector<EncodedResult> results =
-            encoder.encode(static_cast<size_t>(g), [](size_t, std::span<const uint8_t>) {});
-        std::move(results.begin(), results.end(),
-                  record.matrices.begin() + static_cast<std::ptrdiff_t>(group.first));
-        progress.done += encoder.bytes_read() - before;
-      } catch (...) {
-#pragma omp critical
-        error = std::current_exception();
-      }
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  parallel_workers(plan.groups.size(), [&] {
+    return [&, encoder = Encoder(source, plan, nullptr, best_isa())](size_t g) mutable {
+      check_interrupt();
+      const uint64_t before = encoder.bytes_read();
+      std::vector<EncodedResult> results = encoder.encode(g, [](size_t, std::span<const uint8_t>) {});
+      std::move(results.begin(), results.end(),
+                record.matrices.begin() + static_cast<std::ptrdiff_t>(plan.groups[g].first));
+      progress.done += encoder.bytes_read() - before;
+    };
+  });
 }
 
 ConversionRecord derive_record(const Checkpoint& source, const Plan& plan, const Manifest& manifest,
