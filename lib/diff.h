@@ -77,6 +77,7 @@ struct DiffFile {
   State state;
 };
 
+/// What comparing two checkpoints or artifacts showed.
 struct DiffResult {
   std::string a, b;            ///< paths
   std::string a_what, b_what;  ///< "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7"
@@ -92,6 +93,7 @@ struct DiffResult {
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 
+/// What is compared and how closely.
 struct DiffOptions {
   std::vector<Pattern> include{}, exclude{};  ///< over names, modules and stored tensors; empty: everything
   /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126).

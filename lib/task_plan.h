@@ -20,8 +20,10 @@ struct TaskPlan {
   Hash128 id() const;
 };
 
+/// Of a conversion that was planned here. Relative paths become absolute ones.
 TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination);
 
+/// As plan.json holds it.
 std::string format_task_plan(const TaskPlan& plan);
 /// Throws Error naming `where` on what is no plan, or one of another format.
 TaskPlan parse_task_plan(std::string_view where, std::string_view text);

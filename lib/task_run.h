@@ -8,6 +8,7 @@
 
 namespace twofour {
 
+/// What one task did.
 struct TaskResult {
   size_t files = 0, files_kept = 0;  ///< weight files written, and found finished and sound
   uint64_t bytes_read = 0, bytes_written = 0, bytes_verified = 0;
