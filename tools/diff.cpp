@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "lib/inspect.h"
 #include "lib/report.h"
 #include "tools/command.h"
+#include "tools/quality_text.h"
 
 namespace twofour {
 namespace {
@@ -22,9 +22,6 @@ struct Options {
   double tolerance = 0;
 };
 
-/// JSON has no infinity: the SNR of what is equal becomes null.
-Json figure(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
 Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
   Json json;
   for (size_t i = 0; i < kDiffClasses; ++i) json[diff_class_name(static_cast<DiffClass>(i))] = counts[i];
@@ -34,16 +31,16 @@ Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
 Json error_to_json(const ValueError& e) {
   Json json = {{"values", e.weights},
                {"different", e.beyond},
-               {"cosine", figure(e.cosine())},
-               {"snr_db", figure(e.snr_db())},
-               {"relative_error", figure(e.relative_error())},
-               {"max_abs", figure(e.max_abs)}};
+               {"cosine", figure_to_json(e.cosine())},
+               {"snr_db", figure_to_json(e.snr_db())},
+               {"relative_error", figure_to_json(e.relative_error())},
+               {"max_abs", figure_to_json(e.max_abs)}};
   if (e.first.e >= 0) {
     json["first"] = {{"expert", e.first.e},
                      {"n", e.first.n},
                      {"k", e.first.k},
-                     {"a", figure(double{e.first.expected})},
-                     {"b", figure(double{e.first.found})}};
+                     {"a", figure_to_json(double{e.first.expected})},
+                     {"b", figure_to_json(double{e.first.found})}};
   }
   return json;
 }

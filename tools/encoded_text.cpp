@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "tools/quality_text.h"
 
 namespace twofour {
 namespace {
@@ -21,8 +22,7 @@ std::string gain_text(const EncodedResult& r) {
 }
 
 Json error_to_json(const EncodeError& e) {
-  return {{"relative_error", e.relative_error()},
-          {"snr_db", std::isfinite(e.snr_db()) ? Json(e.snr_db()) : Json(nullptr)}};
+  return {{"relative_error", e.relative_error()}, {"snr_db", figure_to_json(e.snr_db())}};
 }
 
 }  // namespace

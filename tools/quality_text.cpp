@@ -7,6 +7,8 @@
 
 namespace twofour {
 
+Json figure_to_json(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
 std::string quality_text(const Quality& q) {
   if (q.retained_energy() >= 1) return "no energy lost";
   return fmt::format(
@@ -16,10 +18,9 @@ std::string quality_text(const Quality& q) {
 }
 
 Json quality_to_json(const Quality& q) {
-  const Json snr = std::isfinite(q.snr_db()) ? Json(q.snr_db()) : Json(nullptr);
   return {{"retained_energy", q.retained_energy()},
           {"relative_error", q.relative_error()},
-          {"snr_db", snr},
+          {"snr_db", figure_to_json(q.snr_db())},
           {"cosine", q.cosine()},
           {"tied_share", q.tied_share()}};
 }
@@ -32,9 +33,8 @@ std::string value_error_text(const ValueError& e) {
 }
 
 Json value_error_to_json(const ValueError& e) {
-  const Json snr = std::isfinite(e.snr_db()) ? Json(e.snr_db()) : Json(nullptr);
   return {{"relative_error", e.relative_error()},
-          {"snr_db", snr},
+          {"snr_db", figure_to_json(e.snr_db())},
           {"cosine", e.cosine()},
           {"max_abs", e.max_abs},
           {"weights", e.weights},

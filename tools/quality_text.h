@@ -7,6 +7,9 @@
 
 namespace twofour {
 
+/// A figure of a document: JSON has no infinity, so the SNR of what is equal becomes null.
+Json figure_to_json(double value);
+
 /// "retained energy 90.1 %, relative error 31.4 %, SNR 10.1 dB, cosine 0.949, decided by ties 25.2 %"
 std::string quality_text(const Quality& quality);
 Json quality_to_json(const Quality& quality);
