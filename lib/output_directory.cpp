@@ -51,13 +51,23 @@ fs::path resolved(const fs::path& path) {
   if (path.empty()) return path;
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
+  if (error) throw Error(fmt::format("{}: cannot resolve: {}", path.string(), error.message()));
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// "link/" and "link/." name what a link points to; "link" names the link.
+/// "link/" and "link/." name what a link points to; "link" names the link. Nothing else is made simpler: what
+/// "link/.." means only the file system knows.
 fs::path without_trailing_slash(const fs::path& path) {
-  const fs::path normal = path.lexically_normal();
-  return normal.has_filename() && normal.filename() != "." ? normal : normal.parent_path();
+  std::string text = path.string();
+  for (;;) {
+    if (text.size() > 1 && text.ends_with('/')) {
+      text.pop_back();
+    } else if (text.size() > 2 && text.ends_with("/.")) {
+      text.resize(text.size() - 2);
+    } else {
+      return text;
+    }
+  }
 }
 
 /// Whether `inner` is `outer` or lies below it; both must be resolved. Nothing lies in an empty path.
@@ -97,10 +107,11 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   const bool empty = fs::is_empty(path, error);
   if (error) throw Error(fmt::format("{}: cannot list: {}", path.string(), error.message()));
   if (empty) return;
-  const bool unfinished = fs::exists(path / kUnfinishedMarker, error);
+  const fs::path marker = path / kUnfinishedMarker;
+  const bool has_journal = fs::is_regular_file(marker, error) && fs::file_size(marker, error) > 0;
   if (existing == Existing::kRefuse) {
     throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),
-                            unfinished      ? "; --resume goes on with it, --force replaces it"
+                            has_journal     ? "; --resume goes on with it, --force replaces it"
                             : is_ours(path) ? "; --force replaces it"
                                             : ""));
   }
@@ -197,17 +208,26 @@ void OutputDirectory::note(std::string_view text) {
   }
 }
 
+namespace {
+
+/// Whether an open file is the one that has the name.
+bool has_name(int fd, const fs::path& name) {
+  struct stat ours {
+  }, named{};
+  return ::fstat(fd, &ours) == 0 && ::stat(name.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
+         ours.st_dev == named.st_dev;
+}
+
+}  // namespace
+
 int lock_marker(const fs::path& directory, int how) {
   const fs::path marker = directory / kUnfinishedMarker;
   const int fd = ::open(marker.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
   // Two runs into one directory would take each other's files away. The file that is locked must still be the
   // one that has the name: a run that just finished removes it.
-  struct stat ours {
-  }, named{};
   const bool locked = ::flock(fd, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
-  if (locked && ::fstat(fd, &ours) == 0 && ::stat(marker.c_str(), &named) == 0 && ours.st_ino == named.st_ino)
-    return fd;
+  if (locked && has_name(fd, marker)) return fd;
   ::close(fd);
   throw Error(
       fmt::format("{}: expected a directory of our own, found another run writing it", directory.string()));
@@ -255,6 +275,14 @@ bool is_complete_output(const fs::path& directory) {
 }
 
 void OutputDirectory::finish() {
+  if (!has_name(marker_, path_ / kUnfinishedMarker))
+    throw Error(fmt::format("{}: expected the marker of this run, found that somebody removed it",
+                            (path_ / kUnfinishedMarker).string()));
+  for (const fs::path& file : files_) {
+    std::error_code missing;
+    if (!fs::is_regular_file(fs::symlink_status(file, missing)))
+      throw Error(fmt::format("{}: expected the file as it was written, found none", file.string()));
+  }
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) sync_directory(*it);
   sync_directory(path_);
   std::error_code error;

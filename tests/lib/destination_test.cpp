@@ -3,8 +3,10 @@
 
 #include "formats/error.h"
 #include "lib/file.h"
+#include "lib/output_directory.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -31,6 +33,34 @@ void refuses(const fs::path& root, const fs::path& source, const fs::path& desti
 }
 
 }  // namespace
+
+TEST_CASE("a directory is emptied only where it is ours, however its name is spelled") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {sound()});
+  fs::create_directories(scratch / "precious/inner");
+  fs::create_directories(scratch / "work");
+  write_text(scratch / "precious/thesis.txt", "years");
+  fs::create_directory_symlink("../precious/inner", scratch / "work/link");
+  const fs::path before = fs::current_path();
+  const auto refusal = [&](const fs::path& at, const fs::path& name, const fs::path& source) {
+    fs::current_path(at);
+    const std::string message = message_of([&] { OutputDirectory(name, source, Existing::kReplace); });
+    fs::current_path(before);
+    return message;
+  };
+  for (const char* name : {".", "./", "./.", "inner/..", "inner/../", "../precious", "../work/link/.."}) {
+    CAPTURE(name);
+    CHECK(contains(refusal(scratch / "precious", name, scratch / "src"), "--force replaces only"));
+  }
+  CHECK(contains(refusal(scratch / "work", "link/../", scratch / "src"), "--force replaces only"));
+  CHECK(contains(refusal(scratch / "src", ".", "."), "found one that overlaps it"));
+  CHECK(contains(refusal(scratch / "", ".", "src"), "found one that overlaps it"));
+  CHECK(contains(refusal(scratch / "work", "link/..", scratch / "precious/inner"),
+                 "found one that overlaps it"));
+  CHECK(fs::exists(scratch / "precious/thesis.txt"));
+  CHECK(fs::is_directory(scratch / "precious/inner"));
+  CHECK(fs::exists(scratch / "src/model.safetensors"));
+}
 
 TEST_CASE("a destination that is the source, lies in it or holds it is refused, forced or not") {
   const Scratch scratch;
