@@ -12,6 +12,7 @@
 #include "formats/json.h"
 #include "lib/file.h"
 #include "lib/numbered_name.h"
+#include "lib/output_file.h"
 #include "lib/report_assets.h"
 #include "lib/version.h"
 
@@ -175,14 +176,7 @@ bool is_report(const fs::path& file) {
 void check_report_file(const fs::path& file) {
   if (report_assets::d3_js.empty())
     throw Error("--html: expected a build with d3 (Debian's package node-d3), found one without");
-  std::error_code error;
-  const fs::path parent = file.has_parent_path() ? file.parent_path() : ".";
-  if (!fs::is_directory(parent, error))
-    throw Error(fmt::format("{}: expected a directory for the report, found none", parent.string()));
-  if (!fs::exists(fs::symlink_status(file, error))) return;
-  if (!fs::is_regular_file(fs::symlink_status(file, error)) || !is_report(file))
-    throw Error(
-        fmt::format("{}: expected no file or an earlier report, found something else", file.string()));
+  check_output_file(file, "report", is_report);
 }
 
 std::string report_html(const Report& report) {

@@ -6,6 +6,7 @@
 #include "formats/error.h"
 #include "lib/file.h"
 #include "lib/output_directory.h"
+#include "lib/output_file.h"
 #include "lib/task_plan.h"
 #include "lib/task_split.h"
 #include "tools/conversion.h"
@@ -13,6 +14,8 @@
 
 namespace twofour {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Options {
   ConversionOptions common;
@@ -22,7 +25,22 @@ struct Options {
 };
 
 int run(const Options& o, const Common& common) {
+  check_device(common, "plan");
+  check_output_file(o.output, "plan", [](const fs::path& file) {
+    try {
+      parse_task_plan(file.string(), read_text(file));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  });
   OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse);
+  for (const std::string& directory : {o.common.source, o.common.destination}) {
+    const auto within = fs::weakly_canonical(fs::absolute(o.output))
+                            .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));
+    if (within.empty() || *within.begin() != "..")
+      throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
+  }
   const Checkpoint source = Checkpoint::open_source(o.common.source);
   const Plan plan = make_plan(source, with_selection(make_recipe(o.recipe), o.common));
   write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination)));

@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "kernels/device.h"
 #include "lib/layer_tokens.h"
+#include "lib/output_file.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/token_file.h"
 #include "tools/command.h"
@@ -25,6 +26,7 @@ struct Options {
   int64_t random = 0, topk = 0;
   uint64_t seed = 0;
   LayerOptions layer_options;
+  bool limit_given = false;
 };
 
 /// Tokens of a run and who routed them.
@@ -56,24 +58,23 @@ size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
   throw Error(fmt::format("--layer {}: expected one layer, found {}", name, fmt::join(meant, ", ")));
 }
 
-/// The result must not take the place of a file of the artifact, nor of the input.
+/// The result must not take the place of the input, nor of anything that no run wrote.
 void check_output(const Options& o) {
+  check_output_file(o.output, "output of run", is_output_file);
   std::error_code ignored;
-  const fs::path output(o.output), directory = output.parent_path().empty() ? "." : output.parent_path();
-  if (fs::equivalent(directory, o.artifact, ignored))
-    throw Error(fmt::format("{}: expected an output outside of the artifact, found it inside", o.output));
-  if (!o.input.empty() && fs::equivalent(output, o.input, ignored))
+  if (!o.input.empty() && fs::equivalent(o.output, o.input, ignored))
     throw Error(fmt::format("{}: expected an output other than the input, found the same file", o.output));
 }
 
 RoutedTokens tokens_of(const Options& o, const RuntimeArtifact& artifact, size_t layer) {
   const LayerInfo& info = artifact.layers()[layer];
-  const int64_t topk = o.topk > 0 ? o.topk : artifact.experts_per_token(layer);
-  if (topk > info.e) {
+  if (o.topk > info.e) {
     throw Error(
-        fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, topk));
+        fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, o.topk));
   }
+  const auto topk_of_model = [&] { return o.topk > 0 ? o.topk : artifact.experts_per_token(layer); };
   if (o.random > 0) {
+    const int64_t stated = topk_of_model(), topk = stated > 0 ? stated : std::min<int64_t>(2, info.e);
     Tokens drawn = draw_tokens(o.random, info.h, info.e, topk, o.seed);
     return {{cuda::Float::f32, o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),
              std::move(drawn.weights)},
@@ -85,6 +86,10 @@ RoutedTokens tokens_of(const Options& o, const RuntimeArtifact& artifact, size_t
       throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, o.topk));
     return {std::move(tokens), "given"};
   }
+  const int64_t topk = topk_of_model();
+  if (topk == 0)
+    throw Error(
+        fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
   Routing routing = artifact.route(layer, tokens.hidden, tokens.m, topk);
   tokens.topk = routing.topk;
   tokens.ids = std::move(routing.ids);
@@ -112,7 +117,10 @@ int run(const Options& o, const Common& common) {
   const RoutedTokens routed = tokens_of(o, artifact, index);
   const TokenFile& tokens = routed.tokens;
   if (device == Device::cpu) std::signal(SIGBUS, on_bus_error);
-  const RuntimeLayer layer = artifact.load(index, device, o.layer_options);
+  artifact.check_activation(index);
+  LayerOptions options = o.layer_options;
+  if (!o.limit_given) options.limit = artifact.swiglu_limit();
+  const RuntimeLayer layer = artifact.load(index, device, options);
   const LayerInfo& info = layer.info();
   const MoeInput input{.m = tokens.m,
                        .h = info.h,
@@ -122,7 +130,7 @@ int run(const Options& o, const Common& common) {
                        .topk_weights = tokens.weights,
                        .expert_map = o.layer_options.expert_map,
                        .weight_on_input = o.layer_options.weight_on_input,
-                       .limit = static_cast<double>(o.layer_options.limit)};
+                       .limit = static_cast<double>(options.limit)};
   const LayerRun result = layer.run(input, tokens.type, true);
   write_output_file(o.output, result.out, info.h, tokens.type);
   const std::string type(dtype_name(cuda::dtype_of(tokens.type)));
@@ -141,6 +149,7 @@ int run(const Options& o, const Common& common) {
                 {"tokens", tokens.m},
                 {"top_k", tokens.topk},
                 {"routing", routed.routing},
+                {"limit", options.limit},
                 {"seconds", result.seconds},
                 {"output", o.output},
                 {"dtype", type}});
@@ -172,11 +181,15 @@ std::function<int()> setup_run(CLI::App& app, const Common& common) {
       ->required();
   app.add_option("--top-k", o->topk, "Experts a token (default: as config.json says)")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--limit", o->layer_options.limit, "Clamp of gate and up; 0: none")
+  app.add_option("--limit", o->layer_options.limit,
+                 "Clamp of gate and up; 0: none (default: swiglu_limit of config.json)")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--router-weight-on-input", o->layer_options.weight_on_input,
                "The router's weight multiplies hidden instead of the result");
-  return [o, &common] { return run(*o, common); };
+  return [o, &app, &common] {
+    o->limit_given = app.count("--limit") > 0;
+    return run(*o, common);
+  };
 }
 
 }  // namespace twofour

@@ -44,6 +44,9 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
   is_other("n_group", 1);
   is_other("routed_scaling_factor", 1.0);
   if (setting(config, "model_type") == "phimoe") refuse("the sparse mixer of phimoe");
+  if (setting(config, "model_type") == "llama4") refuse("the sigmoid of llama4");
+  if (const Json norm = setting(config, "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
+    refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
 }
 
 /// softmax(logits), the `topk` largest, the lower expert on a tie.
@@ -68,8 +71,41 @@ void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing
 
 }  // namespace
 
+void RuntimeArtifact::check_activation(size_t layer) const {
+  const LayerInfo& info = state_->layers.at(layer);
+  for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
+    const Json value = setting(state_->artifact.config(), key);
+    const bool usual = info.gated ? value == "silu" || value == "swish" : value == "relu2";
+    if (value.is_null() || usual) continue;
+    throw Error(fmt::format("{}: {}: expected {}, found {}",
+                            (state_->artifact.path() / "config.json").string(), key,
+                            info.gated ? "silu" : "relu2", json_quote_short(value.dump())));
+  }
+}
+
+float RuntimeArtifact::swiglu_limit() const {
+  const Json value = setting(state_->artifact.config(), "swiglu_limit");
+  if (value.is_null()) return 0;
+  if (!value.is_number() || !(value.get<double>() >= 0)) {
+    throw Error(fmt::format("{}: swiglu_limit: expected a number not below 0, found {}",
+                            (state_->artifact.path() / "config.json").string(),
+                            json_quote_short(value.dump())));
+  }
+  return value.get<float>();
+}
+
 int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
-  return twofour::experts_per_token(state_->artifact.config(), state_->layers.at(layer).e);
+  const LayerInfo& info = state_->layers.at(layer);
+  if (info.e == 1) return 1;
+  const Json value = setting(state_->artifact.config(), "num_experts_per_tok");
+  if (value.is_null()) return 0;
+  const int64_t topk = value.is_number_integer() ? value.get<int64_t>() : 0;
+  if (topk < 1 || topk > info.e) {
+    throw Error(fmt::format("{}: num_experts_per_tok: expected 1 to the {} experts of {}, found {}",
+                            (state_->artifact.path() / "config.json").string(), info.e, info.name,
+                            json_quote_short(value.dump())));
+  }
+  return topk;
 }
 
 Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const {

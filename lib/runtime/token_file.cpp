@@ -86,6 +86,13 @@ TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& la
   return tokens;
 }
 
+bool is_output_file(const std::filesystem::path& path) {
+  const InputFile file(path);
+  std::string head(std::min<uint64_t>(file.size(), 512), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+  return head.find(fmt::format("\"{}\":\"output\"", kOutputMark)) != head.npos;
+}
+
 void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                        cuda::Float type) {
   TensorInfo tensor;
@@ -94,7 +101,7 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
   tensor.shape = {static_cast<int64_t>(output.size()) / h, h};
   std::vector<TensorInfo> tensors{tensor};
   assign_offsets(tensors);
-  const std::string header = format_safetensors_header(tensors, {{"format", "pt"}});
+  const std::string header = format_safetensors_header(tensors, {{"format", "pt"}, {kOutputMark, "output"}});
   const std::vector<uint8_t> bytes = to_float_bytes(output, type);
   AtomicFile file(path);
   file.resize(header.size() + bytes.size());

@@ -27,6 +27,11 @@ struct TokenFile {
 /// Throws Error on anything else, on another H than the layer's and on other tensors.
 TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& layer);
 
+/// Marks, in a file's metadata, what a run wrote.
+inline constexpr const char* kOutputMark = "twofour.run";
+/// Whether write_output_file wrote it.
+bool is_output_file(const std::filesystem::path& path);
+
 /// Writes `output` [M, H] as a safetensors file, whole or not at all.
 void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                        cuda::Float type);
