@@ -20,6 +20,9 @@ bool is_beyond(float a, double difference, double tolerance) {
   return difference != 0 && !(std::abs(difference) <= tolerance * size);
 }
 
+/// The larger one; NaN, once there, stays.
+double larger(double a, double b) { return (a >= b) | (a != a) ? a : b; }
+
 double sum(const double (&lanes)[kLanes]) {
   double total = 0;
   for (const double lane : lanes) total += lane;
@@ -38,7 +41,7 @@ void ValueError::add_row(std::span<const float> source, std::span<const float> o
     bb[lane] += b * b;
     ab[lane] += a * b;
     dd[lane] += d * d;
-    largest[lane] = std::abs(d) <= largest[lane] ? largest[lane] : std::abs(d);
+    largest[lane] = larger(largest[lane], std::abs(d));
     unequal[lane] += d != 0;
     far[lane] += is_beyond(source[i], d, tolerance);
   };
@@ -55,7 +58,7 @@ void ValueError::add_row(std::span<const float> source, std::span<const float> o
   row.error = sum(dd);
   row.weights = source.size();
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    row.max_abs = largest[lane] <= row.max_abs ? row.max_abs : largest[lane];
+    row.max_abs = larger(row.max_abs, largest[lane]);
     row.different += unequal[lane];
     row.beyond += far[lane];
   }
@@ -71,7 +74,7 @@ ValueError& ValueError::operator+=(const ValueError& next) {
   other_energy += next.other_energy;
   product += next.product;
   error += next.error;
-  max_abs = next.max_abs <= max_abs ? max_abs : next.max_abs;
+  max_abs = larger(max_abs, next.max_abs);
   weights += next.weights;
   different += next.different;
   beyond += next.beyond;

@@ -18,7 +18,7 @@ struct ValueError {
   double other_energy = 0;  ///< of the others'
   double product = 0;       ///< of source's and others'
   double error = 0;         ///< sum of squared differences
-  double max_abs = 0;       ///< the largest difference
+  double max_abs = 0;       ///< the largest difference; NaN where one is
   uint64_t weights = 0, different = 0;
   uint64_t beyond = 0;     ///< differ by more than a tolerance
   WeightDifference first;  ///< of those, in the order e, n, k
