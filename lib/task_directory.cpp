@@ -40,10 +40,11 @@ std::optional<std::string> read_task_record(const fs::path& destination, const T
                                             const std::string& file) {
   const fs::path path = record_in(destination, file);
   std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) return std::nullopt;
   const std::string text = read_text(path, kMaxRecord);
   const size_t line = text.find('\n');
-  if (line == std::string::npos || text.substr(0, line) != plan.id().hex()) {
+  if (line != plan.id().hex().size()) return std::nullopt;  // damaged
+  if (text.substr(0, line) != plan.id().hex()) {
     throw Error(fmt::format("{}: expected a record of plan {}, found one of another plan", path.string(),
                             plan.id().hex()));
   }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr int kPlanFormat = 1;
 
 fs::path whole_path(const fs::path& path) {
-  const fs::path whole = fs::absolute(path).lexically_normal();
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what "link/.." is only it knows
   return whole.has_filename() ? whole : whole.parent_path();
 }
 

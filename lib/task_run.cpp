@@ -22,9 +22,13 @@ std::optional<ShardRecord> find_record(const Plan& plan, const TaskPlan& tasks, 
   const std::string& name = plan.files[file].name;
   const auto text = read_task_record(tasks.destination, tasks, name);
   if (!text) return std::nullopt;
-  ShardRecord record = parse_shard_record(fmt::format("record of {}", name), plan, *text);
-  if (record.file == file) return record;
-  throw Error(fmt::format("record of {}: expected that file, found {}", name, plan.files[record.file].name));
+  // A record that cannot be read is none: its task runs again.
+  try {
+    ShardRecord record = parse_shard_record(name, plan, *text);
+    if (record.file == file) return record;
+  } catch (const Error&) {
+  }
+  return std::nullopt;
 }
 
 /// Marks what is to be written: the files given, without those that are finished and sound.
