@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -219,6 +220,8 @@ int run(const Options& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_patterns(o.include), parse_patterns(o.exclude), o.tolerance};
+  if (!std::isfinite(o.tolerance))
+    throw Error(fmt::format("--tolerance: expected a finite number, found {}", o.tolerance));
   const Checkpoint a = Checkpoint::open_source(o.a), b = Checkpoint::open_source(o.b);
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });

@@ -54,6 +54,20 @@ std::string footer(const Command& command, const std::string& notes) {
                      command.finds ? "1 findings or differences, " : "");
 }
 
+/// An option that was given nothing, as by a variable that is not set; such a run would do less than it was
+/// asked.
+std::optional<std::string> empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty()) return option->get_name();
+    }
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (auto name = empty_value(*sub)) return name;
+  }
+  return std::nullopt;
+}
+
 void add_common(CLI::App& app, Common& common) {
   const char* group = "Common";
   app.add_flag("--json", common.json, "One JSON document on stdout, nothing else there")->group(group);
@@ -155,6 +169,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return report_error(common, usage_message(app, e), kTrouble);
   }
+  if (const auto name = empty_value(app))
+    return report_error(common, fmt::format("{}: expected a value, found an empty one", *name), kTrouble);
   if (common.jobs == 0) common.jobs = omp_get_num_procs();
   omp_set_num_threads(common.jobs);
   try {

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int run(const fs::path& destination, const Common& common) {
+  check_device(common, "merge");
   if (is_complete_output(destination)) {
     remove_task_files(destination);  // where a merge was killed just before it would have
     if (common.json) {
