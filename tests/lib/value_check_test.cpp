@@ -208,6 +208,14 @@ TEST_CASE("0 is -0 and NaN is NaN, but a number is not NaN") {
     CHECK(e.beyond == 1);
     CHECK(!(e.relative_error() < 1e30));
     CHECK((e.first.n == 4 && e.first.k == 1));
+    // Wherever it stands, no larger number behind it takes its place.
+    for (size_t at = 0; at < 40; ++at) {
+      std::vector<float> b(40, 5.0f);
+      b[at] = bad;
+      ValueError both = error(std::vector<float>(40, 1.0f), b);
+      both += error({1.0f}, {100.0f});
+      CHECK(!std::isfinite(both.max_abs));
+    }
   }
   CHECK(error({0x1p-149f}, {0x1p-140f}).beyond == 0);  // subnormal: held against 2^-126
   CHECK(error({0.0f}, {0x1p-120f}).beyond == 1);

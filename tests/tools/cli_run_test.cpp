@@ -174,6 +174,27 @@ TEST_CASE("run refuses layers, tokens and places that it cannot use, in one line
   CHECK(run_layer(made, {"--layer", "3", "--input", input, "--random", "1"}, output).code == 2);
 }
 
+TEST_CASE("run writes over an earlier output, and over nothing else") {
+  const ConvertedLayer made("v7", 5, 32, 48);
+  const std::string output = (made.scratch / "y.safetensors").string();
+  const std::vector<std::string> tokens{"--layer", kLayer, "--random", "2"};
+  CHECK(run_layer(made, tokens, output).code == 0);
+  CHECK(run_layer(made, tokens, output).code == 0);
+  write_safetensors(output, tensors_of(draw_tokens(4, 48, 5, 2, 1)));
+  const std::string foreign = read_text(output);
+  check_one_line(run_layer(made, tokens, output), "expected no file or an earlier output of run");
+  CHECK(read_text(output) == foreign);
+  fs::create_directory(made.path() / "sub");
+  for (const fs::path& inside : {made.path() / "y.safetensors", made.path() / "sub/y.safetensors"}) {
+    check_refused(run_layer(made, tokens, inside.string()), inside.string(), "outside of the artifact");
+  }
+  const fs::path link = made.scratch / "link.safetensors";
+  fs::create_symlink("nowhere", link);
+  check_one_line(run_layer(made, tokens, link.string()), "found something else");
+  check_one_line(run_program({"validate", made.path().string(), "--source", ""}),
+                 "--source: expected a value, found an empty one");
+}
+
 TEST_CASE("run --device cuda without a device is one line and exit code 2; auto says why it took the CPU") {
   if (cuda_device()) return;
   const ConvertedLayer made("v7", 3, 16, 32);
