@@ -48,13 +48,13 @@ class RuntimeArtifact {
   /// copy exists, and a file that changes meanwhile is an Error.
   RuntimeLayer load(size_t layer, Device device, const LayerOptions& options = {}) const;
 
-  /// Throws Error where config.json names another activation than these layers have: silu, and relu(x)^2 where
-  /// there is no gate.
+  /// Throws Error where config.json names another activation than these layers have: silu, and relu(x)^2
+  /// where there is no gate.
   void check_activation(size_t layer) const;
   /// The clamp of gate and up that config.json names; 0: none.
   float swiglu_limit() const;
-  /// Experts a token goes to, as config.json says: 1 for a dense MLP, 0 where it says nothing. Throws Error where
-  /// it says what cannot be.
+  /// Experts a token goes to, as config.json says: 1 for a dense MLP, 0 where it says nothing. Throws Error
+  /// where it says what cannot be.
   int64_t experts_per_token(size_t layer) const;
   /// Runs the layer's router in float64 on the host: softmax(gate.weight hidden), the `topk` largest (the
   /// lower expert on a tie), renormalized as config.json's norm_topk_prob says (yes where it says nothing).
