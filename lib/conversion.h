@@ -117,7 +117,7 @@ class Conversion {
 
   const Checkpoint& source_;
   const Plan& plan_;
-  const ConvertOptions& options_;
+  const ConvertOptions options_;
   const std::filesystem::path directory_;
   Progress& progress_;
   const std::vector<bool> wanted_;
