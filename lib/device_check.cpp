@@ -87,7 +87,7 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
   return report;
 }
 
-const ArtifactMatrix& matrix_of(const ArtifactModules& modules, const std::string& name) {
+const ArtifactMatrix& matrix_of(const ArtifactModules& modules, std::string_view name) {
   return *std::find_if(modules.matrices.begin(), modules.matrices.end(),
                        [&](const ArtifactMatrix& m) { return m.name == name; });
 }
