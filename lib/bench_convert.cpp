@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -17,6 +16,7 @@
 #include "kernels/prune_pack.h"
 #include "lib/file.h"
 #include "lib/interrupt.h"
+#include "lib/stopwatch.h"
 
 extern char** environ;
 
@@ -24,11 +24,6 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// A buffer whose pages exist before the clock starts.
 class Pages {
@@ -92,10 +87,9 @@ std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int roun
     const double total = static_cast<double>(experts * in_expert);
     for (int round = -1; round < rounds; ++round) {  // the first is not counted
       check_interrupt();
-      auto start = Clock::now();
+      Stopwatch watch;
       std::memcpy(copy.data(), in.data(), experts * in_expert);
-      const double copy_seconds = seconds_since(start);
-      start = Clock::now();
+      const double copy_seconds = watch.lap();
       for (size_t e = 0; e < experts; ++e) {
         const uint8_t* codes = in.data() + e * in_expert;
         uint8_t* parts[KMajorPlanes::part_count] = {out.data() + e * out_expert};
@@ -104,7 +98,7 @@ std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int roun
         prune_pack<KMajorPlanes>({codes, codes + code_bytes, k / 2, k / kGroup, n, k}, shape, 0, parts, isa,
                                  Stores::streaming);
       }
-      const double pack_seconds = seconds_since(start);
+      const double pack_seconds = watch.lap();
       if (round < 0) continue;
       ratios.push_back(copy_seconds / pack_seconds);
       pack_rates.push_back(total / 1e9 / pack_seconds);
@@ -119,7 +113,7 @@ ProcessRun run_process(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
-  const auto start = Clock::now();
+  const Stopwatch watch;
   pid_t child = 0;
   const int error = ::posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ);
   if (error != 0) throw Error(fmt::format("{}: cannot start: {}", arguments[0], system_message(error)));
@@ -127,7 +121,7 @@ ProcessRun run_process(const std::vector<std::string>& arguments) {
   struct rusage usage {};
   while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  ProcessRun run{seconds_since(start), static_cast<uint64_t>(usage.ru_maxrss) * 1024};
+  ProcessRun run{watch.seconds(), static_cast<uint64_t>(usage.ru_maxrss) * 1024};
   check_interrupt();
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Error(fmt::format("{}: expected it to end with 0, found {}", fmt::join(arguments, " "),

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -13,12 +12,12 @@
 #include "lib/inspect.h"
 #include "lib/interrupt.h"
 #include "lib/lint.h"
+#include "lib/stopwatch.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kFiles = 16, kExperts = 128;
 
@@ -78,9 +77,9 @@ uint64_t parse_headers(const fs::path& directory) {
 template <class F>
 double seconds_of(F&& f) {
   check_interrupt();
-  const auto start = Clock::now();
+  const Stopwatch watch;
   f();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return watch.seconds();
 }
 
 }  // namespace

@@ -1,24 +1,12 @@
 #include "lib/bench_plan.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "lib/stopwatch.h"
 #include "lib/task_split.h"
 
 namespace twofour {
 namespace {
-
-/// Seconds since the last call.
-class Stopwatch {
- public:
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 /// Reads the headers and has the JSON library parse them.
 void parse_headers(const Checkpoint& source) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -12,6 +11,7 @@
 #include "lib/interrupt.h"
 #include "lib/manifest.h"
 #include "lib/resume.h"
+#include "lib/stopwatch.h"
 #include "lib/version.h"
 
 namespace twofour {
@@ -167,7 +167,7 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const std::filesystem::path from =
       source.is_directory() ? source.path() : source.path() / source.shards().front().name;
   ConvertResult result;
@@ -193,18 +193,18 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
       throw Error(fmt::format("{}\n{}", e.what(), what_stays()));
     }
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
                                 std::vector<ShardRecord> records, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   ConvertResult result;
   result.findings = plan.findings;
   report_modules(source, plan, write_artifact(source, plan, {}, directory, records, progress, result),
                  result);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 

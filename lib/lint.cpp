@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "formats/error.h"
 #include "kernels/check.h"
 #include "lib/lint_parts.h"
 #include "lib/natural.h"
 #include "lib/numbered_name.h"
+#include "lib/stopwatch.h"
 
 namespace twofour {
 
@@ -73,7 +73,7 @@ Figures lint_figures(const LintSubject& subject, int jobs) {
 }  // namespace
 
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   LintSink sink(options);
   progress.phase = "reading headers";
   const LintSubject subject = open_lint_subject(path, sink);
@@ -91,7 +91,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   LintReport report;
   sink.move_to(report);
   report.bytes = progress.done;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = watch.seconds();
   if (options.figures && !options.headers_only) {
     progress.phase = "reading figures";
     report.figures = lint_figures(subject, options.jobs);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <optional>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "lib/output_directory.h"
 #include "lib/problems.h"
 #include "lib/shard_record.h"
+#include "lib/stopwatch.h"
 #include "lib/task_directory.h"
 
 namespace twofour {
@@ -55,7 +55,7 @@ std::vector<bool> unfinished(const Plan& plan, const TaskPlan& tasks, const std:
 
 TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const std::vector<uint32_t>& files,
                     const ConvertOptions& options, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const auto& [source, plan] = planned;
   TaskDirectory directory(tasks);
   const std::vector<bool> wanted = unfinished(plan, tasks, files, progress);
@@ -71,7 +71,7 @@ TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const s
   result.files_kept = files.size() - result.files;
   result.bytes_read = conversion.bytes_read();
   result.bytes_verified = conversion.bytes_verified();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "lib/manifest.h"
 #include "lib/parallel.h"
 #include "lib/rederive.h"
+#include "lib/stopwatch.h"
 #include "lib/validate_encode.h"
 #include "lib/validate_files.h"
 #include "lib/validate_manifest.h"
@@ -31,7 +31,6 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 /// Feeds all bytes of a tensor to `f`, piece by piece.
 template <class F>
@@ -300,7 +299,7 @@ Checkpoint open_artifact(const fs::path& path) {
 }  // namespace
 
 ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path);
   const Manifest manifest = read_manifest(path / kManifestName);
   ValidateReport report;
@@ -314,13 +313,13 @@ ValidateReport validate(const fs::path& path, const ValidateOptions& options, Pr
     progress.phase = "running layers";
     check_layers_on_cuda(artifact, options, report);
   }
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = watch.seconds();
   return report;
 }
 
 ValidateReport validate(const fs::path& path, const fs::path& source_path, const ValidateOptions& options,
                         Progress& progress) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path);
   const Manifest manifest = read_manifest(path / kManifestName);
   const Checkpoint source = Checkpoint::open_source(source_path, ReadPath::kReference);
@@ -355,7 +354,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
   }
   if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = watch.seconds();
   return report;
 }
 

@@ -9,12 +9,11 @@
 
 #include "formats/error.h"
 #include "kernels/device.h"
+#include "lib/stopwatch.h"
 #include "tools/command.h"
 
 namespace twofour {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::string progress_line(const Progress& progress, double seconds) {
   const uint64_t done = progress.done, total = progress.total;
@@ -45,8 +44,7 @@ class ProgressPrinter {
     const auto period = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
-      const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-      const std::string line = progress_line(progress_, seconds);
+      const std::string line = progress_line(progress_, watch_.seconds());
       fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
       std::fflush(stderr);
       shown_ = true;
@@ -54,7 +52,7 @@ class ProgressPrinter {
   }
 
   const Progress& progress_;
-  const Clock::time_point start_ = Clock::now();
+  const Stopwatch watch_;
   const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,8 +1,8 @@
 #include "lib/synth.h"
+#include "lib/stopwatch.h"
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -26,9 +26,9 @@ int run(const Options& o, const Common& common) {
   if (o.layers > 0) options.layers = o.layers;
   if (o.experts > 0) options.experts = o.experts;
   SynthResult result;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   with_progress(common, [&](Progress& progress) { result = synth(o.directory, options, progress); });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = watch.seconds();
   if (options.dry_run && !common.json) {
     for (const auto& [name, bytes] : result.files) fmt::print("file  {}  {} bytes\n", name, bytes);
     fmt::print("would write {} tensors, {}\n", result.tensors, format_bytes(result.bytes));

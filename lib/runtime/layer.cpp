@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "formats/error.h"
 #include "kernels/moe_route.h"
 #include "lib/runtime/state.h"
 #include "lib/runtime/token_file.h"
+#include "lib/stopwatch.h"
 
 namespace twofour {
 namespace {
@@ -91,10 +91,10 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
     tokens.topk_weights = in.topk_weights.data();
     tokens.out = out.data();
     if (warm_up) forward(tokens, nullptr, 0);
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     forward(tokens, nullptr, 0);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    return {from_float_bytes(out, type), seconds.count()};
+    const double seconds = watch.seconds();
+    return {from_float_bytes(out, type), seconds};
   }
   const cuda::DeviceMemory device_hidden(hidden),
       ids(std::vector<int32_t>(in.topk_ids.begin(), in.topk_ids.end())),

@@ -1,0 +1,23 @@
+#pragma once
+#include <chrono>
+#include <utility>
+
+namespace twofour {
+
+/// Seconds of a clock that nobody sets.
+class Stopwatch {
+ public:
+  /// Since it was made, or since the last lap.
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  /// The same, and starts the next lap.
+  double lap() {
+    const auto now = Clock::now();
+    return std::chrono::duration<double>(now - std::exchange(start_, now)).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace twofour
