@@ -59,6 +59,25 @@ uint64_t directory_bytes(const fs::path& directory) {
   return bytes;
 }
 
+/// `round()` runs both commands and gives our run and the other's seconds; the first warms the page cache.
+template <class F>
+CommandBench bench_commands(int rounds, F&& round) {
+  CommandBench result;
+  std::vector<double> ours, theirs, ratios;
+  for (int i = -1; i < rounds; ++i) {
+    const auto& [run, other_seconds] = round();
+    if (i < 0) continue;
+    ours.push_back(run.seconds);
+    theirs.push_back(other_seconds);
+    ratios.push_back(other_seconds / run.seconds);
+    result.max_rss = std::max(result.max_rss, run.max_rss);
+  }
+  result.seconds = spread_of(ours);
+  result.other_seconds = spread_of(theirs);
+  result.ratio = spread_of(ratios);
+  return result;
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> values) {
@@ -130,7 +149,7 @@ ProcessRun run_process(const std::vector<std::string>& arguments) {
   return run;
 }
 
-ConvertBench bench_convert(const ConvertBenchOptions& o) {
+CommandBench bench_convert(const ConvertBenchOptions& o) {
   const fs::path copied = o.work / "twofour-bench-cp", converted = o.work / "twofour-bench-convert";
   std::vector<std::string> convert{o.program.string()};
   convert.insert(convert.end(), o.command.begin(), o.command.end());
@@ -144,55 +163,40 @@ ConvertBench bench_convert(const ConvertBenchOptions& o) {
     if (o.sync) run.seconds += run_process({"sync", "-f", o.work.string()}).seconds;
     return run;
   };
-  ConvertBench result;
-  std::vector<double> ours, theirs, ratios;
-  for (int round = -1; round < o.rounds; ++round) {  // the first warms the page cache
-    // A copy of the source comes first, and both start with the memory that the other has given back.
-    const auto copy = [&] {
-      const double seconds = timed(cp).seconds;
-      fs::remove_all(copied);
-      return seconds;
-    };
+  // A copy of the source comes first, and both start with the memory that the other has given back.
+  const auto copy = [&] {
+    const double seconds = timed(cp).seconds;
+    fs::remove_all(copied);
+    return seconds;
+  };
+  uint64_t bytes = 0;
+  CommandBench result = bench_commands(o.rounds, [&] {
     double cp_seconds = o.copy_output ? 0 : copy();
     const ProcessRun run = timed(convert);
     if (o.copy_output) cp_seconds = copy();
-    if (round < 0) result.bytes = directory_bytes(original);
+    if (bytes == 0) bytes = directory_bytes(original);
     fs::remove_all(converted);
-    if (round < 0) continue;
-    ours.push_back(run.seconds);
-    theirs.push_back(cp_seconds);
-    ratios.push_back(cp_seconds / run.seconds);
-    result.max_rss = std::max(result.max_rss, run.max_rss);
-  }
-  result.convert_seconds = spread_of(ours);
-  result.cp_seconds = spread_of(theirs);
-  result.ratio = spread_of(ratios);
+    return std::pair(run, cp_seconds);
+  });
+  result.bytes = bytes;
   return result;
 }
 
-LintBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
-  LintBench result;
+CommandBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
+  uint64_t bytes = 0;
   std::vector<std::string> cat{"sh", "-c", "cat \"$@\" >/dev/null", "cat"};
   for (const auto& entry : fs::directory_iterator(source)) {
     if (entry.path().extension() != ".safetensors") continue;
     cat.push_back(entry.path().string());
-    result.bytes += entry.file_size();
+    bytes += entry.file_size();
   }
   const std::vector<std::string> lint{program.string(),     "lint",   source.string(), "--jobs",
                                       std::to_string(jobs), "--quiet"};
-  std::vector<double> ours, theirs, ratios;
-  for (int round = -1; round < rounds; ++round) {  // the first warms the page cache
+  CommandBench result = bench_commands(rounds, [&] {
     const double cat_seconds = run_process(cat).seconds;
-    const ProcessRun run = run_process(lint);
-    if (round < 0) continue;
-    ours.push_back(run.seconds);
-    theirs.push_back(cat_seconds);
-    ratios.push_back(cat_seconds / run.seconds);
-    result.max_rss = std::max(result.max_rss, run.max_rss);
-  }
-  result.lint_seconds = spread_of(ours);
-  result.cat_seconds = spread_of(theirs);
-  result.ratio = spread_of(ratios);
+    return std::pair(run_process(lint), cat_seconds);
+  });
+  result.bytes = bytes;
   return result;
 }
 

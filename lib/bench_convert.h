@@ -33,6 +33,14 @@ struct ProcessRun {
 /// Starts a program, waits for it, throws Error unless it ends with 0.
 ProcessRun run_process(const std::vector<std::string>& arguments);
 
+/// A command of twofour against one of the system's, in turn, round by round.
+struct CommandBench {
+  uint64_t bytes = 0;             ///< that the system's command copies or reads
+  Spread seconds, other_seconds;  ///< of ours and of the system's
+  Spread ratio;                   ///< the system's time over ours, by round
+  uint64_t max_rss = 0;           ///< of ours, bytes
+};
+
 struct ConvertBenchOptions {
   std::filesystem::path program;     ///< twofour itself
   std::filesystem::path source;      ///< checkpoint
@@ -45,27 +53,12 @@ struct ConvertBenchOptions {
   int rounds = 10;
 };
 
-/// A command that writes an artifact against `cp -r --reflink=never` of its source or of what it wrote, in
-/// turn, round by round.
-struct ConvertBench {
-  uint64_t bytes = 0;  ///< files of the directory that is copied
-  Spread convert_seconds, cp_seconds;
-  Spread ratio;  ///< cp's time over the command's, by round
-  uint64_t max_rss = 0;
-};
+/// A command that writes an artifact against `cp -r --reflink=never` of its source or of what it wrote.
+CommandBench bench_convert(const ConvertBenchOptions& options);
 
-ConvertBench bench_convert(const ConvertBenchOptions& options);
-
-/// lint of a sound checkpoint against `cat` of its weight files to /dev/null, in turn, round by round.
-struct LintBench {
-  uint64_t bytes = 0;  ///< of the weight files
-  Spread lint_seconds, cat_seconds;
-  Spread ratio;  ///< cat's time over lint's, by round
-  uint64_t max_rss = 0;
-};
-
-/// `program` is twofour itself, `source` a directory.
-LintBench bench_lint(const std::filesystem::path& program, const std::filesystem::path& source, int jobs,
-                     int rounds);
+/// lint of a sound checkpoint against `cat` of its weight files to /dev/null. `program` is twofour itself,
+/// `source` a directory.
+CommandBench bench_lint(const std::filesystem::path& program, const std::filesystem::path& source, int jobs,
+                        int rounds);
 
 }  // namespace twofour
