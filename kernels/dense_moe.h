@@ -8,16 +8,12 @@
 namespace twofour::cuda {
 
 /// The routed experts of a layer in g8, dense NVFP4.
-struct DenseMoe {
+struct DenseMoe : MoeOptions {
   DenseWeights w13;  ///< g8, gated, [E, 2I, H]; I a multiple of 16
   DenseWeights w2;   ///< [E, H, I]
   /// W4A4: F32 [1] multipliers of the activations, hidden's and silu(gate) * up's. nullptr: W4A16.
   const float* w13_input_scale = nullptr;
   const float* w2_input_scale = nullptr;
-  const int32_t* expert_map = nullptr;  ///< as of SparseMoe
-  int64_t map_size = 0;
-  bool weight_on_input = false;  ///< the router's weight multiplies hidden, before W4A4 quantizes it
-  float limit = 0;               ///< clamp of gate and up; 0: none
   bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
 };
 

@@ -16,15 +16,10 @@ struct Experts {
   const float* global_scale = nullptr;  ///< [E], multipliers
 };
 
-/// The routed experts of a layer; fields as in cuda::SparseMoe.
-struct Moe {
+/// The routed experts of a layer.
+struct Moe : MoeOptions {
   Experts w13;  ///< [E, 2I or I, H]
   Experts w2;   ///< [E, H, I]
-  const int32_t* expert_map =
-      nullptr;  ///< [map_size] global to local expert, -1: not here; nullptr: identity
-  int64_t map_size = 0;
-  bool weight_on_input = false;
-  float limit = 0;
 };
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h,

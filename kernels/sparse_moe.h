@@ -2,20 +2,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/moe_options.h"
 #include "kernels/sparse_multiply.h"
 
 namespace twofour::cuda {
 
 /// The routed experts of a layer, pruned to 2:4. With w13.n == 2 * w2.k they are gated, rows gate then up;
 /// with w13.n == w2.k the activation is relu(x)^2, as in kernels/moe.h.
-struct SparseMoe {
+struct SparseMoe : MoeOptions {
   SparseExperts w13;  ///< [E, 2I or I, H]
   SparseExperts w2;   ///< [E, H, I]
-  const int32_t* expert_map =
-      nullptr;  ///< [map_size] global to local expert, -1: not here; nullptr: identity
-  int64_t map_size = 0;
-  bool weight_on_input = false;  ///< the router's weight multiplies hidden instead of the result
-  float limit = 0;               ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
 };
 
 /// Tokens and where the router sends them; all pointers to device memory.

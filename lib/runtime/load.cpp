@@ -37,6 +37,11 @@ StoredPart stored_part(const ArtifactState& state, const LayerInfo& info, const 
   return {info.layout, static_cast<int>(p), matrix.shape, state.artifact.where(matrix.parts[p])};
 }
 
+MoeOptions moe_options(const LayerOptions& options, const int32_t* expert_map) {
+  return {expert_map, static_cast<int64_t>(options.expert_map.size()), options.weight_on_input,
+          options.limit};
+}
+
 void map_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& matrices, LayerState& layer) {
   const Checkpoint& artifact = state.artifact;
   for (size_t which : {0, 1}) {
@@ -60,10 +65,8 @@ void map_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& mat
       layer.mapped.push_back(std::move(mapped));
     }
   }
-  layer.cpu.expert_map = layer.options.expert_map.empty() ? nullptr : layer.options.expert_map.data();
-  layer.cpu.map_size = static_cast<int64_t>(layer.options.expert_map.size());
-  layer.cpu.weight_on_input = layer.options.weight_on_input;
-  layer.cpu.limit = layer.options.limit;
+  static_cast<MoeOptions&>(layer.cpu) = moe_options(
+      layer.options, layer.options.expert_map.empty() ? nullptr : layer.options.expert_map.data());
 }
 
 /// What upload_matrix left at the device.
@@ -137,14 +140,6 @@ cuda::DenseWeights dense_weights(const Shape& shape, const Uploaded& at) {
   return w;
 }
 
-template <class Moe>
-void set_options(const LayerOptions& options, const int32_t* expert_map, Moe& moe) {
-  moe.expert_map = expert_map;
-  moe.map_size = static_cast<int64_t>(options.expert_map.size());
-  moe.weight_on_input = options.weight_on_input;
-  moe.limit = options.limit;
-}
-
 /// What the kernels do not take, told before anything is copied.
 void check_kernel(const LayerInfo& info) {
   const auto refuse = [&](const std::string& expected, const std::string& found) {
@@ -171,15 +166,16 @@ void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& 
                         ? nullptr
                         : reinterpret_cast<const int32_t*>(uploader.values(layer.options.expert_map));
   uploader.finish();
+  const MoeOptions options = moe_options(layer.options, map);
   layer.is_dense = layer.info.layout == GateUpInterleaved8::name;
   if (layer.is_dense) {
     layer.dense.w13 = dense_weights(matrices[0].shape, w13);
     layer.dense.w2 = dense_weights(matrices[1].shape, w2);
-    set_options(layer.options, map, layer.dense);
+    static_cast<MoeOptions&>(layer.dense) = options;
   } else {
     layer.sparse.w13 = sparse_experts(layer.info, matrices[0].shape, w13);
     layer.sparse.w2 = sparse_experts(layer.info, matrices[1].shape, w2);
-    set_options(layer.options, map, layer.sparse);
+    static_cast<MoeOptions&>(layer.sparse) = options;
   }
 }
 

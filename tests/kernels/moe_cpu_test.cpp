@@ -64,9 +64,9 @@ struct Layer {
   }
 
   std::vector<uint8_t> run(Isa isa) const {
-    cpu::Moe layer{
-        w13.experts(),     w2.experts(), map.empty() ? nullptr : map.data(), static_cast<int64_t>(map.size()),
-        c.weight_on_input, c.limit};
+    const MoeOptions options{map.empty() ? nullptr : map.data(), static_cast<int64_t>(map.size()),
+                             c.weight_on_input, c.limit};
+    const cpu::Moe layer{options, w13.experts(), w2.experts()};
     std::vector<uint8_t> out(hidden_bytes.size(), 0xFF);
     cuda::MoeTokens tokens;
     tokens.m = c.m, tokens.topk = c.topk, tokens.type = c.type;
