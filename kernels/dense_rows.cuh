@@ -52,9 +52,7 @@ static __global__ void __launch_bounds__(kDenseThreads)
     const float2 x = load_pair(a.x, a.type, first + i);
     largest = max(largest, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
   }
-  largest = block_largest<kDenseThreads>(largest);
-  const uint32_t exponent = max(largest >> 23, 15u);
-  const float scale = __uint_as_float((268u - exponent) << 23);  // brings the largest to 2^14
+  const auto [scale, factor] = half_scale(block_largest<kDenseThreads>(largest));
   for (int u = thread; u < units; u += kDenseThreads) {
     float x[8] = {};
     for (int i = 0; i < 8 && u * 8 < a.k; i += 2) {
@@ -64,7 +62,7 @@ static __global__ void __launch_bounds__(kDenseThreads)
     to[unit_place(u)] = {half2_of(x[0], x[4]), half2_of(x[1], x[5]), half2_of(x[2], x[6]),
                          half2_of(x[3], x[7])};
   }
-  if (thread == 0) a.factors[row] = __uint_as_float(exponent << 23);
+  if (thread == 0) a.factors[row] = factor;
 }
 
 }  // namespace twofour::cuda

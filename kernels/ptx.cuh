@@ -124,6 +124,17 @@ __device__ __forceinline__ uint32_t bfloat2_of(float low, float high) {
   return r;
 }
 
+/// What brings numbers to halves: a power of two.
+struct HalfScale {
+  float scale;   ///< brings the largest of them to 2^14
+  float factor;  ///< 2^14 / scale: undoes it, and the 2^-14 of weights that decode4 and decode8 leave
+};
+/// `largest` of the magnitudes, as the bits of a float.
+__device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
+  const uint32_t exponent = max(largest >> 23, 15u);
+  return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
+}
+
 /// Neighbouring numbers i and i + 1 of an array of activations, i even.
 __device__ __forceinline__ float2 load_pair(const void* x, Float type, int64_t i) {
   if (type == Float::f32) return *reinterpret_cast<const float2*>(static_cast<const float*>(x) + i);

@@ -69,16 +69,14 @@ __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared
     const float2 two = load_pair(&most, a.raw_type, 0);
     const uint32_t largest = max(__float_as_uint(two.x), __float_as_uint(two.y));
     if (at < steps) {
-      const uint32_t exponent = max(largest >> 23, 15u);
-      const float scale = __uint_as_float((268u - exponent) << 23);
+      const auto [scale, factor] = half_scale(largest);
       auto* to = reinterpret_cast<uint32_t*>(shared + a.shared.x) + at * 32 + eighth / 4 * 16 + eighth % 4;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const float2 v = load_pair(&pairs[t], a.raw_type, 0);
         to[t * 4] = half2_of(v.x * scale, v.y * scale);
       }
-      if (eighth == 0)
-        reinterpret_cast<float*>(shared + a.shared.x_factors)[at] = __uint_as_float(exponent << 23);
+      if (eighth == 0) reinterpret_cast<float*>(shared + a.shared.x_factors)[at] = factor;
     }
   }
 }

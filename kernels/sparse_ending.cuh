@@ -48,13 +48,12 @@ __device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row
   for (int d = 8; d > 0; d /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, d));
   if (step > steps) return;
   const int64_t at = row * (steps + 1) + step;
-  const uint32_t exponent = max(largest >> 23, 15u);
-  const float scale = __uint_as_float((268u - exponent) << 23);
+  const auto [scale, factor] = half_scale(largest);
   auto* halves = reinterpret_cast<uint32_t*>(a.prepared.halves + at * 8);
   const int pair = lane % 16 * 2;  // of 32
   halves[pair / 16 * 16 + pair % 4 * 4 + pair % 16 / 4] = half2_of(v.x * scale, v.y * scale);
   halves[pair / 16 * 16 + (pair + 1) % 4 * 4 + pair % 16 / 4] = half2_of(v.z * scale, v.w * scale);
-  if (lane % 16 == 0) a.prepared.factors[at] = __uint_as_float(exponent << 23);
+  if (lane % 16 == 0) a.prepared.factors[at] = factor;
 }
 
 }  // namespace twofour::cuda

@@ -23,14 +23,11 @@ __device__ __forceinline__ void prepare_step(const PreparedRows& to, int64_t row
                                              int lane, float2 x) {
   const int64_t at = row * steps + step;
   auto* halves = reinterpret_cast<uint32_t*>(to.halves + at * 8);
-  float* factor = to.factors + at;
   const uint32_t largest =
       __reduce_max_sync(0xFFFFFFFFu, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
-  const uint32_t exponent = max(largest >> 23, 15u);
-  const float scale = __uint_as_float((268u - exponent) << 23);  // brings the largest to 2^14
+  const auto [scale, factor] = half_scale(largest);
   halves[lane / 16 * 16 + lane % 4 * 4 + lane % 16 / 4] = half2_of(x.x * scale, x.y * scale);
-  // 2^(exponent - 127) is 2^14 / scale: the other 2^14 is that of decode4.
-  if (lane == 0) *factor = __uint_as_float(exponent << 23);
+  if (lane == 0) to.factors[at] = factor;
 }
 
 }  // namespace twofour::cuda
