@@ -4,6 +4,7 @@
 #include "kernels/cuda_launch.cuh"
 #include "kernels/dense_multiply.h"
 #include "kernels/dense_rows.cuh"
+#include "kernels/multiply_workspace.cuh"
 #include "kernels/sparse_rows.cuh"
 #include "kernels/swiglu.cuh"
 
@@ -288,22 +289,15 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
   }
 }
 
-struct Workspace {
-  int64_t halves, factors, route, sorted, bytes;
-  Workspace(const DenseWeights& w, const ExpertRows& rows) {
-    const int64_t x_rows = rows.rows / rows.rows_per_x, steps = (w.k + kStepK - 1) / kStepK;
-    halves = 0;
-    factors = halves + align_up(x_rows * steps * kStepK * 2);
-    route = factors + align_up(x_rows * 4);
-    sorted = route + align_up(16 + std::min(rows.rows, w.e) * 16);
-    bytes = sorted + align_up(rows.rows * 4);
-  }
-};
+MultiplyWorkspace workspace_of(const DenseWeights& w, const ExpertRows& rows) {
+  const int64_t x_rows = rows.rows / rows.rows_per_x, steps = (w.k + kStepK - 1) / kStepK;
+  return {x_rows * steps * kStepK * 2, x_rows, rows.rows, w.e};
+}
 
 }  // namespace
 
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows) {
-  return static_cast<size_t>(Workspace(weights, rows).bytes);
+  return static_cast<size_t>(workspace_of(weights, rows).bytes);
 }
 
 void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspace, size_t bytes,
@@ -319,7 +313,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
   expect(rows.rows >= 0 && rows.rows < 65536 && rows.rows_per_x > 0 && rows.rows % rows.rows_per_x == 0,
          kWhere, "whole tokens, less than 65536 rows", std::to_string(rows.rows));
   if (rows.rows == 0) return;
-  const Workspace at(w, rows);
+  const MultiplyWorkspace at = workspace_of(w, rows);
   expect_workspace(kWhere, workspace, bytes, at.bytes);
   auto* base = static_cast<char*>(workspace);
 

@@ -1,9 +1,8 @@
-#include <algorithm>
-
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/layouts.h"
 #include "kernels/cuda_launch.cuh"
+#include "kernels/multiply_workspace.cuh"
 #include "kernels/ptx.cuh"
 #include "kernels/sparse_launch.h"
 
@@ -52,22 +51,15 @@ void check_rows(const ExpertRows& rows) {
   expect(rows.rows == 0 || (rows.x && rows.ids && rows.out), kWhere, "x, ids and out", "nullptr");
 }
 
-struct Workspace {
-  int64_t halves, factors, route, sorted, bytes;
-  Workspace(const SparseExperts& w, const ExpertRows& rows) {
-    const int64_t steps = rows.rows / rows.rows_per_x * prepared_steps(w.k);
-    halves = 0;
-    factors = halves + align_up(steps * 128);
-    route = factors + align_up(steps * 4);
-    sorted = route + align_up(16 + std::min(rows.rows, w.e) * 16);
-    bytes = sorted + align_up(rows.rows * 4);
-  }
-};
+MultiplyWorkspace workspace_of(const SparseExperts& w, const ExpertRows& rows) {
+  const int64_t steps = rows.rows / rows.rows_per_x * prepared_steps(w.k);
+  return {steps * 128, steps, rows.rows, w.e};
+}
 
 }  // namespace
 
 size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows& rows) {
-  return static_cast<size_t>(Workspace(experts, rows).bytes);
+  return static_cast<size_t>(workspace_of(experts, rows).bytes);
 }
 
 void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace, size_t bytes,
@@ -76,7 +68,7 @@ void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void*
   describe_weights(experts, false, kWhere, a);
   check_rows(rows);
   if (rows.rows == 0) return;
-  const Workspace at(experts, rows);
+  const MultiplyWorkspace at = workspace_of(experts, rows);
   expect_workspace(kWhere, workspace, bytes, at.bytes);
   auto* base = static_cast<char*>(workspace);
   a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
