@@ -2,11 +2,7 @@
 
 #include <omp.h>
 
-#include <cstring>
-#include <numeric>
-
 #include "formats/error.h"
-#include "formats/half.h"
 #include "tests/support/device_experts.h"
 #include "tests/support/stored_experts.h"
 
@@ -23,19 +19,6 @@ struct Case {
   bool weight_on_input = false, mapped = false;
 };
 
-std::vector<uint8_t> to_bytes(const std::vector<float>& values, Float type) {
-  std::vector<uint8_t> bytes(values.size() * static_cast<size_t>(cuda::size_of(type)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = type == Float::bf16 ? bf16_from_float(values[i]) : fp16_from_float(values[i]);
-    if (type == Float::f32) {
-      std::memcpy(&bytes[4 * i], &values[i], 4);
-    } else {
-      std::memcpy(&bytes[2 * i], &half, 2);
-    }
-  }
-  return bytes;
-}
-
 /// A layer with tokens of which every number is what `type` represents.
 template <class Layout>
 struct Layer {
@@ -51,7 +34,7 @@ struct Layer {
     std::normal_distribution<float> normal;
     std::vector<float> drawn(static_cast<size_t>(c.m * c.h));
     for (float& x : drawn) x = normal(random);
-    hidden_bytes = to_bytes(drawn, c.type);
+    hidden_bytes = Activations::to_bits(drawn, c.type);
     hidden = Activations::from_bits(hidden_bytes, c.type);
     // Of twice as many experts in the world every other is here.
     const int64_t known = c.mapped ? 2 * c.e : c.e;
@@ -83,11 +66,6 @@ struct Layer {
   }
 };
 
-/// Half a unit in the last place of the output's type, and float32 sums of up to some thousand products.
-double limit_of(Float type) {
-  return 2e-6 + (type == Float::bf16 ? 0x1p-8 : type == Float::f16 ? 0x1p-11 : 0.0);
-}
-
 template <class Layout>
 void check_layout(const Case& c) {
   const Layer<Layout> layer(c);
@@ -101,7 +79,7 @@ void check_layout(const Case& c) {
     CAPTURE(c.i);
     CAPTURE(c.m);
     const auto got = layer.run(isa);
-    CHECK(relative_error(Activations::from_bits(got, c.type), want) < limit_of(c.type));
+    CHECK(relative_error(Activations::from_bits(got, c.type), want) < tolerance(c.type, 0));
     if (first.empty()) first = got;
     CHECK(got == first);
   }

@@ -37,10 +37,7 @@ struct DenseOnDevice {
 
 inline double weight_of(const DenseExperts& d, int64_t e, int64_t n, int64_t k) {
   const DenseRows rows = d.rows(e);
-  const unsigned code = rows.codes[n * d.k / 2 + k / 2] >> 4 * (k % 2) & 15u;
-  return static_cast<double>(e2m1_to_float(code)) *
-         static_cast<double>(e4m3_to_float(rows.scales[n * d.k / 16 + k / 16])) *
-         static_cast<double>(d.global_scale[static_cast<size_t>(e)]);
+  return weight_of(rows.codes, rows.scales, n * d.k + k, d.global_scale[static_cast<size_t>(e)]);
 }
 
 /// Dequantized rows of dense experts. Keep the experts.

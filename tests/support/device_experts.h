@@ -7,8 +7,6 @@
 #include <random>
 #include <vector>
 
-#include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "formats/half.h"
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
@@ -16,6 +14,7 @@
 #include "kernels/moe.h"
 #include "kernels/prune_pack.h"
 #include "kernels/sparse_multiply.h"
+#include "tests/support/nvfp4_values.h"
 
 /// Random experts on both sides, and what their products must be.
 
@@ -35,12 +34,8 @@ struct DenseExperts {
         global_scale(static_cast<size_t>(e)) {
     std::mt19937 random(seed);
     for (uint8_t& byte : codes) byte = static_cast<uint8_t>(random());
-    // Mostly scales as models have them; zero, the smallest and the largest too.
-    for (uint8_t& byte : scales) {
-      const auto r = static_cast<unsigned>(random());
-      byte = static_cast<uint8_t>(r % 64 == 0 ? (r >> 8) % 0x7F : 0x28 + (r >> 8) % 32);
-    }
-    for (float& g : global_scale) g = std::ldexp(0.5f + static_cast<float>(random() % 1000) / 2000.0f, -9);
+    for (uint8_t& byte : scales) byte = random_block_scale(random);
+    for (float& g : global_scale) g = random_global_scale(random);
   }
 
   DenseRows rows(int64_t expert) const {
@@ -100,12 +95,9 @@ struct SparseOnDevice {
           }
           for (int64_t group = 0; group < shape.groups(); ++group) {
             const DenseGroup dense = expand(unpack_atom<Layout>(one, n, group, parts));
-            for (int i = 0; i < kGroup; ++i) {
-              const unsigned code = dense.codes[i / 2] >> 4 * (i % 2) & 15u;
+            for (int64_t i = 0; i < kGroup; ++i)
               out[static_cast<size_t>(group * kGroup + i)] =
-                  static_cast<double>(e2m1_to_float(code)) * static_cast<double>(e4m3_to_float(dense.scale)) *
-                  static_cast<double>(global_scale[static_cast<size_t>(*expert)]);
-            }
+                  weight_of(dense, i, global_scale[static_cast<size_t>(*expert)]);
           }
         }};
   }
@@ -125,11 +117,21 @@ struct Activations {
   }
 
   static cuda::DeviceMemory to_device(const std::vector<float>& values, cuda::Float type) {
-    if (type == cuda::Float::f32) return cuda::DeviceMemory(values);
-    std::vector<uint16_t> bits;
-    for (const float x : values)
-      bits.push_back(type == cuda::Float::bf16 ? bf16_from_float(x) : fp16_from_float(x));
-    return cuda::DeviceMemory(bits);
+    return cuda::DeviceMemory(to_bits(values, type));
+  }
+
+  static std::vector<uint8_t> to_bits(const std::vector<float>& values, cuda::Float type) {
+    std::vector<uint8_t> bytes(values.size() * static_cast<size_t>(cuda::size_of(type)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (type == cuda::Float::f32) {
+        std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+      } else {
+        const uint16_t bits =
+            type == cuda::Float::bf16 ? bf16_from_float(values[i]) : fp16_from_float(values[i]);
+        std::memcpy(bytes.data() + 2 * i, &bits, 2);
+      }
+    }
+    return bytes;
   }
 
   static std::vector<float> from_bits(const std::vector<uint8_t>& bytes, cuda::Float type) {

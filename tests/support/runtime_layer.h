@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "formats/atom.h"
-#include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/moe.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/nvfp4_values.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
@@ -96,12 +96,8 @@ struct ConvertedLayer {
                 std::copy_n(&r.matrix->codes[8 * at], 8, group.codes);
                 group.scale = r.matrix->scales[at];
                 if (layout != "g8") group = expand(prune(group));
-                for (size_t j = 0; j < kGroup; ++j) {
-                  const unsigned code = group.codes[j / 2] >> 4 * (j % 2) & 15u;
-                  out[g * kGroup + j] = static_cast<double>(e2m1_to_float(code)) *
-                                        static_cast<double>(e4m3_to_float(group.scale)) *
-                                        static_cast<double>(r.matrix->global);
-                }
+                for (size_t j = 0; j < kGroup; ++j)
+                  out[g * kGroup + j] = weight_of(group, static_cast<int64_t>(j), r.matrix->global);
               }
             }};
   }

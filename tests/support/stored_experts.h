@@ -3,12 +3,11 @@
 #include <random>
 #include <vector>
 
-#include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
 #include "kernels/moe.h"
 #include "kernels/moe_cpu.h"
+#include "tests/support/nvfp4_values.h"
 
 namespace twofour {
 
@@ -29,9 +28,7 @@ struct StoredExperts {
       for (auto& atom : expert) {
         DenseGroup dense;
         for (uint8_t& byte : dense.codes) byte = static_cast<uint8_t>(random());
-        const auto r = static_cast<unsigned>(random());
-        // Mostly scales as models have them; zero, the smallest and the largest too.
-        dense.scale = static_cast<uint8_t>(r % 64 == 0 ? (r >> 8) % 0x7F : 0x28 + (r >> 8) % 32);
+        dense.scale = random_block_scale(random);
         if constexpr (std::is_same_v<typename Layout::Atom, DenseGroup>) {
           atom = dense;
         } else {
@@ -45,7 +42,7 @@ struct StoredExperts {
         part.insert(part.end(), bytes.begin(), bytes.end());
       }
       atoms.push_back(std::move(expert));
-      global_scale.push_back(std::ldexp(0.5f + static_cast<float>(random() % 1000) / 2000.0f, -9));
+      global_scale.push_back(random_global_scale(random));
     }
   }
 
@@ -62,11 +59,7 @@ struct StoredExperts {
             [this, expert](int64_t n, std::span<double> out) {
               for (size_t k = 0; k < out.size(); ++k) {
                 const auto& atom = atoms[*expert][static_cast<size_t>(n * shape.groups()) + k / kGroup];
-                const DenseGroup dense = dense_of(atom);
-                const unsigned code = dense.codes[k % kGroup / 2] >> 4 * (k % 2) & 15u;
-                out[k] = static_cast<double>(e2m1_to_float(code)) *
-                         static_cast<double>(e4m3_to_float(dense.scale)) *
-                         static_cast<double>(global_scale[*expert]);
+                out[k] = weight_of(dense_of(atom), static_cast<int64_t>(k % kGroup), global_scale[*expert]);
               }
             }};
   }
