@@ -6,6 +6,7 @@
 #include "kernels/quantize.h"
 #include "tests/support/dense_on_device.h"
 #include "tests/support/device.h"
+#include "tests/support/device_tokens.h"
 
 using namespace twofour;
 using namespace twofour::cuda;
@@ -29,34 +30,22 @@ void requantize(std::span<float> row, float global_scale) {
 }
 
 /// A layer, tokens and the workspace, with what replaces them in a captured graph.
-struct Layer {
+struct Layer : DeviceTokens {
   Case c;
   DenseExperts w13, w2;
   DenseOnDevice device_w13, device_w2;
-  Activations hidden;
-  std::vector<int32_t> map, ids;
-  std::vector<float> weights;
-  DeviceMemory device_map, device_ids, device_weights, hidden_scale, active_scale, out, workspace, error;
+  DeviceMemory hidden_scale, active_scale, workspace;
 
   explicit Layer(const Case& which)
-      : c(which),
+      : DeviceTokens(which.e, which.h, which.m, which.topk, Float::f32),
+        c(which),
         w13(c.e, 2 * c.i, c.h, 1),
         w2(c.e, c.h, c.i, 2),
         device_w13(w13, true, true),
         device_w2(w2, true, false),
-        hidden(static_cast<size_t>(c.m * c.h), Float::f32, 3),
-        device_ids(static_cast<size_t>(c.m * c.topk * 4)),
-        device_weights(static_cast<size_t>(c.m * c.topk * 4)),
         hidden_scale(std::vector<float>{kHiddenScale}),
         active_scale(std::vector<float>{kActiveScale}),
-        out(static_cast<size_t>(c.m * c.h * 4)),
-        error(4) {
-    // Twice as many experts in the world as here, in another order.
-    map.resize(static_cast<size_t>(2 * c.e), -1);
-    for (size_t e = 0; e < static_cast<size_t>(c.e); ++e)
-      map[(2 * e + 3) % map.size()] = static_cast<int32_t>(e);
-    device_map = DeviceMemory(map);
-    workspace = DeviceMemory(dense_moe_workspace(moe(), c.m, c.topk));
+        workspace(dense_moe_workspace(moe(), c.m, c.topk)) {
     draw(4);
   }
 
@@ -64,47 +53,27 @@ struct Layer {
   void draw(unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    ids.clear(), weights.clear();
-    for (int64_t r = 0; r < c.m * c.topk; ++r) {
-      ids.push_back(static_cast<int32_t>(random() % static_cast<unsigned>(c.mapped ? 2 * c.e : c.e)));
-      weights.push_back(0.1f + static_cast<float>(random() % 100) / 100.0f);
-    }
+    ids.clear(), topk_weights.clear();
+    for (int64_t r = 0; r < c.m * c.topk; ++r)
+      add_row(random() % static_cast<unsigned>(c.mapped ? 2 * c.e : c.e), random);
     for (float& x : hidden.values) x = bf16_to_float(bf16_from_float(normal(random)));
-    hidden.device.upload(hidden.values.data(), 4 * hidden.values.size());
-    device_ids.upload(ids.data(), 4 * ids.size());
-    device_weights.upload(weights.data(), 4 * weights.size());
-    poison();
-  }
-
-  void poison() {
-    out.fill(0xFF);
+    upload();
     workspace.fill(0xFF);
-    error.fill(0);
   }
 
   DenseMoe moe() const {
-    DenseMoe moe;
-    moe.w13 = device_w13.device, moe.w2 = device_w2.device;
+    DenseMoe moe{options(c.mapped, c.weight_on_input, c.limit), device_w13.device, device_w2.device};
     if (c.quantized)
       moe.w13_input_scale = hidden_scale.as<float>(), moe.w2_input_scale = active_scale.as<float>();
-    if (c.mapped) moe.expert_map = device_map.as<int32_t>(), moe.map_size = 2 * c.e;
-    moe.weight_on_input = c.weight_on_input;
-    moe.limit = static_cast<float>(c.limit);
     moe.fused = c.fused;
     return moe;
   }
 
-  void launch(Stream stream) const {
-    MoeTokens tokens;
-    tokens.m = c.m, tokens.topk = c.topk, tokens.type = Float::f32;
-    tokens.hidden = hidden.device.as();
-    tokens.topk_ids = device_ids.as<int32_t>(), tokens.topk_weights = device_weights.as<float>();
-    tokens.out = out.as(), tokens.error = error.as<int32_t>();
-    dense_moe(moe(), tokens, workspace.as(), workspace.bytes(), stream);
-  }
+  void launch(Stream stream) const { dense_moe(moe(), tokens(), workspace.as(), workspace.bytes(), stream); }
 
   std::vector<float> run() {
     poison();
+    workspace.fill(0xFF);
     const DeviceStream stream;
     launch(stream.get());
     stream.synchronize();
@@ -115,12 +84,12 @@ struct Layer {
   std::vector<double> want() const {
     std::vector<double> sums(static_cast<size_t>(c.m * c.h));
     for (int64_t r = 0; r < c.m * c.topk; ++r) {
-      const int64_t m = r / c.topk;
+      const int64_t token = r / c.topk;
       int64_t e = ids[static_cast<size_t>(r)];
       if (c.mapped) e = map[static_cast<size_t>(e)];
       if (e < 0) continue;
-      const float weight = weights[static_cast<size_t>(r)];
-      std::vector<float> x(hidden.values.begin() + m * c.h, hidden.values.begin() + (m + 1) * c.h);
+      const float weight = topk_weights[static_cast<size_t>(r)];
+      std::vector<float> x(hidden.values.begin() + token * c.h, hidden.values.begin() + (token + 1) * c.h);
       if (c.quantized) {
         if (c.weight_on_input)
           for (float& value : x) value *= weight;
@@ -145,7 +114,8 @@ struct Layer {
         double sum = 0;
         for (int64_t i = 0; i < c.i; ++i)
           sum += weight_of(w2, e, n, i) * static_cast<double>(active[static_cast<size_t>(i)]);
-        sums[static_cast<size_t>(m * c.h + n)] += c.weight_on_input ? sum : sum * static_cast<double>(weight);
+        sums[static_cast<size_t>(token * c.h + n)] +=
+            c.weight_on_input ? sum : sum * static_cast<double>(weight);
       }
     }
     return sums;
