@@ -1,12 +1,11 @@
 #include "kernels/sparse_moe.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "formats/error.h"
 #include "tests/support/device.h"
-#include "tests/support/device_experts.h"
+#include "tests/support/device_tokens.h"
 
 using namespace twofour;
 using namespace twofour::cuda;
@@ -23,27 +22,17 @@ struct Case {
 
 /// A layer, tokens and the workspace, with what replaces them in a captured graph.
 template <class Layout>
-struct Layer {
+struct Layer : DeviceTokens {
   Case c;
   SparseOnDevice<Layout> w13, w2;
-  std::vector<int32_t> map, ids;
-  std::vector<float> topk_weights;
-  Activations hidden;
-  DeviceMemory device_map, device_ids, device_weights, out, workspace, error;
+  DeviceMemory workspace;
 
   explicit Layer(const Case& which)
-      : c(which),
+      : DeviceTokens(which.e, which.h, which.m, which.topk, which.type),
+        c(which),
         w13(DenseExperts(c.e, c.gated ? 2 * c.i : c.i, c.h, 11)),
         w2(DenseExperts(c.e, c.h, c.i, 12)),
-        hidden(static_cast<size_t>(c.m * c.h), c.type, 13),
-        out(static_cast<size_t>(c.m * c.h * size_of(c.type))),
-        workspace(sparse_moe_workspace(moe(), c.m, c.topk)),
-        error(4) {
-    // Twice as many experts in the world as here, in another order.
-    map.resize(static_cast<size_t>(2 * c.e), -1);
-    for (size_t e = 0; e < static_cast<size_t>(c.e); ++e)
-      map[(2 * e + 3) % map.size()] = static_cast<int32_t>(e);
-    device_map = DeviceMemory(map);
+        workspace(sparse_moe_workspace(moe(), c.m, c.topk)) {
     draw(14);
   }
 
@@ -56,44 +45,22 @@ struct Layer {
     std::iota(all.begin(), all.end(), 0);
     for (int64_t token = 0; token < c.m; ++token) {
       std::shuffle(all.begin(), all.end(), random);
-      for (int64_t t = 0; t < c.topk; ++t) {
-        ids.push_back(all[static_cast<size_t>(t % known)]);  // twice the same where topk > known
-        topk_weights.push_back(0.1f + static_cast<float>(random() % 100) / 100.0f);
-      }
+      for (int64_t t = 0; t < c.topk; ++t)
+        add_row(all[static_cast<size_t>(t % known)], random);  // twice the same where topk > known
     }
-    Activations next(static_cast<size_t>(c.m * c.h), c.type, seed + 1);
-    hidden.values = next.values;
-    const auto bytes = next.device.download<uint8_t>();
-    hidden.device.upload(bytes.data(), bytes.size());
-    if (device_ids.bytes() == 0) device_ids = DeviceMemory(ids), device_weights = DeviceMemory(topk_weights);
-    device_ids.upload(ids.data(), ids.size() * 4);
-    device_weights.upload(topk_weights.data(), topk_weights.size() * 4);
-    out.fill(0xFF);
-    error.fill(0);
+    hidden.values = Activations(hidden.values.size(), c.type, seed + 1).values;
+    upload();
   }
 
   SparseMoe moe() const {
-    SparseMoe moe;
-    moe.w13 = w13.experts(), moe.w2 = w2.experts();
-    moe.limit = static_cast<float>(c.limit);
-    moe.weight_on_input = c.weight_on_input;
-    if (c.mapped) moe.expert_map = device_map.as<int32_t>(), moe.map_size = 2 * c.e;
-    return moe;
+    return {options(c.mapped, c.weight_on_input, c.limit), w13.experts(), w2.experts()};
   }
 
   void run(Stream stream) {
-    MoeTokens tokens;
-    tokens.m = c.m, tokens.topk = c.topk, tokens.type = c.type;
-    tokens.hidden = hidden.device.as();
-    tokens.topk_ids = device_ids.as<int32_t>(), tokens.topk_weights = device_weights.as<float>();
-    tokens.out = out.as();
-    tokens.error = error.as<int32_t>();
     workspace.fill(0xFF);
-    launch(tokens, stream);
+    launch(stream);
   }
-  void launch(const MoeTokens& tokens, Stream stream) {
-    sparse_moe(moe(), tokens, workspace.as(), workspace.bytes(), stream);
-  }
+  void launch(Stream stream) { sparse_moe(moe(), tokens(), workspace.as(), workspace.bytes(), stream); }
 
   void check() const {
     MoeInput in{c.m, c.h, c.topk, hidden.values, ids, topk_weights, {}, c.weight_on_input, c.limit};
@@ -182,12 +149,7 @@ TEST_CASE("a captured layer runs on new tokens") {
   for (const auto& [e, m] : {std::pair<int64_t, int64_t>{12, 1}, {12, 5}, {12, 120}, {100, 5}}) {
     const DeviceStream stream;
     Layer<KMajorPlanes> layer({e, 256, 128, m, 5});
-    MoeTokens tokens;
-    tokens.m = m, tokens.topk = 5, tokens.type = Float::bf16;
-    tokens.hidden = layer.hidden.device.as();
-    tokens.topk_ids = layer.device_ids.as<int32_t>(), tokens.topk_weights = layer.device_weights.as<float>();
-    tokens.out = layer.out.as(), tokens.error = layer.error.as<int32_t>();
-    const DeviceGraph graph(stream, [&] { layer.launch(tokens, stream.get()); });
+    const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
     for (unsigned seed = 100; seed < 104; ++seed) {
       layer.draw(seed);
       graph.replay(stream);
@@ -210,8 +172,7 @@ TEST_CASE("ids out of range contribute nothing and raise the flag") {
         auto ids = layer.ids;
         ids[static_cast<size_t>(2 * m - 1)] = bad;
         layer.device_ids.upload(ids.data(), ids.size() * 4);
-        layer.out.fill(0xFF);
-        layer.error.fill(0);
+        layer.poison();
         layer.run(stream.get());
         stream.synchronize();
         CHECK(layer.error.download<int32_t>()[0] == 1);
@@ -226,11 +187,7 @@ TEST_CASE("ids out of range contribute nothing and raise the flag") {
 TEST_CASE("a layer that does not fit together is refused") {
   if (no_gpu()) return;
   Layer<KMajorPlanes> layer({2, 64, 64, 2, 1});
-  MoeTokens tokens;
-  tokens.m = 2, tokens.topk = 1;
-  tokens.hidden = layer.hidden.device.as();
-  tokens.topk_ids = layer.device_ids.as<int32_t>(), tokens.topk_weights = layer.device_weights.as<float>();
-  tokens.out = layer.out.as();
+  const MoeTokens tokens = layer.tokens();
   SparseMoe moe = layer.moe();
   CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), 16, nullptr), Error);
   moe.w2.n = 32;
