@@ -10,6 +10,7 @@
 #include "lib/conversion.h"
 #include "lib/interrupt.h"
 #include "lib/manifest.h"
+#include "lib/read_in_pieces.h"
 #include "lib/resume.h"
 #include "lib/stopwatch.h"
 #include "lib/version.h"
@@ -22,14 +23,11 @@ Hash128 copy_sidecar(const std::filesystem::path& from, const std::filesystem::p
   const InputFile in(from);
   AtomicFile out(to);
   Hasher hasher;
-  std::vector<uint8_t> buffer(1u << 20);
-  for (uint64_t at = 0; at < in.size(); at += buffer.size()) {
-    check_interrupt();
-    const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), in.size() - at));
-    in.read(at, piece);
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) { in.read(at, piece); };
+  read_in_pieces(in.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
     out.write(at, piece);
     hasher.update(piece);
-  }
+  });
   out.commit();
   return hasher.digest();
 }

@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <vector>
 
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/file.h"
+#include "lib/read_in_pieces.h"
 
 namespace twofour {
 
@@ -40,13 +39,11 @@ Hash128 hash_file(const std::filesystem::path& path) {
 Hash128 hash_range(const InputFile& file, uint64_t begin, uint64_t bytes,
                    const std::function<void(uint64_t)>& read) {
   Hasher hasher;
-  std::vector<uint8_t> buffer(std::min<uint64_t>(bytes, 1u << 20));
-  for (uint64_t at = 0; at < bytes; at += buffer.size()) {
-    const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), bytes - at));
-    file.read(begin + at, piece);
+  const auto fill = [&](uint64_t at, std::span<uint8_t> piece) { file.read(begin + at, piece); };
+  read_in_pieces(bytes, 1u << 20, fill, [&](uint64_t, std::span<const uint8_t> piece) {
     hasher.update(piece);
     read(piece.size());
-  }
+  });
   return hasher.digest();
 }
 

@@ -19,6 +19,7 @@
 #include "lib/layer_check.h"
 #include "lib/manifest.h"
 #include "lib/parallel.h"
+#include "lib/read_in_pieces.h"
 #include "lib/rederive.h"
 #include "lib/stopwatch.h"
 #include "lib/validate_encode.h"
@@ -31,20 +32,6 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Feeds all bytes of a tensor to `f`, piece by piece.
-template <class F>
-void for_each_piece(const Checkpoint& c, size_t tensor, Progress& progress, F&& f) {
-  constexpr uint64_t kPiece = 1 << 20;
-  std::vector<uint8_t> buffer(std::min(kPiece, c.tensors()[tensor].bytes()));
-  for (uint64_t at = 0; at < c.tensors()[tensor].bytes(); at += kPiece) {
-    check_interrupt();
-    const std::span<uint8_t> piece(buffer.data(), std::min(kPiece, c.tensors()[tensor].bytes() - at));
-    c.read(tensor, at, piece);
-    progress.done += piece.size();
-    f(at, piece);
-  }
-}
 
 void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& found,
                   ValidateReport& report) {
@@ -181,15 +168,20 @@ std::string compare_copy(const Checkpoint& artifact, const Checkpoint& source, c
   const size_t ours = *artifact.find(t.info.name);
   std::vector<uint8_t> expected;
   uint64_t wrong = 0, first = 0;
-  for_each_piece(artifact, ours, progress, [&](uint64_t at, std::span<const uint8_t> piece) {
-    expected.resize(piece.size());
-    source.read(t.source, at, expected);
-    if (std::memcmp(expected.data(), piece.data(), piece.size()) == 0) return;
-    for (size_t i = 0; i < piece.size(); ++i) {
-      if (expected[i] == piece[i]) continue;
-      if (wrong++ == 0) first = at + i;
-    }
-  });
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) {
+    artifact.read(ours, at, piece);
+    progress.done += piece.size();
+  };
+  read_in_pieces(artifact.tensors()[ours].bytes(), 1 << 20, read,
+                 [&](uint64_t at, std::span<const uint8_t> piece) {
+                   expected.resize(piece.size());
+                   source.read(t.source, at, expected);
+                   if (std::memcmp(expected.data(), piece.data(), piece.size()) == 0) return;
+                   for (size_t i = 0; i < piece.size(); ++i) {
+                     if (expected[i] == piece[i]) continue;
+                     if (wrong++ == 0) first = at + i;
+                   }
+                 });
   if (wrong == 0) return "";
   return fmt::format("{} bytes differ from the source's, the first at {}", wrong, first);
 }
@@ -275,10 +267,7 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
   parallel_for(found.size(), [&](size_t i) {
-    Hasher hasher;
-    for_each_piece(artifact, i, progress,
-                   [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
-    found[i] = hasher.digest();
+    found[i] = hash_tensor(artifact, i, 0, artifact.tensors()[i].bytes(), progress);
   });
   for (size_t i = 0; i < found.size(); ++i) {
     check_tensor(manifest, artifact.tensors()[i], found[i], report);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lib/artifact_config.h"
+#include "lib/read_in_pieces.h"
 
 namespace twofour {
 
@@ -14,6 +15,16 @@ namespace fs = std::filesystem;
 
 void differ(ValidateReport& report, const char* id, std::string where, std::string message) {
   report.differences.push_back({Severity::kError, id, std::move(where), std::move(message)});
+}
+
+Hash128 hash_tensor(const Checkpoint& c, size_t tensor, uint64_t begin, uint64_t bytes, Progress& progress) {
+  Hasher hasher;
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) { c.read(tensor, begin + at, piece); };
+  read_in_pieces(bytes, 1u << 20, read, [&](uint64_t, std::span<const uint8_t> piece) {
+    hasher.update(piece);
+    progress.done += piece.size();
+  });
+  return hasher.digest();
 }
 
 void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {

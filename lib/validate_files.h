@@ -11,6 +11,9 @@ namespace twofour {
 /// Adds a difference, which makes the artifact wrong.
 void differ(ValidateReport& report, const char* id, std::string where, std::string message);
 
+/// Hash of bytes [begin, begin + bytes) of a tensor, which count as done.
+Hash128 hash_tensor(const Checkpoint& c, size_t tensor, uint64_t begin, uint64_t bytes, Progress& progress);
+
 /// The tensors that twofour.json names must be there.
 void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
 

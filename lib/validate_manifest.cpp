@@ -20,25 +20,11 @@
 namespace twofour {
 namespace {
 
-/// Hash of bytes [begin, begin + bytes) of a tensor.
-Hash128 hash_range(const Checkpoint& c, size_t tensor, uint64_t begin, uint64_t bytes, Progress& progress) {
-  std::vector<uint8_t> buffer(std::min<uint64_t>(bytes, 1u << 20));
-  Hasher hasher;
-  for (uint64_t at = 0; at < bytes; at += buffer.size()) {
-    check_interrupt();
-    const std::span<uint8_t> piece(buffer.data(), std::min<uint64_t>(buffer.size(), bytes - at));
-    c.read(tensor, begin + at, piece);
-    hasher.update(piece);
-    progress.done += piece.size();
-  }
-  return hasher.digest();
-}
-
 /// Of expert `e` of a module, or of the whole module with e < 0.
 SliceHashes hash_slice(const Checkpoint& c, const Nvfp4Module& m, int64_t e, Progress& progress) {
   const auto hash = [&](size_t tensor) {
     const uint64_t bytes = c.tensors()[tensor].bytes() / static_cast<uint64_t>(e < 0 ? 1 : m.e);
-    return hash_range(c, tensor, static_cast<uint64_t>(std::max<int64_t>(e, 0)) * bytes, bytes, progress);
+    return hash_tensor(c, tensor, static_cast<uint64_t>(std::max<int64_t>(e, 0)) * bytes, bytes, progress);
   };
   return {hash(m.codes), hash(m.block_scale)};
 }

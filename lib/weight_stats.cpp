@@ -6,7 +6,7 @@
 
 #include "formats/atom.h"
 #include "formats/e4m3.h"
-#include "lib/interrupt.h"
+#include "lib/read_in_pieces.h"
 
 namespace twofour {
 namespace {
@@ -51,19 +51,6 @@ double share(uint64_t part, uint64_t all) {
   return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
 }
 
-template <class F>
-void for_each_piece(std::span<const TensorInfo> tensors, const TensorReader& read, size_t tensor,
-                    uint64_t piece, F&& f) {
-  const uint64_t size = tensors[tensor].bytes();
-  std::vector<uint8_t> buffer(std::min(piece, size));
-  for (uint64_t at = 0; at < size; at += piece) {
-    check_interrupt();
-    const std::span<uint8_t> bytes(buffer.data(), std::min(piece, size - at));
-    read(tensor, at, bytes);
-    f(bytes);
-  }
-}
-
 }  // namespace
 
 WeightStats& WeightStats::operator+=(const WeightStats& other) {
@@ -104,7 +91,12 @@ WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Mo
   const auto unit = static_cast<uint64_t>(m.k_outer ? 4 * m.n : 4);
   const uint64_t piece = std::max<uint64_t>(1, (1u << 20) / unit) * unit;
   std::array<uint64_t, 256> bytes{};
-  for_each_piece(tensors, read, m.codes, piece, [&](std::span<const uint8_t> codes) {
+  const auto for_each_piece = [&](size_t tensor, uint64_t step, const auto& count) {
+    read_in_pieces(
+        tensors[tensor].bytes(), step, [&](uint64_t at, std::span<uint8_t> to) { read(tensor, at, to); },
+        count);
+  };
+  for_each_piece(m.codes, piece, [&](uint64_t, std::span<const uint8_t> codes) {
     for (const uint8_t byte : codes) ++bytes[byte];
     for (size_t at = 0; at < codes.size(); at += unit) {
       if (!m.k_outer) {
@@ -118,7 +110,7 @@ WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Mo
     stats.codes[byte & 15] += bytes[byte];
     stats.codes[byte >> 4] += bytes[byte];
   }
-  for_each_piece(tensors, read, m.block_scale, 1u << 20, [&](std::span<const uint8_t> scales) {
+  for_each_piece(m.block_scale, 1u << 20, [&](uint64_t, std::span<const uint8_t> scales) {
     for (const uint8_t byte : scales) ++stats.scales[byte];
   });
   std::vector<float> globals(tensors[m.global_scale].bytes() / sizeof(float));
