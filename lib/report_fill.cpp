@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lib/counted.h"
 #include "lib/fused_linears.h"
 #include "lib/natural.h"
 #include "lib/numbered_name.h"
@@ -12,10 +13,6 @@ namespace twofour {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-std::string counted(size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 /// Metrics and rows of what was read of the weights.
 void add_figures(const Figures& figures, Report& report) {
@@ -175,9 +172,8 @@ Report validate_report(const ValidateReport& r, const std::filesystem::path& art
   report.command = "validate";
   report.subject = artifact.string();
   report.failed = !r.differences.empty();
-  report.verdict = report.failed    ? counted(r.differences.size(), "difference")
-                   : source.empty() ? "all hashes hold"
-                                    : "every byte derived again from the source, equal";
+  report.verdict =
+      report.failed ? counted(r.differences.size(), "difference") : sound_verdict(!source.empty());
   report.facts = {{"tensors", static_cast<double>(r.tensors)},
                   {"checked", static_cast<double>(r.bytes), true},
                   {"source", 0, false, source.string()},

@@ -287,6 +287,10 @@ Checkpoint open_artifact(const fs::path& path) {
 
 }  // namespace
 
+const char* sound_verdict(bool with_source) {
+  return with_source ? "every byte derived again from the source, equal" : "all hashes hold";
+}
+
 ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path);

@@ -67,6 +67,9 @@ struct ValidateReport {
   double seconds = 0;
 };
 
+/// What can be said of an artifact without differences.
+const char* sound_verdict(bool with_source);
+
 /// Holds an artifact against the hashes of its own manifest.
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
                         Progress& progress);

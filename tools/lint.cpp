@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "lib/counted.h"
 #include "lib/report.h"
 #include "tools/command.h"
 #include "tools/suggest.h"
@@ -115,10 +116,6 @@ void print_rule(const LintReport& r, size_t begin, size_t end, size_t shown) {
   put("  to do: {}\n", rule.todo);
   if (*rule.story != '\0') put("  see {}\n", rule.story);
   put("\n");
-}
-
-std::string counted(size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 void print_report(const Options& o, const Common& common, const LintReport& r) {

@@ -168,7 +168,7 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
     return;
   }
   put("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
-      o.source.empty() ? "all hashes hold" : "every byte derived again from the source, equal");
+      sound_verdict(!o.source.empty()));
   if (!o.source.empty()) {
     put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
   }
