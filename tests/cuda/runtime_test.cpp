@@ -6,7 +6,6 @@
 
 #include "formats/error.h"
 #include "kernels/device_memory.h"
-#include "lib/layer_tokens.h"
 #include "lib/runtime/token_file.h"
 #include "tests/support/device.h"
 #include "tests/support/device_experts.h"
@@ -19,7 +18,6 @@ using cuda::Float;
 
 namespace {
 
-constexpr const char* kLayouts[] = {"v7", "v7-packed", "g8"};
 constexpr Float kTypes[] = {Float::f32, Float::bf16, Float::f16};
 
 /// Numbers of `type` between which the layer's output lies from the reference: FP16 takes hidden and, in 2:4,
@@ -31,14 +29,6 @@ double bound(const std::string& layout, Float type) {
 Tokens rounded(Tokens tokens, Float type) {
   tokens.hidden = from_float_bytes(to_float_bytes(tokens.hidden, type), type);
   return tokens;
-}
-
-MoeInput input_of(const Tokens& tokens, const LayerOptions& options) {
-  MoeInput input = tokens.input();
-  input.expert_map = options.expert_map;
-  input.weight_on_input = options.weight_on_input;
-  input.limit = static_cast<double>(options.limit);
-  return input;
 }
 
 void check_run(const ConvertedLayer& made, const Tokens& drawn, Float type,

@@ -6,7 +6,6 @@
 
 #include "kernels/device.h"
 #include "lib/file.h"
-#include "lib/layer_tokens.h"
 #include "tests/support/device_experts.h"
 #include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
@@ -17,18 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLayouts[] = {"v7", "v7-packed", "g8"};
-
 /// Float32 sums of some hundred products.
 constexpr double kTolerance = 2e-6;
 
 void check_run(const ConvertedLayer& made, const Tokens& tokens, const LayerOptions& options = {}) {
   const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
   const RuntimeLayer layer = artifact.load(0, Device::cpu, options);
-  MoeInput input = tokens.input();
-  input.expert_map = options.expert_map;
-  input.weight_on_input = options.weight_on_input;
-  input.limit = static_cast<double>(options.limit);
+  const MoeInput input = input_of(tokens, options);
   const auto want = moe_reference(input, made.w13(), made.w2());
   CHECK(relative_error(layer.run(input).out, want) < kTolerance);
 }

@@ -8,12 +8,26 @@
 #include "formats/atom.h"
 #include "formats/half.h"
 #include "kernels/moe.h"
+#include "lib/layer_tokens.h"
+#include "lib/runtime/layer.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/nvfp4_values.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
+
+/// The layouts that layers run from.
+inline constexpr const char* kLayouts[] = {"v7", "v7-packed", "g8"};
+
+/// Tokens of a layer that a model runs so.
+inline MoeInput input_of(const Tokens& tokens, const LayerOptions& options) {
+  MoeInput input = tokens.input();
+  input.expert_map = options.expert_map;
+  input.weight_on_input = options.weight_on_input;
+  input.limit = static_cast<double>(options.limit);
+  return input;
+}
 
 /// A checkpoint of one MoE layer with a router, converted to a layout, and the layer's weights as its source
 /// tells them: pruned quad by quad where the layout is 2:4.
