@@ -38,22 +38,18 @@ inline void expect_workspace(const char* where, const void* workspace, size_t by
          std::to_string(bytes));
 }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
+/// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  return count;
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
 }
 
+inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
+
 /// Shared memory that one block can have, bytes.
-inline int shared_memory_limit() {
-  int device = 0, bytes = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "cudaDeviceGetAttribute");
-  return bytes;
-}
+inline int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
 /// Blocks of `threads` that `items` take.
 inline dim3 blocks_for(int64_t items, int threads) {
