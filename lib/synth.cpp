@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "formats/dialect.h"
 #include "formats/error.h"
@@ -17,6 +14,7 @@
 #include "lib/checkpoint.h"
 #include "lib/file.h"
 #include "lib/interrupt.h"
+#include "lib/job_queue.h"
 #include "lib/output_directory.h"
 #include "lib/synth_config.h"
 #include "lib/synth_headers.h"
@@ -36,33 +34,6 @@ constexpr int64_t kBatchWeights = 64 << 20;
 constexpr int64_t kFlatRow = SynthWeights::kPiece;
 /// What the largest code and the largest block scale make of a global scale of 1.
 constexpr float kNvfp4Max = 6 * 448;
-
-/// Calls f(0) .. f(count - 1), in any order, on `jobs` threads. After the first exception no call begins; it
-/// is thrown here.
-template <class F>
-void parallel_for(int jobs, size_t count, F f) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr error;
-  std::mutex error_mutex;
-  const auto work = [&] {
-    try {
-      for (size_t i; (i = next.fetch_add(1)) < count;) {
-        check_interrupt();
-        f(i);
-      }
-    } catch (...) {
-      const std::lock_guard lock(error_mutex);
-      if (!error) error = std::current_exception();
-      next = count;
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 1; i < jobs; ++i) threads.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
 
 /// Makes the tensors and writes them where the plan says. Modules are gathered into batches; of a batch all
 /// magnitudes are known before anything is quantized, because gate and up share their global scale.
@@ -105,7 +76,7 @@ class Writer {
 
   /// Writes what was added.
   void flush() {
-    parallel_for(jobs_, items_.size(), [&](size_t i) { measure(items_[i]); });
+    for_each_item([&](Item& item) { measure(item); });
     for (const Item& item : items_) {
       Group& group = groups_[matrices_[item.matrix].group];
       group.amax = std::max(group.amax, item.amax);
@@ -113,12 +84,12 @@ class Writer {
     for (const Matrix& m : matrices_) {
       if (groups_[m.group].quantized) write_scalars(m, groups_[m.group]);
     }
-    parallel_for(jobs_, items_.size(), [&](size_t i) {
-      const Matrix& m = matrices_[items_[i].matrix];
+    for_each_item([&](const Item& item) {
+      const Matrix& m = matrices_[item.matrix];
       if (groups_[m.group].quantized) {
-        write_nvfp4(m, items_[i], groups_[m.group].global_scale());
+        write_nvfp4(m, item, groups_[m.group].global_scale());
       } else {
-        write_bf16(m, items_[i]);
+        write_bf16(m, item);
       }
     });
     groups_.clear();
@@ -168,6 +139,19 @@ class Writer {
     batch_weights_ += matrix.rows * row_weights;
     matrix.group = groups_.size() - 1;
     matrices_.push_back(std::move(matrix));
+  }
+
+  template <class F>
+  void for_each_item(F f) {
+    std::vector<Item*> items;
+    for (Item& item : items_) items.push_back(&item);
+    const auto work = [&](Item* item) {
+      check_interrupt();
+      f(*item);
+    };
+    JobQueue<Item*>(std::move(items))
+        .run(
+            jobs_, [&] { return work; }, [] {});
   }
 
   void measure(Item& item) const {
