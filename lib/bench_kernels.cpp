@@ -24,13 +24,13 @@ std::string layer_text(const MoeShape& s, int m) {
   return fmt::format("{}, {} of {} experts, M={}", s.model, s.topk, s.experts, m);
 }
 
-const char* multiply_name(SparseLayout layout) {
-  return layout == SparseLayout::planes ? "multiply v7" : "multiply v7-packed";
+const char* layout_name(SparseLayout layout) {
+  return layout == SparseLayout::planes ? KMajorPlanes::name : KMajorPacked::name;
 }
 
-const char* moe_name(SparseLayout layout) {
-  return layout == SparseLayout::planes ? "moe v7" : "moe v7-packed";
-}
+std::string multiply_name(SparseLayout layout) { return fmt::format("multiply {}", layout_name(layout)); }
+
+std::string moe_name(SparseLayout layout) { return fmt::format("moe {}", layout_name(layout)); }
 
 std::string moe_name(bool quantized, bool fused) {
   return fmt::format("moe g8 {}{}", quantized ? "W4A4" : "W4A16", fused ? "" : ", unfused");
