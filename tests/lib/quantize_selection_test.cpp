@@ -7,6 +7,7 @@
 #include "lib/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
 
@@ -27,13 +28,9 @@ Recipe to_nvfp4() {
 std::string refusal_of(const Tensors& tensors) {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
-  try {
-    convert(scratch / "src", scratch / "out", to_nvfp4());
-  } catch (const Error& e) {
-    CHECK(!fs::exists(scratch / "out"));
-    return e.what();
-  }
-  return "";
+  const std::string message = message_of([&] { convert(scratch / "src", scratch / "out", to_nvfp4()); });
+  if (!message.empty()) CHECK(!fs::exists(scratch / "out"));
+  return message;
 }
 
 }  // namespace

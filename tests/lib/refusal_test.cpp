@@ -43,12 +43,8 @@ std::string refusal(const Tensors& tensors, const std::string& config = "{}", co
     write_checkpoint(scratch / "src", {tensors}, config);
     ConvertOptions options;
     options.jobs = jobs;
-    try {
-      convert(scratch / "src", scratch / "out", recipe, options);
-      FAIL_CHECK("not refused");
-    } catch (const Error& e) {
-      message = e.what();
-    }
+    message = message_of([&] { convert(scratch / "src", scratch / "out", recipe, options); });
+    CHECK_MESSAGE(!message.empty(), "not refused");
     CHECK(!fs::exists(scratch / "out"));
   }
   return message;
