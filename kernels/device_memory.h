@@ -3,14 +3,39 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda_stream.h"
 
 namespace twofour::cuda {
 
-/// Device memory with an owner, on the current device. Every function throws Error with CUDA's words.
-class DeviceMemory {
+void free_device_memory(void* data) noexcept;
+void free_pinned_memory(void* data) noexcept;
+
+/// Memory with one owner, which `kFree` gives back.
+template <void (*kFree)(void*) noexcept>
+class OwnedMemory {
+ public:
+  OwnedMemory() = default;
+  OwnedMemory(OwnedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~OwnedMemory() { kFree(data_); }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  explicit OwnedMemory(size_t bytes) : bytes_(bytes) {}
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// On the current device. Every function throws Error with CUDA's words.
+class DeviceMemory : public OwnedMemory<free_device_memory> {
  public:
   DeviceMemory() = default;
   explicit DeviceMemory(size_t bytes);
@@ -18,15 +43,11 @@ class DeviceMemory {
   explicit DeviceMemory(const std::vector<T>& values) : DeviceMemory(values.size() * sizeof(T)) {
     upload(values.data(), bytes_);
   }
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
 
   template <class T = void>
   T* as() const {
     return static_cast<T*>(data_);
   }
-  size_t bytes() const { return bytes_; }
 
   void fill(int byte);  ///< on the default stream, then waits for it
   void upload(const void* from, size_t bytes, size_t offset = 0);
@@ -39,24 +60,14 @@ class DeviceMemory {
 
  private:
   void read(void* to, size_t bytes) const;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
 };
 
-/// Page-locked host memory with an owner: copies from and to the device run beside the program.
-class PinnedMemory {
+/// Page-locked host memory: copies from and to the device run beside the program.
+class PinnedMemory : public OwnedMemory<free_pinned_memory> {
  public:
   PinnedMemory() = default;
   explicit PinnedMemory(size_t bytes);
-  PinnedMemory(PinnedMemory&& other) noexcept;
-  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
-  ~PinnedMemory();
-  uint8_t* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  uint8_t* data_ = nullptr;
-  size_t bytes_ = 0;
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
 };
 
 /// A stream of its own, which the default stream does not wait for.

@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "kernels/cuda_launch.cuh"
 #include "kernels/device_memory.h"
 
@@ -19,17 +17,12 @@ __global__ void __launch_bounds__(256) copy_kernel(uint4* to, const uint4* from,
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
+void free_device_memory(void* data) noexcept { cudaFree(data); }
+void free_pinned_memory(void* data) noexcept { cudaFreeHost(data); }
+
+DeviceMemory::DeviceMemory(size_t bytes) : OwnedMemory(bytes) {
   if (bytes > 0) check_cuda(cudaMalloc(&data_, bytes), "device memory");
 }
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-DeviceMemory::~DeviceMemory() { cudaFree(data_); }
 
 void DeviceMemory::fill(int byte) {
   check_cuda(cudaMemset(data_, byte, bytes_), "device memory");
@@ -47,17 +40,9 @@ void DeviceMemory::read(void* to, size_t bytes) const {
   check_cuda(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "device memory");
 }
 
-PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
+PinnedMemory::PinnedMemory(size_t bytes) : OwnedMemory(bytes) {
   if (bytes > 0) check_cuda(cudaMallocHost(&data_, bytes), "page-locked memory");
 }
-PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
 
 DeviceStream::DeviceStream() {
   check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");

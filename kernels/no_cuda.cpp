@@ -22,18 +22,15 @@ std::string no_cuda_reason() { return "built without CUDA"; }
 
 namespace cuda {
 
+void free_device_memory(void*) noexcept {}
+void free_pinned_memory(void*) noexcept {}
+
 DeviceMemory::DeviceMemory(size_t) { refuse("device memory"); }
-DeviceMemory::DeviceMemory(DeviceMemory&&) noexcept = default;
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;
-DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::fill(int) { refuse("device memory"); }
 void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory"); }
 void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
 
 PinnedMemory::PinnedMemory(size_t) { refuse("page-locked memory"); }
-PinnedMemory::PinnedMemory(PinnedMemory&&) noexcept = default;
-PinnedMemory& PinnedMemory::operator=(PinnedMemory&&) noexcept = default;
-PinnedMemory::~PinnedMemory() = default;
 
 struct StagedPacker::State {};
 StagedPacker::StagedPacker(const std::string&) { refuse("staged_pack"); }
