@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/atom.h"
 #include "formats/error.h"
 #include "lib/interrupt.h"
 
@@ -33,6 +34,11 @@ void Conversion::run() {
       [this] {
         for (Turnstile& t : turns_) t.stop();
       });
+  for (const auto& [source, bad] : bad_scales_) {
+    problems_.add(
+        fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at{}",
+                    source_.where(source.first), bad.first.byte, bad.second));
+  }
   problems_.refuse();
 }
 
@@ -196,13 +202,12 @@ void Conversion::merge_results(const Job& job, std::span<SourceResult> found) {
       *total.fold += *found[i].fold;
     }
     if (found[i].first_bad_row < 0) continue;
-    refused_ = true;
     const Nvfp4Module& m = source_.nvfp4_modules()[target.sources[at].module];
-    problems_.add(
-        fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at{} "
-                    "row {}, block {}",
-                    source_.where(m.block_scale), found[i].first_bad_scale,
-                    m.dialect->stacked ? fmt::format(" expert {},", target.sources[at].expert) : "",
+    const int64_t expert = m.dialect->stacked ? target.sources[at].expert : 0;
+    const int64_t place = (expert * m.n + found[i].first_bad_row) * (m.k / kGroup) + found[i].first_bad_group;
+    refuse_scale(
+        {m.block_scale, expert}, {static_cast<uint64_t>(place), found[i].first_bad_scale},
+        fmt::format("{} row {}, block {}", m.dialect->stacked ? fmt::format(" expert {},", expert) : "",
                     found[i].first_bad_row, found[i].first_bad_group));
   }
 }
@@ -221,16 +226,18 @@ void Conversion::merge_derived(size_t i, const Deriver& deriver) {
     for (const auto& [e, stats] : deriver.stats()) rewritten_[t.module][static_cast<size_t>(e)] += stats;
   }
   if (deriver.bad_scale()) {
-    refuse_scale(source_.nvfp4_modules()[plan_.modules[t.module].module].block_scale, *deriver.bad_scale());
+    const BadScale& bad = *deriver.bad_scale();
+    refuse_scale({source_.nvfp4_modules()[plan_.modules[t.module].module].block_scale, 0}, bad,
+                 fmt::format(" {}", bad.at));
   }
 }
 
-void Conversion::refuse_scale(size_t tensor, const BadScale& bad) {
+void Conversion::refuse_scale(ScaleSource source, const BadScale& bad, const std::string& where) {
   refused_ = true;
-  const std::lock_guard lock(results_mutex_);
-  problems_.add(
-      fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at {}",
-                  source_.where(tensor), bad.byte, bad.at));
+  const std::lock_guard lock(bad_scales_mutex_);
+  // A tensor is read in pieces, in any order.
+  const auto [at, is_new] = bad_scales_.try_emplace(source);
+  if (is_new || bad.at < at->second.first.at) at->second = {bad, where};
 }
 
 void Conversion::hash_source(const Job& job, size_t i, const Deriver& deriver) {
@@ -267,7 +274,8 @@ void Conversion::copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& bu
       bytes_read_ += piece.size();
       progress_.done += piece.size();
       if (is_block_scale_[t.source]) {
-        if (const auto bad = find_bad_scale(job.begin, piece)) refuse_scale(t.source, *bad);
+        if (const auto bad = find_bad_scale(job.begin, piece))
+          refuse_scale({t.source, 0}, *bad, fmt::format(" {}", bad->at));
       }
     } else if (t.kind == OutputTensor::Kind::kDerived) {
       const uint64_t before = deriver.bytes_read();

@@ -4,6 +4,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -84,6 +85,9 @@ class Conversion {
   uint64_t bytes_verified() const { return bytes_verified_; }
 
  private:
+  /// Block scales that are told of once: those of an expert, or of a tensor that passes through (then 0).
+  using ScaleSource = std::pair<size_t, int64_t>;
+
   // --- What there is to do ---
   std::vector<Job> list_jobs() const;
   void list_encodings(std::vector<Job>& jobs) const;
@@ -98,7 +102,8 @@ class Conversion {
   void encode(const Job& job, Encoder& encoder);
   void copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer);
   void merge_derived(size_t i, const Deriver& deriver);
-  void refuse_scale(size_t tensor, const BadScale& bad);
+  /// Notes a block scale that is none; `where` says the place for people.
+  void refuse_scale(ScaleSource source, const BadScale& bad, const std::string& where);
   void hash_source(const Job& job, size_t i, const Deriver& deriver);
   void verify(const Job& job, std::vector<uint8_t>& buffer);
   void write_done(uint32_t file);
@@ -137,6 +142,9 @@ class Conversion {
   std::vector<EncodedResult> matrices_;                       ///< one an encoded matrix
   std::mutex results_mutex_;
   std::vector<std::vector<SourceResult>> results_;
+  std::mutex bad_scales_mutex_;
+  /// The first that was found in each, and its place for people.
+  std::map<ScaleSource, std::pair<BadScale, std::string>> bad_scales_;
   std::vector<bool> is_block_scale_;  ///< one a tensor of the source: what passes through is held to it too
   Problems problems_;
   std::atomic<bool> refused_{false};  ///< a block scale is bad: look for more, write nothing further

@@ -84,6 +84,25 @@ TEST_CASE("block scales that are NaN or negative are refused in what passes thro
                         "found byte 0x80 at 13"));
 }
 
+TEST_CASE("bad block scales of a tensor that is copied in pieces are told once, by the first") {
+  Tensors tensors = sound();
+  const std::string name = "model.layers.0.self_attn.o_proj";
+  add_modelopt(tensors, name, random_matrix(16, 64, 7));
+  const auto resize = [&](const std::string& tensor, int64_t rows, int64_t columns) {
+    TensorData& t = tensor_of(tensors, tensor);
+    t.shape = {rows, columns};
+    t.bytes.assign(static_cast<size_t>(rows * columns), 0x10);
+  };
+  resize(name + ".weight", 8256, 8192);
+  resize(name + ".weight_scale", 8256, 1024);  // three pieces of up to 4 MiB
+  auto& scales = tensor_of(tensors, name + ".weight_scale").bytes;
+  scales[17] = 0x7F;
+  scales[5'000'000] = scales.back() = 0x80;
+  const std::string message = refusal(tensors);
+  CHECK(contains(message, "found byte 0x7F at 17"));
+  CHECK(message.find("0x80") == std::string::npos);
+}
+
 TEST_CASE("all tensors with bad block scales are listed at once, each with its first") {
   const std::vector<std::string> bad = {"0.gate_proj", "0.down_proj", "1.up_proj", "2.down_proj",
                                         "2.gate_proj"};
