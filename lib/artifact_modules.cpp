@@ -14,6 +14,7 @@
 #include "formats/json.h"
 #include "formats/layouts.h"
 #include "lib/manifest.h"
+#include "lib/manifest_text.h"
 
 namespace twofour {
 namespace {
@@ -70,7 +71,7 @@ SourceEntry parse_source(const Json& json) {
 }
 
 /// Takes each source and tensor and drops it as it is parsed, so that the document is never held whole.
-Parsed parse_manifest(const std::string& where) {
+Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   Parsed parsed;
   std::vector<SourceEntry> sources;
   std::vector<std::string> tensors;
@@ -100,12 +101,9 @@ Parsed parse_manifest(const std::string& where) {
     sources.clear();
     return false;
   };
-  constexpr uint64_t kMaxManifest = 1u << 30;
-  const std::string text = read_text(where, kMaxManifest);
-  refuse_zero_byte(where, text);
-  parsed.damage = manifest_damage(text);
   try {
-    const Json json = Json::parse(text.begin(), text.end(), take);
+    const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, take);
+    parsed.damage = damage;
     if (json.at("format") != kManifestFormat) throw Error("another format");
     parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
@@ -124,7 +122,7 @@ class Builder {
       : artifact_(artifact), where_((artifact.path() / kManifestName).string()) {}
 
   ArtifactModules build() {
-    Parsed parsed = parse_manifest(where_);
+    Parsed parsed = parse_manifest(where_, artifact_.tensors().size());
     result_.hf_quant_config = std::make_shared<Json>(std::move(parsed.hf_quant_config));
     result_.copied = std::move(parsed.copied);
     for (const MatrixEntry& entry : parsed.matrices) add_matrix(entry);

@@ -46,7 +46,7 @@ std::string dense_byte_text(const Source& s, uint8_t byte) {
 std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const TensorInfo& t,
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
-  const Manifest manifest = read_manifest(c.path() / kManifestName);
+  const Manifest manifest = read_manifest(c.path() / kManifestName, c.tensors().size());
   if (!manifest.damage.empty()) {
     throw Error(fmt::format("{}: {}", (c.path() / kManifestName).string(), manifest.damage));
   }

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/manifest_text.h"
 #include "lib/version.h"
 
 namespace twofour {
@@ -146,10 +148,11 @@ std::string seal(const Hash128& hash) {
 
 }  // namespace
 
-std::string manifest_damage(std::string_view text) {
-  const size_t bytes = seal({}).size();
-  const std::string_view found = text.substr(text.size() < bytes ? 0 : text.size() - bytes);
-  const Hash128 hash = hash_text(text.substr(0, text.size() - found.size()));
+std::string manifest_damage(const InputFile& file) {
+  std::string found(std::min<uint64_t>(file.size(), seal({}).size()), '\0');
+  const uint64_t before = file.size() - found.size();
+  file.read(before, {reinterpret_cast<uint8_t*>(found.data()), found.size()});
+  const Hash128 hash = hash_range(file, 0, before, [](uint64_t) {});
   if (found == seal(hash)) return {};
   const size_t key = found.find(": ");
   return fmt::format("expected it to end with {}, the hash of all before, found {}", hash.hex(),
@@ -278,19 +281,16 @@ int64_t integer(const Json& json) { return json.get_ref<const Json::number_integ
 
 }  // namespace
 
-Manifest read_manifest(const std::filesystem::path& path) {
+Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   const std::string where = path.string();
-  constexpr uint64_t kMaxManifest = 1u << 30;
-  const std::string text = read_text(path, kMaxManifest);
   Manifest manifest;
-  manifest.damage = manifest_damage(text);
   // Each tensor and module is taken and dropped as it is parsed, so the document is never held whole. The
   // parser looks at all of an array after each object that stays, so of those there may not be many.
   constexpr int kMaxKept = 20'000;
   int kept = 0;
-  const auto take = [&](int depth, Json::parse_event_t event, Json& json) {
-    if (depth > 80) throw Error(fmt::format("{}: nested deeper than a manifest is", where));
+  const auto take = [&](int, Json::parse_event_t event, Json& json) {
     if (event != Json::parse_event_t::object_end) return true;
+    manifest.folds += json.contains("fold_relative_error");
     // A source: its bytes count through the content hash.
     if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) return false;
     if (json.contains("gated")) {
@@ -314,7 +314,8 @@ Manifest read_manifest(const std::filesystem::path& path) {
     return false;
   };
   try {
-    const Json json = Json::parse(text.begin(), text.end(), take);
+    auto [json, damage] = parse_manifest_text(path, tensors, take);
+    manifest.damage = std::move(damage);
     if (integer(json.at("format")) != kManifestFormat) {
       throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kManifestFormat,
                               integer(json.at("format"))));

@@ -34,9 +34,9 @@ struct ConversionRecord {
 /// Changes when a reader of older manifests would misunderstand a newer one.
 inline constexpr int kManifestFormat = 2;
 
-/// A manifest ends with the hash of all that stands before it. Empty where that holds for `text`, else what
+/// A manifest ends with the hash of all that stands before it. Empty where that holds for a file, else what
 /// was expected and found: then nothing in it can be believed.
-std::string manifest_damage(std::string_view text);
+std::string manifest_damage(const InputFile& file);
 
 /// What a recipe says, as twofour.json and resume know it.
 Json recipe_to_json(const Recipe& recipe);
@@ -73,12 +73,13 @@ struct Manifest {
   std::string source_content;             ///< hash over all that was read
   std::map<std::string, Output> outputs;  ///< by tensor
   std::map<std::string, Hash128> files;   ///< as in ConversionRecord
+  size_t folds = 0;                       ///< matrices whose global scales were folded
   std::map<std::string, Shape> shapes;    ///< by target, rewritten module or encoded matrix: "P.w13"
 };
 
-/// Throws Error where `path` is no manifest of ours. One with damage is read, for the sake of what can be
-/// told.
-Manifest read_manifest(const std::filesystem::path& path);
+/// Reads that of an artifact of so many tensors. Throws Error where `path` is no manifest of ours, or more
+/// than such an artifact's. One with damage is read, for the sake of what can be told.
+Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// A hash over the source's headers and all bytes read from it.
 Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);

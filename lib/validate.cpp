@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -266,8 +267,14 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
+  // The largest first, so that no thread begins one when the others have nothing left.
+  std::vector<size_t> order(found.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return artifact.tensors()[a].bytes() > artifact.tensors()[b].bytes();
+  });
   parallel_for(found.size(), [&](size_t i) {
-    found[i] = hash_tensor(artifact, i, 0, artifact.tensors()[i].bytes(), progress);
+    found[order[i]] = hash_tensor(artifact, order[i], 0, artifact.tensors()[order[i]].bytes(), progress);
   });
   for (size_t i = 0; i < found.size(); ++i) {
     check_tensor(manifest, artifact.tensors()[i], found[i], report);
@@ -294,7 +301,7 @@ const char* sound_verdict(bool with_source) {
 ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path);
-  const Manifest manifest = read_manifest(path / kManifestName);
+  const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   ValidateReport report;
   for (const TensorInfo& t : artifact.tensors()) progress.total += t.bytes();
   progress.phase = "hashing";
@@ -314,7 +321,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
                         Progress& progress) {
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path);
-  const Manifest manifest = read_manifest(path / kManifestName);
+  const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   const Checkpoint source = Checkpoint::open_source(source_path, ReadPath::kReference);
   const Plan plan = make_plan(source, manifest.recipe);
   ValidateReport report;

@@ -251,7 +251,8 @@ TEST_CASE("numbers of a manifest that are no integers, or none of 64 bits, are r
         wrong.replace(at, text.find_first_not_of("0123456789", at) - at, value);
         fs::remove(scratch / "twofour.json");
         write_text(scratch / "twofour.json", wrong);
-        CHECK(says(refusal([&] { read_manifest(scratch / "twofour.json"); }), "twofour.json: expected a "));
+        CHECK(
+            says(refusal([&] { read_manifest(scratch / "twofour.json", 1); }), "twofour.json: expected a "));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <thread>
 
 #include "tests/support/program.h"
@@ -79,9 +80,10 @@ Result run_measured(const std::vector<std::string>& words) {
   return result;
 }
 
-/// Both commands must refuse it with that message, or take it where there is none.
-void check(const fs::path& directory, const std::string& message, uint64_t tensors = 0) {
-  for (const char* command : {"inspect", "lint"}) {
+/// The commands must refuse it with that message, or take it where there is none.
+void check(const fs::path& directory, const std::string& message, uint64_t tensors = 0,
+           std::initializer_list<const char*> commands = {"inspect", "lint"}) {
+  for (const char* command : commands) {
     CAPTURE(std::string(command));
     CAPTURE(message);
     const Result r = run_measured({command, directory.string(), "-j", "2"});
@@ -177,4 +179,34 @@ TEST_CASE("indexes as large as they may be keep to the memory promised") {
       "]}", ' ', kTooLong);
   check_index(repeats(",\"{}\":\"a.safetensors\""), "}}", ' ', "expected at most 2000000 tensors");
   check_index(repeats(",\"{0}\":\"{0}.safetensors\""), "}}", ' ', "expected at most 65536 files");
+}
+
+TEST_CASE("manifests as large as they may be keep to the memory promised") {
+  const auto check_manifest = [](const std::function<void(Writer&)>& write, uint64_t size, char padding,
+                                 const std::string& end, const std::string& message) {
+    const Scratch scratch;
+    std::ofstream(scratch / "a.safetensors", std::ios::binary) << std::string("\2\0\0\0\0\0\0\0{}", 10);
+    {
+      Writer out(scratch / "twofour.json");
+      write(out);
+      out.pad(size - end.size(), padding);
+      out.put(end);
+    }
+    check(scratch.path, message, 0, {"validate", "lint"});
+  };
+  constexpr uint64_t kMost = 256 * kMiB;  // of an artifact without tensors
+  constexpr uint64_t kObjects = 110 * kMiB;
+  const auto begins = [](const char* text) { return [text](Writer& w) { w.put(text); }; };
+  check_manifest(begins("{"), kMost + 1, ' ', "}", "expected at most 268435456 bytes for 0 tensors");
+  check_manifest(begins("{\"tool\":\""), 20 * kMiB, 'x', "\"}", kTooLong);
+  check_manifest(begins("{\"tool\":"), 20 * kMiB, '1', "}", kTooLong);
+  check_manifest(begins("{\"tool\":"), 20 * kMiB, '[', "}", "nested deeper");
+  check_manifest(
+      [](Writer& w) {
+        w.put("{\"copied\":[{}");
+        w.fill(kObjects - 100, [](uint64_t i) {
+          return fmt::format(R"(,{{"name":"{}","dtype":"U8","shape":[],"xxh3_128":"{:032x}"}})", i, i);
+        });
+      },
+      kObjects, ' ', "]}", "too many objects");
 }
