@@ -186,4 +186,14 @@ std::string artifact_index(const Plan& plan) {
   return text + "\n  }\n}\n";
 }
 
+std::set<std::string> artifact_files(const Checkpoint& source, const Plan& plan) {
+  std::set<std::string> files{kIndexName, kManifestName};
+  for (const OutputFile& file : plan.files) files.insert(file.name);
+  for (const auto& [name, bytes] : plan.sidecars) {
+    if (is_copied_sidecar(source, plan, name)) files.insert(name);
+  }
+  for (const auto& [name, text] : artifact_texts(source, plan)) files.insert(name);
+  return files;
+}
+
 }  // namespace twofour

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 
 #include "formats/json.h"
@@ -27,5 +28,8 @@ bool is_copied_sidecar(const Checkpoint& source, const Plan& plan, const std::st
 
 /// The index of the artifact, as text.
 std::string artifact_index(const Plan& plan);
+
+/// All files of the artifact, by relative name.
+std::set<std::string> artifact_files(const Checkpoint& source, const Plan& plan);
 
 }  // namespace twofour

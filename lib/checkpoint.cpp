@@ -60,6 +60,14 @@ void forget_unused_metadata(Shard& shard) {
   });
 }
 
+const char* find_unfinished_sign(const fs::path& directory) {
+  std::error_code error;
+  for (const char* sign : {kUnfinishedMarker, kTasksFolder}) {
+    if (fs::exists(fs::symlink_status(directory / sign, error))) return sign;
+  }
+  return nullptr;
+}
+
 Checkpoint Checkpoint::open(const fs::path& path) {
   Checkpoint c;
   c.path_ = path;
@@ -72,10 +80,10 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     c.open_shards({path.filename().string()});
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
   } else {
-    if (fs::exists(path / kUnfinishedMarker, error)) {
+    if (const char* sign = find_unfinished_sign(path)) {
       throw Error(fmt::format(
           "{}: expected a complete checkpoint, found one that twofour was interrupted writing ({})",
-          path.string(), kUnfinishedMarker));
+          path.string(), sign));
     }
     c.config_ = read_json(path / "config.json");
     c.hf_quant_config_ = read_json(path / "hf_quant_config.json");

@@ -104,6 +104,12 @@ class Checkpoint {
 
 /// Present from the first byte of a run to its last; a directory that holds it is unfinished.
 inline constexpr const char* kUnfinishedMarker = ".twofour-unfinished";
+/// In a destination that tasks write: their plan, a record of each finished weight file, and a folder for
+/// each task at work. Taken away before the marker is.
+inline constexpr const char* kTasksFolder = ".twofour-tasks";
+/// Which of these shows that twofour has not finished a directory; nullptr where it is complete or none of
+/// ours.
+const char* find_unfinished_sign(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";
 

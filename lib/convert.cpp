@@ -74,7 +74,7 @@ void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results,
                    bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
 
-/// Writes what is missing in `directory`, index and twofour.json last.
+/// Writes what is missing in `directory`, index and twofour.json last. What remains is to finish it.
 ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
                                 OutputDirectory& directory, std::vector<ShardRecord>& records,
                                 Progress& progress, ConvertResult& result) {
@@ -120,7 +120,6 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   write(kIndexName, artifact_index(plan));
   record.files = std::move(files);
   write_manifest(directory.add(kManifestName), source, plan, record);
-  directory.finish();
   return record;
 }
 
@@ -175,14 +174,15 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     result.bytes_verified = verify_complete(destination, source, plan, options.jobs, progress);
   } else {
     OutputDirectory directory(destination, from, options.existing);
-    std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, progress);
+    std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, options.kept, progress);
     const auto what_stays = [&] {
       return fmt::format("{}: {} of {} weight files are finished and stay; --resume goes on from there",
                          destination.string(), records.size(), plan.files.size());
     };
     try {
-      report_modules(source, plan,
-                     write_artifact(source, plan, options, directory, records, progress, result), result);
+      ConversionRecord record = write_artifact(source, plan, options, directory, records, progress, result);
+      directory.finish();
+      report_modules(source, plan, std::move(record), result);
     } catch (const Interrupted& e) {
       if (!directory.keeps()) throw;
       throw Interrupted(fmt::format("{}\n{}", e.what(), what_stays()));

@@ -62,7 +62,8 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
                       const ConvertOptions& options, Progress& progress);
 
 /// Completes an artifact whose weight files all lie in `directory`, with a record of each: writes the other
-/// files, the index and twofour.json. Throws Error as join_records() does and on I/O errors.
+/// files, the index and twofour.json. The directory remains to be finished. Throws Error as join_records()
+/// does and on I/O errors.
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
                                 std::vector<ShardRecord> records, Progress& progress);
 

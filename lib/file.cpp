@@ -49,7 +49,10 @@ void write_all(int fd, const fs::path& path, uint64_t offset, std::span<const ui
   }
 }
 
-int64_t modified_at(const struct stat& st) { return st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec; }
+int64_t nanoseconds(const struct timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
+int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
+
+constexpr std::string_view kTemporaryEnd = ".unfinished";
 
 }  // namespace
 
@@ -66,19 +69,22 @@ InputFile::InputFile(const fs::path& path) : path_(path) {
   }
   size_ = static_cast<uint64_t>(st.st_size);
   modified_ = modified_at(st);
+  status_changed_ = nanoseconds(st.st_ctim);
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)),
       fd_(std::exchange(other.fd_, -1)),
       size_(other.size_),
-      modified_(other.modified_) {}
+      modified_(other.modified_),
+      status_changed_(other.status_changed_) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
   std::swap(modified_, other.modified_);
+  std::swap(status_changed_, other.status_changed_);
   return *this;
 }
 
@@ -96,8 +102,16 @@ void InputFile::check_unchanged() const {
 
 void InputFile::read(uint64_t offset, std::span<uint8_t> out) const { read_all(fd_, path_, offset, out); }
 
+std::string temporary_name(const std::string& name) { return fmt::format(".{}{}", name, kTemporaryEnd); }
+
+std::string name_of_temporary(std::string_view name) {
+  const bool is_one =
+      name.size() > 1 + kTemporaryEnd.size() && name.starts_with('.') && name.ends_with(kTemporaryEnd);
+  return std::string(is_one ? name.substr(1, name.size() - 1 - kTemporaryEnd.size()) : std::string_view());
+}
+
 AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
-  temporary_ = path.parent_path() / fmt::format(".{}.unfinished", path.filename().string());
+  temporary_ = path.parent_path() / temporary_name(path.filename().string());
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd_ < 0) fail(temporary_, "create", errno);
 }

@@ -23,6 +23,9 @@ class InputFile {
   int descriptor() const { return fd_; }
   /// When it was last written to, as it was opened: nanoseconds since 1970.
   int64_t modified() const { return modified_; }
+  /// When it or what the file system says of it last changed, likewise. Nobody can set it, so that it shows
+  /// what was written to a file whose modified() was put back.
+  int64_t status_changed() const { return status_changed_; }
   /// Throws Error if the file was written to since it was opened.
   void check_unchanged() const;
   /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
@@ -32,8 +35,13 @@ class InputFile {
   std::filesystem::path path_;
   int fd_ = -1;
   uint64_t size_ = 0;
-  int64_t modified_ = 0;  ///< nanoseconds
+  int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
 };
+
+/// What a file of that name is called until it is whole: ".NAME.unfinished", in the same folder.
+std::string temporary_name(const std::string& name);
+/// The name that a file so called is to get; empty where `name` is no such.
+std::string name_of_temporary(std::string_view name);
 
 /// A file that appears under its name only on commit(); until then it stands beside it under a temporary
 /// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.

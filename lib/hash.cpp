@@ -31,6 +31,15 @@ Hash128 hash_text(std::string_view text) {
   return hash_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
 }
 
+std::string seal_line(std::string_view text) { return fmt::format("{} {}", hash_text(text).hex(), text); }
+
+std::string_view text_of_line(std::string_view line) {
+  constexpr size_t kDigits = 32;
+  if (line.size() <= kDigits + 1 || line[kDigits] != ' ') return {};
+  const std::string_view text = line.substr(kDigits + 1);
+  return line.substr(0, kDigits) == hash_text(text).hex() ? text : std::string_view();
+}
+
 Hash128 hash_file(const std::filesystem::path& path) {
   const InputFile file(path);
   return hash_range(file, 0, file.size(), [](uint64_t) {});

@@ -39,6 +39,10 @@ class Hasher {
 
 Hash128 hash_bytes(std::span<const uint8_t> bytes);
 Hash128 hash_text(std::string_view text);
+/// A line that begins with the hash of its text, by which one that was cut or changed is known.
+std::string seal_line(std::string_view text);
+/// The text of such a line, given without its end; empty where the hash is another.
+std::string_view text_of_line(std::string_view line);
 /// Of a whole file, by bounded reads.
 Hash128 hash_file(const std::filesystem::path& path);
 /// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is told of each, so that it can count

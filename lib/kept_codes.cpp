@@ -7,7 +7,8 @@
 
 namespace twofour {
 
-KeptCodes::KeptCodes(const Checkpoint& c) : checkpoint_(c) {
+KeptCodes::KeptCodes(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
+  const Checkpoint& c = checkpoint_;
   const auto& modules = c.nvfp4_modules();
   if (modules.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),

@@ -15,8 +15,9 @@ namespace twofour {
 class KeptCodes {
  public:
   /// Throws Error where the checkpoint has no NVFP4 modules, or of both kinds of global scale, or bad ones.
-  explicit KeptCodes(const Checkpoint& checkpoint);
+  explicit KeptCodes(Checkpoint checkpoint);
   const KeptScales& scales() const { return scales_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
 
   /// Compares rows [row, row + ...) of a matrix, codes [., k/2] and block scales [., k/16]. Safe from several
   /// threads.
@@ -31,7 +32,7 @@ class KeptCodes {
   uint64_t compare_rows(const Rows& at, size_t tensor, int64_t row, int64_t width,
                         std::span<const uint8_t> ours, KeptDifference& difference) const;
 
-  const Checkpoint& checkpoint_;
+  Checkpoint checkpoint_;
   std::map<std::string, Rows> rows_;
   KeptScales scales_;
 };

@@ -242,9 +242,8 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     if (present.empty() && indexes.empty()) {
       throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
     }
-    if (fs::exists(path / kUnfinishedMarker, error)) {
-      sink.add("unfinished-output", kUnfinishedMarker, "",
-               "expected a complete directory, found this marker");
+    if (const char* sign = find_unfinished_sign(path)) {
+      sink.add("unfinished-output", sign, "", "expected a complete directory, found this marker");
     }
     s.config = read_config(path, "config.json", sink);
     s.hf_quant_config = read_config(path, "hf_quant_config.json", sink);

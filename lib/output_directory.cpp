@@ -1,49 +1,65 @@
 #include "lib/output_directory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <utility>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "formats/error.h"
 #include "lib/checkpoint.h"
 #include "lib/file.h"
-#include "lib/hash.h"
+#include "lib/manifest.h"
+#include "lib/problems.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether twofour wrote the directory: it has our marker, or a manifest that begins as ours do.
-bool is_ours(const fs::path& directory) {
+/// Names at the top of a directory, but for its marker.
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
   std::error_code error;
-  if (fs::exists(directory / kUnfinishedMarker, error)) return true;
-  if (!fs::is_regular_file(directory / kManifestName, error)) return false;
-  const InputFile manifest(directory / kManifestName);
-  std::string head(std::min<uint64_t>(manifest.size(), 256), '\0');
-  manifest.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
-  return head.find("\"tool\": {\"name\":\"twofour\"") != std::string::npos;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.insert(it->path().filename().string());
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  names.erase(kUnfinishedMarker);
+  return names;
 }
 
-// A line of the journal begins with its hash, so that one of which only a part reached the disk is known.
-constexpr size_t kLineHash = 32;
+/// Whose a directory is. Nobody but us writes either sign by chance: a line, or a manifest, with its own
+/// hash.
+struct Ownership {
+  MarkerState marker = MarkerState::kNone;
+  bool has_manifest = false;
+  std::string damage;  ///< of the manifest
+  bool is_whole() const { return has_manifest && damage.empty(); }
+  bool is_ours() const { return marker == MarkerState::kOurs || is_whole(); }
+};
 
-std::string journal_line(std::string_view text) {
-  return fmt::format("{} {}\n", hash_text(text).hex(), text);
+Ownership ownership_of(const fs::path& directory) {
+  Ownership found;
+  found.marker = marker_state(directory);
+  std::error_code error;
+  const fs::path manifest = directory / kManifestName;
+  found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
+  if (found.has_manifest) found.damage = manifest_damage(InputFile(manifest));
+  return found;
 }
 
-/// The text of a line, its end taken off; empty where it is none.
-std::string_view text_of_line(std::string_view line) {
-  if (line.size() <= kLineHash + 1) return {};
-  const std::string_view text = line.substr(kLineHash + 1);
-  return line.substr(0, kLineHash) == hash_text(text).hex() ? text : std::string_view();
+/// A line of the journal: what follows, a list of names, goes. A run that replaces a directory writes it
+/// first, so that one that is killed meanwhile can be gone on with.
+constexpr std::string_view kEmptying = "emptying ";
+
+std::set<std::string> names_from_line(const fs::path& marker, std::string_view line) {
+  try {
+    const Json json = Json::parse(line.substr(kEmptying.size()));
+    return json.get<std::set<std::string>>();
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a list of names, found something else", marker.string()));
+  }
 }
 
 /// The same place however it is spelled: absolute, without links, without a slash at the end.
@@ -104,29 +120,31 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
-  const bool empty = fs::is_empty(path, error);
-  if (error) throw Error(fmt::format("{}: cannot list: {}", path.string(), error.message()));
-  if (empty) return;
-  const fs::path marker = path / kUnfinishedMarker;
-  const bool has_journal = fs::is_regular_file(marker, error) && fs::file_size(marker, error) > 0;
+  const Ownership found = ownership_of(path);
+  const bool only_marker = names_in(path).empty();
+  if (only_marker && found.marker == MarkerState::kNone) return;
+  const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
   if (existing == Existing::kRefuse) {
+    const bool resumable = is_ours && found.marker != MarkerState::kNone;
     throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),
-                            has_journal     ? "; --resume goes on with it, --force replaces it"
-                            : is_ours(path) ? "; --force replaces it"
-                                            : ""));
+                            resumable ? "; --resume goes on with it, --force replaces it"
+                            : is_ours ? "; --force replaces it"
+                                      : ""));
   }
-  if (existing == Existing::kResume) {
-    if (is_ours(path)) return;
+  const std::string why =
+      found.damage.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.damage);
+  if (existing == Existing::kResume && !is_ours) {
+    throw Error(fmt::format(
+        "{}: expected an absent or empty directory or one that twofour wrote, found files in it{}",
+        path.string(), why));
+  }
+  if (!is_ours) {
     throw Error(
-        fmt::format("{}: expected an absent or empty directory or one that twofour wrote, found files in it",
-                    path.string()));
+        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of "
+                    "ours{}",
+                    path.string(), kManifestName, why));
   }
-  if (!is_ours(path)) {
-    throw Error(
-        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of ours",
-                    path.string(), kManifestName));
-  }
-  if (!source.empty()) check_links(source, target);
+  if (existing == Existing::kReplace && !source.empty()) check_links(source, target);
 }
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
@@ -138,113 +156,129 @@ OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, E
     if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
     created_ = true;
   }
-  const bool resumed = existing == Existing::kResume && fs::exists(path / kUnfinishedMarker, error);
+  marker_.emplace(path_, UnfinishedMarker::Sharing::kAlone);
   try {
-    take_marker();
-    if (resumed) {
-      keep_ = true;
-      read_journal();
-    } else if (existing == Existing::kReplace) {
-      // The marker came first, so that a run stopped while emptying is seen as unfinished too. What an older
-      // journal says holds no longer.
-      if (::ftruncate(marker_, 0) != 0) {
-        throw Error(
-            fmt::format("{}: cannot empty: {}", (path / kUnfinishedMarker).string(), system_message(errno)));
-      }
-      keep_only({});
-    } else {
-      for (const auto& entry : fs::directory_iterator(path, error)) {
-        if (entry.path().filename() == kUnfinishedMarker) continue;
-        throw Error(fmt::format("{}: expected no files in it, found {}", path.string(),
-                                entry.path().filename().string()));
-      }
-    }
+    take_over(source, existing);
     sync_directory(path_);
   } catch (...) {
-    release(!resumed && existing != Existing::kReplace);
+    release(existing != Existing::kReplace && !marker_->was_there());
     throw;
   }
 }
 
-void OutputDirectory::keep_only(const std::set<std::string>& names) {
+void OutputDirectory::take_over(const fs::path& source, Existing existing) {
+  const std::set<std::string> names = names_in(path_);
+  if (existing == Existing::kRefuse) {
+    if (!names.empty()) {
+      throw Error(fmt::format("{}: expected no files in it, found {}", path_.string(), *names.begin()));
+    }
+    return marker_->begin();
+  }
+  if (existing == Existing::kReplace) return empty(names);
+  if (!marker_->was_there()) {
+    if (!names.empty()) {
+      throw Error(
+          fmt::format("{}: expected a directory that is not finished, found that it is", path_.string()));
+    }
+    return marker_->begin();
+  }
+  if (!marker_->is_current()) {
+    throw Error(
+        fmt::format("{}: expected what this version of twofour left unfinished, found what another "
+                    "did; --force replaces it",
+                    path_.string()));
+  }
+  const std::vector<std::string>& lines = marker_->lines();
+  const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
+  // A marker beside a whole artifact, and nothing noted: of a run that was killed just before.
+  const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && ownership_of(path_).is_whole();
+  if (!emptying && !was_to_empty) {
+    keep_ = true;
+    return marker_->begin();
+  }
+  if (!source.empty()) check_links(resolved(source), resolved(path_));
+  if (emptying) {
+    const std::set<std::string> going = names_from_line(marker_->path(), lines.back());
+    Problems problems;
+    for (const std::string& name : names) {
+      if (going.count(name)) continue;
+      problems.add(fmt::format("{}: expected only what --force was taking away, found {}", path_.string(),
+                               json_quote_short(name)));
+    }
+    problems.refuse();
+  }
+  empty(names);
+}
+
+void OutputDirectory::empty(const std::set<std::string>& names) {
+  // The marker comes first, so that a run stopped while emptying is seen as unfinished too.
+  if (!names.empty()) {
+    if (marker_->is_current()) marker_->begin();
+    sync_directory(path_);
+    marker_->note(fmt::format("{}{}", kEmptying, json_line(names)));
+  }
+  for (const std::string& name : names) {
+    std::error_code error;
+    fs::remove_all(path_ / name, error);
+    if (error) throw Error(fmt::format("{}: cannot remove: {}", (path_ / name).string(), error.message()));
+  }
+  marker_->restart();
+}
+
+void OutputDirectory::clear(const std::set<std::string>& files, const std::set<std::string>& keep) {
+  std::set<std::string> folders;
+  for (const std::string& file : files) {
+    for (fs::path at = fs::path(file).parent_path(); !at.empty(); at = at.parent_path()) folders.insert(at);
+  }
+  std::vector<fs::path> going;
+  Problems problems;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kUnfinishedMarker || names.count(name)) continue;
-    fs::remove_all(entry.path(), error);
-    if (error) throw Error(fmt::format("{}: cannot remove: {}", entry.path().string(), error.message()));
+  fs::recursive_directory_iterator it(path_, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const fs::path name = it->path().lexically_relative(path_);
+    const fs::file_status status = it->symlink_status(error);
+    if (keep.count(name) || name == kUnfinishedMarker) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    if (fs::is_directory(status) && folders.count(name)) continue;
+    const std::string whole = name_of_temporary(name.filename().string());
+    const bool ours = files.count(name) || (!whole.empty() && files.count(name.parent_path() / whole));
+    if (ours && fs::is_regular_file(status)) {
+      going.push_back(it->path());
+      continue;
+    }
+    problems.add(fmt::format("{}: expected {}, found {}", it->path().string(),
+                             ours ? "a file of our own" : "only files that the run writes",
+                             fs::is_directory(status)      ? "a directory"
+                             : fs::is_symlink(status)      ? "a symbolic link"
+                             : fs::is_regular_file(status) ? "another file"
+                                                           : "something else"));
+    if (fs::is_directory(status)) it.disable_recursion_pending();
   }
   if (error) throw Error(fmt::format("{}: cannot list: {}", path_.string(), error.message()));
-}
-
-void OutputDirectory::read_journal() {
-  constexpr uint64_t kMaxJournal = 1u << 30;
-  const std::string all = read_text(path_ / kUnfinishedMarker, kMaxJournal);
-  size_t end = 0;
-  for (size_t next; (next = all.find('\n', end)) != std::string::npos; end = next + 1) {
-    const std::string_view text = text_of_line(std::string_view(all).substr(end, next - end));
-    if (text.empty()) break;
-    journal_.emplace_back(text);
+  problems.refuse();
+  for (const fs::path& file : going) {
+    if (!fs::remove(file, error) && error) {
+      throw Error(fmt::format("{}: cannot remove: {}", file.string(), error.message()));
+    }
   }
-  torn_at_ = static_cast<int64_t>(end);
 }
 
-void OutputDirectory::note(std::string_view text) {
-  const fs::path marker = path_ / kUnfinishedMarker;
+void OutputDirectory::note(std::string_view line) {
   sync_directory(path_);
-  // New lines follow the last sound one.
-  if (torn_at_ >= 0 && ::ftruncate(marker_, std::exchange(torn_at_, -1)) != 0) {
-    throw Error(fmt::format("{}: cannot cut: {}", marker.string(), system_message(errno)));
-  }
-  const std::string line = journal_line(text);
-  for (std::string_view rest = line; !rest.empty();) {
-    const ssize_t put = ::write(marker_, rest.data(), rest.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw Error(fmt::format("{}: cannot write: {}", marker.string(), system_message(errno)));
-    rest.remove_prefix(static_cast<size_t>(put));
-  }
-  if (::fdatasync(marker_) != 0) {
-    throw Error(fmt::format("{}: cannot flush: {}", marker.string(), system_message(errno)));
-  }
+  marker_->note(line);
 }
-
-namespace {
-
-/// Whether an open file is the one that has the name.
-bool has_name(int fd, const fs::path& name) {
-  struct stat ours {
-  }, named{};
-  return ::fstat(fd, &ours) == 0 && ::stat(name.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
-         ours.st_dev == named.st_dev;
-}
-
-}  // namespace
-
-int lock_marker(const fs::path& directory, int how) {
-  const fs::path marker = directory / kUnfinishedMarker;
-  const int fd = ::open(marker.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(fmt::format("{}: cannot create: {}", marker.string(), system_message(errno)));
-  // Two runs into one directory would take each other's files away. The file that is locked must still be the
-  // one that has the name: a run that just finished removes it.
-  const bool locked = ::flock(fd, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
-  if (locked && has_name(fd, marker)) return fd;
-  ::close(fd);
-  throw Error(
-      fmt::format("{}: expected a directory of our own, found another run writing it", directory.string()));
-}
-
-void OutputDirectory::take_marker() { marker_ = lock_marker(path_, LOCK_EX); }
 
 void OutputDirectory::release(bool remove_marker) {
   std::error_code ignored;
-  if (marker_ >= 0 && remove_marker) fs::remove(path_ / kUnfinishedMarker, ignored);
-  if (marker_ >= 0) ::close(marker_);
-  marker_ = -1;
+  if (marker_ && remove_marker) fs::remove(marker_->path(), ignored);
+  marker_.reset();
   if (created_) fs::remove(path_, ignored);  // only if nothing is in it
 }
 
 OutputDirectory::~OutputDirectory() {
-  if (marker_ < 0) return;  // finished
+  if (!marker_) return;  // finished
   if (keep_) {
     release(false);
     return;
@@ -270,14 +304,15 @@ fs::path OutputDirectory::add(const std::string& relative) {
 
 bool is_complete_output(const fs::path& directory) {
   std::error_code error;
-  return fs::is_directory(directory, error) && !fs::exists(directory / kUnfinishedMarker, error) &&
-         is_ours(directory);
+  return fs::is_directory(directory, error) && find_unfinished_sign(directory) == nullptr &&
+         ownership_of(directory).is_whole();
 }
 
 void OutputDirectory::finish() {
-  if (!has_name(marker_, path_ / kUnfinishedMarker))
-    throw Error(fmt::format("{}: expected the marker of this run, found that somebody removed it",
-                            (path_ / kUnfinishedMarker).string()));
+  const fs::path marker = marker_->path();
+  if (!marker_->has_name())
+    throw Error(
+        fmt::format("{}: expected the marker of this run, found that somebody removed it", marker.string()));
   for (const fs::path& file : files_) {
     std::error_code missing;
     if (!fs::is_regular_file(fs::symlink_status(file, missing)))
@@ -286,12 +321,10 @@ void OutputDirectory::finish() {
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) sync_directory(*it);
   sync_directory(path_);
   std::error_code error;
-  fs::remove(path_ / kUnfinishedMarker, error);
-  if (error)
-    throw Error(fmt::format("{}: cannot remove: {}", (path_ / kUnfinishedMarker).string(), error.message()));
+  fs::remove(marker, error);
+  if (error) throw Error(fmt::format("{}: cannot remove: {}", marker.string(), error.message()));
   sync_directory(path_);
-  ::close(marker_);
-  marker_ = -1;
+  marker_.reset();
 }
 
 }  // namespace twofour

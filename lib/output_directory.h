@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lib/unfinished_marker.h"
 
 namespace twofour {
 
@@ -22,7 +25,8 @@ enum class Existing {
 class OutputDirectory {
  public:
   /// `path` must be absent or empty, or be one of ours that `existing` allows. Refuses a symbolic link, and a
-  /// directory that is, holds or lies in `source`. One that is resumed stays as it is when the run fails.
+  /// directory that is, holds or lies in `source`. One that is resumed stays as it is when the run fails; one
+  /// that an earlier run was killed emptying is emptied first.
   OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing);
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
@@ -32,11 +36,12 @@ class OutputDirectory {
   /// Where a file of that relative name goes; its parent folders are made. Remembers it as ours.
   std::filesystem::path add(const std::string& relative);
   /// Lines that the run before wrote to the journal; of one that was killed while writing none.
-  const std::vector<std::string>& journal() const { return journal_; }
+  const std::vector<std::string>& journal() const { return marker_->lines(); }
   /// Adds a line to the journal. It is on disk when this returns, after all names that the directory has.
   void note(std::string_view line);
-  /// Takes away whatever is in the directory but the journal and files of these names.
-  void keep_only(const std::set<std::string>& names);
+  /// Takes away what an earlier run left of `files` (relative names), whole or not, but what `keep` names at
+  /// the top. Throws Error naming what else there is, before anything goes: nobody asked to lose that.
+  void clear(const std::set<std::string>& files, const std::set<std::string>& keep);
   /// From now on a run that fails leaves its files and the journal, to be resumed.
   void keep() { keep_ = true; }
   /// From now on a run that fails leaves nothing.
@@ -50,25 +55,17 @@ class OutputDirectory {
                     Existing existing);
 
  private:
-  void take_marker();
-  void read_journal();
+  void take_over(const std::filesystem::path& source, Existing existing);
+  void empty(const std::set<std::string>& names);
   void release(bool remove_marker);
 
   std::filesystem::path path_;
-  /// Holds the lock that keeps other runs out; -1 once finished.
-  int marker_ = -1;
+  std::optional<UnfinishedMarker> marker_;  ///< none once finished
   bool created_ = false, keep_ = false;
-  int64_t torn_at_ = -1;  ///< where the first damaged line of the journal begins or would; -1: cut off
-  std::vector<std::string> journal_;
   std::set<std::filesystem::path> files_, folders_;
 };
 
-/// Opens the marker of a directory, making it, and takes a lock on it: `how` is LOCK_EX, or LOCK_SH for those
-/// that write it together. The lock goes when the descriptor that is returned is closed. Throws Error where
-/// somebody else's lock is in the way. File systems without locks are gone without.
-int lock_marker(const std::filesystem::path& directory, int how);
-
-/// Whether twofour wrote a directory and finished it.
+/// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
 bool is_complete_output(const std::filesystem::path& directory);
 
 }  // namespace twofour

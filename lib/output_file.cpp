@@ -17,7 +17,7 @@ void check_output_file(const fs::path& file, const char* what,
   if (!fs::is_directory(parent, error))
     throw Error(fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
   for (fs::path at = fs::canonical(parent, error);; at = at.parent_path()) {
-    if (fs::exists(at / kManifestName, error) || fs::exists(at / kUnfinishedMarker, error))
+    if (fs::exists(at / kManifestName, error) || find_unfinished_sign(at) != nullptr)
       throw Error(fmt::format("{}: expected a place outside of the artifact {}, found one inside",
                               file.string(), at.string()));
     if (!at.has_relative_path()) break;

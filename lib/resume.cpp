@@ -6,8 +6,10 @@
 #include <set>
 
 #include "formats/error.h"
+#include "lib/artifact_config.h"
 #include "lib/manifest.h"
 #include "lib/validate.h"
+#include "lib/validate_files.h"
 #include "lib/version.h"
 
 namespace twofour {
@@ -15,7 +17,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Json file_entry(const InputFile& file) { return {{"bytes", file.size()}, {"modified", file.modified()}}; }
+// Modification times can be put back, ctime cannot: content that changed in place has another.
+Json file_entry(const InputFile& file) {
+  return {{"bytes", file.size()}, {"modified", file.modified()}, {"ctime", file.status_changed()}};
+}
+
+/// Of the weights of a checkpoint.
+Json weights_entry(const Checkpoint& checkpoint) {
+  Json files = Json::object();
+  for (const Shard& s : checkpoint.shards()) {
+    Json& entry = files[s.name] = file_entry(s.file);
+    entry["header"] = s.header_hash.hex();
+  }
+  return files;
+}
 
 Json find_or_null(const Json& json, const std::string& key) {
   const auto it = json.find(key);
@@ -63,14 +78,13 @@ bool holds_only_the_journal(const fs::path& directory) {
   return true;
 }
 
+/// Whether a journal is of a run, not of tasks that write together or of their merge.
+bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
+
 }  // namespace
 
-Json fingerprint(const Checkpoint& source, const Plan& plan) {
-  Json files = Json::object();
-  for (const Shard& s : source.shards()) {
-    Json& entry = files[s.name] = file_entry(s.file);
-    entry["header"] = s.header_hash.hex();
-  }
+Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept) {
+  Json files = weights_entry(source);
   if (source.is_directory()) {
     std::set<std::string> others{kIndexName, kManifestName};
     for (const auto& [name, bytes] : plan.sidecars) others.insert(name);
@@ -79,9 +93,11 @@ Json fingerprint(const Checkpoint& source, const Plan& plan) {
       if (fs::exists(source.path() / name, error)) files[name] = file_entry(InputFile(source.path() / name));
     }
   }
-  return {{"tool", {{"version", version()}, {"commit", version_commit()}}},
-          {"recipe", recipe_to_json(plan.recipe)},
-          {"source", std::move(files)}};
+  Json json = {{"tool", {{"version", version()}, {"commit", version_commit()}}},
+               {"recipe", recipe_to_json(plan.recipe)},
+               {"source", std::move(files)}};
+  if (kept != nullptr) json["kept"] = weights_entry(kept->checkpoint());
+  return json;
 }
 
 void check_fingerprint(const std::string& where, const Json& then, const Json& now, const char* advice) {
@@ -94,10 +110,19 @@ void check_fingerprint(const std::string& where, const Json& then, const Json& n
 }
 
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
-                                         const Plan& plan, Progress& progress) {
-  const Json now = fingerprint(source, plan);
+                                         const Plan& plan, const KeptCodes* kept, Progress& progress) {
+  const Json now = fingerprint(source, plan, kept);
   const std::string where = directory.path().string();
-  if (directory.journal().empty()) {
+  const std::vector<std::string>& lines = directory.journal();
+  std::error_code error;
+  if (fs::exists(directory.path() / kTasksFolder, error) ||
+      (!lines.empty() && !is_fingerprint(lines.front()))) {
+    throw Error(
+        fmt::format("{}: expected what a single run left unfinished, found what tasks of a plan did; "
+                    "they go on with it and merge completes it, --force replaces it",
+                    where));
+  }
+  if (lines.empty()) {
     if (!holds_only_the_journal(directory.path())) {
       throw Error(
           fmt::format("{}: expected the state of the run that left it unfinished, found none; "
@@ -107,7 +132,6 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
     directory.note(json_line(now));
     return {};
   }
-  const std::vector<std::string>& lines = directory.journal();
   const std::string journal = (directory.path() / kUnfinishedMarker).string();
   check_fingerprint(where, Json::parse(lines.front()), now);
   std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
@@ -128,25 +152,27 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
     names.insert(plan.files[records[i].file].name);
     sound.push_back(std::move(records[i]));
   }
-  directory.keep_only(names);
+  directory.clear(artifact_files(source, plan), names);
   return sound;
 }
 
 uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, const Plan& plan, int jobs,
                          Progress& progress) {
-  const Manifest manifest = read_manifest(artifact / kManifestName);
+  const Checkpoint complete = Checkpoint::open(artifact);
+  const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
   std::vector<Manifest::SourceFile> files;
   for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
   check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
                     lasting_fingerprint(plan.recipe, files));
   ValidateOptions options;
   options.jobs = jobs;
-  const ValidateReport report = validate(artifact, options, progress);
+  ValidateReport report = validate(artifact, options, progress);
+  check_files(complete, source, plan, report);
   if (!report.differences.empty()) {
     const Finding& first = report.differences.front();
     throw Error(
-        fmt::format("{}: expected the complete artifact as it was written, found {} differences, the "
-                    "first: {}: {}; --force replaces it",
+        fmt::format("{}: expected the complete artifact that source and recipe give, found {} differences, "
+                    "the first: {}: {}; --force replaces it",
                     artifact.string(), report.differences.size(), first.where, first.message));
   }
   return report.bytes;

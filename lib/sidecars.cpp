@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "lib/checkpoint.h"
+#include "lib/file.h"
 
 namespace twofour {
 namespace {
@@ -21,7 +22,12 @@ bool is_left_behind(const fs::path& relative) {
   const bool top = !relative.has_parent_path();
   // The weights themselves are read by name; those that no index names are a finding of their own.
   if (top && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))) return true;
-  return top && (name == kManifestName || name == kUnfinishedMarker);
+  return top && name == kManifestName;
+}
+
+/// What a run that was interrupted keeps for the one that goes on, at any depth.
+bool is_of_unfinished_run(const std::string& name) {
+  return name == kUnfinishedMarker || name == kTasksFolder || !name_of_temporary(name).empty();
 }
 
 }  // namespace
@@ -34,7 +40,14 @@ std::map<std::string, uint64_t> find_sidecars(const fs::path& directory, Finding
     const fs::path relative = it->path().lexically_relative(directory);
     const std::string name = relative.filename().string();
     std::error_code ignored;
-    if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
+    const bool is_folder = it->is_directory(ignored) && !it->is_symlink(ignored);
+    if (is_of_unfinished_run(name)) {
+      findings.push_back({Severity::kWarning, "left-unfinished", relative.string(),
+                          "left by a run of twofour that was interrupted: not copied"});
+      if (is_folder) it.disable_recursion_pending();
+      continue;
+    }
+    if (is_folder) {
       if (std::find(kSkippedDirectories.begin(), kSkippedDirectories.end(), name) !=
           kSkippedDirectories.end()) {
         it.disable_recursion_pending();

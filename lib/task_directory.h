@@ -4,22 +4,21 @@
 #include <string>
 
 #include "lib/task_plan.h"
+#include "lib/unfinished_marker.h"
 
 namespace twofour {
-
-/// In a destination that tasks write: their plan, a record of each finished weight file, and a folder for
-/// each task at work. Taken away when all is merged.
-inline constexpr const char* kTasksFolder = ".twofour-tasks";
 
 /// Where in a destination the plan of its tasks is kept.
 std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 
 /// What is known of a finished weight file, as a task recorded it; nothing where there is no record. Throws
-/// Error where it is of another plan.
+/// Error where it is damaged or of another plan.
 std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskPlan& plan,
                                             const std::string& file);
 
-/// Takes away what tasks kept in a destination beside its files.
+/// Throws Error naming what there is beside what tasks keep in a destination.
+void check_task_files(const std::filesystem::path& destination);
+/// Takes away what tasks kept in a destination beside its files, after that check.
 void remove_task_files(const std::filesystem::path& destination);
 
 /// A destination that several tasks write at a time, on one machine or on many: they share nothing but the
@@ -44,7 +43,7 @@ class TaskDirectory {
 
   std::filesystem::path path_, tasks_, own_;
   std::string id_;
-  int marker_ = -1;  ///< holds a shared lock
+  std::optional<UnfinishedMarker> marker_;  ///< holds a shared lock
 };
 
 }  // namespace twofour

@@ -1,10 +1,12 @@
 #pragma once
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "lib/checkpoint.h"
 #include "lib/hash.h"
+#include "lib/kept_codes.h"
 #include "lib/plan.h"
 
 namespace twofour {
@@ -13,15 +15,18 @@ namespace twofour {
 /// source's headers and the recipe; that it comes to the same is what the rest is for.
 struct TaskPlan {
   std::filesystem::path source, destination;  ///< absolute
-  std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/resume.h
-  Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
+  std::filesystem::path kept;  ///< quantize: the checkpoint whose global scales are kept; empty where none
+  std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/resume.h
+  Hash128 outputs;  ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
   /// What a record of a finished file carries, so that those of another plan are known.
   Hash128 id() const;
 };
 
-/// Of a conversion that was planned here. Relative paths become absolute ones.
-TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination);
+/// Of a conversion that was planned here, with the codes to compare with or nullptr. Relative paths become
+/// absolute ones.
+TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                        const KeptCodes* kept = nullptr);
 
 /// As plan.json holds it.
 std::string format_task_plan(const TaskPlan& plan);
@@ -35,6 +40,7 @@ void check_same_plan(const std::string& where, const TaskPlan& planned, const Ta
 struct PlannedSource {
   Checkpoint source;
   Plan plan;
+  std::unique_ptr<const KeptCodes> kept;  ///< nullptr where the plan names none
 };
 /// Throws Error naming `where` if source, recipe or tool are not those of the plan.
 PlannedSource open_planned(const std::string& where, const TaskPlan& plan);

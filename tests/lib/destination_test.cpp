@@ -21,6 +21,11 @@ Tensors sound(unsigned seed = 1) {
   return tensors;
 }
 
+/// As a run does that is killed later.
+void mark_unfinished(const fs::path& directory) {
+  UnfinishedMarker(directory, UnfinishedMarker::Sharing::kAlone).begin();
+}
+
 /// Checks that converting is refused with `message` and changes nothing below `root`.
 void refuses(const fs::path& root, const fs::path& source, const fs::path& destination, bool force,
              const std::string& message) {
@@ -156,7 +161,7 @@ TEST_CASE("forced, an artifact of twofour is emptied first, also an unfinished o
     write_text(scratch / "out/sub/folder/stale.txt", "stale");
     write_text(scratch / "out/model-00009-of-00009.safetensors", "stale");
     if (unfinished) {
-      write_text(scratch / "out" / kUnfinishedMarker, "");
+      mark_unfinished(scratch / "out");
       fs::remove(scratch / "out" / kManifestName);
       refuses(scratch.path, scratch / "other", scratch / "out", false, "--force replaces it");
     }

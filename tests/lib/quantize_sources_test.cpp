@@ -186,8 +186,7 @@ TEST_CASE("a checkpoint comes back from BF16 byte for byte with its own global s
       Recipe bf16;
       bf16.layout = "bf16";
       convert(scratch / "nvfp4", scratch / "bf16", bf16);
-      const Checkpoint checkpoint = Checkpoint::open(scratch / "nvfp4");
-      const KeptCodes kept(checkpoint);
+      const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
       Recipe recipe = to_nvfp4(written);
       recipe.arithmetic = dialect;
       recipe.kept = kept.scales();
@@ -213,8 +212,7 @@ TEST_CASE("what cannot come back is counted, with its first place") {
   Recipe bf16;
   bf16.layout = "bf16";
   convert(scratch / "nvfp4", scratch / "bf16", bf16);
-  const Checkpoint checkpoint = Checkpoint::open(scratch / "nvfp4");
-  const KeptCodes kept(checkpoint);
+  const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
   Recipe recipe = to_nvfp4();
   recipe.kept = kept.scales();
   recipe.kept.scales.pop_back();

@@ -190,16 +190,20 @@ TEST_CASE("tasks and merge refuse another source, recipe or tool than the plan's
   CHECK(contains(message_of([&] { run_task(older, 1, 2); }), "tool: version changed: \"0.0.1\" before"));
   run_task(plan, 1, 2);
   // A source that is touched is another one; one of other content too, whatever its times.
-  const auto written = fs::last_write_time(scratch / "src/tokenizer.json");
-  fs::last_write_time(scratch / "src/tokenizer.json", written + std::chrono::seconds(1));
-  CHECK(contains(message_of([&] { run_task(plan, 1, 2); }), "source: tokenizer.json: modified changed"));
-  CHECK(contains(message_of([&] { merge(plan); }), "source: tokenizer.json: modified changed"));
-  fs::last_write_time(scratch / "src/tokenizer.json", written);
   TaskPlan shifted = plan;
   shifted.outputs = {};
   CHECK(contains(message_of([&] { run_task(shifted, 1, 2); }), "files and global scales"));
   merge(plan);
   CHECK(contains(message_of([&] { run_task(plan, 0, 2); }), "found a complete artifact"));
+  fs::remove_all(out);
+  run_task(plan, 0, 2);
+  const fs::path tokenizer = scratch / "src/tokenizer.json";
+  const auto written = fs::last_write_time(tokenizer);
+  fs::last_write_time(tokenizer, written + std::chrono::seconds(1));
+  CHECK(contains(message_of([&] { run_task(plan, 1, 2); }), "source: tokenizer.json: modified changed"));
+  CHECK(contains(message_of([&] { merge(plan); }), "source: tokenizer.json: modified changed"));
+  fs::last_write_time(tokenizer, written);
+  CHECK(contains(message_of([&] { merge(plan); }), "source: tokenizer.json: ctime changed"));
 }
 
 TEST_CASE("tasks keep out of directories that are not theirs, and others out of theirs") {
@@ -215,11 +219,19 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
     const OutputDirectory alone(out, scratch / "src", Existing::kRefuse);
     CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "found another run writing it"));
   }
-  write_text(out / kUnfinishedMarker, "the journal of a run");
+  fs::create_directory(out);
+  {
+    UnfinishedMarker marker(out, UnfinishedMarker::Sharing::kAlone);
+    marker.begin();
+    marker.note("what a run did");
+  }
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
-  fs::remove(out / kUnfinishedMarker);
+  CHECK(contains(message_of([&] { merge(plan); }), "another run left unfinished"));
+  UnfinishedMarker(out, UnfinishedMarker::Sharing::kAlone).restart();
+  write_text(out / "model-00001-of-00009.safetensors", "of a run");
+  CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
+  fs::remove(out / "model-00001-of-00009.safetensors");
   fs::create_directory(scratch / "elsewhere");
-  write_text(out / kUnfinishedMarker, "");
   fs::create_directory_symlink(scratch / "elsewhere", out / kTasksFolder);
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "found a symbolic link"));
   CHECK(fs::is_empty(scratch / "elsewhere"));
@@ -243,21 +255,22 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
   const fs::path out = scratch / "shared";
   const TaskPlan plan = plan_tasks(scratch / "src", out, small_files("v7"));
   const std::string text = format_task_plan(plan);
-  for (const char* bad : {"", "{}", "[1]", "{\"format\": 1}", "not JSON"}) {
+  for (const char* bad : {"", "{}", "[1]", "{\"format\": 2}", "not JSON"}) {
     CAPTURE(bad);
     CHECK(contains(message_of([&] { parse_task_plan("plan.json", bad); }), "plan.json"));
   }
   CHECK_THROWS_AS(parse_task_plan("plan.json", text.substr(0, text.size() / 2)), Error);
   Json future = parse_json("plan", text);
   future["format"] = 99;
-  CHECK(contains(message_of([&] { parse_task_plan("plan.json", future.dump()); }), "format 1, found 99"));
+  CHECK(contains(message_of([&] { parse_task_plan("plan.json", future.dump()); }),
+                 "format 2, found 99; plan again"));
   run_task(plan, 0, 1);
   fs::path record;
   for (const auto& entry : fs::directory_iterator(out / kTasksFolder)) {
     if (entry.path().filename().string().starts_with("model-00002")) record = entry.path();
   }
   const std::string sound = read_text(record);
-  for (const std::string& bad : {std::string(), std::string("x\n") + sound, sound.substr(0, sound.size() / 2),
+  for (const std::string& bad : {std::string(), "x " + sound, sound.substr(0, sound.size() / 2),
                                  std::string(32, '0') + sound.substr(32)}) {
     write_text(record, bad);
     CHECK(contains(message_of([&] { merge(plan); }), "model-00002"));

@@ -1,0 +1,137 @@
+#include "lib/unfinished_marker.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "formats/error.h"
+#include "lib/checkpoint.h"
+#include "lib/file.h"
+#include "lib/hash.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The first line. Its number changes when an older program would misunderstand what follows.
+const std::string& first_line() {
+  static const std::string line = seal_line("a directory that twofour has not finished, format 2") + "\n";
+  return line;
+}
+
+bool is_part_of_first_line(std::string_view text) {
+  return text.size() < first_line().size() && first_line().starts_with(text);
+}
+
+[[noreturn]] void fail(const fs::path& path, const char* doing) {
+  throw Error(fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(errno)));
+}
+
+}  // namespace
+
+MarkerState marker_state(const fs::path& directory) {
+  const fs::path path = directory / kUnfinishedMarker;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return MarkerState::kNone;
+  if (!fs::is_regular_file(status)) return MarkerState::kForeign;
+  const InputFile file(path);
+  // That of another version may be longer: it is the run's fingerprint.
+  std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+  if (is_part_of_first_line(head)) return MarkerState::kBegun;
+  const size_t end = head.find('\n');
+  return end != head.npos && !text_of_line(std::string_view(head).substr(0, end)).empty()
+             ? MarkerState::kOurs
+             : MarkerState::kForeign;
+}
+
+UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)
+    : path_(directory / kUnfinishedMarker) {
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
+  fd_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
+  if (fd_ < 0 && errno == EEXIST) {
+    was_there_ = true;
+    fd_ = ::open(path_.c_str(), kFlags);
+  }
+  if (fd_ < 0) fail(path_, was_there_ ? "open" : "create");
+  // Two runs into one directory would take each other's files away. The file that is locked must still be the
+  // one that has the name: a run that just finished removes it.
+  const int how = sharing == Sharing::kAlone ? LOCK_EX : LOCK_SH;
+  const bool locked = ::flock(fd_, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
+  try {
+    if (!locked || !has_name()) {
+      throw Error(fmt::format("{}: expected a directory of our own, found another run writing it",
+                              directory.string()));
+    }
+    read_lines();
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+UnfinishedMarker::~UnfinishedMarker() { ::close(fd_); }
+
+bool UnfinishedMarker::has_name() const {
+  struct stat ours {
+  }, named{};
+  return ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
+         ours.st_dev == named.st_dev;
+}
+
+void UnfinishedMarker::read_lines() {
+  constexpr uint64_t kMaxJournal = 1u << 30;
+  const std::string all = read_text(path_, kMaxJournal);
+  for (size_t next; (next = all.find('\n', end_)) != std::string::npos; end_ = next + 1) {
+    const std::string_view text = text_of_line(std::string_view(all).substr(end_, next - end_));
+    if (text.empty()) break;
+    lines_.emplace_back(text);
+  }
+  torn_ = end_ < all.size();
+  current_ = all.starts_with(first_line()) || is_part_of_first_line(all);
+  if (all.starts_with(first_line())) lines_.erase(lines_.begin());
+}
+
+void UnfinishedMarker::begin() {
+  if (end_ > 0) return;
+  // Tasks that get here together write the same bytes to the same place.
+  write(0, first_line());
+  torn_ = false;
+}
+
+void UnfinishedMarker::note(std::string_view text) {
+  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail(path_, "cut");
+  torn_ = true;  // until all of it is there
+  write(end_, seal_line(text) + "\n");
+  torn_ = false;
+}
+
+void UnfinishedMarker::restart() {
+  if (::ftruncate(fd_, 0) != 0) fail(path_, "empty");
+  lines_.clear();
+  end_ = 0;
+  torn_ = false;
+  current_ = true;
+  begin();
+}
+
+void UnfinishedMarker::write(uint64_t at, std::string_view text) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t put =
+        ::pwrite(fd_, rest.data(), rest.size(), static_cast<off_t>(at + text.size() - rest.size()));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(path_, "write");
+    rest.remove_prefix(static_cast<size_t>(put));
+  }
+  if (::fdatasync(fd_) != 0) fail(path_, "flush");
+  end_ = at + text.size();
+}
+
+}  // namespace twofour
