@@ -4,10 +4,8 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "lib/convert.h"
-#include "lib/kept_codes.h"
 #include "lib/output_directory.h"
 #include "tools/encoded_text.h"
 #include "tools/quality_text.h"
@@ -210,26 +208,29 @@ Recipe with_selection(Recipe recipe, const ConversionOptions& o) {
   return recipe;
 }
 
-Device conversion_device(const Common& common, const Recipe& recipe, const std::string& command) {
-  const bool packs = rewrite_of(recipe.layout) == Rewrite::kNone;
-  if (!packs) check_device(common, command == "convert" ? "convert --to " + recipe.layout : command);
+std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
+  if (o.keep_global_scale.empty()) return nullptr;
+  auto kept = std::make_unique<const KeptCodes>(Checkpoint::open_source(o.keep_global_scale));
+  recipe.kept = kept->scales();
+  return kept;
+}
+
+Device conversion_device(const Common& common, const Recipe& recipe) {
+  const Rewrite rewrite = rewrite_of(recipe.layout);
+  const bool is_command = rewrite == Rewrite::kPrune || rewrite == Rewrite::kQuantize;
+  if (rewrite != Rewrite::kNone)
+    check_device(common, is_command ? recipe.layout : "convert --to " + recipe.layout);
   // From file to file the CPU is faster, so it is what auto takes.
   return choose_device(common, Device::cpu);
 }
 
-int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& common, const char* command) {
-  const Device device = conversion_device(common, recipe, command);
-  recipe = with_selection(std::move(recipe), o);
+int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  Recipe recipe = with_selection(make_recipe(recipe_options), o);
+  const Device device = conversion_device(common, recipe);
   const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
   OutputDirectory::check(o.destination, o.source, existing);
   const Checkpoint source = Checkpoint::open_source(o.source);
-  std::optional<Checkpoint> kept_from;
-  std::optional<KeptCodes> kept;
-  if (!o.keep_global_scale.empty()) {
-    kept_from = Checkpoint::open_source(o.keep_global_scale);
-    kept.emplace(*kept_from);
-    recipe.kept = kept->scales();
-  }
+  const auto kept = keep_global_scales(recipe_options, recipe);
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {
     print_findings(common, plan.findings);
@@ -242,8 +243,7 @@ int run_conversion(const ConversionOptions& o, Recipe recipe, const Common& comm
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
-    const ConvertOptions options{common.jobs, !o.no_verify, existing,
-                                 best_isa(),  device,       kept ? &*kept : nullptr};
+    const ConvertOptions options{common.jobs, !o.no_verify, existing, best_isa(), device, kept.get()};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);

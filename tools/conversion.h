@@ -1,10 +1,13 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/convert.h"
+#include "lib/kept_codes.h"
 #include "lib/plan.h"
 #include "tools/command.h"
+#include "tools/recipe_options.h"
 
 namespace twofour {
 
@@ -12,7 +15,6 @@ namespace twofour {
 struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
-  std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
   bool dry_run = false, no_verify = false, force = false, resume = false;
 };
 
@@ -25,8 +27,12 @@ void add_source_and_selection(CLI::App& app, ConversionOptions& options);
 /// The recipe with the chosen modules and the size of files.
 Recipe with_selection(Recipe recipe, const ConversionOptions& options);
 
+/// The checkpoint whose global scales the options keep, which go into the recipe; nullptr where they keep
+/// none.
+std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
+
 /// The device that packs: only layouts are packed on CUDA.
-Device conversion_device(const Common& common, const Recipe& recipe, const std::string& command);
+Device conversion_device(const Common& common, const Recipe& recipe);
 
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
@@ -35,9 +41,7 @@ std::string speed_text(Device device, double seconds, uint64_t read, uint64_t wr
 std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
 
-/// Completes `recipe` by the options, converts or, with --dry-run, only plans, and reports. Returns the exit
-/// code.
-int run_conversion(const ConversionOptions& options, Recipe recipe, const Common& common,
-                   const char* command);
+/// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
+int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
 }  // namespace twofour

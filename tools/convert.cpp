@@ -26,7 +26,7 @@ int run_planned(const Options& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks);
   const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
   const PlannedSource planned = open_planned(o.plan, tasks);
-  const Device device = conversion_device(common, planned.plan.recipe, "convert");
+  const Device device = conversion_device(common, planned.plan.recipe);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
@@ -70,7 +70,7 @@ int run(const Options& o, const Common& common) {
     throw Error(
         fmt::format("{}: expected with --plan only, found without", o.task.empty() ? "--tasks" : "--task"));
   }
-  return run_conversion(o.common, make_recipe(o.recipe), common, "convert");
+  return run_conversion(o.common, o.recipe, common);
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ namespace fs = std::filesystem;
 
 int run(const fs::path& destination, const Common& common) {
   check_device(common, "merge");
-  if (is_complete_output(destination)) {
-    remove_task_files(destination);  // where a merge was killed just before it would have
+  if (is_complete_output(destination) || finish_merge(destination)) {
     if (common.json) {
       print_json({{"destination", destination.string()}, {"was_complete", true}});
     } else if (!common.quiet) {

@@ -42,8 +42,10 @@ int run(const Options& o, const Common& common) {
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
   const Checkpoint source = Checkpoint::open_source(o.common.source);
-  const Plan plan = make_plan(source, with_selection(make_recipe(o.recipe), o.common));
-  write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination)));
+  Recipe recipe = with_selection(make_recipe(o.recipe), o.common);
+  const auto kept = keep_global_scales(o.recipe, recipe);
+  const Plan plan = make_plan(source, recipe);
+  write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get())));
   print_findings(common, plan.findings);
 
   const size_t tasks = o.tasks == 0 ? 1 : o.tasks;

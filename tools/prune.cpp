@@ -18,7 +18,7 @@ std::function<int()> setup_prune(CLI::App& app, const Common& common) {
   o->recipe.layout = "prune";
   add_conversion_options(app, o->common);
   add_recipe_options(app, o->recipe, kPrunes);
-  return [o, &common] { return run_conversion(o->common, make_recipe(o->recipe), common, "prune"); };
+  return [o, &common] { return run_conversion(o->common, o->recipe, common); };
 }
 
 }  // namespace twofour

@@ -18,10 +18,6 @@ std::function<int()> setup_quantize(CLI::App& app, const Common& common) {
   o->recipe.layout = "quantize";
   add_conversion_options(app, o->common);
   add_recipe_options(app, o->recipe, kQuantizes);
-  app.add_option(
-      "--keep-global-scale", o->common.keep_global_scale,
-      "NVFP4 checkpoint (directory or file) whose global scales are used instead of new ones, by the "
-      "modules' names; then all codes and block scales are compared with its own. A weight of -0 stays -0");
   app.footer(
       "Quantizes every linear but embeddings, heads, routers, norms, convolutions, vision towers and MTP, "
       "which\n"
@@ -29,7 +25,7 @@ std::function<int()> setup_quantize(CLI::App& app, const Common& common) {
       "Weights only: activations need calibration data, so engines run what is written as W4A16.\n"
       "Gate and up, and q, k and v, share a global scale. Stacks of experts become a matrix an expert.\n"
       "MXFP4 is cast without loss where its block scales allow.");
-  return [o, &common] { return run_conversion(o->common, make_recipe(o->recipe), common, "quantize"); };
+  return [o, &common] { return run_conversion(o->common, o->recipe, common); };
 }
 
 }  // namespace twofour

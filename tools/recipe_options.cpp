@@ -70,6 +70,10 @@ void add_quantize_options(CLI::App& app, RecipeOptions& o) {
                  "Blocks whose scale rounds to zero: the scale that the producer writes (default), or scale "
                  "and codes zero")
       ->check(CLI::IsMember({"producer", "zero"}));
+  app.add_option(
+      "--keep-global-scale", o.keep_global_scale,
+      "NVFP4 checkpoint (directory or file) whose global scales are used instead of new ones, by the "
+      "modules' names; then all codes and block scales are compared with its own. A weight of -0 stays -0");
 }
 
 /// Throws unless an option that was given belongs to what is written.
@@ -102,6 +106,7 @@ Recipe make_recipe(const RecipeOptions& o) {
   check_given(o, "--arithmetic", !o.arithmetic.empty(), "quantize", quantizes);
   check_given(o, "--block-scale", !o.block_scale.empty(), "quantize", quantizes);
   check_given(o, "--zero-block", !o.zero_block.empty(), "quantize", quantizes);
+  check_given(o, "--keep-global-scale", !o.keep_global_scale.empty(), "quantize", quantizes);
   Recipe recipe;
   recipe.layout = o.layout;
   recipe.pattern = prunes && o.pattern.empty() ? "2:4" : o.pattern;

@@ -10,6 +10,7 @@ namespace twofour {
 struct RecipeOptions {
   std::string layout, fold = "larger", dialect, granularity;
   std::string pattern, arithmetic, block_scale, zero_block;
+  std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
 };
 
 /// Commands whose options these are.

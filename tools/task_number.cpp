@@ -27,10 +27,17 @@ std::optional<size_t> number_of(const char* variable) {
   return number;
 }
 
+/// Of a variable that counts tasks.
+std::optional<size_t> count_of(const char* variable) {
+  const auto count = number_of(variable);
+  if (count == 0u) throw Error(fmt::format("{}: expected a number of tasks, found 0", variable));
+  return count;
+}
+
 TaskNumber checked(TaskNumber task) {
   if (task.index < task.count) return task;
-  throw Error(fmt::format("{}: expected a task from 0 to {}, found {}", task.from,
-                          task.count == 0 ? 0 : task.count - 1, task.index));
+  throw Error(
+      fmt::format("{}: expected a task from 0 to {}, found {}", task.from, task.count - 1, task.index));
 }
 
 TaskNumber from_option(const std::string& text, size_t tasks) {
@@ -50,20 +57,20 @@ TaskNumber from_option(const std::string& text, size_t tasks) {
 /// SLURM_ARRAY_TASK_ID, of an array such as 0-7, 1-8 or 0-14:2.
 TaskNumber from_array(size_t id, size_t tasks) {
   constexpr const char* kFrom = "SLURM_ARRAY_TASK_ID";
-  if (number_of("SLURM_NTASKS").value_or(1) > 1) {
+  if (count_of("SLURM_NTASKS").value_or(1) > 1) {
     throw Error(fmt::format(
         "{}: expected steps of one task in an array job, found SLURM_NTASKS {}; --task says which "
         "task each is",
-        kFrom, *number_of("SLURM_NTASKS")));
+        kFrom, *count_of("SLURM_NTASKS")));
   }
   if (tasks != 0) return checked({id, tasks, kFrom});
-  const auto count = number_of("SLURM_ARRAY_TASK_COUNT");
+  const auto count = count_of("SLURM_ARRAY_TASK_COUNT");
   if (!count)
     throw Error(fmt::format("{}: expected SLURM_ARRAY_TASK_COUNT or --tasks too, found neither", kFrom));
   const size_t first = number_of("SLURM_ARRAY_TASK_MIN").value_or(0);
   const size_t step = number_of("SLURM_ARRAY_TASK_STEP").value_or(1);
-  if (id < first || step == 0)
-    throw Error(fmt::format("{}: expected {} or more, found {}", kFrom, first, id));
+  if (step == 0) throw Error("SLURM_ARRAY_TASK_STEP: expected 1 or more, found 0");
+  if (id < first) throw Error(fmt::format("{}: expected {} or more, found {}", kFrom, first, id));
   return checked({(id - first) / step, *count, kFrom});
 }
 
@@ -79,8 +86,9 @@ TaskNumber find_task(const std::string& task, size_t tasks) {
   }
   if (const auto id = number_of("SLURM_ARRAY_TASK_ID")) return from_array(*id, tasks);
   if (const auto rank = number_of("SLURM_PROCID")) {
-    const size_t count = tasks != 0 ? tasks : number_of("SLURM_NTASKS").value_or(0);
-    return checked({*rank, count, "SLURM_PROCID"});
+    const auto count = tasks != 0 ? tasks : count_of("SLURM_NTASKS");
+    if (!count) throw Error("SLURM_PROCID: expected SLURM_NTASKS or --tasks too, found neither");
+    return checked({*rank, *count, "SLURM_PROCID"});
   }
   throw Error(
       "--plan: expected --task i/n, or SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX in the "
