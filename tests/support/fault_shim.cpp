@@ -1,7 +1,7 @@
 // Loaded before the C library into a run of the program: makes one of its calls fail, or ends the program
-// there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, write, fsync, rename, unlink or
-// fallocate) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL before anything is done.
-// "pread short 0" and "pwrite short 0" let every call transfer only a part.
+// there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, fsync, rename, unlink or fallocate,
+// each with what else comes to the same) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL
+// before anything is done. "pread short 0" and "pwrite short 0" let every call transfer only a part.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -59,19 +59,18 @@ ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
 }
 ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) { return pwrite(fd, from, bytes, at); }
 
-ssize_t write(int fd, const void* from, size_t bytes) {
-  // Not what the program says on its terminal.
-  if (fd > 2 && fails("write")) return -1;
-  return NEXT(write)(fd, from, bytes);
-}
-
 int fsync(int fd) { return fails("fsync") ? -1 : NEXT(fsync)(fd); }
+int fdatasync(int fd) { return fails("fsync") ? -1 : NEXT(fdatasync)(fd); }
 
 int rename(const char* from, const char* to) noexcept {
   return fails("rename") ? -1 : NEXT(rename)(from, to);
 }
 
 int unlink(const char* path) noexcept { return fails("unlink") ? -1 : NEXT(unlink)(path); }
+
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  return fails("unlink") ? -1 : NEXT(unlinkat)(folder, path, flags);
+}
 
 int remove(const char* path) noexcept { return fails("unlink") ? -1 : NEXT(remove)(path); }
 

@@ -12,6 +12,7 @@
 
 #include "lib/checkpoint.h"
 #include "tests/support/conversion.h"
+#include "tests/support/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 
@@ -79,15 +80,6 @@ std::string synth_source(const Scratch& scratch, const std::string& layers, cons
   return source;
 }
 
-/// Whether a library of ours can be loaded into the program.
-bool can_inject() { return program_words().size() == 1; }
-
-Words injected(const std::string& fault) {
-  // AddressSanitizer wants to be the first library, but a test does not need it to be.
-  return {"LD_PRELOAD=" TWOFOUR_FAULT_SHIM, "TWOFOUR_FAULT=" + fault,
-          "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"};
-}
-
 }  // namespace
 
 TEST_CASE("killed sixty times at random moments, a conversion never looks complete and ends the same") {
@@ -138,7 +130,7 @@ TEST_CASE("killed before each single rename, flush, removal and note, a conversi
   const Trial trial(scratch.path, {"convert", "--to", "v7"},
                     std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {"--max-shard-size", "20kB"});
   int kills = 0;
-  for (const std::string call : {"rename", "fsync", "unlink", "write", "fallocate"}) {
+  for (const std::string call : {"rename", "fsync", "unlink", "pwrite", "fallocate"}) {
     for (int n = 1; n < 100; ++n) {
       CAPTURE(call);
       CAPTURE(n);
@@ -166,7 +158,7 @@ TEST_CASE("an I/O error anywhere is one clear message and exit code 2, and the r
   int errors = 0;
   for (const std::string action : {"EIO", "ENOSPC"}) {
     const char* message = action == "EIO" ? "Input/output error" : "No space left on device";
-    for (const std::string call : {"pread", "pwrite", "write", "fsync", "rename", "fallocate"}) {
+    for (const std::string call : {"pread", "pwrite", "fsync", "rename", "unlink", "fallocate"}) {
       for (int n = 1, step = 1; n < 400; n += step, step = n <= 20 ? step : step + 1) {
         CAPTURE(action);
         CAPTURE(call);

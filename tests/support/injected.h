@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tests/support/program.h"
+
+namespace twofour {
+
+/// Whether a library of ours can be loaded into the program.
+inline bool can_inject() { return program_words().size() == 1; }
+
+/// What to add to the environment of a run so that one of its calls fails: see support/fault_shim.cpp.
+inline std::vector<std::string> injected(const std::string& fault) {
+  // AddressSanitizer wants to be the first library, but a test does not need it to be.
+  return {"LD_PRELOAD=" TWOFOUR_FAULT_SHIM, "TWOFOUR_FAULT=" + fault,
+          "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"};
+}
+
+}  // namespace twofour
