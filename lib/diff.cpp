@@ -37,7 +37,8 @@ EntryPlace place_of(const std::string& name) {
     } else if (number && place.expert < 0 && previous.ends_with("experts")) {
       place.expert = std::stoll(std::string(piece));
     } else {
-      place.projection += (place.projection.empty() ? "" : ".") + std::string(piece);
+      if (!place.projection.empty()) place.projection += '.';
+      place.projection += piece;
     }
     previous = piece;
     begin = end + 1;
@@ -52,7 +53,7 @@ void restrict_to(const Checkpoint& a, const Checkpoint& b, const DiffOptions& op
   Matcher include(options.include), exclude(options.exclude);
   const auto any = [](Matcher& matcher, const DiffEntry& e) {
     bool found = matcher.matches(e.name);
-    for (const DiffSide* side : {&e.a, &e.b}) found |= !side->tensor.empty() && matcher.matches(side->tensor);
+    for (const DiffSide* side : {&e.a, &e.b}) found |= side->is_there() && matcher.matches(side->tensor);
     return found;
   };
   std::erase_if(pairs, [&](const DiffPair& p) {
@@ -89,6 +90,7 @@ void add_rows(DiffResult& result) {
       ++row.counts[static_cast<size_t>(e.cls)];
       if (!e.has_figures()) continue;
       const bool is_first = row.error.weights == 0;
+      if (row.error.first.e < 0) row.first = e.first;
       row.error += e.error;
       if (is_first || is_worse(e.error, result.entries[row.worst].error)) row.worst = i;
     }

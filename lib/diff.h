@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "lib/finding.h"
 #include "lib/pattern.h"
 #include "lib/progress.h"
+#include "lib/tensor_values.h"
 #include "lib/value_error.h"
 
 namespace twofour {
@@ -35,10 +37,14 @@ const char* diff_kind_name(DiffKind kind);
 
 /// What one side holds.
 struct DiffSide {
-  std::string tensor;          ///< as stored there: of weights the tensor of values or codes; empty: none
-  std::string format;          ///< "NVFP4", "MXFP4", "FP8", or the type of its elements
+  std::string tensor;  ///< as stored there: of weights the tensor of values or codes
+  std::string format;  ///< "NVFP4", "MXFP4", "FP8", or the type of its elements; empty: nothing is there
   std::vector<int64_t> shape;  ///< of weights [N, K] of one expert, however it is stored
+  bool is_there() const { return !format.empty(); }
 };
+
+/// What stands in A and in B.
+using FirstValues = std::optional<std::array<ElementValue, 2>>;
 
 /// One matrix of weights, or one tensor that is not part of any.
 struct DiffEntry {
@@ -50,13 +56,16 @@ struct DiffEntry {
   int64_t expert = -1;      ///< that it belongs to; -1: none
   bool same_bytes = false;  ///< nothing had to be decoded to see that it is equal
   /// Of kWithin and kDifferent; A's weights are the source's. `beyond` counts what is different, `first` is
-  /// its place (e: the expert, or 0). Of kReciprocal only `weights`. Types without float values count only.
+  /// its place (e: the expert, or 0). Of kReciprocal only `weights`. Integers are held against each other
+  /// exactly, whatever the tolerance; figures of types that are neither integer nor float are NaN.
   ValueError error;
+  /// Of types without float values: what stands at `error.first` in A and in B, which floats would round.
+  FirstValues first{};
   std::string message;  ///< of kShape, kType and kUnreadable: what was expected and found
 
   /// Whether `error` says how far values lie apart.
   bool has_figures() const { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
-  bool renamed() const { return !a.tensor.empty() && !b.tensor.empty() && a.tensor != b.tensor; }
+  bool renamed() const { return a.is_there() && b.is_there() && a.tensor != b.tensor; }
 };
 
 /// The entries of one layer and projection, all experts together.
@@ -65,6 +74,7 @@ struct DiffRow {
   std::string projection;  ///< the rest of the name without numbers of experts: "mlp.experts.up_proj"
   std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
   ValueError error;                             ///< of those with figures (kWithin, kDifferent) together
+  FirstValues first{};                          ///< as of an entry
   size_t worst = 0;                             ///< entry of the smallest SNR, if there are figures
   uint64_t entries() const;
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
@@ -96,7 +106,8 @@ struct DiffResult {
 /// What is compared and how closely.
 struct DiffOptions {
   std::vector<Pattern> include{}, exclude{};  ///< over names, modules and stored tensors; empty: everything
-  /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126).
+  /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126);
+  /// integers where there is any.
   double tolerance = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "formats/error.h"
@@ -17,17 +17,19 @@ namespace {
   for (size_t i = 0; i < kDiffClasses; ++i) {
     classes += fmt::format("{}, ", diff_class_name(static_cast<DiffClass>(i)));
   }
-  throw Error(fmt::format("--fail-on: expected any, none, {}cosine<X, snr<DB or max-abs>X, found '{}'",
-                          classes.substr(classes.find(',') + 2), word));
+  throw Error(
+      fmt::format("--fail-on: expected any, none, {}cosine<X (X from -1 to 1), snr<DB or max-abs>X (X "
+                  "not negative), found '{}'",
+                  classes.substr(classes.find(',') + 2), word));
 }
 
-/// The number of "NAME<number".
-std::optional<double> limit_of(const std::string& word, std::string_view name) {
+/// The number of "NAME<number", in [least, most].
+std::optional<double> limit_of(const std::string& word, std::string_view name, double least, double most) {
   if (!word.starts_with(name)) return std::nullopt;
   double value = 0;
   const char *begin = word.data() + name.size(), *end = word.data() + word.size();
   const auto [stop, error] = std::from_chars(begin, end, value);
-  if (error != std::errc() || stop != end || !std::isfinite(value)) refuse(word);
+  if (error != std::errc() || stop != end || !(value >= least && value <= most)) refuse(word);
   return value;
 }
 
@@ -44,6 +46,7 @@ DiffGate default_diff_gate() {
 
 DiffGate parse_diff_gate(const std::vector<std::string>& words) {
   if (words.empty()) return default_diff_gate();
+  constexpr double kMost = std::numeric_limits<double>::max();
   DiffGate gate;
   for (const std::string& word : words) {
     if (word == "none") {
@@ -51,12 +54,12 @@ DiffGate parse_diff_gate(const std::vector<std::string>& words) {
     } else if (word == "any") {
       const DiffGate any = default_diff_gate();
       for (size_t i = 0; i < kDiffClasses; ++i) gate.classes[i] |= any.classes[i];
-    } else if (const auto cosine = limit_of(word, "cosine<")) {
-      gate.cosine_below = cosine;
-    } else if (const auto snr = limit_of(word, "snr<")) {
-      gate.snr_below = snr;
-    } else if (const auto max_abs = limit_of(word, "max-abs>")) {
-      gate.max_abs_above = max_abs;
+    } else if (const auto cosine = limit_of(word, "cosine<", -1, 1)) {
+      gate.cosine_below = std::max(*cosine, gate.cosine_below.value_or(*cosine));
+    } else if (const auto snr = limit_of(word, "snr<", -kMost, kMost)) {
+      gate.snr_below = std::max(*snr, gate.snr_below.value_or(*snr));
+    } else if (const auto max_abs = limit_of(word, "max-abs>", 0, kMost)) {
+      gate.max_abs_above = std::min(*max_abs, gate.max_abs_above.value_or(*max_abs));
     } else {
       size_t i = 1;  // equal entries never fail
       while (i < kDiffClasses && word != diff_class_name(static_cast<DiffClass>(i))) ++i;

@@ -22,7 +22,8 @@ struct DiffGate {
 DiffGate default_diff_gate();
 
 /// From words as users type them, each a class, "any" (the default), "none", "cosine<X", "snr<DB" or
-/// "max-abs>X", in place of the default. Throws Error on others.
+/// "max-abs>X", in place of the default; what fails any of them fails. Throws Error on
+/// others, and on limits that are no number or that no figure can pass or fail.
 DiffGate parse_diff_gate(const std::vector<std::string>& words);
 
 }  // namespace twofour

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "lib/element_error.h"
 #include "lib/global_scale.h"
 #include "lib/strips.h"
 #include "lib/tensor_values.h"
@@ -68,23 +69,6 @@ class PartReader {
   std::vector<float> values_;
 };
 
-/// Elements that have no float values: those whose bytes differ are counted, the first one is told.
-ValueError count_elements(DType dtype, std::span<const uint8_t> a, std::span<const uint8_t> b) {
-  const auto width = static_cast<size_t>(element_bytes(dtype));
-  ValueError error;
-  error.weights = a.size() / width;
-  for (size_t i = 0; i < error.weights; ++i) {
-    const uint8_t *x = a.data() + i * width, *y = b.data() + i * width;
-    if (std::memcmp(x, y, width) == 0) continue;
-    if (error.different++ == 0) {
-      error.first = {0, 0, static_cast<int64_t>(i), static_cast<float>(element_number(dtype, x)),
-                     static_cast<float>(element_number(dtype, y))};
-    }
-  }
-  error.beyond = error.different;
-  return error;
-}
-
 /// A place in a tensor of any rank: the last dimension is k, the one before it n, all others e.
 void place_in(const std::vector<int64_t>& shape, WeightDifference& at) {
   if (at.e < 0 || shape.size() < 2) return;
@@ -127,6 +111,7 @@ class Comparison {
   };
   struct ValueResult {
     ValueError error{};
+    FirstValues first{};
     std::string failure{};
   };
   struct Readers {
@@ -151,8 +136,8 @@ class Comparison {
 
   bool settle_by_headers(DiffPair& p) const {
     DiffEntry& e = p.entry;
-    if (e.b.tensor.empty()) return settle(e, DiffClass::kRemoved);
-    if (e.a.tensor.empty()) return settle(e, DiffClass::kAdded);
+    if (!e.b.is_there()) return settle(e, DiffClass::kRemoved);
+    if (!e.a.is_there()) return settle(e, DiffClass::kAdded);
     const auto is_scalar = [](const std::vector<int64_t>& shape) {
       return std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d == 1; }) && shape.size() < 2;
     };
@@ -261,7 +246,9 @@ class Comparison {
       return [this, readers = make_readers()](const Strip& s) mutable { return compare(readers, s); };
     };
     for_each_strip<ValueResult>(items, make_worker, [&](const Strip& s, ValueResult result) {
-      pairs_[s.item].entry.error += result.error;
+      DiffEntry& e = pairs_[s.item].entry;
+      e.error += result.error;
+      if (!e.first) e.first = result.first;
       note_failure(s.item, result.failure);
     });
   }
@@ -276,8 +263,10 @@ class Comparison {
       result.error.add_row(readers.a.values(*p.a, s.begin, s.end), readers.b.values(*p.b, s.begin, s.end), 0,
                            0, tolerance);
     } else {
-      result.error = count_elements(a_type(p), readers.a.bytes(*p.a, s.begin, s.end),
-                                    readers.b.bytes(*p.b, s.begin, s.end));
+      const ElementError elements = compare_elements(a_type(p), readers.a.bytes(*p.a, s.begin, s.end),
+                                                     readers.b.bytes(*p.b, s.begin, s.end), tolerance);
+      result.error = elements.error;
+      result.first = elements.first;
     }
     result.error.first.k += s.begin;
     return result;

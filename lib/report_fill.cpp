@@ -103,8 +103,13 @@ std::string difference_text(const DiffEntry& e) {
       e.error.weights, 100 * e.error.relative_error(), e.error.snr_db(), e.error.max_abs);
   const WeightDifference& first = e.error.first;
   if (first.e < 0) return text;
+  const auto value = [](float rounded, const ElementValue* exact) {
+    if (!exact) return fmt::format("{}", rounded);
+    return std::visit([](auto v) { return fmt::format("{}", v); }, *exact);
+  };
   return text + fmt::format("; first at expert {}, n {}, k {}: {} in A, {} in B", first.e, first.n, first.k,
-                            first.expected, first.found);
+                            value(first.expected, e.first ? &(*e.first)[0] : nullptr),
+                            value(first.found, e.first ? &(*e.first)[1] : nullptr));
 }
 
 }  // namespace

@@ -10,11 +10,12 @@
 namespace twofour {
 namespace {
 
-template <class T>
-double number(const uint8_t* bytes) {
+/// Stored as T, told as the widest type of its kind.
+template <class T, class Wide>
+Wide number(const uint8_t* bytes) {
   T value;
   std::memcpy(&value, bytes, sizeof(value));
-  return static_cast<double>(value);
+  return value;
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ int64_t element_bytes(DType dtype) {
   return bits % 8 == 0 ? bits / 8 : 1;
 }
 
-double element_number(DType dtype, const uint8_t* bytes) {
+ElementValue element_value(DType dtype, const uint8_t* bytes) {
   if (has_float_values(dtype)) {
     float value = 0;
     to_floats(dtype, bytes, {&value, 1});
@@ -47,28 +48,32 @@ double element_number(DType dtype, const uint8_t* bytes) {
   }
   switch (dtype) {
     case DType::kF64:
-      return number<double>(bytes);
+      return number<double, double>(bytes);
     case DType::kI64:
-      return number<int64_t>(bytes);
+      return number<int64_t, int64_t>(bytes);
     case DType::kI32:
-      return number<int32_t>(bytes);
+      return number<int32_t, int64_t>(bytes);
     case DType::kI16:
-      return number<int16_t>(bytes);
+      return number<int16_t, int64_t>(bytes);
     case DType::kI8:
-      return number<int8_t>(bytes);
+      return number<int8_t, int64_t>(bytes);
     default:
       break;
   }
   switch (element_bytes(dtype)) {
     case 8:
-      return number<uint64_t>(bytes);
+      return number<uint64_t, uint64_t>(bytes);
     case 4:
-      return number<uint32_t>(bytes);
+      return number<uint32_t, uint64_t>(bytes);
     case 2:
-      return number<uint16_t>(bytes);
+      return number<uint16_t, uint64_t>(bytes);
     default:
-      return *bytes;
+      return uint64_t{*bytes};
   }
+}
+
+double element_number(DType dtype, const uint8_t* bytes) {
+  return std::visit([](auto value) { return static_cast<double>(value); }, element_value(dtype, bytes));
 }
 
 }  // namespace twofour

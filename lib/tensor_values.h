@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <variant>
 
 #include "formats/dtype.h"
 
@@ -15,8 +16,14 @@ void to_floats(DType dtype, const uint8_t* bytes, std::span<float> out);
 /// Bytes that elements are compared by: those of one, or one byte where several share some.
 int64_t element_bytes(DType dtype);
 
-/// One element of any type, as a double: float and integer types by value (64-bit integers rounded), others
-/// as the unsigned number of their bytes.
+/// An integer or a number in floating point.
+using ElementValue = std::variant<int64_t, uint64_t, double>;
+
+/// One element of any type, exactly: float and integer types by value, others as the unsigned number of their
+/// bytes.
+ElementValue element_value(DType dtype, const uint8_t* bytes);
+
+/// The same as a double, 64-bit integers rounded.
 double element_number(DType dtype, const uint8_t* bytes);
 
 }  // namespace twofour

@@ -29,7 +29,22 @@ Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
   return json;
 }
 
-Json error_to_json(const ValueError& e) {
+/// The values that differ first, exactly where floats would round them.
+std::array<ElementValue, 2> values_of(const WeightDifference& at, const FirstValues& first) {
+  return first.value_or(std::array<ElementValue, 2>{double{at.expected}, double{at.found}});
+}
+
+Json value_to_json(const ElementValue& value) {
+  if (const double* number = std::get_if<double>(&value)) return figure_to_json(*number);
+  return std::visit([](auto v) { return Json(v); }, value);
+}
+
+std::string value_text(const ElementValue& value) {
+  if (const double* number = std::get_if<double>(&value)) return fmt::format("{:g}", *number);
+  return std::visit([](auto v) { return fmt::format("{}", v); }, value);
+}
+
+Json error_to_json(const ValueError& e, const FirstValues& first) {
   Json json = {{"values", e.weights},
                {"different", e.beyond},
                {"cosine", figure_to_json(e.cosine())},
@@ -37,17 +52,18 @@ Json error_to_json(const ValueError& e) {
                {"relative_error", figure_to_json(e.relative_error())},
                {"max_abs", figure_to_json(e.max_abs)}};
   if (e.first.e >= 0) {
+    const auto [a, b] = values_of(e.first, first);
     json["first"] = {{"expert", e.first.e},
                      {"n", e.first.n},
                      {"k", e.first.k},
-                     {"a", figure_to_json(double{e.first.expected})},
-                     {"b", figure_to_json(double{e.first.found})}};
+                     {"a", value_to_json(a)},
+                     {"b", value_to_json(b)}};
   }
   return json;
 }
 
 Json side_to_json(const DiffSide& side) {
-  if (side.tensor.empty()) return nullptr;
+  if (!side.is_there()) return nullptr;
   return {{"tensor", side.tensor}, {"format", side.format}, {"shape", side.shape}};
 }
 
@@ -62,7 +78,7 @@ Json entry_to_json(const DiffResult& r, const DiffEntry& e) {
                {"same_bytes", e.same_bytes},
                {"a", side_to_json(e.a)},
                {"b", side_to_json(e.b)}};
-  if (e.has_figures()) json["figures"] = error_to_json(e.error);
+  if (e.has_figures()) json["figures"] = error_to_json(e.error, e.first);
   if (!e.message.empty()) json["message"] = e.message;
   return json;
 }
@@ -88,7 +104,7 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
     Json json = {
         {"layer", row.layer}, {"projection", row.projection}, {"counts", counts_to_json(row.counts)}};
     if (row.error.weights > 0) {
-      json["figures"] = error_to_json(row.error);
+      json["figures"] = error_to_json(row.error, row.first);
       json["worst"] = r.entries[row.worst].name;
     }
     rows.push_back(std::move(json));
@@ -131,8 +147,9 @@ std::string entry_text(const DiffEntry& e) {
   const std::string sides =
       e.a.format == e.b.format ? shape_text(e.a) : fmt::format("{} against {}", shape_text(e.a), e.b.format);
   if (v.beyond == 0) return text + fmt::format("{}, {}", sides, figures_text(v));
-  text += fmt::format("{} of {} values of {}, first at ({}, {}, {}): {:g} against {:g}", v.beyond, v.weights,
-                      sides, v.first.e, v.first.n, v.first.k, v.first.expected, v.first.found);
+  const auto [a, b] = values_of(v.first, e.first);
+  text += fmt::format("{} of {} values of {}, first at ({}, {}, {}): {} against {}", v.beyond, v.weights,
+                      sides, v.first.e, v.first.n, v.first.k, value_text(a), value_text(b));
   return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
 }
 

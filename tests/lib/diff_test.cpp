@@ -226,7 +226,78 @@ TEST_CASE("what has no float values is counted element by element, places in any
   CHECK(e.cls == DiffClass::kDifferent);
   CHECK((e.error.beyond == 2 && e.error.weights == 30));
   CHECK((e.error.first.e == 1 && e.error.first.n == 2 && e.error.first.k == 3));
-  CHECK(e.error.first.found == -0x1p63f);
+  REQUIRE(e.first);
+  CHECK(*e.first == std::array<ElementValue, 2>{int64_t{0}, std::numeric_limits<int64_t>::min()});
+}
+
+TEST_CASE("integers beyond 2^53 are compared exactly, whatever the tolerance") {
+  const auto stored = [](DType dtype, auto... values) {
+    TensorData t{"t", dtype, {sizeof...(values)}, {}};
+    const auto append = [&](auto v) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
+      t.bytes.insert(t.bytes.end(), bytes, bytes + sizeof(v));
+    };
+    (append(values), ...);
+    return Tensors{t};
+  };
+  constexpr int64_t kBig = int64_t{1} << 62, kLeast = std::numeric_limits<int64_t>::min();
+  const DiffOptions lenient{.tolerance = 0.5};
+  {
+    const DiffResult r = diff_of(stored(DType::kI64, int64_t{7}, kBig, kBig),
+                                 stored(DType::kI64, int64_t{7}, kBig + 1, kBig), lenient);
+    const DiffEntry& e = only_entry(r);
+    CHECK(e.cls == DiffClass::kDifferent);
+    CHECK((e.error.beyond == 1 && e.error.max_abs == 1 && e.error.first.k == 1));
+    CHECK(*e.first == std::array<ElementValue, 2>{kBig, kBig + 1});
+    CHECK(*r.rows[0].first == *e.first);
+    CHECK(parse_diff_gate({"max-abs>0"}).count(r) == 1);
+    CHECK(parse_diff_gate({"max-abs>1"}).count(r) == 0);
+  }
+  {
+    const DiffEntry e = only_entry(diff_of(stored(DType::kI64, kLeast), stored(DType::kI64, -(kLeast + 1))));
+    CHECK(e.error.max_abs == 0x1p64);  // 2^64 - 1, rounded once
+    CHECK(e.error.energy == 0x1p126);
+  }
+  {
+    constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+    const DiffEntry e = only_entry(diff_of(stored(DType::kU64, kMost), stored(DType::kU64, kMost - 1)));
+    CHECK((e.error.max_abs == 1 && *e.first == std::array<ElementValue, 2>{kMost, kMost - 1}));
+  }
+  {
+    const DiffEntry e =
+        only_entry(diff_of(stored(DType::kI8, int8_t{-128}), stored(DType::kI8, int8_t{127})));
+    CHECK((e.error.max_abs == 255 && *e.first == std::array<ElementValue, 2>{int64_t{-128}, int64_t{127}}));
+  }
+}
+
+TEST_CASE("F64 is compared by value, in double") {
+  const auto stored = [](std::vector<double> values) {
+    std::vector<uint8_t> bytes(values.size() * sizeof(double));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return Tensors{{"t", DType::kF64, {static_cast<int64_t>(values.size())}, bytes}};
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
+  const DiffResult same = diff_of(stored({0.0, nan, infinity}), stored({-0.0, -nan, infinity}));
+  CHECK(only_entry(same).cls == DiffClass::kEqual);
+  CHECK_FALSE(only_entry(same).same_bytes);
+  const double next = std::nextafter(1.0, 2.0);  // the same float32
+  const DiffEntry e = only_entry(diff_of(stored({3, 1.0}), stored({3, next})));
+  CHECK(e.cls == DiffClass::kDifferent);
+  CHECK((e.error.max_abs == 0x1p-52 && *e.first == std::array<ElementValue, 2>{1.0, next}));
+  CHECK(only_entry(diff_of(stored({3, 1.0}), stored({3, next}), {.tolerance = 0x1p-52})).cls ==
+        DiffClass::kWithin);
+  const DiffResult lost = diff_of(stored({1, 2, 3}), stored({1, nan, 3.5}));
+  CHECK((only_entry(lost).error.beyond == 2 && std::isnan(only_entry(lost).error.max_abs)));
+  CHECK(parse_diff_gate({"max-abs>100"}).count(lost) == 1);
+}
+
+TEST_CASE("a tensor whose name is empty is there") {
+  const Tensors none{f32("other", {1}, {1})}, one{f32("", {1}, {1})}, two{f32("", {1}, {2})};
+  CHECK(only_entry(diff_of(one, one)).cls == DiffClass::kEqual);
+  CHECK(only_entry(diff_of(one, two)).cls == DiffClass::kDifferent);
+  CHECK(entry(diff_of(one, none), "").cls == DiffClass::kRemoved);
+  CHECK(entry(diff_of(none, one), "").cls == DiffClass::kAdded);
 }
 
 TEST_CASE("modules whose tensors disagree are compared tensor by tensor") {
@@ -252,6 +323,14 @@ TEST_CASE("tensors without elements are equal, bytes that hold several elements 
   CHECK(entry(r, "none").cls == DiffClass::kEqual);
   CHECK(entry(r, "f4").cls == DiffClass::kDifferent);
   CHECK((entry(r, "f4").error.beyond == 1 && entry(r, "f4").error.first.k == 3));
+  CHECK(parse_diff_gate({"max-abs>1e30"}).count(r) == 1);  // nobody knows how far these lie apart
+
+  // Gone, come, or of another shape or type, they are told as any other.
+  Tensors c{b[0]}, d{b[0], {"none", DType::kF32, {3, 0}, {}}}, e{b[0], {"none", DType::kI32, {0, 3}, {}}};
+  CHECK(entry(diff_of(b, c), "none").cls == DiffClass::kRemoved);
+  CHECK(entry(diff_of(c, b), "none").cls == DiffClass::kAdded);
+  CHECK(entry(diff_of(b, d), "none").cls == DiffClass::kShape);
+  CHECK(entry(diff_of(b, e), "none").cls == DiffClass::kType);
 }
 
 TEST_CASE("a difference of exactly the tolerance passes, the next larger one does not") {
@@ -379,7 +458,14 @@ TEST_CASE("what makes a comparison fail can be chosen") {
   CHECK(failed({"cosine<0.994"}) == 1);
   CHECK(failed({"max-abs>0.1001"}) == 0);
   CHECK(failed({"max-abs>0.0999", "added"}) == 2);
-  for (const char* word : {"equal", "snr>3", "snr<", "snr<x", "snr<1x", "snr<nan", ""}) {
+  for (const char* word : {"equal", "snr>3", "snr<", "snr<x", "snr<1x", "snr<nan", "", "cosine<1.5",
+                           "cosine<-1.01", "max-abs>-1e-9", "max-abs>nan", "max-abs>inf", "snr<1e999",
+                           "snr<-inf", "max-abs> 1", "max-abs>1 ", "cosine<0x1p-1", "cosine<0.5,"}) {
+    CAPTURE(word);
     CHECK_THROWS_AS(parse_diff_gate({word}), Error);
   }
+  for (const char* word : {"cosine<-1", "cosine<1", "snr<-20", "max-abs>0", "max-abs>1e-9"})
+    parse_diff_gate({word});
+  CHECK(failed({"snr<18", "snr<16"}) == 1);  // what fails either
+  CHECK(failed({"max-abs>0.0999", "max-abs>0.1001"}) == 1);
 }
