@@ -57,7 +57,9 @@ class RuntimeArtifact {
   /// where it says what cannot be.
   int64_t experts_per_token(size_t layer) const;
   /// Runs the layer's router in float64 on the host: softmax(gate.weight hidden), the `topk` largest (the
-  /// lower expert on a tie), renormalized as config.json's norm_topk_prob says (yes where it says nothing).
+  /// lower expert on a tie), renormalized as config.json's norm_topk_prob says (where it says nothing, as its
+  /// model_type has it in Hugging Face's transformers: not for qwen2_moe, qwen3_moe, olmoe, deepseek and
+  /// deepseek_v2).
   /// `hidden` is [M, H]. A dense MLP has its one expert with weight 1. Throws Error where the layer has no
   /// `gate.weight` [E, H] of floats or the config asks for another kind of router.
   Routing route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;

@@ -49,6 +49,22 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
 }
 
+/// Whether the chosen experts' weights are brought to a sum of 1. Where config.json is silent the default of
+/// its model_type's class counts: no for those below, yes for qwen3_next, qwen3_5_moe and deepseek_v3, and
+/// for mixtral and others that have no such setting. Source: norm_topk_prob in huggingface/transformers,
+/// src/transformers/models/*/configuration_*.py; of deepseek the configuration that its checkpoints carry.
+bool renormalizes(const Json& config) {
+  if (const Json norm = setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
+  const auto type_is = [&](const Json& of, const char* type) {
+    return of.is_object() && of.contains("model_type") && of["model_type"] == type;
+  };
+  const Json text = config.is_object() && config.contains("text_config") ? config["text_config"] : Json();
+  for (const char* type : {"qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2"}) {
+    if (type_is(config, type) || type_is(text, type)) return false;
+  }
+  return true;
+}
+
 /// softmax(logits), the `topk` largest, the lower expert on a tie.
 void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing& to) {
   const double largest = *std::max_element(scores.begin(), scores.end());
@@ -137,8 +153,7 @@ Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int6
   std::vector<float> weight(static_cast<size_t>(info.e * info.h));
   widen(t.dtype, bytes.data(), weight);
 
-  const Json norm = setting(artifact.config(), "norm_topk_prob");
-  const bool renormalize = !norm.is_boolean() || norm.get<bool>();
+  const bool renormalize = renormalizes(artifact.config());
   Routing routing{topk, {}, {}};
   for (int64_t i = 0; i < m; ++i) {
     std::vector<double> scores(static_cast<size_t>(info.e));

@@ -64,7 +64,17 @@ TEST_CASE("the router takes the softmax, then the largest, renormalized as confi
        {std::pair{R"({"num_experts_per_tok": 3, "norm_topk_prob": true})", true},
         {R"({"num_experts_per_tok": 3, "norm_topk_prob": false, "scoring_func": "softmax"})", false},
         {R"({"text_config": {"num_experts_per_tok": 3, "norm_topk_prob": false}})", false},
-        {R"({"num_experts_per_tok": 3, "n_group": 1, "routed_scaling_factor": 1})", true}}) {
+        {R"({"num_experts_per_tok": 3, "n_group": 1, "routed_scaling_factor": 1})", true},
+        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe"})", false},
+        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe", "norm_topk_prob": true})", true},
+        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe"})", false},
+        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe", "norm_topk_prob": null})", false},
+        {R"({"num_experts_per_tok": 3, "model_type": "deepseek_v2"})", false},
+        {R"({"num_experts_per_tok": 3, "model_type": "olmoe"})", false},
+        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_next"})", true},
+        {R"({"num_experts_per_tok": 3, "model_type": "mixtral"})", true},
+        {R"({"model_type": "x", "text_config": {"num_experts_per_tok": 3, "model_type": "qwen3_moe"}})",
+         false}}) {
     CAPTURE(config);
     const ConvertedLayer made("v7", kExperts, 16, kHidden, true, config);
     const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
