@@ -53,18 +53,49 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& pla
   return patterns;
 }
 
+/// Where a config may have its entry, the first one that is there counts: multimodal checkpoints have it
+/// beside the text model's sizes, older ones of compressed-tensors under another key.
+struct EntryPlace {
+  const char* name;
+  bool nested;
+  const char* key;
+};
+constexpr EntryPlace kEntryPlaces[] = {{"quantization_config", false, "quantization_config"},
+                                       {"text_config.quantization_config", true, "quantization_config"},
+                                       {"compression_config", false, "compression_config"},
+                                       {"text_config.compression_config", true, "compression_config"}};
+
+const EntryPlace* entry_place(const Json& config) {
+  if (!config.is_object()) return nullptr;
+  for (const EntryPlace& place : kEntryPlaces) {
+    const auto at = place.nested ? config.find("text_config") : config.end();
+    if (place.nested ? at != config.end() && at->is_object() && at->contains(place.key)
+                     : config.contains(place.key)) {
+      return &place;
+    }
+  }
+  return nullptr;
+}
+
+/// A config with this entry, within text_config if `nested`, and no other.
+Json with_entry(Json config, bool nested, Json entry) {
+  if (!config.is_object()) config = Json::object();
+  for (const bool in_text : {false, true}) {
+    if (in_text && (!config.contains("text_config") || !config["text_config"].is_object())) continue;
+    Json& at = in_text ? config["text_config"] : config;
+    at.erase("compression_config");
+    // An entry that stays keeps its place.
+    if (in_text != nested || entry.is_null()) at.erase("quantization_config");
+  }
+  if (!entry.is_null()) (nested ? config["text_config"] : config)["quantization_config"] = std::move(entry);
+  return config;
+}
+
 }  // namespace
 
 Json config_with_quantization(const Checkpoint& source, Json entry) {
-  Json config = source.config().is_object() ? source.config() : Json::object();
-  for (Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (!at->is_object()) continue;
-    at->erase("compression_config");
-    // An entry that stays keeps its place.
-    if (at != &config || entry.is_null()) at->erase("quantization_config");
-  }
-  if (!entry.is_null()) config["quantization_config"] = std::move(entry);
-  return config;
+  const EntryPlace* place = entry_place(source.config());
+  return with_entry(source.config(), place && place->nested, std::move(entry));
 }
 
 namespace {
@@ -75,7 +106,9 @@ Json layout_config(const Checkpoint& source, const Plan& plan) {
   with_layout(plan.recipe.layout, [&]<class L>() { entry["pattern"] = L::pattern; });
   entry["modules"] = converted_patterns(source, plan);
   entry["base"] = source_quantization(source);
-  return config_with_quantization(source, std::move(entry));
+  const EntryPlace* place = entry_place(source.config());
+  if (place && place != kEntryPlaces) entry["base_place"] = place->name;
+  return with_entry(source.config(), false, std::move(entry));  // where a reader of layouts looks
 }
 
 /// Adds names to a list of what is not quantized, and takes them off the lists of what is.
@@ -122,27 +155,25 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
 
 Json source_quantization(const Checkpoint& source) {
   const Json& config = source.config();
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (config.is_object() && config.contains(key)) return config[key];
-    if (config.is_object() && config.contains("text_config") && config["text_config"].contains(key)) {
-      return config["text_config"][key];
-    }
-  }
-  return source.hf_quant_config();
+  const EntryPlace* place = entry_place(config);
+  if (!place) return source.hf_quant_config();
+  return place->nested ? config["text_config"][place->key] : config[place->key];
 }
 
 Json original_config(const Json& config, const Json& hf_quant_config) {
   if (!config.is_object() || !config.contains("quantization_config")) return config;
   const Json& entry = config["quantization_config"];
   if (!entry.is_object() || entry.value("quant_method", Json()) != "twofour") return config;
-  const Json base = entry.value("base", Json());
-  Json original = config;
-  if (base.is_null() || base == hf_quant_config) {
-    original.erase("quantization_config");
-  } else {
-    original["quantization_config"] = base;
+  const Json base = entry.value("base", Json()), name = entry.value("base_place", Json());
+  if (base.is_null() || base == hf_quant_config) return with_entry(config, false, nullptr);
+  for (const EntryPlace& place : kEntryPlaces) {
+    const bool fits = !place.nested || (config.contains("text_config") && config["text_config"].is_object());
+    if (&place == kEntryPlaces || name != place.name || !fits) continue;
+    Json original = with_entry(config, false, nullptr);
+    (place.nested ? original["text_config"] : original)[place.key] = base;
+    return original;
   }
-  return original;
+  return with_entry(config, false, base);
 }
 
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan) {

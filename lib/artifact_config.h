@@ -12,11 +12,13 @@ namespace twofour {
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
-/// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, and
-/// none where that is `hf_quant_config`, the source's own file, or null. Any other config stays as it is.
+/// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, at
+/// `base_place` ("text_config.quantization_config", for example) if that is told, and none where that is
+/// `hf_quant_config`, the source's own file, or null. Any other config stays as it is.
 Json original_config(const Json& config, const Json& hf_quant_config);
 
-/// The source's config.json with that quantization_config and no other; null: without any.
+/// The source's config.json with that quantization_config and no other, at its top or, where the source has
+/// its entry there, in its text_config; null: without any.
 Json config_with_quantization(const Checkpoint& source, Json entry);
 
 /// Files of the artifact that tell loaders what it is, with their texts: config.json, with a

@@ -87,6 +87,54 @@ TEST_CASE("an entry within text_config or under its old name is moved to base, n
   }
 }
 
+TEST_CASE("an entry comes back where it stood, and a new one stands where the old one did") {
+  const auto entry_at = [](const std::string& place) {
+    const size_t dot = place.find('.');
+    const std::string key = place.substr(dot == std::string::npos ? 0 : dot + 1);
+    const std::string entry =
+        fmt::format(R"("{}": {{"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "b": 2)", key);
+    return dot == std::string::npos ? fmt::format(R"({{"text_config": {{"a": 1}}, {}}})", entry)
+                                    : fmt::format(R"({{"text_config": {{"a": 1, {}}}, "c": 3}})", entry);
+  };
+  const auto recipe = [](const std::string& layout, const std::string& dialect) {
+    Recipe r;
+    r.layout = layout;
+    r.dialect = dialect;
+    return r;
+  };
+  for (const std::string place : {"quantization_config", "compression_config",
+                                  "text_config.quantization_config", "text_config.compression_config"}) {
+    CAPTURE(place);
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {sound(1)}, entry_at(place));
+    const bool nested = place.starts_with("text_config");
+    for (const std::string layout : {"v7", "g8"}) {
+      CAPTURE(layout);
+      convert(scratch / "src", scratch / layout, recipe(layout, ""));
+      CHECK(json_of(scratch / layout / "config.json")["quantization_config"]["layout"] == layout);
+      convert(scratch / layout, scratch / (layout + "-back"), recipe("nvfp4", "modelopt"));
+      // Its members may stand in another order.
+      const auto plain = [](const Json& json) { return nlohmann::json::parse(json.dump()); };
+      CHECK(plain(json_of(scratch / (layout + "-back") / "config.json")) ==
+            plain(json_of(scratch / "src/config.json")));
+      convert(scratch / layout, scratch / (layout + "-other"), recipe("nvfp4", "compressed-tensors"));
+      const Json other = json_of(scratch / (layout + "-other") / "config.json");
+      const Json& holder = nested ? other["text_config"] : other;
+      CHECK(holder["quantization_config"]["quant_method"] == "compressed-tensors");
+      CHECK(other.contains("quantization_config") == !nested);
+      CHECK(!holder.contains("compression_config"));
+      const ValidateReport report = validate_from(scratch / layout, scratch / (layout + "-other"));
+      CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+    }
+    convert(scratch / "src", scratch / "fp8", recipe("fp8", "compressed-tensors"));
+    const Json fp8 = json_of(scratch / "fp8/config.json");
+    CHECK(fp8.contains("quantization_config") == !nested);
+    CHECK((nested ? fp8["text_config"] : fp8)["quantization_config"]["format"] == "float-quantized");
+    convert(scratch / "src", scratch / "bf16", recipe("bf16", ""));
+    CHECK(read_text(scratch / "bf16/config.json").find("quant_method") == std::string::npos);
+  }
+}
+
 TEST_CASE("modules are one glob where it names converted ones only, else one by one") {
   const auto modules = [](const Recipe& recipe) {
     return converted_config("{}", "", 3, recipe)["quantization_config"]["modules"].dump();
