@@ -1,10 +1,12 @@
 #include "lib/validate_encode.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "formats/e4m3.h"
@@ -12,6 +14,7 @@
 #include "kernels/check.h"
 #include "lib/encode_scale.h"
 #include "lib/interrupt.h"
+#include "lib/parallel.h"
 #include "lib/validate_files.h"
 
 namespace twofour {
@@ -92,6 +95,7 @@ class GroupCheck {
     const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
     all.resize(static_cast<size_t>((last + 1 - first) * m.k));
     reader_.read_rows(plan_.weights[m.module], m.expert, first, last + 1, all);
+    if (m.step == 1) return all;
     for (int64_t r = first; r <= last; r += m.step) {
       own.insert(own.end(), all.begin() + (r - first) * m.k, all.begin() + (r - first + 1) * m.k);
     }
@@ -252,8 +256,17 @@ class GroupCheck {
 
 void check_encoded(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan, Progress& progress,
                    ValidateReport& report) {
-  for (const EncodeGroup& group : plan.groups) {
-    GroupCheck(artifact, source, plan, group, progress).run(report);
+  std::vector<ValidateReport> found(plan.groups.size());
+  const auto check = [&](size_t i) {
+    GroupCheck(artifact, source, plan, plan.groups[i], progress).run(found[i]);
+  };
+  if (plan.groups.size() < 2 * static_cast<size_t>(omp_get_max_threads())) {
+    for (size_t i = 0; i < found.size(); ++i) check(i);  // threads share the rows of one
+  } else {
+    parallel_for(found.size(), check);
+  }
+  for (ValidateReport& part : found) {
+    std::move(part.differences.begin(), part.differences.end(), std::back_inserter(report.differences));
   }
 }
 
