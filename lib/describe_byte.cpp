@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "formats/atom.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/error.h"
@@ -29,8 +30,15 @@ std::string sparse_byte_text(const Source& s, uint8_t byte) {
   }
   if (s.byte < 6) {
     const int64_t first = k + 8 * (s.byte - 4);
-    return fmt::format("places of the kept codes: k {} and {}, k {} and {}", first + (byte & 3),
-                       first + (byte >> 2 & 3), first + 4 + (byte >> 4 & 3), first + 4 + (byte >> 6));
+    std::string text =
+        fmt::format("places of the kept codes: k {} and {}, k {} and {}", first + (byte & 3),
+                    first + (byte >> 2 & 3), first + 4 + (byte >> 4 & 3), first + 4 + (byte >> 6));
+    for (const int shift : {0, 4}) {
+      if (is_legal_meta(static_cast<unsigned>(byte >> shift))) continue;
+      text += fmt::format("; illegal: expected two rising places in quad k {}-{}", first + shift,
+                          first + shift + 3);
+    }
+    return text;
   }
   return fmt::format("k {}-{}: {}", k, k + kGroup - 1, scale_text(byte));
 }

@@ -147,6 +147,16 @@ SliceValues slice_tensor(const Checkpoint& c, size_t tensor, const SliceText& te
   return out;
 }
 
+/// Of a module, matrix or tensor; nothing where none has that name.
+std::optional<SliceValues> find_slice(const Checkpoint& c, const SliceText& text) {
+  if (auto weights = slice_weights(c, text)) return weights;
+  if (const auto tensor = c.find(text.name)) return slice_tensor(c, *tensor, text);
+  if (!c.is_view()) return std::nullopt;
+  const Checkpoint stored = Checkpoint::open(c.path());
+  const auto tensor = stored.find(text.name);
+  return tensor ? std::optional(slice_tensor(stored, *tensor, text)) : std::nullopt;
+}
+
 }  // namespace
 
 SliceText split_slice(std::string_view text) {
@@ -171,12 +181,10 @@ std::vector<SliceRange> parse_slice(std::string_view where, std::string_view tex
 }
 
 SliceValues read_slice(const Checkpoint& checkpoint, std::string_view expression) {
+  if (auto whole = find_slice(checkpoint, {std::string(expression), "", false})) return std::move(*whole);
   const SliceText text = split_slice(expression);
-  if (auto weights = slice_weights(checkpoint, text)) return std::move(*weights);
-  if (const auto tensor = checkpoint.find(text.name)) return slice_tensor(checkpoint, *tensor, text);
-  if (checkpoint.is_view()) {
-    const Checkpoint stored = Checkpoint::open(checkpoint.path());
-    if (const auto tensor = stored.find(text.name)) return slice_tensor(stored, *tensor, text);
+  if (text.has_ranges) {
+    if (auto part = find_slice(checkpoint, text)) return std::move(*part);
   }
   throw Error(fmt::format("{}: expected a module or a tensor, found none of that name in {}", text.name,
                           checkpoint.path().string()));

@@ -39,7 +39,8 @@ inline constexpr int64_t kMaxSliceValues = 1 << 16;
 
 /// The slice "NAME[e, n, k0:k1]" of a checkpoint's or artifact's numbers: of a module or a matrix of one
 /// ("P.3.up_proj") its weights, whatever the dialect or layout; of a tensor its elements as they are stored,
-/// an artifact's own ones, too. Throws Error on names that nothing has and slices of too many values.
+/// an artifact's own ones, too. Names may end in brackets themselves: one that is there counts as such.
+/// Throws Error on names that nothing has and slices of too many values.
 SliceValues read_slice(const Checkpoint& checkpoint, std::string_view text);
 
 }  // namespace twofour

@@ -1,6 +1,7 @@
 // Ways to lose data or to pass off a wrong directory, each of which a user could fall into.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -187,5 +188,34 @@ TEST_CASE("a manifest that does not fit its tensors does not mislead inspect") {
     CHECK(contains(what, "byte 0 of element 100"));
     fs::remove_all(scratch / "out");
     convert(scratch / "src", scratch / "out");
+  }
+}
+
+TEST_CASE("inspect says that a byte of metadata is illegal, and of which quad") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {sound()});
+  convert(scratch / "src", scratch / "out");
+  const std::string name = "model.layers.0.mlp.experts.w13_meta";
+  uint64_t at = 0;
+  fs::path file;
+  {
+    const Checkpoint c = Checkpoint::open(scratch / "out");
+    const size_t tensor = *c.find(name);
+    file = scratch / "out" / c.shard_of(tensor).name;
+    at = c.shard_of(tensor).data_begin + c.tensors()[tensor].begin;
+  }
+  const std::string whole = read_text(file);
+  // All bytes: a nibble is legal where its two places, low bits first, rise.
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    CAPTURE(byte);
+    std::string text = whole;
+    text[at] = static_cast<char>(byte);
+    write_text(file, text);
+    const std::string what = describe_byte(Checkpoint::open(scratch / "out"), name, 0);
+    for (const unsigned quad : {0u, 1u}) {
+      const unsigned nibble = quad == 0 ? byte % 16 : byte / 16, first = nibble % 4, second = nibble / 4;
+      CHECK(contains(what, fmt::format("illegal: expected two rising places in quad k {}-{}", 4 * quad,
+                                       4 * quad + 3)) == (first >= second));
+    }
   }
 }

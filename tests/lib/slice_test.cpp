@@ -116,3 +116,18 @@ TEST_CASE("elements of a tensor are sliced as NumPy does it") {
   CHECK(read_slice(c, "big[:256]").values.size() == 65'536);
   CHECK(refusal(c, "u[0]").starts_with("u: expected a module or a tensor, found none of that name"));
 }
+
+TEST_CASE("names that end in brackets are names, and can be sliced") {
+  const Scratch scratch;
+  const auto stored = [](const std::string& name, std::vector<uint8_t> bytes) {
+    return TensorData{name, DType::kU8, {static_cast<int64_t>(bytes.size())}, bytes};
+  };
+  const Checkpoint c = open_checkpoint(scratch, {stored("t", {1, 2, 3}), stored("t[1]", {4, 5, 6}),
+                                                 stored("a[x].b", {7, 8}), stored("[]", {9})});
+  CHECK(read_slice(c, "t[1]").values == std::vector<double>{4, 5, 6});
+  CHECK(read_slice(c, "t[1][2]").values == std::vector<double>{6});
+  CHECK(read_slice(c, "t[2]").values == std::vector<double>{3});
+  CHECK(read_slice(c, "a[x].b[1:]").values == std::vector<double>{8});
+  CHECK(read_slice(c, "[]").values == std::vector<double>{9});
+  CHECK(refusal(c, "u[1]").starts_with("u: expected a module or a tensor"));
+}
