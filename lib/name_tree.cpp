@@ -1,6 +1,7 @@
 #include "lib/name_tree.h"
 
 #include <algorithm>
+#include <map>
 
 namespace twofour {
 namespace {
@@ -9,6 +10,7 @@ struct Node {
   std::string label;
   uint64_t bytes = 0;
   std::vector<Node> children{};
+  std::map<std::string, size_t> parents{};  ///< children that are no leaves, by label
   std::optional<size_t> leaf{};
 };
 
@@ -48,11 +50,16 @@ std::vector<TreeLine> name_tree(const std::vector<std::pair<std::string, uint64_
     Node* at = &root;
     const std::vector<std::string> labels = labels_of(name);
     for (size_t l = 0; l < labels.size(); ++l) {
-      const bool last = l + 1 == labels.size();
       // Two tensors of one name folded differ in type or shape; each is a leaf of its own.
-      const auto same = std::find_if(at->children.begin(), at->children.end(),
-                                     [&](const Node& n) { return n.label == labels[l] && !last && !n.leaf; });
-      at = same != at->children.end() ? &*same : &at->children.emplace_back(Node{labels[l]});
+      bool fresh = l + 1 == labels.size();
+      size_t child = at->children.size();
+      if (!fresh) {
+        const auto [it, added] = at->parents.emplace(labels[l], child);
+        child = it->second;
+        fresh = added;
+      }
+      if (fresh) at->children.push_back({labels[l]});
+      at = &at->children[child];
       at->bytes += bytes;
     }
     at->leaf = i;

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <chrono>
+
 using namespace twofour;
 
 namespace {
@@ -45,4 +47,27 @@ TEST_CASE("a name may be the beginning of another, stand twice, begin with a num
         "7.a 5 #4\n"
         " 6 #5\n");
   CHECK(tree({}).empty());
+}
+
+TEST_CASE("a parent keeps its place and its children wherever their names stand") {
+  CHECK(tree({{"a.x", 1}, {"b", 2}, {"a.y.u", 3}, {"a.y", 4}, {"a.y.v", 5}}) ==
+        "a 13\n"
+        "  x 1 #0\n"
+        "  y 8\n"
+        "    u 3 #2\n"
+        "    v 5 #4\n"
+        "  y 4 #3\n"
+        "b 2 #1\n");
+}
+
+TEST_CASE("names that have nothing in common take no more than a look-up each") {
+  constexpr size_t kNames = 300'000;
+  std::vector<std::pair<std::string, uint64_t>> names;
+  for (size_t i = 0; i < kNames; ++i) names.emplace_back(fmt::format("x{}y.a.w", i), 1);
+  const auto start = std::chrono::steady_clock::now();
+  const auto lines = name_tree(names);
+  CHECK(std::chrono::steady_clock::now() - start <
+        std::chrono::seconds(20));  // minutes, if all were searched
+  REQUIRE(lines.size() == kNames);
+  CHECK(lines.back().label == fmt::format("x{}y.a.w", kNames - 1));
 }
