@@ -8,6 +8,7 @@
 
 #include "formats/json.h"
 #include "kernels/device.h"
+#include "lib/counted.h"
 #include "lib/finding.h"
 #include "lib/progress.h"
 
@@ -32,6 +33,7 @@ struct Command {
   std::function<int()> (*setup)(CLI::App& app, const Common& common);
   const char* example;  ///< a command line, without the program's name
   bool finds = false;   ///< whether findings or differences end it with 1
+  bool cuda = false;    ///< whether it has work for a CUDA device
 };
 
 std::function<int()> setup_bench(CLI::App& app, const Common& common);
@@ -75,8 +77,19 @@ CLI::Option* add_html_option(CLI::App& app, std::string& file);
 /// One document on stdout.
 void print_json(const Json& json);
 
-/// `text` with control characters but line ends as \\xNN: names from hostile files must not reach the
-/// terminal.
+/// The elements of a list that a document has under a name.
+struct JsonList {
+  const char* name;
+  size_t size;
+  std::function<Json(size_t)> element;
+};
+/// The same of a document that ends with long lists, an element a line: as one document in memory they would
+/// take several times what they are made from.
+void print_json(const Json& head, const std::vector<JsonList>& lists);
+
+/// `text` with what a terminal would obey or hide in place of showing it as \\xNN or \\u{N}, as names from
+/// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
+/// width and those that turn the direction of what follows (Unicode's Bidi_Control).
 std::string printable(std::string_view text);
 
 /// Prints to stdout, control characters made harmless.

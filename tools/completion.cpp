@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tools/command_table.h"
 
@@ -198,16 +199,21 @@ std::string fish_completion(const CommandEntry& root) {
   return out;
 }
 
-std::function<int()> setup_completion(CLI::App& app, const Common&) {
+std::function<int()> setup_completion(CLI::App& app, const Common& common) {
   auto shell = std::make_shared<std::string>();
   app.add_option("SHELL", *shell, "Shell to write for")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  return [shell, &app] {
+  return [shell, &app, &common] {
     const CommandEntry table = command_table(*app.get_parent());
-    fmt::print("{}", *shell == "bash"  ? bash_completion(table)
-                     : *shell == "zsh" ? zsh_completion(table)
-                                       : fish_completion(table));
+    const std::string script = *shell == "bash"  ? bash_completion(table)
+                               : *shell == "zsh" ? zsh_completion(table)
+                                                 : fish_completion(table);
+    if (common.json) {
+      print_json({{"shell", *shell}, {"script", script}});
+    } else {
+      fmt::print("{}", script);
+    }
     return kDone;
   };
 }

@@ -97,11 +97,11 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs, Device dev
     written += f.bytes;
   }
   fmt::print(
-      "would read {} and write {}, the weights in {} files ({} tensors copied, {}); peak memory at most {} "
-      "with {} workers on {}\n",
-      format_bytes(plan.read_bytes), format_bytes(written), plan.files.size(), copied,
-      format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs, device)), plan.workers(jobs, device),
-      device_text(device));
+      "would read {} and write {}, the weights in {} ({} copied, {}); peak memory at most {} "
+      "with {} on {}\n",
+      format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),
+      counted(copied, "tensor"), format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs, device)),
+      counted(plan.workers(jobs, device), "worker"), device_text(device));
 }
 
 /// What was written, in a few words.
@@ -120,11 +120,12 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
     return;
   }
   if (o.resume) {
-    put("{}: kept {} of {} weight files, {}\n", o.destination, r.files_kept, plan.files.size(),
+    put("{}: kept {} of {}, {}\n", o.destination, r.files_kept, counted(plan.files.size(), "weight file"),
         format_bytes(r.bytes_kept));
   }
-  put("{}: {} matrices in {}, {} files, {} (from {})\n", o.destination, r.modules.size(),
-      format_text(plan.recipe), plan.files.size(), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+  put("{}: {} in {}, {}, {} (from {})\n", o.destination, counted(r.modules.size(), "matrix", "matrices"),
+      format_text(plan.recipe), counted(plan.files.size(), "file"), format_bytes(r.bytes_written),
+      format_bytes(r.bytes_read));
   put("{}", weights_text(plan, r, verbose));
   put("{}", speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify));
 }

@@ -50,10 +50,10 @@ int run_planned(const Options& o, const Common& common) {
                 {"bytes_verified", result.bytes_verified},
                 {"seconds", result.seconds}});
   } else if (!common.quiet) {
-    put("{}: task {} of {} (by {}): {} of {} files, {} (from {}){}\n", tasks.destination.string(),
-        number.index, number.count, number.from, result.files, planned.plan.files.size(),
+    put("{}: task {} of {} (by {}): {} of {}, {} (from {}){}\n", tasks.destination.string(), number.index,
+        number.count, number.from, result.files, counted(planned.plan.files.size(), "file"),
         format_bytes(result.bytes_written), format_bytes(result.bytes_read),
-        result.files_kept > 0 ? fmt::format("; {} were finished before", result.files_kept) : "");
+        result.files_kept > 0 ? fmt::format("; {} finished before", result.files_kept) : "");
     put("{}",
         speed_text(device, result.seconds, result.bytes_read, result.bytes_written, !o.common.no_verify));
   }

@@ -97,7 +97,6 @@ const char* state_name(DiffFile::State state) {
   return "";
 }
 
-/// The document, entries a line each: together they would take several times the memory of the comparison.
 void print_result_json(const DiffResult& r, uint64_t failed) {
   Json rows = Json::array(), files = Json::array();
   for (const DiffRow& row : r.rows) {
@@ -120,13 +119,8 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
                      {"rows", rows},
                      {"files", files},
                      {"findings", findings_to_json(r.findings)}};
-  std::string opened = head.dump(2, ' ', false, Json::error_handler_t::replace);
-  opened.resize(opened.size() - 2);  // its "\n}"
-  fmt::print("{},\n  \"entries\": [", opened);
-  for (size_t i = 0; i < r.entries.size(); ++i) {
-    fmt::print("{}\n    {}", i > 0 ? "," : "", json_line(entry_to_json(r, r.entries[i])));
-  }
-  fmt::print("\n  ]\n}}\n");
+  const auto entry = [&](size_t i) { return entry_to_json(r, r.entries[i]); };
+  print_json(head, {{"entries", r.entries.size(), entry}});
 }
 
 std::string figures_text(const ValueError& e) {
@@ -208,8 +202,8 @@ void print_files(const DiffResult& r) {
 }
 
 void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
-  put("A  {}: {}, {} tensors\nB  {}: {}, {} tensors\n\n", r.a, r.a_what, r.a_tensors, r.b, r.b_what,
-      r.b_tensors);
+  put("A  {}: {}, {}\nB  {}: {}, {}\n\n", r.a, r.a_what, counted(r.a_tensors, "tensor"), r.b, r.b_what,
+      counted(r.b_tensors, "tensor"));
   constexpr size_t kFew = 10, kFewRows = 40;
   for (const DiffClass cls : {DiffClass::kDifferent, DiffClass::kShape, DiffClass::kType,
                               DiffClass::kUnreadable, DiffClass::kRemoved, DiffClass::kAdded}) {
@@ -229,11 +223,10 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
     }
   }
   if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
-  put("{}{}\n", text, failed > 0 ? fmt::format("; {} fail", failed) : "");
+  put("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
 }
 
 int run(const Options& o, const Common& common) {
-  check_device(common, "diff");
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_patterns(o.include), parse_patterns(o.exclude), o.tolerance};

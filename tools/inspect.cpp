@@ -47,37 +47,41 @@ Json member_to_json(const ModuleStats& s) {
           {"global_scale_max", s.global_max}};
 }
 
-Json report_to_json(const InspectReport& r) {
-  Json tensors = Json::array(), modules = Json::array();
-  for (const TensorGroup& g : r.tensors) {
-    tensors.push_back({{"name", g.name},
-                       {"dtype", dtype_name(g.dtype)},
-                       {"shape", g.shape},
-                       {"count", g.count},
-                       {"bytes", g.bytes}});
-  }
-  for (const ModuleGroup& m : r.modules) {
-    Json json = {{"name", m.name},
-                 {"dialect", m.dialect},
-                 {"shape", {m.e, m.n, m.k}},
-                 {"count", m.count},
-                 {"bytes", m.bytes}};
-    if (m.stats) json["stats"] = stats_to_json(*m.stats);
-    for (const ModuleStats& x : m.members) json["members"].push_back(member_to_json(x));
-    modules.push_back(std::move(json));
-  }
-  return {{"what", r.what},
-          {"files", r.file_count},
-          {"tensor_count", r.tensor_count},
-          {"data_bytes", r.data_bytes},
-          {"header_bytes", r.header_bytes},
-          {"other_files", r.other_files},
-          {"total_bytes", r.data_bytes + r.header_bytes + r.other_bytes()},
-          {"tensors", tensors},
-          {"nvfp4_modules", modules},
-          {"default_set_bytes", r.default_set_bytes},
-          {"layout_bytes", r.layout_bytes},
-          {"findings", findings_to_json(r.findings)}};
+Json group_to_json(const TensorGroup& g) {
+  return {{"name", g.name},
+          {"dtype", dtype_name(g.dtype)},
+          {"shape", g.shape},
+          {"count", g.count},
+          {"bytes", g.bytes}};
+}
+
+Json group_to_json(const ModuleGroup& m) {
+  Json json = {{"name", m.name},
+               {"dialect", m.dialect},
+               {"shape", {m.e, m.n, m.k}},
+               {"count", m.count},
+               {"bytes", m.bytes}};
+  if (m.stats) json["stats"] = stats_to_json(*m.stats);
+  for (const ModuleStats& x : m.members) json["members"].push_back(member_to_json(x));
+  return json;
+}
+
+/// The document, groups a line each: together they would take several times the memory of the report.
+void print_report_json(const InspectReport& r) {
+  const Json head = {{"what", r.what},
+                     {"files", r.file_count},
+                     {"tensor_count", r.tensor_count},
+                     {"data_bytes", r.data_bytes},
+                     {"header_bytes", r.header_bytes},
+                     {"other_files", r.other_files},
+                     {"total_bytes", r.data_bytes + r.header_bytes + r.other_bytes()},
+                     {"default_set_bytes", r.default_set_bytes},
+                     {"layout_bytes", r.layout_bytes},
+                     {"findings", findings_to_json(r.findings)}};
+  const auto list = [](const char* name, const auto& groups) -> JsonList {
+    return {name, groups.size(), [&groups](size_t i) { return group_to_json(groups[i]); }};
+  };
+  print_json(head, {list("tensors", r.tensors), list("nvfp4_modules", r.modules)});
 }
 
 void print_stats(const WeightStats& s) {
@@ -123,7 +127,7 @@ void print_totals(const InspectReport& r, uint64_t shown) {
   const uint64_t files = r.data_bytes + r.header_bytes;
   put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes, files);
   if (r.other_files.empty()) return;
-  put("{} bytes of {} other files; {} in all\n", r.other_bytes(), r.other_files.size(),
+  put("{} bytes of {}; {} in all\n", r.other_bytes(), counted(r.other_files.size(), "other file"),
       files + r.other_bytes());
 }
 
@@ -135,7 +139,7 @@ void print_member(const ModuleStats& s) {
 }
 
 void print_report(const Common& common, const InspectReport& r, const std::string& path) {
-  put("{}: {}\n{} tensors in {} files\n\n", path, r.what, r.tensor_count, r.file_count);
+  put("{}: {}\n{} in {}\n\n", path, r.what, counted(r.tensor_count, "tensor"), counted(r.file_count, "file"));
   print_totals(r, print_tree(r));
   if (common.verbose) {
     for (const auto& [name, bytes] : r.other_files) put("  {}  {}\n", name, format_bytes(bytes));
@@ -192,7 +196,6 @@ int run_values(const Options& o, const Common& common) {
 }
 
 int run(const Options& o, const Common& common) {
-  check_device(common, "inspect");
   if (!o.values.empty()) return run_values(o, common);
   const Checkpoint checkpoint = Checkpoint::open(o.path);
   if (!o.at.empty()) {
@@ -215,7 +218,7 @@ int run(const Options& o, const Common& common) {
   if (!o.html.empty()) write_report(o.html, inspect_report(report, o.path));
   print_findings(common, report.findings);
   if (common.json) {
-    print_json(report_to_json(report));
+    print_report_json(report);
   } else {
     print_report(common, report, o.path);
   }

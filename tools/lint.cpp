@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "lib/counted.h"
 #include "lib/report.h"
 #include "tools/command.h"
 #include "tools/suggest.h"
@@ -142,7 +141,6 @@ int run(const Options& o, const Common& common) {
   if (o.rules) return print_rules(common);
   if (o.path.empty())
     throw Error("PATH: expected a checkpoint or artifact, found none\nSee twofour lint --help.");
-  check_device(common, "lint");
   if (!o.html.empty()) check_report_file(o.html);
   LintReport report;
   with_progress(common, [&](Progress& progress) { report = lint(o.path, options, progress); });

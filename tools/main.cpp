@@ -28,20 +28,20 @@ constexpr Command kCommands[] = {
     {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize,
      "quantize bf16-checkpoint nvfp4-checkpoint --block-scale four-over-six"},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert,
-     "convert checkpoint artifact --to v7"},
+     "convert checkpoint artifact --to v7", false, true},
     {"plan", "Plan a conversion that several tasks or machines share", setup_plan,
      "plan checkpoint artifact --to v7 --tasks 16 -o plan.json"},
     {"merge", "Complete what the tasks of a plan have written", setup_merge, "merge artifact"},
     {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,
      "diff checkpoint artifact --tolerance 0.001", true},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate,
-     "validate artifact --source checkpoint", true},
+     "validate artifact --source checkpoint", true, true},
     {"run", "Run an MoE layer of an artifact on given tokens", setup_run,
-     "run artifact --layer 0 --random 8 --seed 1 -o output.safetensors"},
+     "run artifact --layer 0 --random 8 --seed 1 -o output.safetensors", false, true},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth,
      "synth checkpoint --shape qwen3-next --layers 1 --experts 16"},
     {"bench", "Measure commands and kernels against cp, cat and memcpy", setup_bench,
-     "bench convert --to v7 --rounds 3"},
+     "bench convert --to v7 --rounds 3", false, true},
     {"completion", "Write what completes command lines in a shell", setup_completion,
      "completion bash > ~/.local/share/bash-completion/completions/twofour"},
     {"man", "Write the manual pages", setup_man, "man ~/.local/share/man/man1"},
@@ -68,7 +68,7 @@ std::optional<std::string> empty_value(const CLI::App& app) {
   return std::nullopt;
 }
 
-void add_common(CLI::App& app, Common& common) {
+void add_common(CLI::App& app, Common& common, bool cuda) {
   const char* group = "Common";
   app.add_flag("--json", common.json, "One JSON document on stdout, nothing else there")->group(group);
   app.add_flag("-q,--quiet", common.quiet, "No progress, no findings")->group(group);
@@ -76,10 +76,13 @@ void add_common(CLI::App& app, Common& common) {
   app.add_option("-j,--jobs", common.jobs, "Threads (default: one a processor)")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option(
-         "--device", common.device,
-         "cpu, cuda or auto: what is faster (convert: cpu; run and validate: cuda where there is a device)")
-      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+  CLI::Validator devices = CLI::IsMember({"cpu", "cuda", "auto"});
+  if (!cuda) devices.description("{cpu,auto}");  // check_device says why the third is none here
+  app.add_option("--device", common.device,
+                 cuda ? "cpu, cuda or auto: what is faster (convert: cpu; run and validate: cuda where there "
+                        "is a device)"
+                      : "cpu or auto, which is cpu here")
+      ->check(devices)
       ->group(group);
 }
 
@@ -150,11 +153,11 @@ int run(int argc, char** argv) {
   CLI::App app{"Turns NVFP4 checkpoints into what kernels want to read, and proves that it did", "twofour"};
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
-  std::map<const CLI::App*, std::function<int()>> commands;
+  std::map<const CLI::App*, std::pair<const Command*, std::function<int()>>> commands;
   for (const Command& c : kCommands) {
     CLI::App* sub = app.add_subcommand(c.name, c.summary);
-    commands[sub] = c.setup(*sub, common);
-    add_common(*sub, common);
+    commands[sub] = {&c, c.setup(*sub, common)};
+    add_common(*sub, common, c.cuda);
     sub->footer(footer(c, sub->get_footer()));
   }
   // Last, for commands take on the footer that stands when they are added.
@@ -174,7 +177,9 @@ int run(int argc, char** argv) {
   if (common.jobs == 0) common.jobs = omp_get_num_procs();
   omp_set_num_threads(common.jobs);
   try {
-    return commands.at(app.get_subcommands()[0])();
+    const auto& [command, work] = commands.at(app.get_subcommands()[0]);
+    if (!command->cuda) check_device(common, command->name);
+    return work();
   } catch (const Interrupted& e) {
     return report_error(common, e.what(), kInterrupted);
   } catch (const Error& e) {

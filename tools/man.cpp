@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "lib/file.h"
@@ -96,15 +97,19 @@ std::vector<std::pair<std::string, std::string>> manual_pages(const CommandEntry
   return pages;
 }
 
-std::function<int()> setup_man(CLI::App& app, const Common&) {
+std::function<int()> setup_man(CLI::App& app, const Common& common) {
   auto into = std::make_shared<std::string>();
   app.add_option("DIRECTORY", *into, "Where to write them; it must be there")->required();
-  return [into, &app] {
+  return [into, &app, &common] {
     const std::filesystem::path directory = *into;
     if (!std::filesystem::is_directory(directory))
       throw Error(fmt::format("{}: expected a directory, found none", *into));
-    for (const auto& [name, text] : manual_pages(command_table(*app.get_parent())))
+    Json files = Json::array();
+    for (const auto& [name, text] : manual_pages(command_table(*app.get_parent()))) {
       write_text(directory / name, text);
+      files.push_back(name);
+    }
+    if (common.json) print_json({{"directory", *into}, {"files", files}});
     return kDone;
   };
 }

@@ -15,7 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 int run(const fs::path& destination, const Common& common) {
-  check_device(common, "merge");
   if (is_complete_output(destination) || finish_merge(destination)) {
     if (common.json) {
       print_json({{"destination", destination.string()}, {"was_complete", true}});
@@ -39,8 +38,9 @@ int run(const fs::path& destination, const Common& common) {
   if (common.json) {
     print_json(result_to_json(planned.plan, result, Device::cpu));
   } else if (!common.quiet) {
-    put("{}: {} matrices in {}, {} files, {}: complete\n", destination.string(), result.modules.size(),
-        planned.plan.recipe.layout, planned.plan.files.size(), format_bytes(result.bytes_kept));
+    put("{}: {} in {}, {}, {}: complete\n", destination.string(),
+        counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.layout,
+        counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
     put("{}", weights_text(planned.plan, result, common.verbose));
   }
   return kDone;

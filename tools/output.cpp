@@ -60,6 +60,38 @@ class ProgressPrinter {
   std::thread thread_;
 };
 
+/// A character of UTF-8, or a byte that begins none.
+struct Character {
+  uint32_t code;
+  size_t bytes = 1;
+  bool valid = true;
+};
+
+Character first_character(std::string_view text) {
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead};
+  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {lead, 1, false};
+  uint32_t code = lead & (0x7Fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {lead, 1, false};
+    code = code << 6 | (byte(i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xD800 && code < 0xE000;
+  if (code < kLeast[bytes] || code > 0x10FFFF || surrogate) return {lead, 1, false};
+  return {code, bytes};
+}
+
+/// C1 controls, soft hyphen, and Unicode's format characters and separators that show nothing or turn the
+/// text.
+bool is_unseen(uint32_t c) {
+  return (c >= 0x80 && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x180E || (c >= 0x200B && c <= 0x200F) ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+         (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
+}
+
 }  // namespace
 
 Device choose_device(const Common& common, Device automatic) {
@@ -123,15 +155,33 @@ void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
+void print_json(const Json& head, const std::vector<JsonList>& lists) {
+  std::string opened = head.dump(2, ' ', false, Json::error_handler_t::replace);
+  opened.resize(opened.size() - 2);  // its "\n}"
+  fmt::print("{}", opened);
+  for (const JsonList& list : lists) {
+    fmt::print(",\n  \"{}\": [", list.name);
+    for (size_t i = 0; i < list.size; ++i) {
+      fmt::print("{}\n    {}", i > 0 ? "," : "", json_line(list.element(i)));
+    }
+    fmt::print("{}]", list.size > 0 ? "\n  " : "");
+  }
+  fmt::print("\n}}\n");
+}
+
 std::string printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n') || byte == 0x7F) {
-      out += fmt::format("\\x{:02X}", byte);
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (!c.valid || (c.code < 0x20 && c.code != '\n') || c.code == 0x7F) {
+      out += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[0]));
+    } else if (is_unseen(c.code)) {
+      out += fmt::format("\\u{{{:X}}}", c.code);
     } else {
-      out += c;
+      out += text.substr(0, c.bytes);
     }
+    text.remove_prefix(c.bytes);
   }
   return out;
 }

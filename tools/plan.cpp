@@ -25,7 +25,6 @@ struct Options {
 };
 
 int run(const Options& o, const Common& common) {
-  check_device(common, "plan");
   check_output_file(o.output, "plan", [](const fs::path& file) {
     try {
       parse_task_plan(file.string(), read_text(file));
@@ -67,12 +66,12 @@ int run(const Options& o, const Common& common) {
     }
     print_json(json);
   } else if (!common.quiet) {
-    put("{}: {} in {}, {} files, {} (from {})\n", o.output, o.common.destination, plan.recipe.layout,
-        plan.files.size(), format_bytes(plan.data_bytes), format_bytes(plan.read_bytes));
+    put("{}: {} in {}, {}, {} (from {})\n", o.output, o.common.destination, plan.recipe.layout,
+        counted(plan.files.size(), "file"), format_bytes(plan.data_bytes), format_bytes(plan.read_bytes));
     if (o.tasks != 0) {
-      put("{} tasks: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
+      put("{}: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
           "would\n",
-          tasks, format_bytes(split.largest()), split.balance(), split.overhead());
+          counted(tasks, "task"), format_bytes(split.largest()), split.balance(), split.overhead());
     }
   }
   return kDone;

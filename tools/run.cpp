@@ -154,10 +154,12 @@ int run(const Options& o, const Common& common) {
                 {"output", o.output},
                 {"dtype", type}});
   } else if (!common.quiet) {
-    put("{}: {}, {} experts, H {}, I {}{}, {} of weights\n", info.name, info.layout, info.e, info.h, info.i,
-        info.gated ? "" : ", no gate", format_bytes(info.bytes));
-    put("{} tokens, {} experts each ({}), on {}: {}\n", tokens.m, tokens.topk, routed.routing,
-        device_text(common, device), time_text(result.seconds));
+    put("{}: {}, {}, H {}, I {}{}, {} of weights\n", info.name, info.layout,
+        counted(static_cast<uint64_t>(info.e), "expert"), info.h, info.i, info.gated ? "" : ", no gate",
+        format_bytes(info.bytes));
+    put("{}, {} each ({}), on {}: {}\n", counted(static_cast<uint64_t>(tokens.m), "token"),
+        counted(static_cast<uint64_t>(tokens.topk), "expert"), routed.routing, device_text(common, device),
+        time_text(result.seconds));
     put("{}: output {} [{}, {}]\n", o.output, type, tokens.m, info.h);
   }
   return kDone;

@@ -19,7 +19,6 @@ struct Options {
 };
 
 int run(const Options& o, const Common& common) {
-  check_device(common, "synth");
   SynthOptions options = o.synth;
   options.jobs = common.jobs;
   options.max_shard_size = parse_size(o.max_shard_size);
@@ -31,7 +30,7 @@ int run(const Options& o, const Common& common) {
   const double seconds = watch.seconds();
   if (options.dry_run && !common.json) {
     for (const auto& [name, bytes] : result.files) fmt::print("file  {}  {} bytes\n", name, bytes);
-    fmt::print("would write {} tensors, {}\n", result.tensors, format_bytes(result.bytes));
+    fmt::print("would write {}, {}\n", counted(result.tensors, "tensor"), format_bytes(result.bytes));
     return kDone;
   }
   if (common.json) {
@@ -46,8 +45,8 @@ int run(const Options& o, const Common& common) {
                 {"bytes", result.bytes},
                 {"seconds", seconds}});
   } else if (!common.quiet) {
-    fmt::print("{}: {}, {}, {} tensors in {} files, {}, {:.0f} MB/s\n", o.directory, options.shape,
-               options.dialect, result.tensors, result.shards, format_bytes(result.bytes),
+    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, options.dialect,
+               counted(result.tensors, "tensor"), counted(result.shards, "file"), format_bytes(result.bytes),
                static_cast<double>(result.bytes) / 1e6 / seconds);
   }
   return kDone;

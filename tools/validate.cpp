@@ -86,15 +86,15 @@ std::string total_text(const ValidateReport& r) {
     zeros += w.zero_share * count;
     weights += count;
   }
-  return fmt::format("{} matrices: zero codes {:.2f} %, {}", r.weights.size(), 100 * zeros / weights,
-                     quality_text(all));
+  return fmt::format("{}: zero codes {:.2f} %, {}", counted(r.weights.size(), "matrix", "matrices"),
+                     100 * zeros / weights, quality_text(all));
 }
 
 /// How far all modules together lie from the source's.
 std::string total_text(const std::vector<ValueReport>& values) {
   ValueError all;
   for (const ValueReport& v : values) all += v.error;
-  return fmt::format("{} matrices: {}", values.size(), value_error_text(all));
+  return fmt::format("{}: {}", counted(values.size(), "matrix", "matrices"), value_error_text(all));
 }
 
 void print_layers(const ValidateReport& r, bool each) {
@@ -106,7 +106,8 @@ void print_layers(const ValidateReport& r, bool each) {
     exact += l.exact;
     if (!each) continue;
     const std::string ran =
-        fmt::format("{}: {} tokens through {} experts", l.block, l.tokens, l.experts_used);
+        fmt::format("{}: {} through {}", l.block, counted(static_cast<uint64_t>(l.tokens), "token"),
+                    counted(static_cast<uint64_t>(l.experts_used), "expert"));
     if (l.reference) {
       put("{}: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n", ran,
           l.exact ? "equal to the reference" : "NOT equal to the reference", l.cosine,
@@ -164,13 +165,15 @@ void print_report(const Options& o, const Common& common, const ValidateReport& 
   if (!r.device_layers.empty())
     print_device_layers(r, device, r.device_layers.size() <= kFewRows || common.verbose);
   if (!r.differences.empty()) {
-    put("{}: {} differences\n", o.artifact, r.differences.size());
+    put("{}: {}\n", o.artifact, counted(r.differences.size(), "difference"));
     return;
   }
-  put("{}: {} tensors, {}: {}\n", o.artifact, r.tensors, format_bytes(r.bytes),
+  put("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
       sound_verdict(!o.source.empty()));
   if (!o.source.empty()) {
-    put("{}: all {} tensors accounted for, {}\n", o.source, r.source_tensors, format_bytes(r.source_bytes));
+    put("{}: {} accounted for, {}\n", o.source,
+        r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),
+        format_bytes(r.source_bytes));
   }
   put("{}, {:.2f} s: {:.2f} GB/s {}\n", device_text(common, device), r.seconds,
       static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),

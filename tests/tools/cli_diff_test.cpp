@@ -73,7 +73,7 @@ TEST_CASE("diff says where the first value differs, and by how much") {
                     ".1.down_proj: 1 of 1536 values of NVFP4 [48, 32], first at (1, 2, 16): 0.75 against -1; "
                     "cosine ") != text.out.npos);
   CHECK(text.out.find("other files, different: config.json\n") != text.out.npos);
-  CHECK(text.out.ends_with("9 compared: 8 equal (8 byte for byte), 1 different; 1 fail\n"));
+  CHECK(text.out.ends_with("9 compared: 8 equal (8 byte for byte), 1 different; 1 fails\n"));
   CHECK(run_program({"diff", f.a, f.b, "-q"}).out.empty());
 }
 

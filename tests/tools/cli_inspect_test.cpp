@@ -79,6 +79,23 @@ TEST_CASE("inspect gives the figures of each module, of an artifact those of wha
   CHECK(text.out.find("\n      model.layers.0.mlp.experts.3.up_proj  zero ") != std::string::npos);
 }
 
+TEST_CASE("names reach a terminal with nothing that it would obey or hide, a JSON document as they are") {
+  const Scratch scratch;
+  // A right-to-left override, a C1 control, a zero-width space, an escape, and letters that are harmless.
+  const std::string name = "a\u202Eb\u009Bc\u200Bd\x1B[31m\u00E9\u65E5\U0001F600";
+  write_safetensors(scratch / "m.safetensors", {{name, DType::kU8, {1}, {1}}});
+  const std::string path = (scratch / "m.safetensors").string();
+  const std::string shown = "a\\u{202E}b\\u{9B}c\\u{200B}d\\x1B[31m\u00E9\u65E5\U0001F600";
+  const Outcome text = run_program({"inspect", path});
+  CHECK_MESSAGE(text.out.find("\n" + shown + " ") != std::string::npos, text.out);
+  CHECK(text.out.find("1 tensor in 1 file\n") != std::string::npos);
+  CHECK(json_of(run_program({"inspect", path, "--json"}))["tensors"][0]["name"] == name);
+  // An argument need not be UTF-8.
+  const Outcome error = run_program({"inspect", path, "--at", name + "\xC3\x28\xFF:0"});
+  CHECK(error.code == 2);
+  CHECK_MESSAGE(error.err.find(shown + "\\xC3(\\xFF") != std::string::npos, error.err);
+}
+
 TEST_CASE("inspect --values prints a slice as NumPy would") {
   const Scratch scratch;
   write_safetensors(scratch / "m.safetensors", {{"t", DType::kI8, {2, 3}, {1, 2, 3, 254, 5, 100}}});

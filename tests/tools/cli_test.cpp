@@ -154,7 +154,10 @@ TEST_CASE("--device cuda is refused in one line by what has no CUDA code and whe
                                              {"quantize", kGolden, out},
                                              {"convert", kGolden, out, "--to", "bf16"},
                                              {"convert", kGolden, out, "--to", "nvfp4"},
-                                             {"synth", out, "--shape", "tiny"}}) {
+                                             {"synth", out, "--shape", "tiny"},
+                                             {"diff", kGolden, kGolden},
+                                             {"man", (scratch / ".").string()},
+                                             {"completion", "bash"}}) {
     CAPTURE(arguments[0]);
     std::vector<std::string> words = arguments;
     words.insert(words.end(), {"--device", "cuda"});
@@ -163,6 +166,37 @@ TEST_CASE("--device cuda is refused in one line by what has no CUDA code and whe
     CHECK(!fs::exists(out));
   }
   check_one_line(run_program({"bench", "kernels", "--device", "cpu"}), "--device cpu: expected cuda or auto");
+}
+
+TEST_CASE("help, completion and manual pages offer cuda where it is taken only") {
+  const Scratch scratch;
+  REQUIRE(run_program({"man", scratch.path.string()}).code == 0);
+  const std::string fish = run_program({"completion", "fish"}).out;
+  for (const std::string command : {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth",
+                                    "completion", "man", "convert", "validate", "run", "bench"}) {
+    CAPTURE(command);
+    const bool cuda = command == "convert" || command == "validate" || command == "run" || command == "bench";
+    const std::string page = read_text(scratch / ("twofour-" + command + ".1"));
+    CHECK((page.find("cuda") != std::string::npos &&
+           page.find("One of: cpu, cuda, auto") != std::string::npos) == cuda);
+    CHECK((page.find("One of: cpu, auto") != std::string::npos) == !cuda);
+    const std::string help = run_program({command, "--help"}).out;
+    CHECK((help.find("{cpu,auto}") != std::string::npos) == !cuda);
+    const std::string line = fmt::format("'__fish_seen_subcommand_from {}' -l device -x -a '{}'", command,
+                                         cuda ? "cpu cuda auto" : "cpu auto");
+    CHECK(fish.find(line) != std::string::npos);
+  }
+}
+
+TEST_CASE("man and completion give one document under --json") {
+  const Scratch scratch;
+  const Json man = json_of(run_program({"man", scratch.path.string(), "--json"}));
+  CHECK(man["files"].size() > 10);
+  for (const Json& file : man["files"]) CHECK(fs::exists(scratch / file.get<std::string>()));
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    CHECK(json_of(run_program({"completion", shell, "--json"}))["script"] ==
+          run_program({"completion", shell}).out);
+  }
 }
 
 TEST_CASE("validate proves layers on a device that is there, and says under auto that there is none") {
