@@ -1,9 +1,15 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "lib/direct_io.h"
+#include "lib/page_cache.h"
 
 namespace twofour {
 
@@ -12,7 +18,9 @@ namespace twofour {
 /// threads.
 class InputFile {
  public:
-  explicit InputFile(const std::filesystem::path& path);
+  /// `windows` is shared by files that are read together; without, a file has its own.
+  explicit InputFile(const std::filesystem::path& path, Io io = Io::kCached,
+                     std::shared_ptr<ReadWindows> windows = nullptr);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
@@ -26,6 +34,9 @@ class InputFile {
   /// When it or what the file system says of it last changed, likewise. Nobody can set it, so that it shows
   /// what was written to a file whose modified() was put back.
   int64_t status_changed() const { return status_changed_; }
+  /// How bytes pass: not past the page cache where the file system has no direct I/O; of a file in memory
+  /// always kCached.
+  Io io() const;
   /// Throws Error if the file was written to since it was opened.
   void check_unchanged() const;
   /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
@@ -36,6 +47,9 @@ class InputFile {
   int fd_ = -1;
   uint64_t size_ = 0;
   int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
+  DirectFile direct_;
+  std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache keeps what is read
+  std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
 };
 
 /// What a file of that name is called until it is whole: ".NAME.unfinished", in the same folder.
@@ -47,24 +61,37 @@ std::string name_of_temporary(std::string_view name);
 /// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& path);
+  /// Only a file that is resized before it is written passes the page cache other than cached.
+  explicit AtomicFile(const std::filesystem::path& path, Io io = Io::kCached);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
   const std::filesystem::path& path() const { return path_; }
+  Io io() const { return io_; }
   /// Reserves space for a file of `size` bytes, so that a full disk shows before the work is done.
   void resize(uint64_t size);
   void write(uint64_t offset, std::span<const uint8_t> bytes);
   void write(uint64_t offset, std::string_view bytes);
+  /// Flushes to disk. Unless the page cache is to keep them, the file's pages are given up, so that read()
+  /// gets what the disk holds.
+  void flush();
   /// Reads back what was written.
   void read(uint64_t offset, std::span<uint8_t> out) const;
-  /// Flushes to disk, then renames. Throws Error and removes the temporary file where that fails.
+  /// Flushes to disk what flush() did not, then renames. Throws Error and removes the temporary file where
+  /// that fails.
   void commit();
 
  private:
+  void write_through_cache(uint64_t offset, std::span<const uint8_t> bytes);
+
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
+  Io io_ = Io::kCached;
+  std::atomic<bool> flushed_{false};
+  DirectFile direct_;
+  std::unique_ptr<WriteWindows> writes_;
+  std::unique_ptr<ReadWindows> reads_;
 };
 
 /// Whole contents of a small file. Throws Error where it is longer than `limit`.
@@ -78,6 +105,9 @@ bool same_contents(const std::filesystem::path& a, const std::filesystem::path& 
 
 /// Flushes a directory's entries (created, renamed and removed names) to disk.
 void sync_directory(const std::filesystem::path& directory);
+
+/// Throws Error: "PATH: cannot read: input/output error".
+[[noreturn]] void throw_io_error(const std::filesystem::path& path, const char* doing, int error);
 
 /// "permission denied", from errno.
 std::string system_message(int error);

@@ -4,6 +4,7 @@
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
 #include "kernels/staged_pack.h"
+#include "lib/direct_io.h"
 #include "lib/tiling.h"
 
 namespace twofour {
@@ -61,7 +62,7 @@ uint64_t Plan::worker_bytes(Device device) const {
     const uint64_t stages = device == Device::cuda ? (cuda::StagedPacker::kStages - 1) * t.stage : 0;
     largest = std::max(largest, t.bytes + stages);
   }
-  return largest + reader_bytes;
+  return largest + reader_bytes + kDirectBuffer;
 }
 
 int Plan::workers(int jobs, Device device) const {
