@@ -68,7 +68,7 @@ const char* find_unfinished_sign(const fs::path& directory) {
   return nullptr;
 }
 
-Checkpoint Checkpoint::open(const fs::path& path) {
+Checkpoint Checkpoint::open(const fs::path& path, Io io) {
   Checkpoint c;
   c.path_ = path;
   std::error_code error;
@@ -77,7 +77,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   c.is_directory_ = fs::is_directory(status);
   if (!c.is_directory_) {
     c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    c.open_shards({path.filename().string()});
+    c.open_shards({path.filename().string()}, io);
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
   } else {
     if (const char* sign = find_unfinished_sign(path)) {
@@ -89,7 +89,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     c.hf_quant_config_ = read_json(path / "hf_quant_config.json");
     const auto present = list_files(path, ".safetensors");
     if (const auto index_name = find_index(path)) {
-      c.open_indexed(*index_name, read_index_file(path / *index_name));
+      c.open_indexed(*index_name, read_index_file(path / *index_name), io);
       for (const std::string& name : present) {
         const bool known =
             std::any_of(c.shards_.begin(), c.shards_.end(), [&](auto& s) { return s.name == name; });
@@ -101,7 +101,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     } else if (present.empty()) {
       throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
     } else {
-      c.open_shards(present);
+      c.open_shards(present, io);
     }
   }
   c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
@@ -109,8 +109,8 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   return c;
 }
 
-Checkpoint Checkpoint::open_source(const fs::path& path, ReadPath how, const ViewLimits& limits) {
-  Checkpoint stored = open(path);
+Checkpoint Checkpoint::open_source(const fs::path& path, ReadPath how, const ViewLimits& limits, Io io) {
+  Checkpoint stored = open(path, io);
   if (!holds_layout(stored)) return stored;
   Checkpoint c;
   c.path_ = stored.path();
@@ -144,7 +144,7 @@ void Checkpoint::note_incomplete_modules() {
   }
 }
 
-void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& index) {
+void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& index, Io io) {
   const std::string where = (path_ / index_name).string();
   std::error_code error;
   for (const std::string& file : index.files) {
@@ -152,7 +152,7 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
       throw Error(fmt::format("{}: expected the file {} that it names, found none", where, file));
     }
   }
-  open_shards(index.files);
+  open_shards(index.files, io);
   std::vector<bool> named(tensors_.size());
   for (const auto& [tensor, file] : index.entries) {
     const auto at = find(tensor);
@@ -176,12 +176,13 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
   }
 }
 
-void Checkpoint::open_shards(const std::vector<std::string>& names) {
+void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
+  const auto windows = io == Io::kCached ? nullptr : std::make_shared<ReadWindows>();
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> owners;
   for (const std::string& name : names) {
     check_interrupt();
-    InputFile file(path_ / name);
+    InputFile file(path_ / name, io, windows);
     const std::string where = file.path().string();
     uint8_t prefix[kSafetensorsPrefix] = {};
     if (file.size() >= sizeof(prefix)) file.read(0, prefix);

@@ -51,14 +51,14 @@ class Checkpoint {
  public:
   /// Throws Error where a header is wrong, where the index names a file or tensor that isn't there or puts it
   /// in another file, where two files hold one name, and on directories that twofour left unfinished.
-  static Checkpoint open(const std::filesystem::path& path);
+  static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached);
 
   /// The same, but an artifact in a layout shows the tensors and the config of the checkpoint that it was
   /// made from, unpacked as they are read: weights as far as the layout kept them, all else as it was. Throws
   /// Error where twofour.json doesn't fit the artifact; read() throws on metadata that is no two places in
   /// order, on padding that is not zero and on copies that differ.
   static Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
-                                const ViewLimits& limits = {});
+                                const ViewLimits& limits = {}, Io io = Io::kCached);
   /// Whether the tensors come from an artifact's layout.
   bool is_view() const { return view_ != nullptr; }
   /// Bytes that each thread that reads may take beside its own buffers.
@@ -87,9 +87,9 @@ class Checkpoint {
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
-  void open_shards(const std::vector<std::string>& names);
+  void open_shards(const std::vector<std::string>& names, Io io);
   void note_incomplete_modules();
-  void open_indexed(const std::string& index_name, const IndexFile& index);
+  void open_indexed(const std::string& index_name, const IndexFile& index, Io io);
 
   std::filesystem::path path_;
   bool is_directory_ = false;

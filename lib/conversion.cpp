@@ -316,11 +316,28 @@ AtomicFile& Conversion::open(uint32_t f) {
   OpenFile& open = files_[f];
   const std::lock_guard lock(open.mutex);
   if (!open.file) {
-    open.file.emplace(directory_ / plan_.files[f].name);
+    open.file.emplace(directory_ / plan_.files[f].name, options_.io);
+    if (options_.io == Io::kDirect && open.file->io() != Io::kDirect) wrote_cached_ = true;
     open.file->resize(plan_.files[f].size());
     open.file->write(0, plan_.files[f].header);
   }
   return *open.file;
+}
+
+Findings Conversion::io_findings() const {
+  Findings findings;
+  const auto note = [&](const std::filesystem::path& where, const char* what) {
+    findings.push_back(
+        {Severity::kWarning, "no-direct-io", where.string(),
+         fmt::format("its file system has no direct I/O: {} through the page cache or memory", what)});
+  };
+  if (options_.io != Io::kDirect) return findings;
+  const auto& shards = source_.shards();
+  if (std::any_of(shards.begin(), shards.end(), [](auto& s) { return s.file.io() != Io::kDirect; })) {
+    note(source_.path(), "read");
+  }
+  if (wrote_cached_) note(directory_, "written");
+  return findings;
 }
 
 void Conversion::write_done(uint32_t f) {
@@ -336,6 +353,7 @@ void Conversion::write_done(uint32_t f) {
     commit(f);
     return;
   }
+  open(f).flush();  // so that the disk answers, and not the page cache
   std::vector<Job> checks;
   for (size_t i = file.first_tensor; i < end;) {
     Job job{.kind = Job::Kind::kVerify, .index = i, .count = 0};

@@ -81,6 +81,8 @@ class Conversion {
   uint64_t total_bytes() const;
   /// Whether the source has block scales that are none.
   bool refused() const { return refused_; }
+  /// Notes on files that did not go past the page cache, though they should have.
+  Findings io_findings() const;
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_verified() const { return bytes_verified_; }
 
@@ -147,7 +149,8 @@ class Conversion {
   std::map<ScaleSource, std::pair<BadScale, std::string>> bad_scales_;
   std::vector<bool> is_block_scale_;  ///< one a tensor of the source: what passes through is held to it too
   Problems problems_;
-  std::atomic<bool> refused_{false};  ///< a block scale is bad: look for more, write nothing further
+  std::atomic<bool> refused_{false};       ///< a block scale is bad: look for more, write nothing further
+  std::atomic<bool> wrote_cached_{false};  ///< though it should have been direct
   std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};
 };
 

@@ -24,6 +24,7 @@ struct ConvertOptions {
   Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
   Isa isa = Isa::portable;
   Device device = Device::cpu;      ///< where layouts are packed; rewrites are the CPU's
+  Io io = Io::kBuffered;            ///< how what is written passes; the source says for itself
   const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };
 

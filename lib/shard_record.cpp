@@ -192,7 +192,7 @@ InputFile open_shard(const fs::path& directory, const OutputFile& file) {
     throw Error(fmt::format("{}: expected a file of our own, found a symbolic link",
                             (directory / file.name).string()));
   }
-  InputFile opened(directory / file.name);
+  InputFile opened(directory / file.name, Io::kBuffered);
   if (opened.size() != file.size()) {
     throw Error(
         fmt::format("{}: expected {} bytes, found {}", opened.path().string(), file.size(), opened.size()));

@@ -99,8 +99,8 @@ void check_same_plan(const std::string& where, const TaskPlan& planned, const Ta
                   planned.outputs.hex(), found.outputs.hex()));
 }
 
-PlannedSource open_planned(const std::string& where, const TaskPlan& planned) {
-  PlannedSource found{Checkpoint::open_source(planned.source), {}, nullptr};
+PlannedSource open_planned(const std::string& where, const TaskPlan& planned, Io io) {
+  PlannedSource found{Checkpoint::open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
   if (!planned.kept.empty())
     found.kept = std::make_unique<const KeptCodes>(Checkpoint::open_source(planned.kept));
   found.plan =

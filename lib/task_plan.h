@@ -43,6 +43,6 @@ struct PlannedSource {
   std::unique_ptr<const KeptCodes> kept;  ///< nullptr where the plan names none
 };
 /// Throws Error naming `where` if source, recipe or tool are not those of the plan.
-PlannedSource open_planned(const std::string& where, const TaskPlan& plan);
+PlannedSource open_planned(const std::string& where, const TaskPlan& plan, Io io = Io::kCached);
 
 }  // namespace twofour

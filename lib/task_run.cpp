@@ -103,6 +103,7 @@ TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const s
   result.files_kept = files.size() - result.files;
   result.bytes_read = conversion.bytes_read();
   result.bytes_verified = conversion.bytes_verified();
+  result.findings = conversion.io_findings();
   result.seconds = watch.seconds();
   return result;
 }

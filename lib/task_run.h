@@ -13,6 +13,7 @@ struct TaskResult {
   size_t files = 0, files_kept = 0;  ///< weight files written, and found finished and sound
   uint64_t bytes_read = 0, bytes_written = 0, bytes_verified = 0;
   double seconds = 0;
+  Findings findings;  ///< how files passed, where it was not as asked
 };
 
 /// Writes the files of a shared conversion that a task is given (positions in Plan::files) but for those that

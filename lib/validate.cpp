@@ -283,13 +283,13 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
   report.tensors = found.size();
 }
 
-Checkpoint open_artifact(const fs::path& path) {
+Checkpoint open_artifact(const fs::path& path, Io io) {
   std::error_code error;
   if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error)) {
     throw Error(
         fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
   }
-  return Checkpoint::open(path);
+  return Checkpoint::open(path, io);
 }
 
 }  // namespace
@@ -300,7 +300,7 @@ const char* sound_verdict(bool with_source) {
 
 ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
   const Stopwatch watch;
-  const Checkpoint artifact = open_artifact(path);
+  const Checkpoint artifact = open_artifact(path, options.io);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   ValidateReport report;
   for (const TensorInfo& t : artifact.tensors()) progress.total += t.bytes();
@@ -320,9 +320,9 @@ ValidateReport validate(const fs::path& path, const ValidateOptions& options, Pr
 ValidateReport validate(const fs::path& path, const fs::path& source_path, const ValidateOptions& options,
                         Progress& progress) {
   const Stopwatch watch;
-  const Checkpoint artifact = open_artifact(path);
+  const Checkpoint artifact = open_artifact(path, options.io);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
-  const Checkpoint source = Checkpoint::open_source(source_path, ReadPath::kReference);
+  const Checkpoint source = Checkpoint::open_source(source_path, ReadPath::kReference, {}, options.io);
   const Plan plan = make_plan(source, manifest.recipe);
   ValidateReport report;
   progress.total = 2 * plan.data_bytes + plan.read_bytes;

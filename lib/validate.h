@@ -21,6 +21,7 @@ struct ValidateOptions {
   uint64_t seed = 0;   ///< of activations and routing
   /// On Device::cuda it is also asked what the device makes of source and artifact; the CPU's checks remain.
   Device device = Device::cpu;
+  Io io = Io::kBuffered;  ///< how artifact and source pass
 };
 
 /// What running one layer on seeded activations showed.

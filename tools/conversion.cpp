@@ -189,10 +189,21 @@ void add_source_and_selection(CLI::App& app, ConversionOptions& o) {
   app.add_option("--max-shard-size", o.max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
 }
 
+void add_io_option(CLI::App& app, std::string& io) {
+  app.add_option(
+         "--io", io,
+         "How files pass: buffered (default), through the page cache, which is left as it was found; "
+         "direct, past it (O_DIRECT) where the file system can; -j is how many requests are in flight")
+      ->check(CLI::IsMember({"buffered", "direct"}));
+}
+
+Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::kBuffered; }
+
 void add_conversion_options(CLI::App& app, ConversionOptions& o) {
   add_source_and_selection(app, o);
   app.add_flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   app.add_flag("--no-verify", o.no_verify, "Do not read back what was written");
+  add_io_option(app, o.io);
   CLI::Option* force = app.add_flag("--force", o.force, "Replace DST if twofour wrote it");
   app.add_flag("--resume", o.resume,
                "Go on with a run into DST that was interrupted, killed or failed: keep the weight files that "
@@ -230,7 +241,8 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
   const Device device = conversion_device(common, recipe);
   const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
   OutputDirectory::check(o.destination, o.source, existing);
-  const Checkpoint source = Checkpoint::open_source(o.source);
+  const Io io = parse_io(o.io);
+  const Checkpoint source = Checkpoint::open_source(o.source, ReadPath::kFast, {}, io);
   const auto kept = keep_global_scales(recipe_options, recipe);
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {
@@ -244,7 +256,7 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
-    const ConvertOptions options{common.jobs, !o.no_verify, existing, best_isa(), device, kept.get()};
+    const ConvertOptions options{common.jobs, !o.no_verify, existing, best_isa(), device, io, kept.get()};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);

@@ -15,11 +15,16 @@ namespace twofour {
 struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
+  std::string io = "buffered";
   bool dry_run = false, no_verify = false, force = false, resume = false;
 };
 
 /// Adds them to a command.
 void add_conversion_options(CLI::App& app, ConversionOptions& options);
+
+/// Adds --io, the way that the bytes of large files pass.
+void add_io_option(CLI::App& app, std::string& io);
+Io parse_io(const std::string& io);
 
 /// Adds SRC, DST and what chooses modules and files, which go into a recipe.
 void add_source_and_selection(CLI::App& app, ConversionOptions& options);

@@ -25,7 +25,7 @@ struct Options {
 int run_planned(const Options& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks);
   const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
-  const PlannedSource planned = open_planned(o.plan, tasks);
+  const PlannedSource planned = open_planned(o.plan, tasks, parse_io(o.common.io));
   const Device device = conversion_device(common, planned.plan.recipe);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
@@ -35,8 +35,10 @@ int run_planned(const Options& o, const Common& common) {
     options.verify = !o.common.no_verify;
     options.isa = best_isa();
     options.device = device;
+    options.io = io;
     result = run_task(planned, tasks, files, options, progress);
   });
+  print_findings(common, result.findings);
   if (common.json) {
     print_json({{"task", number.index},
                 {"tasks", number.count},
@@ -48,7 +50,8 @@ int run_planned(const Options& o, const Common& common) {
                 {"bytes_read", result.bytes_read},
                 {"bytes_written", result.bytes_written},
                 {"bytes_verified", result.bytes_verified},
-                {"seconds", result.seconds}});
+                {"seconds", result.seconds},
+                {"findings", findings_to_json(result.findings)}});
   } else if (!common.quiet) {
     put("{}: task {} of {} (by {}): {} of {}, {} (from {}){}\n", tasks.destination.string(), number.index,
         number.count, number.from, result.files, counted(planned.plan.files.size(), "file"),
@@ -84,7 +87,7 @@ std::function<int()> setup_convert(CLI::App& app, const Common& common) {
   for (CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
     option->required(false);  // run() looks, since --plan stands for all
-    if (option != plan && name != "--help" && name != "--no-verify") plan->excludes(option);
+    if (option != plan && name != "--help" && name != "--no-verify" && name != "--io") plan->excludes(option);
   }
   app.add_option("--task", o->task,
                  "Of a plan: i/n, from 0/n (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or "

@@ -8,13 +8,14 @@
 
 #include "lib/report.h"
 #include "tools/command.h"
+#include "tools/conversion.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
 namespace {
 
 struct Options {
-  std::string artifact, source, html;
+  std::string artifact, source, html, io = "buffered";
   int64_t tokens = 4;
   uint64_t seed = 0;
 };
@@ -185,7 +186,7 @@ int run(const Options& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   ValidateReport report;
   with_progress(common, [&](Progress& progress) {
-    const ValidateOptions options{common.jobs, o.tokens, o.seed, device};
+    const ValidateOptions options{common.jobs, o.tokens, o.seed, device, parse_io(o.io)};
     report = o.source.empty() ? validate(o.artifact, options, progress)
                               : validate(o.artifact, o.source, options, progress);
   });
@@ -214,6 +215,7 @@ std::function<int()> setup_validate(CLI::App& app, const Common& common) {
   app.add_option("--tokens", o->tokens, "Tokens to run through each layer; 0: none")
       ->check(CLI::Range(0, 4096));
   app.add_option("--seed", o->seed, "Of the activations and the routing");
+  add_io_option(app, o->io);
   add_html_option(app, o->html);
   return [o, &common] { return run(*o, common); };
 }
