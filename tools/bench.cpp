@@ -261,8 +261,10 @@ std::function<int()> setup_bench(CLI::App& app, const Common& common) {
   open->fallthrough();
 
   auto run_plan = setup_bench_plan(app, common);
-  return [o, k, h, kernels, open, lint, run_plan, &app, &common] {
+  auto run_io = setup_bench_io(app, common);
+  return [o, k, h, kernels, open, lint, run_plan, run_io, &app, &common] {
     if (app.got_subcommand("plan")) return run_plan();
+    if (app.got_subcommand("io")) return run_io();
     if (kernels->parsed()) return run_kernels(*k, common);
     if (open->parsed()) return run_open(*h, common);
     return lint->parsed() ? run_lint(*o, common) : run(*o, common);

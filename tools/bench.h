@@ -27,5 +27,7 @@ class WorkDirectory {
 
 /// Adds `bench plan` to `bench`; what is returned runs it.
 std::function<int()> setup_bench_plan(CLI::App& bench, const Common& common);
+/// The same for `bench io`.
+std::function<int()> setup_bench_io(CLI::App& bench, const Common& common);
 
 }  // namespace twofour
