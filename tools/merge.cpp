@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -42,6 +43,12 @@ int run(const fs::path& destination, const Common& common) {
         counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.layout,
         counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
     put("{}", weights_text(planned.plan, result, common.verbose));
+    uint64_t written = 0;
+    for (const PlannedFile& f : planned_files(planned.source, planned.plan)) {
+      written += fs::file_size(destination / f.name);
+    }
+    put("{:.2f} s: no weights read or written; {} of other files at {:.3f} GB/s\n", result.seconds,
+        format_bytes(written), static_cast<double>(written) / 1e9 / std::max(result.seconds, 1e-9));
   }
   return kDone;
 }
