@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -36,6 +37,13 @@ bool fails(const char* call) { return fault_of(call) == Fault::kFail; }
 /// One byte less than half: pieces that end where nobody expects it.
 size_t part_of(size_t bytes) { return bytes > 3 ? bytes / 2 - 1 : bytes; }
 
+/// The same, where a file open with O_DIRECT transfers whole blocks only.
+size_t part_of(int fd, size_t bytes) {
+  constexpr size_t kBlock = 4096;
+  if ((fcntl(fd, F_GETFL) & O_DIRECT) == 0) return part_of(bytes);
+  return std::max(kBlock, part_of(bytes) / kBlock * kBlock);
+}
+
 /// The C library's own function.
 template <class F>
 F* next(const char* name, F*) {
@@ -49,13 +57,13 @@ extern "C" {
 
 ssize_t pread(int fd, void* to, size_t bytes, off_t at) {
   const Fault f = fault_of("pread");
-  return f == Fault::kFail ? -1 : NEXT(pread)(fd, to, f == Fault::kShort ? part_of(bytes) : bytes, at);
+  return f == Fault::kFail ? -1 : NEXT(pread)(fd, to, f == Fault::kShort ? part_of(fd, bytes) : bytes, at);
 }
 ssize_t pread64(int fd, void* to, size_t bytes, off64_t at) { return pread(fd, to, bytes, at); }
 
 ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
   const Fault f = fault_of("pwrite");
-  return f == Fault::kFail ? -1 : NEXT(pwrite)(fd, from, f == Fault::kShort ? part_of(bytes) : bytes, at);
+  return f == Fault::kFail ? -1 : NEXT(pwrite)(fd, from, f == Fault::kShort ? part_of(fd, bytes) : bytes, at);
 }
 ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) { return pwrite(fd, from, bytes, at); }
 

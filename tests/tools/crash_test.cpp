@@ -199,6 +199,41 @@ TEST_CASE("reads and writes that transfer only a part change nothing") {
   }
 }
 
+TEST_CASE("past the page cache, failures, parts and kills end with the bytes of a buffered run") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  // Large enough for pieces that are read and written directly.
+  Trial trial(scratch.path, {"convert", "--to", "v7"}, synth_source(scratch, "1", "8"),
+              {"--max-shard-size", "5MB"});
+  trial.words.insert(trial.words.end(), {"--io", "direct"});
+  for (const char* fault : {"pread short 0", "pwrite short 0"}) {
+    CAPTURE(fault);
+    const Outcome o = run_program(trial.words, injected(fault));
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK((read_tree(trial.out) == trial.expected));
+    fs::remove_all(trial.out);
+  }
+  int stopped = 0;
+  for (const std::string fault : {"pread EIO", "pwrite EIO", "pwrite ENOSPC", "pwrite kill", "fsync kill"}) {
+    for (int n = 1, step = 1; n < 400; n += step, step *= 2) {
+      CAPTURE(fault);
+      CAPTURE(n);
+      const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} {}", fault, n)));
+      const bool complete = trial.check_state();
+      if (o.code == 0) {
+        CHECK(complete);
+        fs::remove_all(trial.out);
+        break;
+      }
+      ++stopped;
+      CHECK(o.code == (fault.ends_with("kill") ? 128 + SIGKILL : 2));
+      trial.check_resumes();
+    }
+  }
+  MESSAGE(fmt::format("{} failures and kills", stopped));
+  CHECK(stopped > 20);
+}
+
 TEST_CASE("a full disk is one clear message, and with more space the run goes on") {
   const Scratch scratch;
   const std::string source = synth_source(scratch, "3", "8");
