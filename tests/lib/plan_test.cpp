@@ -52,7 +52,7 @@ TEST_CASE("workers are as many as the promised memory holds, and at least one") 
   write_checkpoint(scratch / "src", {tensors});
   const Checkpoint source = Checkpoint::open(scratch / "src");
   MemoryLimits limits;
-  limits.buffers = 5u << 20;  // a worker counts for at least 1 MiB
+  limits.buffers = 5 * ((1u << 20) + kDirectBuffer);  // a worker counts for at least 1 MiB and its I/O
   const Plan plan = make_plan(source, {}, limits);
   CHECK(plan.workers(1) == 1);
   CHECK(plan.workers(4) == 4);
