@@ -61,7 +61,7 @@ std::string name_of_temporary(std::string_view name);
 /// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
-  /// Only a file that is resized before it is written passes the page cache other than cached.
+  /// Unless cached, resize() comes before the first byte, and each byte is written once.
   explicit AtomicFile(const std::filesystem::path& path, Io io = Io::kCached);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -76,7 +76,7 @@ class AtomicFile {
   /// Flushes to disk. Unless the page cache is to keep them, the file's pages are given up, so that read()
   /// gets what the disk holds.
   void flush();
-  /// Reads back what was written.
+  /// Reads back what was written: unless cached, past the page cache where the file system can.
   void read(uint64_t offset, std::span<uint8_t> out) const;
   /// Flushes to disk what flush() did not, then renames. Throws Error and removes the temporary file where
   /// that fails.

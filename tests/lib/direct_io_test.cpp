@@ -2,6 +2,7 @@
 #include "lib/direct_io.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -68,7 +69,7 @@ TEST_CASE("pieces written in any order and way are the bytes that any way reads"
   std::mt19937 random(11);
   for (const fs::path& place : {fs::temp_directory_path(), fs::path("/dev/shm")}) {
     if (!fs::exists(place)) continue;
-    const std::string name = (place / "twofour-direct-test").string();
+    const std::string name = (place / ("twofour-direct-test-" + std::to_string(::getpid()))).string();
     for (const uint64_t size :
          {uint64_t{0}, uint64_t{1}, uint64_t{4095}, uint64_t{4096}, uint64_t{65'537}, kDirectMinimum + 4096,
           kDirectBuffer - 1, kDirectBuffer + 4096, 3 * kDirectBuffer + 12'345, uint64_t{9} << 20}) {
