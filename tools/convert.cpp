@@ -25,7 +25,8 @@ struct Options {
 int run_planned(const Options& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks);
   const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
-  const PlannedSource planned = open_planned(o.plan, tasks, parse_io(o.common.io));
+  const Io io = parse_io(o.common.io);
+  const PlannedSource planned = open_planned(o.plan, tasks, io);
   const Device device = conversion_device(common, planned.plan.recipe);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
