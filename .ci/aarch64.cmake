@@ -5,7 +5,8 @@ set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 
-set(sysroot ${CMAKE_CURRENT_LIST_DIR}/../build/sysroot/aarch64)
+# Without "..", which compilers' command lines would hold after the first configuration only, and all be compiled again.
+get_filename_component(sysroot ${CMAKE_CURRENT_LIST_DIR}/../build/sysroot/aarch64 ABSOLUTE)
 set(CMAKE_FIND_ROOT_PATH ${sysroot} /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
