@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// The vectors for `isa`, which must be available; none for the portable one.
+/// The vectors for `isa`, which must be available; none for the portable one and NEON.
 const QuantizeOps* quantize_ops(Isa isa);
 
 }  // namespace twofour
