@@ -62,6 +62,7 @@ struct Launch {
   size_t shared = 0;
   int cluster = 1;       ///< blocks of a cluster, along x
   bool overlap = false;  ///< may start before the kernel in front of it ends; it waits on the device
+  bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
 };
 
 /// Starts a kernel; `where` names it in errors.
@@ -74,7 +75,7 @@ void launch(const char* where, cudaStream_t stream, const Launch& how, void (*ke
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(how.shared)),
         where);
   }
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (how.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
@@ -85,6 +86,11 @@ void launch(const char* where, cudaStream_t stream, const Launch& how, void (*ke
   if (how.overlap) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  if (how.at_once) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count].val.cooperative = 1;
     ++count;
   }
   cudaLaunchConfig_t config{};

@@ -4,9 +4,8 @@
 
 namespace twofour::cuda {
 
-/// The local expert of a row, or -1.
-__device__ __forceinline__ int local_expert(const RowIds& a, int row) {
-  int e = a.ids[row];
+/// The local expert of an id, or -1.
+__device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
   bool known = static_cast<unsigned>(e) < static_cast<unsigned>(a.known);
   if (a.expert_map && known) {
     e = a.expert_map[e];
@@ -16,6 +15,11 @@ __device__ __forceinline__ int local_expert(const RowIds& a, int row) {
   if (known) return e;
   if (a.error) *a.error = 1;
   return -1;
+}
+
+/// The same of a row.
+__device__ __forceinline__ int local_expert(const RowIds& a, int row) {
+  return local_expert_of(a, a.ids[row]);
 }
 
 /// Writes 64 k of a row, of which each lane of a warp has two neighbours.
