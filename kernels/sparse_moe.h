@@ -27,14 +27,29 @@ struct MoeTokens {
   int32_t* error = nullptr;
 };
 
-/// How the two multiplications are cut; for measurements.
+/// How a layer is started.
+enum class SparseMoeLaunches {
+  chosen,
+  one,     ///< where sparse_moe_in_one
+  several  ///< one for each product, one in front and one behind where rows are sorted
+};
+
+/// How the two multiplications are cut; for measurements and tests.
 struct SparseMoePlan {
   SparsePlan w13, w2;
+  SparseMoeLaunches launches = SparseMoeLaunches::chosen;
+  SparsePlan one;  ///< warps_k share the K of 64 gates, a block has warps_n times as many; the rest is given
 };
 
 /// Bytes of workspace that sparse_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
-/// works on at a time.
+/// works on at a time. Need not be cleared; what an earlier call left there is fine too.
 size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
+
+/// Whether sparse_moe does the layer in one launch: one token of gated experts, H a multiple of 128, I of 64,
+/// both at most 4096, weights as SparseExperts wants them for speed, and a device whose shared memory holds
+/// all the weights that the token chooses (Qwen3-Next: 122 KB a multiprocessor). The launch is cooperative:
+/// it starts when all its blocks can. Throws Error as sparse_moe.
+bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan = {});
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h.
 /// Works on the caller's stream and workspace (aligned to 256 bytes) alone, allocates and synchronizes

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda_launch.cuh"
 #include "kernels/sparse_moe.h"
+#include "kernels/sparse_once.h"
 #include "kernels/sparse_rows.cuh"
 
 namespace twofour::cuda {
@@ -31,6 +32,34 @@ __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ Co
   store_float(a.out, a.type, m * a.h + h, sum);
 }
 
+/// The two products of tokens m0 to m0 + m - 1, as long as nothing is known of how they are launched.
+struct Products {
+  SparseArgs up{}, down{};
+  Products(const SparseMoe& moe, const MoeTokens& in, int64_t m0, int64_t m) {
+    const int64_t bytes = size_of(in.type);
+    const auto e = static_cast<int32_t>(moe.w13.e), topk = static_cast<int32_t>(in.topk);
+    const float* weights = in.topk_weights + m0 * topk;
+    describe_weights(moe.w13, moe.w13.n == 2 * moe.w2.k, kWhere, up);
+    describe_weights(moe.w2, false, kWhere, down);
+    for (SparseArgs* product : {&up, &down}) {
+      product->rows = {in.topk_ids + m0 * topk,
+                       moe.expert_map,
+                       static_cast<int32_t>(m) * topk,
+                       moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
+                       e,
+                       in.error};
+      product->limit = moe.limit;
+      product->segments = topk;
+    }
+    up.rows_per_x = topk, down.rows_per_x = 1;
+    (moe.weight_on_input ? up : down).row_weight = weights;
+    up.raw = static_cast<const char*>(in.hidden) + m0 * moe.w2.n * bytes, up.raw_type = in.type;
+    up.ending = Ending::activation;
+    down.ending = Ending::tokens;
+    down.out = static_cast<char*>(in.out) + m0 * moe.w2.n * bytes, down.out_type = in.type;
+  }
+};
+
 struct Workspace {
   int64_t route, sorted, x, x_factors, active, active_factors, y, bytes;
   Workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
@@ -45,6 +74,8 @@ struct Workspace {
     active_factors = active + align_up(active_steps * 128);
     y = active_factors + align_up(active_steps * 4);
     bytes = y + (m > 1 ? align_up(rows * moe.w2.n * 4) : 0);
+    // A single launch needs none of these, and the other launches no mail.
+    bytes = std::max(bytes, once_mail_bytes(moe.w13, moe.w2, topk));
   }
 };
 
@@ -73,50 +104,50 @@ size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
   return static_cast<size_t>(Workspace(moe, m, topk).bytes);
 }
 
+bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan) {
+  const Products products(moe, tokens, 0, tokens.m);
+  return tokens.m == 1 && fits_once(products.up, products.down, plan);
+}
+
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                 Stream stream, const SparseMoePlan& plan) {
   check(moe, tokens, workspace, workspace_bytes);
-  const bool gated = moe.w13.n == 2 * moe.w2.k;
-  const int64_t h = moe.w2.n, topk = tokens.topk, bytes = size_of(tokens.type);
+  const int64_t h = moe.w2.n, topk = tokens.topk;
   const Workspace at(moe, tokens.m, topk);
   auto* base = static_cast<char*>(workspace);
   for (int64_t m0 = 0; m0 < tokens.m; m0 += kMaxTokens) {
     const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
+    Products products(moe, tokens, m0, m);
+    SparseArgs &up = products.up, &down = products.down;
+    if (plan.launches != SparseMoeLaunches::several) {
+      const bool fits = m == 1 && fits_once(up, down, plan.one);
+      expect(fits || plan.launches == SparseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
+             std::to_string(m) + " tokens of " + std::to_string(h));
+      if (fits) {
+        launch_once(up, down, moe.w13.layout, workspace, plan.one, stream);
+        continue;
+      }
+    }
+
     // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
     // multiply.
     const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
-    void* out = static_cast<char*>(tokens.out) + m0 * h * bytes;
-
-    SparseArgs a{};
-    const auto e = static_cast<int32_t>(moe.w13.e);
-    a.rows = {tokens.topk_ids + m0 * topk,
-              moe.expert_map,
-              static_cast<int32_t>(rows),
-              moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
-              e,
-              tokens.error};
-    a.limit = moe.limit;
-    const float* weights = tokens.topk_weights + m0 * topk;
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
-    a.distinct = distinct;
-    if (!distinct) a.route = route, a.sorted = sorted;
+    for (SparseArgs* product : {&up, &down}) {
+      product->distinct = distinct;
+      if (!distinct) product->route = route, product->sorted = sorted;
+    }
 
     // Gate, up and activation
-    SparseArgs up = a;
-    describe_weights(moe.w13, gated, kWhere, up);
-    up.rows_per_x = static_cast<int32_t>(topk);
     up.x = {reinterpret_cast<uint4*>(base + at.x), reinterpret_cast<float*>(base + at.x_factors)};
-    up.row_weight = moe.weight_on_input ? weights : nullptr;
     up.route_from_predecessor = true;
-    up.ending = Ending::activation;
     up.prepared = {reinterpret_cast<uint4*>(base + at.active),
                    reinterpret_cast<float*>(base + at.active_factors)};
-    const void* hidden = static_cast<const char*>(tokens.hidden) + m0 * h * bytes;
+    const void* hidden = up.raw;
     const bool raw = distinct && takes_raw(up, hidden, tokens.type);
-    if (raw) {
-      up.raw = hidden, up.raw_type = tokens.type;
-    } else {
+    if (!raw) {
+      up.raw = nullptr;
       launch_prepare({hidden, tokens.type, static_cast<int32_t>(m), up.k, up.x, up.rows,
                       distinct ? nullptr : route, sorted},
                      stream);
@@ -124,19 +155,13 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     launch_sparse(up, moe.w13.layout, plan.w13, !raw, stream);
 
     // Down
-    SparseArgs down = a;
-    describe_weights(moe.w2, false, kWhere, down);
-    down.rows_per_x = 1;
     down.x = up.prepared;
-    down.row_weight = moe.weight_on_input ? nullptr : weights;
-    down.ending = distinct ? Ending::tokens : Ending::rows;
-    down.segments = static_cast<int32_t>(topk);
-    down.out = distinct ? out : base + at.y;
-    down.out_type = distinct ? tokens.type : Float::f32;
+    void* out = down.out;
+    if (!distinct) down.ending = Ending::rows, down.out = base + at.y, down.out_type = Float::f32;
     launch_sparse(down, moe.w2.layout, plan.w2, true, stream);
     if (distinct) continue;
 
-    launch_combine({a.rows, reinterpret_cast<const float*>(base + at.y), static_cast<int32_t>(m),
+    launch_combine({up.rows, reinterpret_cast<const float*>(base + at.y), static_cast<int32_t>(m),
                     static_cast<int32_t>(topk), static_cast<int32_t>(h), out, tokens.type},
                    stream);
   }
