@@ -26,6 +26,7 @@ struct Layer : DeviceTokens {
   Case c;
   SparseOnDevice<Layout> w13, w2;
   DeviceMemory workspace;
+  SparseMoePlan plan;
 
   explicit Layer(const Case& which)
       : DeviceTokens(which.e, which.h, which.m, which.topk, which.type),
@@ -57,10 +58,11 @@ struct Layer : DeviceTokens {
   }
 
   void run(Stream stream) {
+    out.fill(0xFF);
     workspace.fill(0xFF);
     launch(stream);
   }
-  void launch(Stream stream) { sparse_moe(moe(), tokens(), workspace.as(), workspace.bytes(), stream); }
+  void launch(Stream stream) { sparse_moe(moe(), tokens(), workspace.as(), workspace.bytes(), stream, plan); }
 
   void check() const {
     MoeInput in{c.m, c.h, c.topk, hidden.values, ids, topk_weights, {}, c.weight_on_input, c.limit};
@@ -72,8 +74,9 @@ struct Layer : DeviceTokens {
   }
 };
 
-template <class Layout>
-void check_case(const Case& c) {
+/// Calls `check` with a layer for every way to start it that there is.
+template <class Layout, class Check>
+void for_each_way(const Case& c, const Check& check) {
   CAPTURE(Layout::name);
   CAPTURE(c.e);
   CAPTURE(c.h);
@@ -82,16 +85,29 @@ void check_case(const Case& c) {
   CAPTURE(c.topk);
   CAPTURE(c.gated);
   CAPTURE(c.mapped);
-  const DeviceStream stream;
   Layer<Layout> layer(c);
-  layer.run(stream.get());
-  stream.synchronize();
-  layer.check();
-  const auto first = layer.out.template download<uint8_t>();
-  layer.out.fill(0xFF);
-  layer.run(stream.get());
-  stream.synchronize();
-  CHECK(layer.out.template download<uint8_t>() == first);
+  for (const auto launches : {SparseMoeLaunches::several, SparseMoeLaunches::one}) {
+    const bool one = launches == SparseMoeLaunches::one;
+    if (one && !sparse_moe_in_one(layer.moe(), layer.tokens())) return;
+    CAPTURE(one);
+    layer.plan.launches = launches;
+    check(layer);
+  }
+}
+
+template <class Layout>
+void check_case(const Case& c) {
+  for_each_way<Layout>(c, [](Layer<Layout>& layer) {
+    const DeviceStream stream;
+    layer.run(stream.get());
+    stream.synchronize();
+    layer.check();
+    const auto first = layer.out.template download<uint8_t>();
+    layer.out.fill(0xFF);
+    layer.launch(stream.get());  // in the workspace as it was left
+    stream.synchronize();
+    CHECK(layer.out.template download<uint8_t>() == first);
+  });
 }
 
 void check_both(const Case& c) {
@@ -144,42 +160,110 @@ TEST_CASE("the fused MoE layer is right for the shapes of models") {
   check_both({80, 512, 256, 4, 5});
 }
 
-TEST_CASE("a captured layer runs on new tokens") {
+TEST_CASE("the fused MoE layer of one token is right in one launch") {
   if (no_gpu()) return;
-  for (const auto& [e, m] : {std::pair<int64_t, int64_t>{12, 1}, {12, 5}, {12, 120}, {100, 5}}) {
-    const DeviceStream stream;
-    Layer<KMajorPlanes> layer({e, 256, 128, m, 5});
-    const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
-    for (unsigned seed = 100; seed < 104; ++seed) {
-      layer.draw(seed);
-      graph.replay(stream);
+  int in_one = 0;
+  const auto check_one = [&](const Case& c) {
+    Layer<KMajorPlanes> layer(c);
+    in_one += sparse_moe_in_one(layer.moe(), layer.tokens()) ? 1 : 0;
+    check_both(c);
+  };
+  check_one({4, 128, 64, 1, 2});
+  check_one({3, 128, 64, 1, 1});
+  check_one({2, 128, 192, 1, 5});   // a token names an expert more than once
+  check_one({9, 640, 128, 1, 5});   // fewer steps of K than blocks, then of two a block
+  check_one({40, 256, 64, 1, 32});  // as many experts as a warp has lanes
+  check_one({5, 384, 1024, 1, 3});  // more strips than blocks of a cluster
+  check_one({16, 2048, 512, 1, 10});
+  for (const Float type : {Float::f16, Float::f32}) check_one({6, 512, 128, 1, 3, true, type});
+  check_one({6, 512, 128, 1, 3, true, Float::f32, 0.05});
+  check_one({6, 512, 128, 1, 1, true, Float::f32, 0, true});
+  check_one({6, 512, 192, 1, 6, true, Float::f32, 0, false, true});
+  check_one({12, 1024, 256, 1, 9, true, Float::bf16, 0, true, true});
+  MESSAGE(in_one, " layers went in one launch");
+}
+
+TEST_CASE("one launch is right however it is cut") {
+  if (no_gpu()) return;
+  Layer<KMajorPlanes> layer({7, 1152, 320, 1, 5, true, Float::f32});
+  const DeviceStream stream;
+  for (const int warps_k : {1, 2, 4, 8}) {
+    for (const int warps_n : {1, 2, 3}) {
+      CAPTURE(warps_k);
+      CAPTURE(warps_n);
+      layer.plan.launches = SparseMoeLaunches::one;
+      layer.plan.one = {warps_k, warps_n, 0, 0};
+      if (!sparse_moe_in_one(layer.moe(), layer.tokens(), layer.plan.one)) continue;
+      layer.run(stream.get());
       stream.synchronize();
       layer.check();
     }
   }
 }
 
+TEST_CASE("a captured layer runs on new tokens") {
+  if (no_gpu()) return;
+  for (const auto& [e, m] : {std::pair<int64_t, int64_t>{12, 1}, {12, 5}, {12, 120}, {100, 5}}) {
+    for_each_way<KMajorPlanes>({e, 256, 128, m, 5, true, Float::bf16, 0, false, true}, [](auto& layer) {
+      const DeviceStream stream;
+      layer.workspace.fill(0xFF);
+      const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
+      for (unsigned seed = 100; seed < 104; ++seed) {
+        layer.draw(seed);
+        graph.replay(stream);
+        graph.replay(stream);
+        stream.synchronize();
+        layer.check();
+      }
+    });
+  }
+}
+
+TEST_CASE("replays of a captured layer give the same bytes") {
+  if (no_gpu()) return;
+  for_each_way<KMajorPlanes>({32, 2048, 512, 1, 10}, [](auto& layer) {
+    const DeviceStream stream;
+    const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
+    layer.run(stream.get());
+    stream.synchronize();
+    const auto first = layer.out.template download<uint8_t>();
+    int different = 0;
+    for (int round = 0; round < 1000; ++round) {
+      if (round % 10 == 0) layer.out.fill(0xFF);
+      graph.replay(stream);
+      stream.synchronize();
+      different += layer.out.template download<uint8_t>() == first ? 0 : 1;
+    }
+    CHECK(different == 0);
+  });
+}
+
 TEST_CASE("ids out of range contribute nothing and raise the flag") {
   if (no_gpu()) return;
   for (const auto& [e, m] : {std::pair<int64_t, int64_t>{4, 1}, {4, 4}, {4, 300}, {32, 4}}) {
     for (const bool mapped : {false, true}) {
-      const DeviceStream stream;
-      Layer<KMajorPlanes> layer({e, 64, 64, m, 2, true, Float::f32, 0, false, mapped});
-      layer.run(stream.get());
-      stream.synchronize();
-      const auto whole = layer.out.download<float>();
-      for (const int32_t bad : {-1, 1 << 20}) {
-        auto ids = layer.ids;
-        ids[static_cast<size_t>(2 * m - 1)] = bad;
-        layer.device_ids.upload(ids.data(), ids.size() * 4);
-        layer.poison();
+      for_each_way<KMajorPlanes>({e, 128, 64, m, 2, true, Float::f32, 0, false, mapped}, [&](auto& layer) {
+        const DeviceStream stream;
+        layer.draw(14);
         layer.run(stream.get());
         stream.synchronize();
-        CHECK(layer.error.download<int32_t>()[0] == 1);
-        const auto got = layer.out.download<float>();
-        CHECK(std::equal(got.begin(), got.end() - 64, whole.begin()));
-        for (const float x : got) CHECK(std::isfinite(x));
-      }
+        const auto whole = layer.out.template download<float>();
+        for (const int32_t bad : {-1, 1 << 20}) {
+          for (const size_t how_many : {1, 2}) {
+            auto ids = layer.ids;
+            std::fill(ids.end() - static_cast<ptrdiff_t>(how_many), ids.end(), bad);
+            layer.device_ids.upload(ids.data(), ids.size() * 4);
+            layer.error.fill(0);
+            layer.run(stream.get());
+            stream.synchronize();
+            CHECK(layer.error.template download<int32_t>()[0] == 1);
+            const auto got = layer.out.template download<float>();
+            CHECK(std::equal(got.begin(), got.end() - 128, whole.begin()));
+            for (const float x : got) CHECK(std::isfinite(x));
+            if (how_many == 2) CHECK(std::all_of(got.end() - 128, got.end(), [](float x) { return x == 0; }));
+          }
+        }
+      });
     }
   }
 }
@@ -187,7 +271,11 @@ TEST_CASE("ids out of range contribute nothing and raise the flag") {
 TEST_CASE("a layer that does not fit together is refused") {
   if (no_gpu()) return;
   Layer<KMajorPlanes> layer({2, 64, 64, 2, 1});
-  const MoeTokens tokens = layer.tokens();
+  MoeTokens tokens;
+  tokens.m = 2, tokens.topk = 1;
+  tokens.hidden = layer.hidden.device.as();
+  tokens.topk_ids = layer.device_ids.as<int32_t>(), tokens.topk_weights = layer.device_weights.as<float>();
+  tokens.out = layer.out.as();
   SparseMoe moe = layer.moe();
   CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), 16, nullptr), Error);
   moe.w2.n = 32;
