@@ -112,8 +112,7 @@ __device__ __forceinline__ void multiply_step(const uint8_t* stage, int lane, co
 __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) {
   const uint32_t largest =
       __reduce_max_sync(0xFFFFFFFFu, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
-  const uint32_t exponent = max(largest >> 23, 15u);
-  const float scale = __uint_as_float((268u - exponent) << 23);
+  const auto [scale, factor] = half_scale(largest);
   const uint32_t pair = half2_of(x.x * scale, x.y * scale);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -122,7 +121,7 @@ __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) 
     b[h][0].z = __shfl_sync(0xFFFFFFFFu, pair, 16 * h + 8 + t);
     b[h][0].w = __shfl_sync(0xFFFFFFFFu, pair, 16 * h + 12 + t);
   }
-  return __uint_as_float(exponent << 23);
+  return factor;
 }
 
 /// The same of what comes by mail, which it clears.
@@ -311,8 +310,7 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
       v.w = swiglu(sum.w, __shfl_down_sync(0xFFFFFFFFu, sum.w, 16), a.limit);
       uint32_t largest = __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
       if (lane >= 16) largest = 0;
-      const uint32_t exponent = max(__reduce_max_sync(0xFFFFFFFFu, largest) >> 23, 15u);
-      const float to_half = __uint_as_float((268u - exponent) << 23);
+      const auto [to_half, factor] = half_scale(__reduce_max_sync(0xFFFFFFFFu, largest));
       const uint32_t p0 = half2_of(v.x * to_half, v.y * to_half);
       const uint32_t p1 = half2_of(v.z * to_half, v.w * to_half);
       // Word 4c + t: pairs of k 8c + t and 8c + t + 4, which lane t of a fragment of x wants together
@@ -320,7 +318,7 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
       const uint32_t a0 = __shfl_sync(0xFFFFFFFFu, p0, low), a1 = __shfl_sync(0xFFFFFFFFu, p1, low);
       const uint32_t b0 = __shfl_sync(0xFFFFFFFFu, p0, low + 2), b1 = __shfl_sync(0xFFFFFFFFu, p1, low + 2);
       uint4 word = {t % 2 ? a1 : a0, t % 2 ? b1 : b0, kSent.x, kSent.y};
-      if (lane == 16) word.x = exponent << 23;
+      if (lane == 16) word.x = __float_as_uint(factor);
       uint4* to = a.mail + unit * kMailWords + lane;
       if (lane < kMailWords) {
 #pragma unroll 4
