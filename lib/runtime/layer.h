@@ -68,8 +68,9 @@ class RuntimeLayer {
 
   /// Runs on host memory, numbers as float32: allocates, copies there and back, and waits. `input` brings
   /// hidden, ids and weights, [M, H] and [M, topk]; its expert_map, limit and weight_on_input are those of
-  /// the layer's options, or Error is thrown. `type` is that of hidden and out on the device. The layer runs
-  /// once unmeasured before it is measured with `warm_up`. Throws Error on ids out of range.
+  /// the layer's options, or Error is thrown. `type` is that of hidden and out on the device. With `warm_up`
+  /// the layer runs once unmeasured, and on CUDA its time is the median of nine runs. Throws Error on ids out
+  /// of range.
   LayerRun run(const MoeInput& input, cuda::Float type = cuda::Float::f32, bool warm_up = false) const;
 
  private:
