@@ -83,7 +83,9 @@ TEST_CASE("names reach a terminal with nothing that it would obey or hide, a JSO
   const Scratch scratch;
   // A right-to-left override, a C1 control, a zero-width space, an escape, and letters that are harmless.
   const std::string name = "a\u202Eb\u009Bc\u200Bd\x1B[31m\u00E9\u65E5\U0001F600";
-  write_safetensors(scratch / "m.safetensors", {{name, DType::kU8, {1}, {1}}});
+  const std::string stored =
+      "a\u202Eb\u009Bc\u200Bd\\u001B[31m\u00E9\u65E5\U0001F600";  // JSON has no bare escape
+  write_safetensors(scratch / "m.safetensors", {{stored, DType::kU8, {1}, {1}}});
   const std::string path = (scratch / "m.safetensors").string();
   const std::string shown = "a\\u{202E}b\\u{9B}c\\u{200B}d\\x1B[31m\u00E9\u65E5\U0001F600";
   const Outcome text = run_program({"inspect", path});

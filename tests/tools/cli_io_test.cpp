@@ -92,7 +92,7 @@ TEST_CASE("where there is no direct I/O a run says so and writes the same") {
   if (!fs::exists("/dev/shm")) return;
   const Scratch scratch;
   const std::string source = synth_source(scratch / "src"), alone = (scratch / "alone").string();
-  const fs::path memory = fs::path("/dev/shm") / scratch.path.filename();
+  const fs::path memory = fs::path("/dev/shm") / (scratch.path.filename().string() + "-out");
   const Words words{"convert", "--to", "v7", source, memory.string(), "--io", "direct"};
   CHECK(has_note(json_of(run_program(joined(words, {"--json"})))));
   CHECK(run_program({"convert", "--to", "v7", source, alone, "-q"}).code == 0);
