@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "formats/error.h"
 
@@ -190,6 +191,20 @@ void refuse_long_tokens(std::string_view where, std::string_view text) {
     }
   }
 }
+
+template <class T>
+T whole_number(const Json& json) {
+  if (json.is_number_unsigned()) {
+    if (const auto n = json.get<uint64_t>(); std::in_range<T>(n)) return static_cast<T>(n);
+  } else if (json.is_number_integer()) {
+    if (const auto n = json.get<int64_t>(); std::in_range<T>(n)) return static_cast<T>(n);
+  }
+  throw Json::type_error::create(302, fmt::format("no whole number of {} bits", 8 * sizeof(T)), &json);
+}
+template int whole_number(const Json&);
+template int64_t whole_number(const Json&);
+template uint32_t whole_number(const Json&);
+template uint64_t whole_number(const Json&);
 
 std::string json_quote_short(std::string_view text) {
   constexpr size_t kShown = 256;

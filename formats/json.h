@@ -28,6 +28,12 @@ void refuse_zero_byte(std::string_view where, std::string_view text);
 /// 16 MiB: nlohmann-json's lexer holds all since the last one began, and a string several times over.
 void refuse_long_tokens(std::string_view where, std::string_view text);
 
+/// The whole number that `json` is, for int, int64_t, uint32_t and uint64_t. Throws Json::type_error on
+/// everything else, numbers that T does not have among it: nlohmann-json cuts those, and conversions of
+/// floats are undefined.
+template <class T>
+T whole_number(const Json& json);
+
 /// `text` within JSON quotes.
 std::string json_quote(std::string_view text);
 

@@ -54,18 +54,24 @@ uint32_t parse_bits(const std::string& hex) {
   return bits;
 }
 
+std::vector<int64_t> whole_numbers(const Json& json) {
+  std::vector<int64_t> numbers;
+  for (const Json& n : json) numbers.push_back(whole_number<int64_t>(n));
+  return numbers;
+}
+
 SourceEntry parse_source(const Json& json) {
   SourceEntry s;
   s.module = json.at("module").get<std::string>();
   s.dialect = json.at("dialect").get<std::string>();
   if (json.contains("expert")) {
-    s.expert = json.at("expert").get<int64_t>();
+    s.expert = whole_number<int64_t>(json.at("expert"));
     s.k_outer = json.at("k_outer").get<bool>();
   }
-  const auto rows = json.at("rows").get<std::vector<int64_t>>();
+  const auto rows = whole_numbers(json.at("rows"));
   if (rows.size() != 3) throw Error("expected three numbers");
   s.first = rows[0], s.step = rows[1], s.count = rows[2];
-  s.global_scale_shape = json.at("global_scale_shape").get<std::vector<int64_t>>();
+  s.global_scale_shape = whole_numbers(json.at("global_scale_shape"));
   s.global_scale_bits = parse_bits(json.at("global_scale_bits").get<std::string>());
   return s;
 }
@@ -93,8 +99,8 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
     const Json& shape = json.at("shape");
     parsed.matrices.push_back({json.at("name").get<std::string>(),
                                json.at("layout").get<std::string>(),
-                               {shape.at(0).get<int64_t>(), shape.at(1).get<int64_t>(),
-                                shape.at(2).get<int64_t>(), json.at("gated").get<bool>()},
+                               {whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
+                                whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()},
                                std::move(tensors),
                                std::move(sources)});
     tensors.clear();

@@ -274,13 +274,6 @@ void write_manifest(const std::filesystem::path& path, const Checkpoint& source,
   file.commit();
 }
 
-namespace {
-
-/// Whole numbers only: a conversion of others would be undefined where they do not fit.
-int64_t integer(const Json& json) { return json.get_ref<const Json::number_integer_t&>(); }
-
-}  // namespace
-
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   const std::string where = path.string();
   Manifest manifest;
@@ -296,7 +289,8 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     if (json.contains("gated")) {
       const Json& shape = json.at("shape");
       manifest.shapes[json.at("name").get<std::string>()] = {
-          integer(shape.at(0)), integer(shape.at(1)), integer(shape.at(2)), json.at("gated").get<bool>()};
+          whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
+          whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()};
       kept = 0;
       return false;
     }
@@ -307,7 +301,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     }
     const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
     std::vector<int64_t> shape;
-    for (const Json& dimension : json.at("shape")) shape.push_back(integer(dimension));
+    for (const Json& dimension : json.at("shape")) shape.push_back(whole_number<int64_t>(dimension));
     manifest.outputs[json.at("name").get<std::string>()] = {
         parse_hash(where, json.at("xxh3_128").get<std::string>()),
         dtype ? describe(*dtype, shape) : "an unknown type"};
@@ -316,9 +310,9 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   try {
     auto [json, damage] = parse_manifest_text(path, tensors, take);
     manifest.damage = std::move(damage);
-    if (integer(json.at("format")) != kManifestFormat) {
+    if (whole_number<int64_t>(json.at("format")) != kManifestFormat) {
       throw Error(fmt::format("{}: expected manifest format {}, found {}", where, kManifestFormat,
-                              integer(json.at("format"))));
+                              whole_number<int64_t>(json.at("format"))));
     }
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
@@ -328,7 +322,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     }
     for (const Json& file : json.at("source").at("files")) {
       manifest.sources.push_back({file.at("name").get<std::string>(),
-                                  static_cast<uint64_t>(integer(file.at("bytes"))),
+                                  whole_number<uint64_t>(file.at("bytes")),
                                   parse_hash(where, file.at("header_xxh3_128").get<std::string>())});
     }
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();

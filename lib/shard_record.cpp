@@ -53,8 +53,8 @@ Json quality_to_json(const Quality& q) {
 Quality quality_from_json(const Json& json) {
   return {.energy = json.at(0).get<double>(),
           .kept_energy = json.at(1).get<double>(),
-          .quads = json.at(2).get<uint64_t>(),
-          .tied = json.at(3).get<uint64_t>(),
+          .quads = whole_number<uint64_t>(json.at(2)),
+          .tied = whole_number<uint64_t>(json.at(3)),
           .fold_energy = json.at(4).get<double>(),
           .fold_error = json.at(5).get<double>()};
 }
@@ -80,18 +80,18 @@ Json matrix_to_json(const EncodedResult& r) {
 EncodedResult matrix_from_json(std::string_view where, const Json& json) {
   EncodedResult r;
   r.source = parse_hash(where, json.at("source").get<std::string>());
-  r.global_scale = json.at("global_scale").get<uint32_t>();
+  r.global_scale = whole_number<uint32_t>(json.at("global_scale"));
   r.cast = json.at("cast").get<bool>();
   r.error = error_from_json(json.at("error"));
   r.pruned_after = error_from_json(json.at("pruned_after"));
   for (const Json& f : json.at("findings")) {
-    const auto severity = static_cast<Severity>(f.at(0).get<int>());
+    const auto severity = static_cast<Severity>(whole_number<int>(f.at(0)));
     r.findings.push_back(
         {severity, f.at(1).get<std::string>(), f.at(2).get<std::string>(), f.at(3).get<std::string>()});
   }
   if (const auto kept = json.find("kept"); kept != json.end()) {
-    r.kept = {true, kept->at(0).get<uint64_t>(), kept->at(1).get<uint64_t>(), kept->at(2).get<uint64_t>(),
-              kept->at(3).get<std::string>()};
+    r.kept = {true, whole_number<uint64_t>(kept->at(0)), whole_number<uint64_t>(kept->at(1)),
+              whole_number<uint64_t>(kept->at(2)), kept->at(3).get<std::string>()};
   }
   return r;
 }
@@ -99,7 +99,7 @@ EncodedResult matrix_from_json(std::string_view where, const Json& json) {
 /// A place in one of the plan's lists, by the name that it has there.
 template <class List>
 size_t index_from_json(std::string_view where, const Json& json, const List& list, const char* what) {
-  const auto index = json.at("index").get<size_t>();
+  const auto index = whole_number<uint64_t>(json.at("index"));
   if (index < list.size()) return index;
   throw Error(fmt::format("{}: expected one of {} {}, found number {}", where, list.size(), what, index));
 }

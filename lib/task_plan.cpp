@@ -83,7 +83,7 @@ TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
                   json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
                   json_line(json.at("fingerprint")),
                   parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
-                  json.at("files").get<size_t>()};
+                  whole_number<uint64_t>(json.at("files"))};
     recipe_from_json(where, json.at("fingerprint").at("recipe"));
     return plan;
   } catch (const Json::exception&) {

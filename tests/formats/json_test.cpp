@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
@@ -114,5 +115,24 @@ TEST_CASE("a document of very many values is refused before it is parsed") {
     CHECK_THROWS_WITH_AS(parse_json("config.json", array(1'000'001, value)),
                          doctest::Contains("config.json: expected at most 1000000 values, found more"),
                          Error);
+  }
+}
+
+TEST_CASE("a whole number is taken as it stands or not at all") {
+  const auto holds = [](const char* text, auto number) {
+    return whole_number<decltype(number)>(parse_json("x", text)) == number;
+  };
+  CHECK(holds("-2147483648", std::numeric_limits<int>::min()));
+  CHECK(holds("4294967295", std::numeric_limits<uint32_t>::max()));
+  CHECK(holds("-9223372036854775808", std::numeric_limits<int64_t>::min()));
+  CHECK(holds("9223372036854775807", std::numeric_limits<int64_t>::max()));
+  CHECK(holds("18446744073709551615", std::numeric_limits<uint64_t>::max()));
+  CHECK_THROWS_AS(whole_number<int>(parse_json("x", "2147483648")), Json::type_error);
+  CHECK_THROWS_AS(whole_number<uint32_t>(parse_json("x", "4294967296")), Json::type_error);
+  CHECK_THROWS_AS(whole_number<int64_t>(parse_json("x", "9223372036854775808")), Json::type_error);
+  for (const char* none :
+       {"-1", "1.0", "1e22", "-1e300", "18446744073709551616", "true", "null", R"("1")", "[1]"}) {
+    CAPTURE(none);
+    CHECK_THROWS_AS(whole_number<uint64_t>(parse_json("x", none)), Json::type_error);
   }
 }
