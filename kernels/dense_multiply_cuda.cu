@@ -341,7 +341,8 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
   const int slots = rows.distinct ? a.rows.rows : std::min(a.rows.rows, a.e);
 
   const DensePrepareArgs prepare{
-      rows.x, rows.x_type, options.nvfp4 ? *options.nvfp4 : Nvfp4Rows{}, a.k, a.steps, a.halves, a.factors};
+      rows.x,   rows.x_type, options.nvfp4 ? *options.nvfp4 : Nvfp4Rows{}, a.k, a.steps,
+      a.halves, a.factors,   rows.rows_per_x == 1 ? a.rows : RowIds{}};
   if (!rows.distinct) {
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);

@@ -4,6 +4,7 @@
 #include "kernels/block_largest.cuh"
 #include "kernels/dense_multiply.h"
 #include "kernels/ptx.cuh"
+#include "kernels/sparse_rows.cuh"
 
 /// Activations as the dense kernel reads them.
 
@@ -18,6 +19,7 @@ struct DensePrepareArgs {
   int32_t k, steps;
   uint4* halves;
   float* factors;
+  RowIds rows;  ///< without an expert they are left out; without ids (x of several rows) none is
 };
 
 /// Where the 8 k of unit `u` (k / 8) stand among the units of a row: [step][half][word][t].
@@ -30,6 +32,8 @@ static __global__ void __launch_bounds__(kDenseThreads)
     prepare_dense_kernel(const __grid_constant__ DensePrepareArgs a) {
   release_successor();
   const int64_t row = blockIdx.x;
+  // Nobody reads such a row, and what it is made of may never have been written.
+  if (a.rows.ids && local_expert(a.rows, static_cast<int>(row)) < 0) return;
   const int thread = static_cast<int>(threadIdx.x), units = a.steps * (kDenseStepK / 8);
   uint4* to = a.halves + row * units;
   if (a.nvfp4.codes) {
