@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
@@ -92,10 +93,18 @@ void print_json(const Json& head, const std::vector<JsonList>& lists);
 /// width and those that turn the direction of what follows (Unicode's Bidi_Control).
 std::string printable(std::string_view text);
 
-/// Prints to stdout, control characters made harmless.
+/// Prints to stdout, control characters made harmless. What cannot be written is told at the end, by main().
 template <class... Arguments>
 void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  fmt::print("{}", printable(fmt::format(format, std::forward<Arguments>(arguments)...)));
+  const std::string text = printable(fmt::format(format, std::forward<Arguments>(arguments)...));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// Prints to stderr. Where that fails there is nobody left to tell.
+template <class... Arguments>
+void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  const std::string text = fmt::format(format, std::forward<Arguments>(arguments)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 /// "12.9 GB", decimal.

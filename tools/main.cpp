@@ -1,12 +1,15 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "formats/error.h"
 #include "kernels/device.h"
@@ -131,15 +134,28 @@ std::string unknown_command(int argc, char** argv) {
 }
 
 int report_error(const Common& common, const std::string& message, int code) {
-  if (common.json) print_json({{"error", message}});
-  fmt::print(stderr, "twofour: {}\n", printable(message));
+  try {
+    if (common.json) print_json({{"error", message}});
+  } catch (const std::system_error&) {
+    // That stdout takes nothing is told by checked().
+  }
+  tell("twofour: {}\n", printable(message));
   return code;
+}
+
+/// Makes standard input, output and error something where they are closed, so that no file of a checkpoint
+/// takes their numbers and gets what is told. Writing to it fails.
+bool open_standard_files() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
+  }
+  return true;
 }
 
 /// What reached stdout only in part must not count as done.
 int checked(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  fmt::print(stderr, "twofour: cannot write to standard output\n");
+  tell("twofour: cannot write to standard output\n");
   return kTrouble;
 }
 
@@ -187,6 +203,7 @@ int run(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report_error(common, "out of memory", kTrouble);
   } catch (const std::exception& e) {
+    if (std::ferror(stdout) != 0) return kTrouble;  // which checked() tells
     return report_error(common, fmt::format("unexpected: {}", e.what()), kTrouble);
   }
 }
@@ -195,6 +212,7 @@ int run(int argc, char** argv) {
 }  // namespace twofour
 
 int main(int argc, char** argv) {
+  if (!twofour::open_standard_files()) return twofour::kTrouble;
   // A first Ctrl-C asks the run to tidy up; a second one ends the program at once.
   struct sigaction action {};
   action.sa_handler = [](int) { twofour::request_interrupt(); };

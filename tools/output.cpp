@@ -36,7 +36,7 @@ class ProgressPrinter {
     }
     wake_.notify_all();
     thread_.join();
-    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+    if (shown_ && terminal_) tell("\r\033[K");
   }
 
  private:
@@ -45,7 +45,7 @@ class ProgressPrinter {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
       const std::string line = progress_line(progress_, watch_.seconds());
-      fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
+      tell("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
       std::fflush(stderr);
       shown_ = true;
     }
@@ -131,8 +131,7 @@ void print_findings(const Common& common, const Findings& findings) {
   if (common.json || common.quiet) return;
   for (const Finding& f : findings) {
     if (f.severity == Severity::kNote && !common.verbose) continue;
-    fmt::print(stderr, "{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where),
-               printable(f.message), f.id);
+    tell("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message), f.id);
   }
 }
 
