@@ -1,8 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
 #include "formats/e4m3.h"
+#include "formats/error.h"
 #include "lib/conversion.h"
+#include "lib/read_in_pieces.h"
 
 namespace twofour {
 namespace {
@@ -20,6 +24,18 @@ void add_fold(const FoldLoss& loss, float own, float folded, Quality& quality) {
   }
 }
 
+/// Reads back what is before the data of a file that was flushed.
+void check_header(const AtomicFile& file, std::string_view header) {
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) { file.read(at, piece); };
+  read_in_pieces(header.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
+    if (std::equal(piece.begin(), piece.end(), header.substr(at, piece.size()).begin(),
+                   [](uint8_t a, char b) { return a == static_cast<uint8_t>(b); }))
+      return;
+    throw Error(fmt::format("{}: expected the header that was planned, found another when read back",
+                            file.path().string()));
+  });
+}
+
 }  // namespace
 
 uint64_t Conversion::total_bytes() const {
@@ -31,6 +47,7 @@ uint64_t Conversion::total_bytes() const {
 }
 
 void Conversion::commit(uint32_t f) {
+  if (options_.verify) check_header(open(f), plan_.files[f].header);
   open(f).commit();
   result_done(f);
 }

@@ -10,6 +10,7 @@
 #include "lib/conversion.h"
 #include "lib/interrupt.h"
 #include "lib/manifest.h"
+#include "lib/page_cache.h"
 #include "lib/read_in_pieces.h"
 #include "lib/resume.h"
 #include "lib/stopwatch.h"
@@ -30,6 +31,19 @@ Hash128 copy_sidecar(const std::filesystem::path& from, const std::filesystem::p
   });
   out.commit();
   return hasher.digest();
+}
+
+/// Reads back the files that hold no weights. Throws Error on those that are not as they were written.
+void verify_files(const std::filesystem::path& directory, const std::map<std::string, Hash128>& files) {
+  for (const auto& [name, expected] : files) {
+    const InputFile file(directory / name);
+    // All of them are flushed: the disk is to answer, and not the page cache.
+    if (!is_in_memory(file.descriptor())) drop_pages(file.descriptor());
+    const Hash128 found = hash_range(file, 0, file.size(), [](uint64_t) {});
+    if (found == expected) continue;
+    throw Error(fmt::format("{}: expected hash {} as written, found {} when read back", file.path().string(),
+                            expected.hex(), found.hex()));
+  }
 }
 
 void report_folds(const Plan& plan, const std::vector<Quality>& quality, Findings& findings) {
@@ -120,8 +134,12 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   ConversionRecord record = join_records(source, plan, records);
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));
-  record.files = std::move(files);
-  write_manifest(directory.add(kManifestName), source, plan, record);
+  record.files = files;
+  files[kManifestName] = write_manifest(directory.add(kManifestName), source, plan, record);
+  if (options.verify) {
+    for (const OutputFile& file : plan.files) files.erase(file.name);  // verified when each was finished
+    verify_files(directory.path(), files);
+  }
   return record;
 }
 

@@ -262,16 +262,19 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   sink(seal(hasher.digest()));
 }
 
-void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
-                    const ConversionRecord& record) {
+Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                       const ConversionRecord& record) {
   AtomicFile file(path);
   uint64_t position = 0;
+  Hasher hasher;
   const auto write = [&](std::string_view text) {
     file.write(position, text);
+    hasher.update(text);
     position += text.size();
   };
   format_manifest(source, plan, record, {version(), version_commit()}, write);
   file.commit();
+  return hasher.digest();
 }
 
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {

@@ -51,9 +51,9 @@ struct Tool {
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& put);
 
-/// Writes twofour.json.
-void write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
-                    const ConversionRecord& record);
+/// Writes twofour.json and returns the hash of what was written.
+Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                       const ConversionRecord& record);
 
 /// What validation needs of a manifest.
 struct Manifest {

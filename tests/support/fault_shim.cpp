@@ -1,7 +1,8 @@
 // Loaded before the C library into a run of the program: makes one of its calls fail, or ends the program
 // there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, fsync, rename, unlink or fallocate,
 // each with what else comes to the same) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL
-// before anything is done. "pread short 0" and "pwrite short 0" let every call transfer only a part.
+// before anything is done. "pwrite flip N" writes another first byte. "pread short 0" and "pwrite short 0"
+// let every call transfer only a part.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,10 +14,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace {
 
-enum class Fault { kNone, kFail, kShort };
+enum class Fault { kNone, kFail, kShort, kFlip };
 
 Fault fault_of(const char* call) {
   static std::atomic<long> count;
@@ -27,6 +29,7 @@ Fault fault_of(const char* call) {
   if (std::strcmp(call, wanted) != 0) return Fault::kNone;
   if (std::strcmp(action, "short") == 0) return Fault::kShort;
   if (++count != at) return Fault::kNone;
+  if (std::strcmp(action, "flip") == 0) return Fault::kFlip;
   if (std::strcmp(action, "kill") == 0) kill(getpid(), SIGKILL);
   errno = std::strcmp(action, "EIO") == 0 ? EIO : ENOSPC;
   return Fault::kFail;
@@ -63,6 +66,11 @@ ssize_t pread64(int fd, void* to, size_t bytes, off64_t at) { return pread(fd, t
 
 ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
   const Fault f = fault_of("pwrite");
+  if (f == Fault::kFlip && bytes > 0) {
+    std::vector<char> other(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+    other[0] = static_cast<char>(other[0] ^ 1);
+    return NEXT(pwrite)(fd, other.data(), bytes, at);
+  }
   return f == Fault::kFail ? -1 : NEXT(pwrite)(fd, from, f == Fault::kShort ? part_of(fd, bytes) : bytes, at);
 }
 ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) { return pwrite(fd, from, bytes, at); }
