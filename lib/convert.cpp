@@ -57,6 +57,11 @@ void report_folds(const Plan& plan, const std::vector<Quality>& quality, Finding
   }
 }
 
+/// What names a checkpoint: its directory, or its one file.
+std::filesystem::path given_path(const Checkpoint& checkpoint) {
+  return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
+}
+
 bool has_changed(const Checkpoint& source) {
   try {
     for (const Shard& shard : source.shards()) shard.file.check_unchanged();
@@ -185,15 +190,15 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress) {
   const Stopwatch watch;
-  const std::filesystem::path from =
-      source.is_directory() ? source.path() : source.path() / source.shards().front().name;
+  if (options.kept != nullptr)
+    OutputDirectory::check_apart_from_kept(destination, given_path(options.kept->checkpoint()));
   ConvertResult result;
   result.findings = plan.findings;
   if (options.existing == Existing::kResume && is_complete_output(destination)) {
     result.was_complete = true;
     result.bytes_verified = verify_complete(destination, source, plan, options.jobs, progress);
   } else {
-    OutputDirectory directory(destination, from, options.existing);
+    OutputDirectory directory(destination, given_path(source), options.existing);
     std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, options.kept, progress);
     const auto what_stays = [&] {
       return fmt::format("{}: {} of {} weight files are finished and stay; --resume goes on from there",

@@ -92,13 +92,21 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-/// Throws if a file of `source` is a link into `target`, which is about to be emptied.
-void check_links(const fs::path& source, const fs::path& target) {
+/// Throws unless `given` and a checkpoint that is read, which `what` names, lie apart.
+void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
+  const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
+  if (!is_within(target, from) && !is_within(from, target)) return;
+  throw Error(fmt::format("{}: expected a directory apart from the {} {}, found one that overlaps it",
+                          given.string(), what, read.string()));
+}
+
+/// Throws if a file of a checkpoint that is read is a link into `target`, which is about to be emptied.
+void check_links(const fs::path& source, const fs::path& target, const char* what = "source") {
   std::error_code error;
   for (fs::recursive_directory_iterator it(source, error), end; !error && it != end; it.increment(error)) {
     if (!it->is_symlink(error) || !is_within(resolved(it->path()), target)) continue;
-    throw Error(fmt::format("{}: expected a directory apart from the source, found the source's {} in it",
-                            target.string(), it->path().filename().string()));
+    throw Error(fmt::format("{0}: expected a directory apart from the {1}, found the {1}'s {2} in it",
+                            target.string(), what, it->path().filename().string()));
   }
 }
 
@@ -111,11 +119,7 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
     throw Error(fmt::format(
         "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
   }
-  const fs::path target = resolved(path), from = resolved(source);
-  if (is_within(target, from) || is_within(from, target)) {
-    throw Error(fmt::format("{}: expected a directory apart from the source {}, found one that overlaps it",
-                            given.string(), source.string()));
-  }
+  check_overlap(given, source, "source");
   if (!fs::exists(path, error)) return;
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
@@ -144,7 +148,12 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
                     "ours{}",
                     path.string(), kManifestName, why));
   }
-  if (existing == Existing::kReplace && !source.empty()) check_links(source, target);
+  if (existing == Existing::kReplace && !source.empty()) check_links(source, resolved(path));
+}
+
+void OutputDirectory::check_apart_from_kept(const fs::path& path, const fs::path& kept) {
+  check_overlap(path, kept, "kept checkpoint");
+  check_links(kept, resolved(without_trailing_slash(path)), "kept checkpoint");
 }
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)

@@ -53,6 +53,9 @@ class OutputDirectory {
   /// Throws what the constructor would, without changing anything.
   static void check(const std::filesystem::path& path, const std::filesystem::path& source,
                     Existing existing);
+  /// Throws Error where `path` is, holds or lies in a checkpoint whose scales are kept, or is linked to by
+  /// it.
+  static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
 
  private:
   void take_over(const std::filesystem::path& source, Existing existing);

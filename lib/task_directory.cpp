@@ -84,6 +84,7 @@ void remove_task_files(const fs::path& destination) {
 
 TaskDirectory::TaskDirectory(const TaskPlan& plan)
     : path_(plan.destination), tasks_(path_ / kTasksFolder), id_(plan.id().hex()) {
+  if (!plan.kept.empty()) OutputDirectory::check_apart_from_kept(path_, plan.kept);
   OutputDirectory::check(path_, plan.source, Existing::kResume);
   if (is_complete_output(path_)) {
     throw Error(fmt::format("{}: expected a directory that tasks are to write, found a complete artifact",

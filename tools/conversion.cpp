@@ -240,6 +240,8 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
   Recipe recipe = with_selection(make_recipe(recipe_options), o);
   const Device device = conversion_device(common, recipe);
   const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+  if (!recipe_options.keep_global_scale.empty())
+    OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   OutputDirectory::check(o.destination, o.source, existing);
   const Io io = parse_io(o.io);
   const Checkpoint source = Checkpoint::open_source(o.source, ReadPath::kFast, {}, io);

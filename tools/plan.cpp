@@ -33,6 +33,8 @@ int run(const Options& o, const Common& common) {
       return false;
     }
   });
+  if (!o.recipe.keep_global_scale.empty())
+    OutputDirectory::check_apart_from_kept(o.common.destination, o.recipe.keep_global_scale);
   OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse);
   for (const std::string& directory : {o.common.source, o.common.destination}) {
     const auto within = fs::weakly_canonical(fs::absolute(o.output))

@@ -56,6 +56,39 @@ TEST_CASE("quantize refuses what it does not do") {
   CHECK(run_program({"quantize", src, out + "2", "--pattern", "4:8-paired"}).code == 2);
 }
 
+TEST_CASE("a destination that is, holds or lies in the checkpoint whose scales are kept is refused") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {dense_model()});
+  const std::string src = (scratch / "src").string(), kept = (scratch / "place/kept").string();
+  REQUIRE(run_program({"quantize", src, kept}).code == 0);
+  std::filesystem::create_directory_symlink(kept, scratch / "link");
+  // Its weights are another's: a forced run into that would take them away.
+  std::filesystem::create_directory(scratch / "links");
+  for (const auto& entry : std::filesystem::directory_iterator(kept)) {
+    std::filesystem::create_symlink(entry.path(), scratch / "links" / entry.path().filename());
+  }
+  const std::string plan = (scratch / "plan.json").string();
+  const auto refuses = [&](const std::string& out, const std::string& keep) {
+    CAPTURE(out);
+    CAPTURE(keep);
+    for (const Outcome& o :
+         {run_program({"quantize", src, out, "--keep-global-scale", keep, "--force"}),
+          run_program({"quantize", src, out, "--keep-global-scale", keep, "--force", "--dry-run"}),
+          run_program({"plan", src, out, "--to", "quantize", "-o", plan, "--keep-global-scale", keep})}) {
+      CHECK(o.code == 2);
+      CHECK_MESSAGE(o.err.find("expected a directory apart from the kept checkpoint") != std::string::npos,
+                    o.err);
+    }
+    CHECK(!std::filesystem::exists(plan));
+  };
+  refuses(kept, kept);
+  refuses(kept + "/inner", kept);
+  refuses((scratch / "place").string(), kept);
+  refuses(kept, (scratch / "link").string());
+  refuses(kept, (scratch / "links").string());
+  CHECK(run_program({"validate", kept, "-q"}).code == 0);
+}
+
 TEST_CASE("convert --to fp8 tells which options it has") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {dense_model()});
