@@ -164,7 +164,7 @@ void lay_out_files(Plan& plan, std::vector<OutputTensor> outputs) {
   }
 }
 
-void note_passed_through(const Checkpoint& c, Plan& plan) {
+void note_passed_through(const Checkpoint& c, Plan& plan, Problems& problems) {
   std::set<size_t> converted;
   for (const Target& t : plan.targets) {
     for (const SourceRows& s : t.sources) converted.insert(s.module);
@@ -177,7 +177,11 @@ void note_passed_through(const Checkpoint& c, Plan& plan) {
   std::string example;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
     if (converted.count(i)) continue;
-    if (passed++ == 0) example = c.nvfp4_modules()[i].name;
+    const Nvfp4Module& m = c.nvfp4_modules()[i];
+    if (passed++ == 0) example = m.name;
+    // Refused as in what is converted; their block scales are looked at as they pass.
+    const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
+    for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, problems);
   }
   if (passed > 0) {
     plan.findings.push_back(
@@ -215,13 +219,12 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   std::vector<OutputTensor> outputs;
   if (rewrites) {
     outputs = plan_rewrite(source, plan, problems);
-    problems.refuse();
   } else {
     plan_targets(source, plan, problems);
-    problems.refuse();
-    outputs = list_outputs(source, plan);
   }
-  note_passed_through(source, plan);
+  note_passed_through(source, plan, problems);
+  problems.refuse();
+  if (!rewrites) outputs = list_outputs(source, plan);
   lay_out_files(plan, std::move(outputs));
   if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
   for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();

@@ -172,6 +172,26 @@ TEST_CASE("global scales that are NaN, infinite, zero or negative are refused, a
   }
 }
 
+TEST_CASE("global scales that are no number are refused in what passes through, too") {
+  using Limits = std::numeric_limits<float>;
+  Tensors tensors = sound();
+  const std::string name = "model.layers.0.self_attn.o_proj";
+  add_modelopt(tensors, name, random_matrix(16, 64, 7));
+  Recipe prune;
+  prune.layout = "prune";
+  prune.pattern = "2:4";
+  for (const auto& [value, text] :
+       {std::pair{0.0f, "0"}, {Limits::infinity(), "inf"}, {Limits::quiet_NaN(), "nan"}, {-1.0f, "-1"}}) {
+    set_float(tensor_of(tensors, name + ".weight_scale_2"), value);
+    for (const Recipe& recipe : {Recipe{}, prune}) {
+      const std::string message = refusal(tensors, "{}", recipe);
+      CHECK(contains(
+          message,
+          fmt::format("{}.weight_scale_2: expected a positive finite global scale, found {}", name, text)));
+    }
+  }
+}
+
 TEST_CASE("a compressed-tensors global scale whose reciprocal is no number is refused") {
   for (const float stored : {0.0f, -1.0f, 1e-40f, std::numeric_limits<float>::infinity()}) {
     CAPTURE(stored);
