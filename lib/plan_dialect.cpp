@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -53,6 +54,17 @@ void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(1.0f / value) || 1.0f / value <= 0) {
     problems.add(fmt::format("{}: expected a positive finite input scale, found {}", c.where(tensor), value));
   }
+}
+
+/// Readers of `to` must get a number from the reciprocal. One that is no scale at all has been told.
+void check_reciprocal(const Checkpoint& c, const ModulePlan& plan, const Nvfp4Dialect& to,
+                      Problems& problems) {
+  const Nvfp4Module& m = c.nvfp4_modules()[plan.module];
+  const float stored = std::bit_cast<float>(plan.stored_bits[0]), written = 1.0f / stored;
+  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(plan.multipliers[0])) return;
+  if (std::isfinite(written) && std::isfinite(global_scale_multiplier(to, written))) return;
+  problems.add(fmt::format("{}: expected a positive finite global scale that has a reciprocal, found {}",
+                           c.where(m.global_scale), stored));
 }
 
 /// Everything as it was, block scales looked at.
@@ -114,6 +126,7 @@ void plan_dialect(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& ou
           "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
       continue;
     }
+    check_reciprocal(c, plan.modules[i], to, problems);
     outputs[m.codes].info.name = m.name + to.codes;
     outputs[m.block_scale].info.name = m.name + to.block_scale;
     derive_by(outputs[m.block_scale], Op::kBlockScales);

@@ -266,6 +266,22 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   CHECK(!fs::exists(out));
 }
 
+TEST_CASE("global scales without a reciprocal are refused, of a checkpoint and of an artifact") {
+  const std::string mlp = "model.layers.0.mlp";
+  const Scratch scratch;
+  Tensors tensors;
+  for (const char* leaf : {".gate_proj", ".up_proj", ".down_proj"})
+    add_modelopt(tensors, mlp + leaf, random_matrix(16, 16, 1, 2e-39f));
+  write_checkpoint(scratch / "src", {tensors});
+  convert(scratch / "src", scratch / "v7");
+  for (const char* from : {"src", "v7"}) {
+    const std::string message = refusal(scratch / from, scratch / "out", to_nvfp4("compressed-tensors"));
+    CHECK(contains(message, mlp + ".down_proj.weight_scale_2: expected a positive finite global scale that "
+                                  "has a reciprocal, found 2e-39"));
+    CHECK(!fs::exists(scratch / "out"));
+  }
+}
+
 TEST_CASE("another dialect is the same for any number of jobs, and a flipped bit in it is found and named") {
   const Scratch scratch;
   convert(golden("modelopt-qwen3"), scratch / "one", to_nvfp4());
