@@ -77,7 +77,7 @@ void plan_bf16(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outpu
     std::vector<size_t> consumed{m.block_scale, m.global_scale};
     if (m.input_scale) consumed.push_back(*m.input_scale);
     for (const size_t tensor : consumed) {
-      outputs[tensor].info.name.clear();
+      leave_out(outputs[tensor]);
       plan.merged.push_back(tensor);
     }
   }

@@ -258,9 +258,9 @@ class Planner {
     if (m.scale) read.push_back(*m.scale);
     if (m.global_scale) read.push_back(*m.global_scale);
     if (m.stacked && m.bias) read.push_back(*m.bias);
-    for (const size_t i : read) outputs_[i].info.name.clear();
+    for (const size_t i : read) leave_out(outputs_[i]);
     if (m.input_scale) {
-      outputs_[*m.input_scale].info.name.clear();
+      leave_out(outputs_[*m.input_scale]);
       plan_.merged.push_back(*m.input_scale);
       input_scales_dropped_ +=
           !(rule_.fp8 && rule_.dialect == "modelopt" && rule_.granularity == Granularity::kTensor);

@@ -83,7 +83,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   if (rewrite == Rewrite::kQuantize || rewrite == Rewrite::kFp8) {
     std::vector<OutputTensor> outputs = copy_all(c);
     plan_encode(c, plan, outputs, problems);
-    std::erase_if(outputs, [](const OutputTensor& t) { return t.info.name.empty(); });
+    std::erase_if(outputs, is_left_out);
     check_grains(c, plan, outputs, problems);
     return outputs;
   }
@@ -100,7 +100,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   if (rewrite == Rewrite::kNvfp4) plan_dialect(c, plan, outputs, problems);
   if (rewrite == Rewrite::kBf16) plan_bf16(c, plan, outputs);
   if (rewrite != Rewrite::kPrune && !plan.keeps_dialect) refuse_other_quantization(c, plan, problems);
-  std::erase_if(outputs, [](const OutputTensor& t) { return t.info.name.empty(); });
+  std::erase_if(outputs, is_left_out);
   check_grains(c, plan, outputs, problems);
   return outputs;
 }

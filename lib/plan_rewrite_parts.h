@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -7,8 +8,7 @@
 
 namespace twofour {
 
-/// Parts of plan_rewrite. `outputs` holds a tensor for each of the source, in its order; one without a name
-/// is left out.
+/// Parts of plan_rewrite. `outputs` holds a tensor for each of the source, in its order; some are left out.
 void plan_dialect(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs,
                   Problems& problems);
 void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs);
@@ -35,5 +35,9 @@ inline void derive_by(OutputTensor& t, Op op) {
   t.kind = OutputTensor::Kind::kDerived;
   t.op = op;
 }
+
+/// Not by its name, for a source may have a tensor named "".
+inline void leave_out(OutputTensor& t) { t.source = SIZE_MAX; }
+inline bool is_left_out(const OutputTensor& t) { return t.source == SIZE_MAX; }
 
 }  // namespace twofour

@@ -195,3 +195,23 @@ TEST_CASE("block scales that are none are refused, one flipped bit is found") {
     flip_bit(c.shard_of(i).file.path(), at, 1);
   }
 }
+
+TEST_CASE("a tensor without a name goes along, whatever the rest becomes") {
+  const Scratch scratch;
+  Tensors tensors;
+  for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
+    add_modelopt(tensors, std::string("model.layers.0.mlp.") + leaf, random_matrix(16, 16, 1));
+  add_bf16(tensors, "", {3, 2});
+  write_checkpoint(scratch / "src", {tensors});
+  const ReadTensors before = read_tensors(scratch / "src");
+  for (const std::string layout : {"bf16", "nvfp4", "prune"}) {
+    CAPTURE(layout);
+    Recipe recipe;
+    recipe.layout = layout;
+    if (layout == "prune") recipe.pattern = "2:4";
+    convert(scratch / "src", scratch / layout, recipe);
+    CHECK((read_tensors(scratch / layout).at("") == before.at("")));
+    const ValidateReport report = validate_from(scratch / "src", scratch / layout);
+    CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+  }
+}
