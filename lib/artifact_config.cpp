@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/encode_config.h"
 #include "lib/quantization_config.h"
@@ -65,14 +66,21 @@ constexpr EntryPlace kEntryPlaces[] = {{"quantization_config", false, "quantizat
                                        {"compression_config", false, "compression_config"},
                                        {"text_config.compression_config", true, "compression_config"}};
 
+/// What stands at a place; nullptr: nothing.
+const Json* value_at(const Json& config, const EntryPlace& place) {
+  const Json* holder = &config;
+  if (place.nested) {
+    if (!config.is_object() || !config.contains("text_config")) return nullptr;
+    holder = &config["text_config"];
+  }
+  return holder->is_object() && holder->contains(place.key) ? &(*holder)[place.key] : nullptr;
+}
+
+/// null and {} say nothing and do not count.
 const EntryPlace* entry_place(const Json& config) {
-  if (!config.is_object()) return nullptr;
   for (const EntryPlace& place : kEntryPlaces) {
-    const auto at = place.nested ? config.find("text_config") : config.end();
-    if (place.nested ? at != config.end() && at->is_object() && at->contains(place.key)
-                     : config.contains(place.key)) {
-      return &place;
-    }
+    const Json* value = value_at(config, place);
+    if (value != nullptr && !value->empty()) return &place;
   }
   return nullptr;
 }
@@ -108,6 +116,11 @@ Json layout_config(const Checkpoint& source, const Plan& plan) {
   entry["base"] = source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
   if (place && place != kEntryPlaces) entry["base_place"] = place->name;
+  // Copies of it and entries that say nothing.
+  for (const EntryPlace& other : kEntryPlaces) {
+    const Json* value = value_at(source.config(), other);
+    if (&other != place && value != nullptr) entry["beside_base"][other.name] = *value;
+  }
   return with_entry(source.config(), false, std::move(entry));  // where a reader of layouts looks
 }
 
@@ -153,27 +166,49 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
 
 }  // namespace
 
+void refuse_two_entries(const Checkpoint& source) {
+  const EntryPlace *outer = nullptr, *inner = nullptr;
+  for (const EntryPlace& place : kEntryPlaces) {
+    const Json* value = value_at(source.config(), place);
+    const EntryPlace*& first = place.nested ? inner : outer;
+    if (first == nullptr && value != nullptr && !value->empty()) first = &place;
+  }
+  if (outer == nullptr || inner == nullptr) return;
+  if (*value_at(source.config(), *outer) == *value_at(source.config(), *inner)) return;
+  throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
+                          (source.path() / "config.json").string(), inner->name, outer->name));
+}
+
 Json source_quantization(const Checkpoint& source) {
-  const Json& config = source.config();
-  const EntryPlace* place = entry_place(config);
-  if (!place) return source.hf_quant_config();
-  return place->nested ? config["text_config"][place->key] : config[place->key];
+  const EntryPlace* place = entry_place(source.config());
+  return place ? *value_at(source.config(), *place) : source.hf_quant_config();
 }
 
 Json original_config(const Json& config, const Json& hf_quant_config) {
   if (!config.is_object() || !config.contains("quantization_config")) return config;
-  const Json& entry = config["quantization_config"];
+  const Json entry = config["quantization_config"];
   if (!entry.is_object() || entry.value("quant_method", Json()) != "twofour") return config;
   const Json base = entry.value("base", Json()), name = entry.value("base_place", Json());
-  if (base.is_null() || base == hf_quant_config) return with_entry(config, false, nullptr);
+  const Json beside = entry.value("beside_base", Json());
+  const bool has_text = config.contains("text_config") && config["text_config"].is_object();
+  Json original = with_entry(config, false, entry);
+  bool top = false, placed = base.is_null() || base == hf_quant_config;
+  const auto put = [&](const EntryPlace& place, const Json& value) {
+    (place.nested ? original["text_config"] : original)[place.key] = value;
+    top = top || &place == kEntryPlaces;
+  };
   for (const EntryPlace& place : kEntryPlaces) {
-    const bool fits = !place.nested || (config.contains("text_config") && config["text_config"].is_object());
-    if (&place == kEntryPlaces || name != place.name || !fits) continue;
-    Json original = with_entry(config, false, nullptr);
-    (place.nested ? original["text_config"] : original)[place.key] = base;
-    return original;
+    if (place.nested && !has_text) continue;
+    if (!placed && &place != kEntryPlaces && name == place.name) {
+      put(place, base);
+      placed = true;
+    } else if (beside.is_object() && beside.contains(place.name)) {
+      put(place, beside[place.name]);
+    }
   }
-  return with_entry(config, false, base);
+  if (!placed) put(kEntryPlaces[0], base);
+  if (!top) original.erase("quantization_config");
+  return original;
 }
 
 std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan) {

@@ -9,12 +9,16 @@
 
 namespace twofour {
 
+/// Throws Error where config.json has an entry at its top and another in its text_config: one can be kept.
+void refuse_two_entries(const Checkpoint& source);
+
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
 /// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, at
 /// `base_place` ("text_config.quantization_config", for example) if that is told, and none where that is
-/// `hf_quant_config`, the source's own file, or null. Any other config stays as it is.
+/// `hf_quant_config`, the source's own file, or null. What `beside_base` names stands beside it again. Any
+/// other config stays as it is.
 Json original_config(const Json& config, const Json& hf_quant_config);
 
 /// The source's config.json with that quantization_config and no other, at its top or, where the source has

@@ -177,7 +177,7 @@ Json find_quantization(const LintSubject& s) {
   for (const Json* at : {text, &s.config}) {
     if (at == nullptr || !at->is_object()) continue;
     for (const char* key : {"compression_config", "quantization_config"}) {
-      if (at->contains(key) && (*at)[key].is_object()) found = &(*at)[key];
+      if (at->contains(key) && (*at)[key].is_object() && !(*at)[key].empty()) found = &(*at)[key];
     }
   }
   const bool ours = found->is_object() && found->contains("base") && found->contains("quant_method") &&

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/layouts.h"
+#include "lib/artifact_config.h"
 #include "lib/global_scale.h"
 #include "lib/natural.h"
 #include "lib/plan_rewrite.h"
@@ -210,6 +211,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!rewrites && !with_layout(recipe.layout, []<class L>() {})) {
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
+  if (rewrite_of(recipe.layout) != Rewrite::kPrune) refuse_two_entries(source);
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;

@@ -135,6 +135,44 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
   }
 }
 
+TEST_CASE("entries that say nothing do not hide the one that does, and copies of it come back") {
+  const std::string entry = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
+  Recipe back;
+  back.layout = "nvfp4";
+  back.dialect = "modelopt";
+  for (const std::string& outer : {std::string("null"), std::string("{}"), entry}) {
+    CAPTURE(outer);
+    const Scratch scratch;
+    write_checkpoint(
+        scratch / "src", {sound()},
+        fmt::format(R"({{"quantization_config": {}, "text_config": {{"quantization_config": {}}}}})", outer,
+                    entry));
+    convert(scratch / "src", scratch / "v7");
+    const Json config = json_of(scratch / "v7/config.json");
+    CHECK(config["quantization_config"]["base"] == parse_json("entry", entry));
+    CHECK(config["text_config"].dump() == "{}");
+    convert(scratch / "v7", scratch / "back", back);
+    CHECK(json_of(scratch / "back/config.json").dump() == json_of(scratch / "src/config.json").dump());
+  }
+}
+
+TEST_CASE("two entries that differ are refused where one must be kept") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {sound()},
+                   R"({"quantization_config": {"quant_method": "modelopt"},
+                       "text_config": {"quantization_config": {"quant_method": "fp8"}}})");
+  for (const std::string layout : {"v7", "g8", "nvfp4", "bf16"}) {
+    CAPTURE(layout);
+    Recipe recipe;
+    recipe.layout = layout;
+    CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "out", recipe),
+                         doctest::Contains("config.json: text_config.quantization_config: expected what "
+                                           "quantization_config says, found another quantization"),
+                         Error);
+    CHECK(!fs::exists(scratch / "out"));
+  }
+}
+
 TEST_CASE("modules are one glob where it names converted ones only, else one by one") {
   const auto modules = [](const Recipe& recipe) {
     return converted_config("{}", "", 3, recipe)["quantization_config"]["modules"].dump();
