@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -66,7 +67,9 @@ void restrict_to(const Checkpoint& a, const Checkpoint& b, const DiffOptions& op
 }
 
 /// Whether `x` is told to be worse than `y`, NaN the worst of all.
-bool is_worse(const ValueError& x, const ValueError& y) { return !(x.snr_db() >= y.snr_db()); }
+bool is_worse(const ValueError& x, const ValueError& y) {
+  return !std::isnan(y.snr_db()) && !(x.snr_db() >= y.snr_db());
+}
 
 void add_rows(DiffResult& result) {
   struct RowOrder {

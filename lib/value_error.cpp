@@ -7,6 +7,7 @@
 namespace twofour {
 namespace {
 
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kLanes = 8;  // sums side by side, so that additions need not wait for each other
 
 double difference(float a, float b) {
@@ -82,17 +83,22 @@ ValueError& ValueError::operator+=(const ValueError& next) {
   return *this;
 }
 
+bool ValueError::has_ratios() const { return std::isfinite(energy) && error > 0; }
+
 double ValueError::relative_error() const {
-  if (error == 0) return 0;
+  if (different == 0) return 0;
+  if (!has_ratios()) return kNan;
   return energy > 0 ? std::sqrt(error / energy) : std::numeric_limits<double>::infinity();
 }
 
 double ValueError::snr_db() const {
-  return error == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(energy / error);
+  if (different == 0) return std::numeric_limits<double>::infinity();
+  return has_ratios() ? 10 * std::log10(energy / error) : kNan;
 }
 
 double ValueError::cosine() const {
-  if (error == 0) return 1;
+  if (different == 0) return 1;
+  if (!has_ratios() || !std::isfinite(other_energy) || !std::isfinite(product)) return kNan;
   return energy > 0 && other_energy > 0 ? product / std::sqrt(energy * other_energy) : 0;
 }
 

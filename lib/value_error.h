@@ -30,9 +30,14 @@ struct ValueError {
   /// Adds what follows in the order e, n, k.
   ValueError& operator+=(const ValueError& next);
 
+  // NaN where values differ and the source's are infinite, or squares overflow or vanish.
   double relative_error() const;  ///< in Frobenius norm
-  double snr_db() const;          ///< infinite where nothing differs
+  double snr_db() const;          ///< infinite where nothing differs, and nowhere else
   double cosine() const;
+
+ private:
+  /// Whether the sums tell of the difference: in an infinite energy any difference would drown.
+  bool has_ratios() const;
 };
 
 /// What became of one module of the source.

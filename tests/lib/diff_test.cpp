@@ -468,4 +468,11 @@ TEST_CASE("what makes a comparison fail can be chosen") {
     parse_diff_gate({word});
   CHECK(failed({"snr<18", "snr<16"}) == 1);  // what fails either
   CHECK(failed({"max-abs>0.0999", "max-abs>0.1001"}) == 1);
+
+  // Figures that infinite values leave without a number fail every limit.
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const DiffResult infinite =
+      diff_of({f32("w", {3}, {kInfinity, 1, 2})}, {f32("w", {3}, {kInfinity, 9, -9})});
+  for (const char* word : {"snr<-100", "cosine<-1", "max-abs>10"})
+    CHECK(parse_diff_gate({word}).count(infinite) == 1);
 }

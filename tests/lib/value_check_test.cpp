@@ -221,6 +221,15 @@ TEST_CASE("0 is -0 and NaN is NaN, but a number is not NaN") {
   CHECK(error({0.0f}, {0x1p-120f}).beyond == 1);
   CHECK(error({0.0f}, {1.0f}).relative_error() == std::numeric_limits<double>::infinity());
   CHECK(error({0.0f}, {0.0f}).relative_error() == 0);
+
+  // Infinite ones that are equal hide no difference beside them.
+  const ValueError beside = error({infinite, 1.0f, 2.0f}, {infinite, 100.0f, -200.0f});
+  CHECK(beside.max_abs == 202);
+  for (const double figure : {beside.snr_db(), beside.cosine(), beside.relative_error()})
+    CHECK(std::isnan(figure));
+  const ValueError same = error({infinite, 1.0f}, {infinite, 1.0f});
+  CHECK(same.snr_db() == std::numeric_limits<double>::infinity());
+  CHECK(same.cosine() == 1);
 }
 
 TEST_CASE("matrices that the other side lacks, has in another shape or cannot be read are findings") {
