@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -21,31 +23,71 @@ Json setting(const Json& config, const char* key) {
   return config.contains("text_config") ? setting(config["text_config"], key) : Json();
 }
 
+/// config.json and its text_config, as far as they are there.
+std::vector<Json> configs_of(const Json& config) {
+  std::vector<Json> all;
+  if (!config.is_object()) return all;
+  all.push_back(config);
+  if (config.contains("text_config") && config["text_config"].is_object()) {
+    all.push_back(config["text_config"]);
+  }
+  return all;
+}
+
+/// Whether a tensor, named as below its block, is a term of a router besides gate.weight. Families call it
+/// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
+bool is_router_term(std::string_view name) {
+  if (name.starts_with("gate.")) return name != "gate.weight";
+  constexpr std::string_view kWords[] = {"correction_bias", "moe_statics", "expert_bias", "routing_bias",
+                                         "router."};
+  return std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](std::string_view word) { return name.find(word) != name.npos; });
+}
+
+/// Whether a key of config.json says how logits become scores: scoring_func, moe_router_activation_func,
+/// moe_router_score_function and others of the kind.
+bool is_scoring_key(std::string_view key) {
+  const auto has = [&](std::string_view word) { return key.find(word) != key.npos; };
+  return (has("scor") || has("router") || has("routing") || has("gating")) &&
+         (has("func") || has("_fn") || has("activation"));
+}
+
 /// Routers that are no softmax over gate.weight, by what marks them.
 void refuse_other_routers(const Checkpoint& artifact, const std::string& block) {
-  const Json& config = artifact.config();
   const auto refuse = [&](const std::string& found) {
     throw Error(
         fmt::format("{}: expected a router that takes the softmax of gate.weight, found {}; give topk_ids "
                     "and topk_weights",
                     block, found));
   };
-  for (const char* tensor : {"gate.bias", "gate.e_score_correction_bias"}) {
-    if (artifact.find(block + "." + tensor)) refuse(fmt::format("{}.{}", block, tensor));
+  for (const TensorInfo& t : artifact.tensors()) {
+    const std::string_view name = t.name;
+    if (name.starts_with(block) && name.substr(block.size()).starts_with('.') &&
+        is_router_term(name.substr(block.size() + 1)))
+      refuse(t.name);
   }
+  const auto refuse_setting = [&](const std::string& key, const Json& value) {
+    refuse(fmt::format("{} {}", key,
+                       json_quote_short(value.is_string() ? value.get<std::string>() : value.dump())));
+  };
   const auto is_other = [&](const char* key, const Json& usual) {
-    const Json value = setting(config, key);
-    if (!value.is_null() && value != usual)
-      refuse(fmt::format("{} {}", key,
-                         json_quote_short(value.is_string() ? value.get<std::string>() : value.dump())));
+    const Json value = setting(artifact.config(), key);
+    if (!value.is_null() && value != usual) refuse_setting(key, value);
   };
   is_other("scoring_func", "softmax");
   is_other("topk_method", "greedy");
   is_other("n_group", 1);
   is_other("routed_scaling_factor", 1.0);
-  if (setting(config, "model_type") == "phimoe") refuse("the sparse mixer of phimoe");
-  if (setting(config, "model_type") == "llama4") refuse("the sigmoid of llama4");
-  if (const Json norm = setting(config, "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
+  for (const Json& config : configs_of(artifact.config())) {
+    for (const auto& [key, value] : config.items()) {
+      if (is_scoring_key(key) && value.is_string() && value != "softmax") refuse_setting(key, value);
+      if (key.find("sigmoid") != key.npos && value == true) refuse_setting(key, value);
+    }
+    const Json type = config.contains("model_type") ? config["model_type"] : Json();
+    if (type == "phimoe") refuse("the sparse mixer of phimoe");
+    if (type == "llama4" || type == "llama4_text") refuse("the sigmoid of llama4");
+  }
+  if (const Json norm = setting(artifact.config(), "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
 }
 

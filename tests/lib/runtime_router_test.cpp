@@ -103,12 +103,37 @@ TEST_CASE("routers of another kind are refused by what marks them") {
         {R"({"topk_method": "noaux_tc"})", "found topk_method \"noaux_tc\""},
         {R"({"routed_scaling_factor": 2.5})", "found routed_scaling_factor \"2.5\""},
         {R"({"text_config": {"scoring_func": "sigmoid"}})", "found scoring_func"},
-        {R"({"model_type": "phimoe"})", "sparse mixer"}}) {
+        {R"({"model_type": "phimoe"})", "sparse mixer"},
+        {R"({"model_type": "llama4_text"})", "the sigmoid of llama4"},
+        {R"({"model_type": "x", "text_config": {"model_type": "llama4_text"}})", "the sigmoid of llama4"},
+        {R"({"moe_router_activation_func": "sigmoid"})", "found moe_router_activation_func \"sigmoid\""},
+        {R"({"moe_router_score_function": "sigmoid"})", "found moe_router_score_function \"sigmoid\""},
+        {R"({"moe_router_use_sigmoid": true})", "found moe_router_use_sigmoid \"true\""}}) {
     const std::string refusal = refusal_under(config);
     CHECK_MESSAGE(refusal.find(message) != std::string::npos, refusal);
     CHECK(refusal.find("give topk_ids") != std::string::npos);
   }
   CHECK(refusal_under("{}").empty());
+  CHECK(refusal_under(R"({"moe_router_score_function": "softmax", "router_aux_loss_coef": 0.001})").empty());
+}
+
+TEST_CASE("terms of a router that are not applied are refused wherever families keep them") {
+  for (const char* term : {"gate.bias", "gate.e_score_correction_bias", "e_score_correction_bias",
+                           "moe_statics.e_score_correction_bias", "gate.expert_bias", "expert_bias"}) {
+    CAPTURE(term);
+    const ConvertedLayer made("v7", kExperts, 16, kHidden);
+    const std::string name = std::string("model.layers.3.mlp.") + term;
+    Tensors tensors{{name, DType::kF32, {kExperts}, std::vector<uint8_t>(4 * kExperts)}};
+    for (const auto& [of, t] : read_tensors(made.source()))
+      tensors.push_back({of, t.dtype, t.shape, t.bytes});
+    write_checkpoint(made.scratch / "with-term", {tensors}, R"({"num_experts_per_tok": 2})");
+    Recipe recipe;
+    recipe.layout = "v7";
+    convert(made.scratch / "with-term", made.scratch / "converted", recipe);
+    const RuntimeArtifact artifact = RuntimeArtifact::open(made.scratch / "converted");
+    const std::string refusal = message_of([&] { artifact.route(0, random_hidden(1, kHidden), 1, 2); });
+    CHECK_MESSAGE(refusal.find("found " + name + "; give topk_ids") != std::string::npos, refusal);
+  }
 }
 
 TEST_CASE("tokens and numbers of experts that do not fit are refused") {
