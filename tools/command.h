@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "formats/json.h"
@@ -92,12 +95,39 @@ void print_json(const Json& head, const std::vector<JsonList>& lists);
 /// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
 /// width and those that turn the direction of what follows (Unicode's Bidi_Control).
 std::string printable(std::string_view text);
+/// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
+std::string printable_line(std::string_view text);
 
-/// Prints to stdout, control characters made harmless. What cannot be written is told at the end, by main().
-template <class... Arguments>
-void put(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  const std::string text = printable(fmt::format(format, std::forward<Arguments>(arguments)...));
+/// Lines of ours as an argument of put(), their names made printable already.
+struct Lines {
+  std::string text;
+};
+
+/// An argument of put(): texts keep to their line, for they may be or hold names from files.
+template <class T>
+decltype(auto) put_argument(const T& value) {
+  if constexpr (std::is_same_v<T, Lines>) {
+    return std::string_view(value.text);
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return printable_line(value);
+  } else {
+    return (value);
+  }
+}
+
+template <class... Values>
+void put_formatted(fmt::string_view format, const Values&... values) {
+  const std::string text = printable(fmt::vformat(format, fmt::make_format_args(values...)));
   std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// Prints to stdout, control characters made harmless, of arguments line ends, too. What cannot be written is
+/// told at the end, by main().
+template <class... Arguments>
+void put(fmt::format_string<std::remove_cvref_t<decltype(put_argument(std::declval<const Arguments&>()))>...>
+             format,
+         const Arguments&... arguments) {
+  put_formatted(format, put_argument(arguments)...);
 }
 
 /// Prints to stderr. Where that fails there is nobody left to tell.

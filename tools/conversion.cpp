@@ -126,8 +126,8 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
   put("{}: {} in {}, {}, {} (from {})\n", o.destination, counted(r.modules.size(), "matrix", "matrices"),
       format_text(plan.recipe), counted(plan.files.size(), "file"), format_bytes(r.bytes_written),
       format_bytes(r.bytes_read));
-  put("{}", weights_text(plan, r, verbose));
-  put("{}", speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify));
+  put("{}", Lines{weights_text(plan, r, verbose)});
+  put("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ int run_planned(const Options& o, const Common& common) {
         number.count, number.from, result.files, counted(planned.plan.files.size(), "file"),
         format_bytes(result.bytes_written), format_bytes(result.bytes_read),
         result.files_kept > 0 ? fmt::format("; {} finished before", result.files_kept) : "");
-    put("{}",
-        speed_text(device, result.seconds, result.bytes_read, result.bytes_written, !o.common.no_verify));
+    put("{}", Lines{speed_text(device, result.seconds, result.bytes_read, result.bytes_written,
+                               !o.common.no_verify)});
   }
   return kDone;
 }

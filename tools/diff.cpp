@@ -197,7 +197,7 @@ void print_files(const DiffResult& r) {
   for (const DiffFile& f : r.files) by_state[f.state].push_back(f.name);
   for (const auto& [state, names] : by_state) {
     if (state == DiffFile::State::kSame) continue;
-    put("other files, {}: {}\n", state_name(state), fmt::join(names, ", "));
+    put("other files, {}: {}\n", state_name(state), fmt::format("{}", fmt::join(names, ", ")));
   }
 }
 

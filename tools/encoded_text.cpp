@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/command.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
@@ -44,12 +45,13 @@ std::string encoded_text(const Plan& plan, const std::vector<EncodedResult>& res
       worst_name = plan.matrices[i].name;
     }
     if (each) {
-      text +=
-          fmt::format("{}: {}{}\n", plan.matrices[i].name, error_text(r.error), pruned ? gain_text(r) : "");
+      text += fmt::format("{}: {}{}\n", printable_line(plan.matrices[i].name), error_text(r.error),
+                          pruned ? gain_text(r) : "");
     }
   }
   text += fmt::format("weights: {}{}\n", error_text(all.error), pruned ? gain_text(all) : "");
-  if (worst > 0) text += fmt::format("largest error: {:.3f} % in {}\n", 100 * worst, worst_name);
+  if (worst > 0)
+    text += fmt::format("largest error: {:.3f} % in {}\n", 100 * worst, printable_line(worst_name));
   if (cast > 0) text += fmt::format("{} of {} matrices cast from MXFP4 without loss\n", cast, results.size());
   return text;
 }

@@ -102,7 +102,9 @@ uint64_t print_tree(const InspectReport& r) {
   std::vector<std::pair<std::string, uint64_t>> names;
   for (const TensorGroup& g : r.tensors) names.emplace_back(g.name, g.bytes);
   const std::vector<TreeLine> lines = name_tree(names);
-  const auto indented = [](const TreeLine& l) { return std::string(2 * l.depth, ' ') + printable(l.label); };
+  const auto indented = [](const TreeLine& l) {
+    return std::string(2 * l.depth, ' ') + printable_line(l.label);
+  };
   size_t width = 0;
   for (const TreeLine& l : lines) width = std::max(width, indented(l).size());
   uint64_t shown = 0;
@@ -169,7 +171,7 @@ void print_values(const SliceValues& s, size_t depth, size_t width, size_t& next
   const bool row = depth + 1 == s.shape.size();
   put("[");
   for (int64_t i = 0; i < s.shape[depth]; ++i) {
-    if (i > 0) put("{}", row ? " " : "\n" + std::string(depth + 1, ' '));
+    if (i > 0) put("{}", Lines{row ? " " : "\n" + std::string(depth + 1, ' ')});
     print_values(s, depth + 1, width, next);
   }
   put("]");

@@ -42,7 +42,7 @@ int run(const fs::path& destination, const Common& common) {
     put("{}: {} in {}, {}, {}: complete\n", destination.string(),
         counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.layout,
         counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
-    put("{}", weights_text(planned.plan, result, common.verbose));
+    put("{}", Lines{weights_text(planned.plan, result, common.verbose)});
     uint64_t written = 0;
     for (const PlannedFile& f : planned_files(planned.source, planned.plan)) {
       written += fs::file_size(destination / f.name);

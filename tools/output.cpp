@@ -92,6 +92,24 @@ bool is_unseen(uint32_t c) {
          (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
+/// `text` with control characters and what is unseen spelled out; line ends too, or not.
+std::string spelled_out(std::string_view text, bool keep_line_ends) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (!c.valid || (c.code < 0x20 && !(keep_line_ends && c.code == '\n')) || c.code == 0x7F) {
+      out += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[0]));
+    } else if (is_unseen(c.code)) {
+      out += fmt::format("\\u{{{:X}}}", c.code);
+    } else {
+      out += text.substr(0, c.bytes);
+    }
+    text.remove_prefix(c.bytes);
+  }
+  return out;
+}
+
 }  // namespace
 
 Device choose_device(const Common& common, Device automatic) {
@@ -131,7 +149,7 @@ void print_findings(const Common& common, const Findings& findings) {
   if (common.json || common.quiet) return;
   for (const Finding& f : findings) {
     if (f.severity == Severity::kNote && !common.verbose) continue;
-    tell("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message), f.id);
+    tell("{}: {}: {} [{}]\n", severity_name(f.severity), printable_line(f.where), printable(f.message), f.id);
   }
 }
 
@@ -168,22 +186,9 @@ void print_json(const Json& head, const std::vector<JsonList>& lists) {
   fmt::print("\n}}\n");
 }
 
-std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const Character c = first_character(text);
-    if (!c.valid || (c.code < 0x20 && c.code != '\n') || c.code == 0x7F) {
-      out += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[0]));
-    } else if (is_unseen(c.code)) {
-      out += fmt::format("\\u{{{:X}}}", c.code);
-    } else {
-      out += text.substr(0, c.bytes);
-    }
-    text.remove_prefix(c.bytes);
-  }
-  return out;
-}
+std::string printable(std::string_view text) { return spelled_out(text, true); }
+
+std::string printable_line(std::string_view text) { return spelled_out(text, false); }
 
 std::string format_bytes(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);

@@ -149,7 +149,7 @@ void print_device_layers(const ValidateReport& r, Device device, bool each) {
 void print_report(const Options& o, const Common& common, const ValidateReport& r, Device device) {
   constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
   for (const Finding& f : r.differences) {
-    put("{}: {}: {} [{}]\n", severity_name(f.severity), printable(f.where), printable(f.message), f.id);
+    put("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
   }
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;

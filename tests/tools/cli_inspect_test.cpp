@@ -79,6 +79,13 @@ TEST_CASE("inspect gives the figures of each module, of an artifact those of wha
   CHECK(text.out.find("\n      model.layers.0.mlp.experts.3.up_proj  zero ") != std::string::npos);
 }
 
+TEST_CASE("names with line ends forge no lines") {
+  const Scratch scratch;
+  write_safetensors(scratch / "m.safetensors", {{"a\\n7 forged\\r\\tb", DType::kU8, {1}, {1}}});
+  const Outcome text = run_program({"inspect", (scratch / "m.safetensors").string()});
+  CHECK_MESSAGE(text.out.find("\na\\x0A7 forged\\x0D\\x09b ") != std::string::npos, text.out);
+}
+
 TEST_CASE("names reach a terminal with nothing that it would obey or hide, a JSON document as they are") {
   const Scratch scratch;
   // A right-to-left override, a C1 control, a zero-width space, an escape, and letters that are harmless.
