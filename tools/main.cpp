@@ -109,11 +109,24 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
+/// A first word that is no command below `app`, as in bench; empty where there is none.
+std::string unknown_below(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!sub->get_name().empty()) names.push_back(sub->get_name());  // others are groups of options
+  }
+  const auto words = app.remaining();
+  if (names.empty() || !app.get_subcommands().empty() || words.empty() || words[0].starts_with("-"))
+    return "";
+  return fmt::format("unknown command '{} {}'{}", app.get_name(), words[0], did_you_mean(words[0], names));
+}
+
 /// Message for what CLI11 could not parse.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& at = chosen.empty() ? app : *chosen[0];
   const std::string help = fmt::format("\nSee twofour {}--help.", chosen.empty() ? "" : at.get_name() + " ");
+  if (std::string unknown = unknown_below(at); !chosen.empty() && !unknown.empty()) return unknown + help;
   // An unknown option explains a required one that is missing, so it is told first.
   for (const std::string& word : at.remaining(true)) {
     if (word.starts_with("-")) {

@@ -66,6 +66,13 @@ TEST_CASE("a mistyped command is answered with the nearest one") {
   CHECK(run_program({"frobnicate"}).err == "twofour: unknown command 'frobnicate'\nSee twofour --help.\n");
 }
 
+TEST_CASE("a mistyped command of bench is answered with the nearest one") {
+  const Outcome o = run_program({"bench", "convrt"});
+  CHECK(o.code == 2);
+  CHECK(o.err ==
+        "twofour: unknown command 'bench convrt'; did you mean convert?\nSee twofour bench --help.\n");
+}
+
 TEST_CASE("a mistyped option is answered with the nearest one of that command") {
   for (const auto& [arguments, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"convert", "a", "b", "--to", "v7", "--dryrun"},
