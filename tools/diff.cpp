@@ -39,8 +39,10 @@ Json value_to_json(const ElementValue& value) {
   return std::visit([](auto v) { return Json(v); }, value);
 }
 
-std::string value_text(const ElementValue& value) {
-  if (const double* number = std::get_if<double>(&value)) return fmt::format("{:g}", *number);
+/// As many digits as tell the value from all others of its type.
+std::string value_text(const ElementValue& value, bool exact) {
+  const double* number = std::get_if<double>(&value);
+  if (number && !exact) return fmt::format("{}", static_cast<float>(*number));
   return std::visit([](auto v) { return fmt::format("{}", v); }, value);
 }
 
@@ -143,7 +145,8 @@ std::string entry_text(const DiffEntry& e) {
   if (v.beyond == 0) return text + fmt::format("{}, {}", sides, figures_text(v));
   const auto [a, b] = values_of(v.first, e.first);
   text += fmt::format("{} of {} values of {}, first at ({}, {}, {}): {} against {}", v.beyond, v.weights,
-                      sides, v.first.e, v.first.n, v.first.k, value_text(a), value_text(b));
+                      sides, v.first.e, v.first.n, v.first.k, value_text(a, e.first.has_value()),
+                      value_text(b, e.first.has_value()));
   return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
 }
 

@@ -55,6 +55,18 @@ TEST_CASE("diff ends with 0, 1 or 2") {
   CHECK(typo.err.find("did you mean diff?") != typo.err.npos);
 }
 
+TEST_CASE("diff tells values that differ in their last bit apart") {
+  const Scratch scratch;
+  for (const uint8_t last : {uint8_t{0}, uint8_t{1}}) {
+    write_safetensors(scratch / (last ? "b.safetensors" : "a.safetensors"),
+                      {{"x", DType::kF64, {1}, {last, 0, 0, 0, 0, 0, 0xF0, 0x3F}}});
+  }
+  const Outcome o =
+      run_program({"diff", (scratch / "a.safetensors").string(), (scratch / "b.safetensors").string()});
+  CHECK(o.code == 1);
+  CHECK_MESSAGE(o.out.find(": 1 against 1.0000000000000002; ") != o.out.npos, o.out);
+}
+
 TEST_CASE("diff takes single files, too, and names them") {
   const Flipped f;
   const std::string a = f.a + "/model.safetensors", b = f.b + "/model.safetensors";
