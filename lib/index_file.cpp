@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <climits>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -58,7 +61,14 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
       throw Error(fmt::format("{}: expected names of at most {} bytes, found {}", where_, kSafetensorsMaxName,
                               json_quote_short(text)));
     }
-    if (depth_ == 1) section_ = text;
+    if (depth_ == 1) {
+      // Of sections that nobody reads a second one does no harm.
+      bool* seen = text == "weight_map" ? &map_seen_ : text == "metadata" ? &metadata_seen_ : nullptr;
+      if (seen != nullptr && std::exchange(*seen, true)) {
+        throw Error(fmt::format("{}: {}: duplicate key", where_, json_quote(text)));
+      }
+      section_ = text;
+    }
     key_ = text;
     return true;
   }
@@ -98,8 +108,21 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
 
   std::string_view where_;
   int depth_ = 0;
+  bool map_seen_ = false, metadata_seen_ = false;
   std::string section_, key_;
 };
+
+/// Sorts the entries and refuses a tensor that is named twice: which of its files counts would be a guess.
+void sort_entries(std::string_view where, IndexFile& index) {
+  std::sort(index.entries.begin(), index.entries.end(),
+            [](auto& a, auto& b) { return std::tie(a.tensor, a.file) < std::tie(b.tensor, b.file); });
+  const auto twice = std::adjacent_find(index.entries.begin(), index.entries.end(),
+                                        [](auto& a, auto& b) { return a.tensor == b.tensor; });
+  if (twice == index.entries.end()) return;
+  throw Error(fmt::format("{}: {}: duplicate key: expected one file, found {} and {}", where,
+                          json_quote_short(twice->tensor), json_quote_short(index.files[twice->file]),
+                          json_quote_short(index.files[std::next(twice)->file])));
+}
 
 }  // namespace
 
@@ -126,6 +149,7 @@ IndexFile parse_index_file(std::string_view where, std::string_view json) {
     index.files.push_back(file);
   }
   for (IndexFile::Entry& e : index.entries) e.file = position[e.file];
+  sort_entries(where, index);
   return index;
 }
 

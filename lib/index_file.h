@@ -15,13 +15,13 @@ struct IndexFile {
     uint32_t file;  ///< position in `files`
   };
   std::vector<std::string> files;  ///< sorted
-  std::vector<Entry> entries;
+  std::vector<Entry> entries;      ///< sorted by tensor
   std::optional<uint64_t> total_size;
 };
 
 /// Parses an index by events, so that its memory is what its names take. Throws Error naming `where` on
-/// anything that is not an index, on more than 2,000,000 tensors or 65,536 files and on file names that leave
-/// the directory.
+/// anything that is not an index, on a tensor, a weight_map or metadata named twice, on more than 2,000,000
+/// tensors or 65,536 files and on file names that leave the directory.
 IndexFile parse_index_file(std::string_view where, std::string_view json);
 
 /// The same of a file of at most 128 MB, which must be a regular one.

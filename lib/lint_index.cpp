@@ -92,10 +92,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   }
   const std::string where = (directory / name).string();
   try {
-    LintIndex index{name, read_index_file(directory / name)};
-    std::sort(index.contents.entries.begin(), index.contents.entries.end(),
-              [](auto& a, auto& b) { return a.tensor < b.tensor; });
-    return index;
+    return LintIndex{name, read_index_file(directory / name)};
   } catch (const Error& e) {
     sink.add("bad-index", name, "", without_where(e.what(), where));
     return std::nullopt;

@@ -9,6 +9,9 @@ void twofour::fuzz_index(const uint8_t* data, size_t size) {
     for (const std::string& file : index.files) {
       promise(!file.empty() && file != "." && file != ".." && file.find('/') == file.npos);
     }
-    for (const IndexFile::Entry& entry : index.entries) promise(entry.file < index.files.size());
+    for (size_t i = 0; i < index.entries.size(); ++i) {
+      promise(index.entries[i].file < index.files.size());
+      promise(i == 0 || index.entries[i - 1].tensor < index.entries[i].tensor);
+    }
   });
 }

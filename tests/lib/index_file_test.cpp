@@ -69,6 +69,22 @@ TEST_CASE("a document without a weight_map object is refused") {
         "model.safetensors.index.json: expected an object, found an array");
 }
 
+TEST_CASE("a tensor named twice is refused with both of its files, as are sections that are read") {
+  const auto twice = [](const std::string& entries) {
+    return refusal(R"({"weight_map":{)" + entries + "}}");
+  };
+  const std::string where = "model.safetensors.index.json: ";
+  CHECK(twice(R"("a":"2","b":"2","c":"1","a":"1")") ==
+        where + R"("a": duplicate key: expected one file, found "1" and "2")");
+  CHECK(twice(R"("a":"1","\u0061":"1")") ==
+        where + R"("a": duplicate key: expected one file, found "1" and "1")");
+  CHECK(twice(R"("a":"1","A":"1","a ":"1","":"1")").empty());
+  CHECK(refusal(R"({"weight_map":{},"weight_map":{"a":"1"}})") == where + R"("weight_map": duplicate key)");
+  CHECK(refusal(R"({"weight_map":null,"weight_map":{"a":"1"}})") == where + R"("weight_map": duplicate key)");
+  CHECK(refusal(R"({"metadata":{},"weight_map":{},"metadata":5})") == where + R"("metadata": duplicate key)");
+  CHECK(refusal(R"({"x":1,"x":2,"weight_map":{},"y":{"metadata":1,"metadata":2}})").empty());
+}
+
 TEST_CASE("a weight_map holds nothing but names of files") {
   const auto found = [](const char* value) {
     return refusal(R"({"weight_map":{"a":)" + std::string(value) + "}}");
