@@ -36,7 +36,9 @@ struct Ownership {
   bool has_manifest = false;
   std::string damage;  ///< of the manifest
   bool is_whole() const { return has_manifest && damage.empty(); }
-  bool is_ours() const { return marker == MarkerState::kOurs || is_whole(); }
+  bool is_ours() const {
+    return marker == MarkerState::kOurs || marker == MarkerState::kMarked || is_whole();
+  }
 };
 
 Ownership ownership_of(const fs::path& directory) {
@@ -47,6 +49,21 @@ Ownership ownership_of(const fs::path& directory) {
   found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
   if (found.has_manifest) found.damage = manifest_damage(InputFile(manifest));
   return found;
+}
+
+/// Refuses what stands beside a marker that tells of nothing: of files, only one that is not whole yet has a
+/// name of ours, and nobody asked to lose the others.
+void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
+  if (found.marker != MarkerState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
+  Problems problems;
+  std::error_code error;
+  for (const std::string& name : names) {
+    const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
+    if (is_file && !name_of_temporary(name).empty()) continue;
+    problems.add(fmt::format("{}: expected only what {} tells of, found what it does not; --force leaves it",
+                             (directory / name).string(), kUnfinishedMarker));
+  }
+  problems.refuse();
 }
 
 /// A line of the journal: what follows, a list of names, goes. A run that replaces a directory writes it
@@ -124,10 +141,13 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
+  // Before the marker, which every run writes before anything else.
+  const std::set<std::string> names = names_in(path);
   const Ownership found = ownership_of(path);
-  const bool only_marker = names_in(path).empty();
+  const bool only_marker = names.empty();
   if (only_marker && found.marker == MarkerState::kNone) return;
   const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
+  if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
     const bool resumable = is_ours && found.marker != MarkerState::kNone;
     throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),

@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "lib/artifact_config.h"
 #include "lib/manifest.h"
+#include "lib/problems.h"
 #include "lib/validate.h"
 #include "lib/validate_files.h"
 #include "lib/version.h"
@@ -71,11 +72,16 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-bool holds_only_the_journal(const fs::path& directory) {
+/// Refuses what a directory holds whose journal tells of nothing.
+void refuse_without_journal(const fs::path& directory) {
+  Problems problems;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename() != kUnfinishedMarker) return false;
+    if (entry.path().filename() == kUnfinishedMarker) continue;
+    problems.add(
+        fmt::format("{}: expected the state of the run that left it unfinished, found none that tells of {}",
+                    directory.string(), json_quote_short(entry.path().filename().string())));
   }
-  return true;
+  problems.refuse();
 }
 
 /// Whether a journal is of a run, not of tasks that write together or of their merge.
@@ -123,12 +129,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
                     where));
   }
   if (lines.empty()) {
-    if (!holds_only_the_journal(directory.path())) {
-      throw Error(
-          fmt::format("{}: expected the state of the run that left it unfinished, found none; "
-                      "--force replaces it",
-                      where));
-    }
+    refuse_without_journal(directory.path());
     directory.note(json_line(now));
     return {};
   }

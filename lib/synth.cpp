@@ -276,6 +276,7 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
   }
   if (options.dry_run) return result;
   OutputDirectory destination(directory, {}, Existing::kRefuse);
+  destination.note(R"({"synth":true})");  // no run's to go on with, but known as ours
   progress.total = plan.data_bytes();
 
   progress.phase = "writing";

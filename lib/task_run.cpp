@@ -24,7 +24,8 @@ constexpr const char* kMerged = "merged";
 
 /// The last line of the journal; empty where there is none.
 std::string last_note(const fs::path& destination) {
-  if (marker_state(destination) != MarkerState::kOurs) return {};
+  const MarkerState state = marker_state(destination);
+  if (state != MarkerState::kOurs && state != MarkerState::kMarked) return {};
   const UnfinishedMarker marker(destination, UnfinishedMarker::Sharing::kAlone);
   return marker.lines().empty() ? std::string() : marker.lines().back();
 }

@@ -19,9 +19,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kWhat = "a directory that twofour has not finished";
+
 /// The first line. Its number changes when an older program would misunderstand what follows.
 const std::string& first_line() {
-  static const std::string line = seal_line("a directory that twofour has not finished, format 2") + "\n";
+  static const std::string line = seal_line(fmt::format("{}, format 2", kWhat)) + "\n";
+  return line;
+}
+
+/// The first line of `text` without its hash, which is taken off `text`; empty where there is no sound one.
+std::string_view take_line(std::string_view& text) {
+  const size_t end = text.find('\n');
+  if (end == text.npos) return {};
+  const std::string_view line = text_of_line(text.substr(0, end));
+  text.remove_prefix(end + 1);
   return line;
 }
 
@@ -46,10 +57,10 @@ MarkerState marker_state(const fs::path& directory) {
   std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   if (is_part_of_first_line(head)) return MarkerState::kBegun;
-  const size_t end = head.find('\n');
-  return end != head.npos && !text_of_line(std::string_view(head).substr(0, end)).empty()
-             ? MarkerState::kOurs
-             : MarkerState::kForeign;
+  std::string_view rest = head;
+  const std::string_view first = take_line(rest);
+  if (first.empty()) return MarkerState::kForeign;
+  return first.starts_with(kWhat) && take_line(rest).empty() ? MarkerState::kMarked : MarkerState::kOurs;
 }
 
 UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)

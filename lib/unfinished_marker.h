@@ -9,9 +9,10 @@ namespace twofour {
 
 /// What a directory's marker says of who put it there.
 enum class MarkerState {
-  kNone,     ///< there is no marker
-  kBegun,    ///< empty or a part of our first line: of a run killed at its first step, or anybody's
-  kOurs,     ///< begins with a line of ours
+  kNone,    ///< there is no marker
+  kBegun,   ///< empty or a part of our first line: of a run killed at its first step, or anybody's
+  kMarked,  ///< our first line alone: of a run that noted nothing yet, or of tasks, whose notes are elsewhere
+  kOurs,    ///< begins with a line of ours and tells of a run
   kForeign,  ///< anything else
 };
 MarkerState marker_state(const std::filesystem::path& directory);

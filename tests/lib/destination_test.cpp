@@ -23,7 +23,9 @@ Tensors sound(unsigned seed = 1) {
 
 /// As a run does that is killed later.
 void mark_unfinished(const fs::path& directory) {
-  UnfinishedMarker(directory, UnfinishedMarker::Sharing::kAlone).begin();
+  UnfinishedMarker marker(directory, UnfinishedMarker::Sharing::kAlone);
+  marker.begin();
+  marker.note("{}");
 }
 
 /// Checks that converting is refused with `message` and changes nothing below `root`.
@@ -169,6 +171,33 @@ TEST_CASE("forced, an artifact of twofour is emptied first, also an unfinished o
     CHECK((read_tree(scratch / "out") == expected));
     CHECK(!fs::exists(scratch / "out/sub"));
   }
+}
+
+TEST_CASE("files beside a marker that tells of nothing are named and stay, forced or not") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {sound()});
+  const fs::path out = scratch / "out", half = out / ".model-00001-of-00001.safetensors.unfinished";
+  fs::create_directories(out);
+  UnfinishedMarker(out, UnfinishedMarker::Sharing::kAlone).begin();
+  write_text(out / "mine.txt", "years");
+  fs::create_directories(half / "notes");
+  write_text(half / "notes/more.txt", "years");
+  for (const bool force : {false, true}) {
+    for (const std::string name : {"mine.txt", ".model-00001-of-00001.safetensors.unfinished"}) {
+      refuses(scratch.path, scratch / "src", out, force,
+              (out / name).string() + ": expected only what .twofour-unfinished tells of");
+    }
+  }
+  ConvertOptions options;
+  options.existing = Existing::kResume;
+  CHECK_THROWS_WITH_AS(convert(scratch / "src", out, {}, options), doctest::Contains("mine.txt"), Error);
+  CHECK(fs::exists(out / "mine.txt"));
+  fs::remove(out / "mine.txt");
+  fs::remove_all(half);
+  write_text(half, "half");
+  options.existing = Existing::kReplace;
+  convert(scratch / "src", out, {}, options);
+  CHECK(validate(out).differences.empty());
 }
 
 TEST_CASE("a forced run that fails leaves an empty directory, not half of the old one") {

@@ -176,6 +176,16 @@ TEST_CASE("somebody's files in an unfinished directory are named and stay, --for
   CHECK((read_tree(out) == expected));
 }
 
+TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
+  if (!can_inject()) return;
+  const Conversion c;
+  const Outcome o = run({"synth", c.out, "--shape", "tiny", "-q"}, {}, injected("rename kill 2"));
+  REQUIRE(o.code == 128 + SIGKILL);
+  CHECK(contains(c.resume_refused(), "found synth changed: true before, none now; --force starts afresh"));
+  succeed(c.words, {"--force"});
+  CHECK((read_tree(c.out) == c.undisturbed()));
+}
+
 TEST_CASE("a directory is ours by what only we write, not by a name or a beginning") {
   Conversion c;
   succeed(c.words);
