@@ -15,6 +15,7 @@
 #include "formats/layouts.h"
 #include "lib/manifest.h"
 #include "lib/manifest_text.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -113,6 +114,8 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
     if (json.at("format") != kManifestFormat) throw Error("another format");
     parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
+  } catch (const ReadError&) {
+    throw;
   } catch (const std::exception& e) {
     throw Error(fmt::format(
         "{}: expected a manifest that says how the artifact's source stored its weights, found none ({})",

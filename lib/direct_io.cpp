@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/file.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -75,7 +76,7 @@ size_t DirectFile::read(const std::filesystem::path& path, uint64_t offset, std:
     const ssize_t got = ::pread(fd_, buffer(), bytes, static_cast<off_t>(begin));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EINVAL) break;
-    if (got < 0) throw_io_error(path, "read", errno);
+    if (got < 0) throw ReadError(path, errno);
     if (static_cast<uint64_t>(got) <= skipped) break;
     const size_t useful = std::min<size_t>(static_cast<size_t>(got) - skipped, out.size() - done);
     std::memcpy(out.data() + done, buffer() + skipped, useful);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -23,7 +24,7 @@ void read_all(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> 
   while (!out.empty()) {
     const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_io_error(path, "read", errno);
+    if (got < 0) throw ReadError(path, errno);
     if (got == 0) {
       throw Error(
           fmt::format("{}: expected {} more bytes at {}, found the end: the file was cut while being read",
@@ -44,6 +45,10 @@ void write_all(int fd, const fs::path& path, uint64_t offset, std::span<const ui
   }
 }
 
+std::string io_message(const fs::path& path, const char* doing, int error) {
+  return fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(error));
+}
+
 int64_t nanoseconds(const struct timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
 int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
 
@@ -61,8 +66,10 @@ void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& off
 }  // namespace
 
 void throw_io_error(const fs::path& path, const char* doing, int error) {
-  throw Error(fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(error)));
+  throw Error(io_message(path, doing, error));
 }
+
+ReadError::ReadError(const fs::path& path, int error) : Error(io_message(path, "read", error)) {}
 
 std::string system_message(int error) { return std::generic_category().message(error); }
 

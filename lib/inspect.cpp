@@ -10,6 +10,7 @@
 #include "formats/layouts.h"
 #include "lib/artifact_modules.h"
 #include "lib/directory_files.h"
+#include "lib/read_error.h"
 #include "lib/target.h"
 
 namespace twofour {
@@ -40,6 +41,8 @@ uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
 std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   try {
     if (c.is_directory() && holds_layout(c)) return Checkpoint::open_source(c.path());
+  } catch (const ReadError&) {
+    throw;
   } catch (const Error& e) {
     findings.push_back({Severity::kWarning, "no-source-view", c.path().string(), e.what()});
   }

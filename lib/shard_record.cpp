@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "lib/interrupt.h"
 #include "lib/parallel.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -219,6 +220,8 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
     try {
       files[r].emplace(open_shard(directory, file));
       for (size_t i = 0; i < file.tensor_count; ++i) items.push_back({r, i});
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error& e) {
       wrong[r] = e.what();
     }
@@ -241,6 +244,8 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
   parallel_for(items.size(), [&](size_t i) {
     try {
       found[i] = check(items[i]);
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error& e) {
       found[i] = e.what();
     }

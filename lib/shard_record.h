@@ -54,7 +54,8 @@ ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::st
 InputFile open_shard(const std::filesystem::path& directory, const OutputFile& file);
 
 /// Re-reads weight files in parallel, by bounded reads: are they what plan and records describe, byte for
-/// byte? One entry a record: what is wrong with its file, empty where nothing is.
+/// byte? One entry a record: what is wrong with its file, empty where nothing is. Throws ReadError where one
+/// cannot be read.
 std::vector<std::string> check_shards(const std::filesystem::path& directory, const Plan& plan,
                                       std::span<const ShardRecord> records, Progress& progress);
 

@@ -10,6 +10,7 @@
 #include "lib/conversion.h"
 #include "lib/output_directory.h"
 #include "lib/problems.h"
+#include "lib/read_error.h"
 #include "lib/shard_record.h"
 #include "lib/stopwatch.h"
 #include "lib/task_directory.h"
@@ -68,6 +69,8 @@ std::vector<bool> unfinished(const Plan& plan, const TaskPlan& tasks, const std:
     try {
       records.push_back(read_record(plan, tasks, f));
       progress.total += plan.files[f].data_bytes;
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error&) {
     }
   }

@@ -2,7 +2,7 @@
 // there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, fsync, rename, unlink or fallocate,
 // each with what else comes to the same) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL
 // before anything is done. "pwrite flip N" writes another first byte. "pread short 0" and "pwrite short 0"
-// let every call transfer only a part.
+// let every call transfer only a part. Of pread, TWOFOUR_FAULT_FILE leaves only calls on files of that name.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -35,6 +35,19 @@ Fault fault_of(const char* call) {
   return Fault::kFail;
 }
 
+/// Whether a descriptor's file has the name that faults are for.
+bool is_meant(int fd) {
+  const char* wanted = std::getenv("TWOFOUR_FAULT_FILE");
+  if (wanted == nullptr) return true;
+  char link[64], path[4096];
+  std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  if (length < 0) return false;
+  path[length] = 0;
+  const char* slash = std::strrchr(path, '/');
+  return slash != nullptr && std::strcmp(slash + 1, wanted) == 0;
+}
+
 bool fails(const char* call) { return fault_of(call) == Fault::kFail; }
 
 /// One byte less than half: pieces that end where nobody expects it.
@@ -59,7 +72,7 @@ F* next(const char* name, F*) {
 extern "C" {
 
 ssize_t pread(int fd, void* to, size_t bytes, off_t at) {
-  const Fault f = fault_of("pread");
+  const Fault f = is_meant(fd) ? fault_of("pread") : Fault::kNone;
   return f == Fault::kFail ? -1 : NEXT(pread)(fd, to, f == Fault::kShort ? part_of(fd, bytes) : bytes, at);
 }
 ssize_t pread64(int fd, void* to, size_t bytes, off64_t at) { return pread(fd, to, bytes, at); }

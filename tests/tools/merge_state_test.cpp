@@ -109,6 +109,21 @@ TEST_CASE("a record that was cut or changed is found by merge, and its task writ
   CHECK((read_tree(p.out) == p.expected));
 }
 
+TEST_CASE("a record that cannot be read is trouble, and none that its task writes again") {
+  if (!can_inject()) return;
+  const Planned p;
+  p.run_tasks();
+  const auto before = read_tree(p.out);
+  const std::string record = p.record().filename().string();
+  for (const Words& words : {Words{"convert", "--plan", p.plan, "--task", "0/1"}, Words{"merge", p.out}}) {
+    CHECK(contains(refusal(words, injected("pread EIO 1", record)),
+                   record + ": cannot read: Input/output error"));
+    CHECK((read_tree(p.out) == before));
+  }
+  succeed({"merge", p.out, "-q"});
+  CHECK((read_tree(p.out) == p.expected));
+}
+
 TEST_CASE("merge names what somebody put into the destination and takes nothing of it away") {
   const Planned p;
   p.run_tasks();

@@ -176,6 +176,36 @@ TEST_CASE("somebody's files in an unfinished directory are named and stay, --for
   CHECK((read_tree(out) == expected));
 }
 
+TEST_CASE("a read of the journal or of a finished file that fails is trouble, not a reason to write again") {
+  if (!can_inject()) return;
+  Conversion c;
+  c.interrupt();
+  const auto before = read_tree(c.out);
+  const std::string weights = before.lower_bound("model-")->first;
+  for (const auto& [how, file] : {std::pair{"--resume", std::string(kUnfinishedMarker)},
+                                  {"--force", kUnfinishedMarker},
+                                  {"--resume", weights}}) {
+    for (int n = 1; n <= 3; ++n) {
+      CAPTURE(how);
+      CAPTURE(file);
+      CAPTURE(n);
+      const Outcome o = run(c.words, {how}, injected(fmt::format("pread EIO {}", n), file));
+      CHECK(o.code == 2);
+      CHECK(contains(o.err, file + ": cannot read: Input/output error"));
+      CHECK((read_tree(c.out) == before));
+      if (file == weights) break;  // the journal is read three times, a small file maybe once
+    }
+  }
+  succeed(c.words, {"--resume"});
+  CHECK((read_tree(c.out) == c.undisturbed()));
+  for (int n = 1; n <= 2; ++n) {
+    const Outcome o =
+        run_program({"inspect", c.out}, injected(fmt::format("pread EIO {}", n), kManifestName));
+    CHECK(o.code == 2);
+    CHECK(contains(o.err, "twofour.json: cannot read: Input/output error"));
+  }
+}
+
 TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
   if (!can_inject()) return;
   const Conversion c;
