@@ -8,6 +8,7 @@
 
 #include "lib/artifact_config.h"
 #include "lib/conversion.h"
+#include "lib/error_lines.h"
 #include "lib/interrupt.h"
 #include "lib/manifest.h"
 #include "lib/page_cache.h"
@@ -213,7 +214,9 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
       throw Interrupted(fmt::format("{}\n{}", e.what(), what_stays()));
     } catch (const Error& e) {
       if (!directory.keeps()) throw;
-      throw Error(fmt::format("{}\n{}", e.what(), what_stays()));
+      std::vector<std::string> lines = lines_of(e);
+      lines.push_back(what_stays());
+      throw ErrorLines(std::move(lines));
     }
   }
   result.seconds = watch.seconds();

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "formats/error.h"
 #include "formats/layout_ops.h"
 #include "formats/layouts.h"
 #include "lib/artifact_modules.h"
 #include "lib/directory_files.h"
+#include "lib/error_lines.h"
 #include "lib/read_error.h"
 #include "lib/target.h"
 
@@ -63,8 +65,10 @@ void add_layout_sizes(const Checkpoint& c, InspectReport& report) {
           t.sources.size() * sizeof(float);
     }
   } catch (const Error& e) {
-    if (!c.nvfp4_modules().empty())
-      report.findings.push_back({Severity::kNote, "no-default-set", c.path().string(), e.what()});
+    if (c.nvfp4_modules().empty()) return;
+    for (std::string& line : lines_of(e)) {
+      report.findings.push_back({Severity::kNote, "no-default-set", c.path().string(), std::move(line)});
+    }
   }
 }
 

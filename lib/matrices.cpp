@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace twofour {
 namespace {
@@ -24,8 +25,8 @@ const StoredMatrix*& slot_of(StoredExpert& expert, Projection projection) {
 Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoint_(checkpoint) {
   Problems problems;
   modules_ = find_weight_modules(checkpoint, problems);
-  if (!problems.empty()) {
-    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), problems.text()});
+  for (std::string& line : problems.lines()) {
+    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(line)});
   }
   for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
 }

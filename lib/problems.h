@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/error.h"
+#include "lib/error_lines.h"
 
 namespace twofour {
 
@@ -16,14 +16,14 @@ class Problems {
   }
   bool empty() const { return count_ == 0; }
   /// The list, one line each.
-  std::string text() const {
-    std::string text = fmt::format("{}", fmt::join(shown_, "\n"));
-    if (count_ > kShown) text += fmt::format("\n... and {} more", count_ - kShown);
-    return text;
+  std::vector<std::string> lines() const {
+    std::vector<std::string> lines = shown_;
+    if (count_ > kShown) lines.push_back(fmt::format("... and {} more", count_ - kShown));
+    return lines;
   }
   /// Throws an Error with the list if there is one.
   void refuse() const {
-    if (count_ > 0) throw Error(text());
+    if (count_ > 0) throw ErrorLines(lines());
   }
 
  private:

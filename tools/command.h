@@ -98,12 +98,12 @@ std::string printable(std::string_view text);
 /// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
 std::string printable_line(std::string_view text);
 
-/// Lines of ours as an argument of put(), their names made printable already.
+/// Lines of ours as an argument of put() and tell(), their names made printable already.
 struct Lines {
   std::string text;
 };
 
-/// An argument of put(): texts keep to their line, for they may be or hold names from files.
+/// An argument of put() or tell(): texts keep to their line, for they may be or hold names from files.
 template <class T>
 decltype(auto) put_argument(const T& value) {
   if constexpr (std::is_same_v<T, Lines>) {
@@ -115,25 +115,28 @@ decltype(auto) put_argument(const T& value) {
   }
 }
 
+template <class... Arguments>
+using PutFormat =
+    fmt::format_string<std::remove_cvref_t<decltype(put_argument(std::declval<const Arguments&>()))>...>;
+
 template <class... Values>
-void put_formatted(fmt::string_view format, const Values&... values) {
-  const std::string text = printable(fmt::vformat(format, fmt::make_format_args(values...)));
-  std::fwrite(text.data(), 1, text.size(), stdout);
+std::string put_text(fmt::string_view format, const Values&... values) {
+  return fmt::vformat(format, fmt::make_format_args(values...));
 }
 
 /// Prints to stdout, control characters made harmless, of arguments line ends, too. What cannot be written is
 /// told at the end, by main().
 template <class... Arguments>
-void put(fmt::format_string<std::remove_cvref_t<decltype(put_argument(std::declval<const Arguments&>()))>...>
-             format,
-         const Arguments&... arguments) {
-  put_formatted(format, put_argument(arguments)...);
+void put(PutFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = printable(put_text(format, put_argument(arguments)...));
+  std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// Prints to stderr. Where that fails there is nobody left to tell.
+/// Prints to stderr; of arguments control characters are made harmless, line ends, too. Where that fails
+/// there is nobody left to tell.
 template <class... Arguments>
-void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  const std::string text = fmt::format(format, std::forward<Arguments>(arguments)...);
+void tell(PutFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = put_text(format, put_argument(arguments)...);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 

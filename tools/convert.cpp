@@ -3,7 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "formats/error.h"
+#include "lib/error_lines.h"
 #include "lib/file.h"
 #include "lib/task_run.h"
 #include "lib/task_split.h"
@@ -68,7 +68,8 @@ int run(const Options& o, const Common& common) {
   if (!o.plan.empty()) return run_planned(o, common);
   for (const auto& [name, value] :
        {std::pair{"SRC", &o.common.source}, {"DST", &o.common.destination}, {"--to", &o.recipe.layout}}) {
-    if (value->empty()) throw Error(fmt::format("{} is required\nSee twofour convert --help.", name));
+    if (value->empty())
+      throw ErrorLines({fmt::format("{} is required", name), "See twofour convert --help."});
   }
   if (!o.task.empty() || o.tasks != 0) {
     throw Error(

@@ -6,7 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "formats/error.h"
+#include "lib/error_lines.h"
 #include "lib/report.h"
 #include "tools/command.h"
 #include "tools/suggest.h"
@@ -29,8 +29,9 @@ std::map<std::string, std::optional<Severity>> parse_levels(const std::vector<st
     const size_t equals = text.find('=');
     const std::string id = text.substr(0, equals), level = equals == text.npos ? "" : text.substr(equals + 1);
     if (!find_lint_rule(id)) {
-      throw Error(fmt::format("--rule {}: expected the id of a rule, found '{}'{}\nSee twofour lint --rules.",
-                              text, id, did_you_mean(id, ids)));
+      throw ErrorLines(
+          {fmt::format("--rule {}: expected the id of a rule, found '{}'{}", text, id, did_you_mean(id, ids)),
+           "See twofour lint --rules."});
     }
     if (level == "off") {
       levels[id] = std::nullopt;
@@ -140,7 +141,7 @@ int run(const Options& o, const Common& common) {
   const LintOptions options{common.jobs, o.headers_only, parse_levels(o.levels), o.against, !o.html.empty()};
   if (o.rules) return print_rules(common);
   if (o.path.empty())
-    throw Error("PATH: expected a checkpoint or artifact, found none\nSee twofour lint --help.");
+    throw ErrorLines({"PATH: expected a checkpoint or artifact, found none", "See twofour lint --help."});
   if (!o.html.empty()) check_report_file(o.html);
   LintReport report;
   with_progress(common, [&](Progress& progress) { report = lint(o.path, options, progress); });

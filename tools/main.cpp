@@ -14,6 +14,7 @@
 #include "formats/error.h"
 #include "kernels/device.h"
 #include "kernels/isa.h"
+#include "lib/error_lines.h"
 #include "lib/interrupt.h"
 #include "lib/version.h"
 #include "tools/command.h"
@@ -121,20 +122,20 @@ std::string unknown_below(const CLI::App& app) {
   return fmt::format("unknown command '{} {}'{}", app.get_name(), words[0], did_you_mean(words[0], names));
 }
 
-/// Message for what CLI11 could not parse.
-std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+/// Message for what CLI11 could not parse, and where to look.
+std::vector<std::string> usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& at = chosen.empty() ? app : *chosen[0];
-  const std::string help = fmt::format("\nSee twofour {}--help.", chosen.empty() ? "" : at.get_name() + " ");
-  if (std::string unknown = unknown_below(at); !chosen.empty() && !unknown.empty()) return unknown + help;
+  const std::string help = fmt::format("See twofour {}--help.", chosen.empty() ? "" : at.get_name() + " ");
+  if (std::string unknown = unknown_below(at); !chosen.empty() && !unknown.empty()) return {unknown, help};
   // An unknown option explains a required one that is missing, so it is told first.
   for (const std::string& word : at.remaining(true)) {
     if (word.starts_with("-")) {
       const std::string typed = word.substr(0, word.find('='));
-      return fmt::format("unknown option {}{}{}", typed, did_you_mean(typed, option_names(at)), help);
+      return {fmt::format("unknown option {}{}", typed, did_you_mean(typed, option_names(at))), help};
     }
   }
-  return error.what() + help;
+  return {error.what(), help};
 }
 
 /// The first word that is neither an option nor a command, if it stands where a command should.
@@ -143,16 +144,25 @@ std::string unknown_command(int argc, char** argv) {
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.push_back(c.name);
   if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return "";
-  return fmt::format("unknown command '{}'{}\nSee twofour --help.", argv[1], did_you_mean(argv[1], names));
+  return fmt::format("unknown command '{}'{}", argv[1], did_you_mean(argv[1], names));
 }
 
-int report_error(const Common& common, const std::string& message, int code) {
+/// "interrupted" and, where there is something, what stays.
+std::vector<std::string> lines_of(const Interrupted& e) {
+  const std::string text = e.what();
+  const size_t end = text.find('\n');
+  if (end == text.npos) return {text};
+  return {text.substr(0, end), text.substr(end + 1)};
+}
+
+int report_error(const Common& common, std::vector<std::string> lines, int code) {
   try {
-    if (common.json) print_json({{"error", message}});
+    if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
   } catch (const std::system_error&) {
     // That stdout takes nothing is told by checked().
   }
-  tell("twofour: {}\n", printable(message));
+  for (std::string& line : lines) line = printable_line(line);
+  tell("twofour: {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
   return code;
 }
 
@@ -177,7 +187,7 @@ int run(int argc, char** argv) {
   // Errors in the command line itself are told as --json asks, wherever it stands.
   common.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
   const std::string unknown = unknown_command(argc, argv);
-  if (!unknown.empty()) return report_error(common, unknown, kTrouble);
+  if (!unknown.empty()) return report_error(common, {unknown, "See twofour --help."}, kTrouble);
 
   CLI::App app{"Turns NVFP4 checkpoints into what kernels want to read, and proves that it did", "twofour"};
   app.set_version_flag("--version", version_text());
@@ -202,7 +212,7 @@ int run(int argc, char** argv) {
     return report_error(common, usage_message(app, e), kTrouble);
   }
   if (const auto name = empty_value(app))
-    return report_error(common, fmt::format("{}: expected a value, found an empty one", *name), kTrouble);
+    return report_error(common, {fmt::format("{}: expected a value, found an empty one", *name)}, kTrouble);
   if (common.jobs == 0) common.jobs = omp_get_num_procs();
   omp_set_num_threads(common.jobs);
   try {
@@ -210,14 +220,14 @@ int run(int argc, char** argv) {
     if (!command->cuda) check_device(common, command->name);
     return work();
   } catch (const Interrupted& e) {
-    return report_error(common, e.what(), kInterrupted);
+    return report_error(common, lines_of(e), kInterrupted);
   } catch (const Error& e) {
-    return report_error(common, e.what(), kTrouble);
+    return report_error(common, lines_of(e), kTrouble);
   } catch (const std::bad_alloc&) {
-    return report_error(common, "out of memory", kTrouble);
+    return report_error(common, {"out of memory"}, kTrouble);
   } catch (const std::exception& e) {
     if (std::ferror(stdout) != 0) return kTrouble;  // which checked() tells
-    return report_error(common, fmt::format("unexpected: {}", e.what()), kTrouble);
+    return report_error(common, {fmt::format("unexpected: {}", e.what())}, kTrouble);
   }
 }
 

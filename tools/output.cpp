@@ -45,7 +45,7 @@ class ProgressPrinter {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
       const std::string line = progress_line(progress_, watch_.seconds());
-      tell("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
+      terminal_ ? tell("\r\033[K{}", line) : tell("{}\n", line);
       std::fflush(stderr);
       shown_ = true;
     }
@@ -149,7 +149,7 @@ void print_findings(const Common& common, const Findings& findings) {
   if (common.json || common.quiet) return;
   for (const Finding& f : findings) {
     if (f.severity == Severity::kNote && !common.verbose) continue;
-    tell("{}: {}: {} [{}]\n", severity_name(f.severity), printable_line(f.where), printable(f.message), f.id);
+    tell("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
   }
 }
 

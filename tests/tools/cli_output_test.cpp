@@ -1,9 +1,16 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
+#include "lib/checkpoint.h"
+#include "lib/file.h"
+#include "lib/unfinished_marker.h"
+#include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
@@ -26,6 +33,31 @@ TEST_CASE("output that does not arrive is not success") {
   const Outcome o = run_program({"inspect", kGolden});
   REQUIRE(o.code == 0);
   CHECK(code("inspect '" + kGolden + "' >/dev/full 2>/dev/null") == 2);
+}
+
+TEST_CASE("names forge no lines on standard error either, of one message or of several") {
+  const Scratch scratch;
+  const std::filesystem::path out = scratch / "out", weights = scratch / "weights";
+  std::filesystem::create_directories(out);
+  UnfinishedMarker(out, UnfinishedMarker::Sharing::kAlone).begin();
+  write_text(out / "a\ntwofour: forged\x1B[2K", "");
+  write_text(out / "b\r", "");
+  const Outcome errors = run_program({"convert", kGolden, out.string(), "--to", "v7", "-q"});
+  CHECK(errors.code == 2);
+  CHECK_MESSAGE(errors.err.starts_with("twofour: " + (out / "a\\x0Atwofour: forged\\x1B[2K: ").string()),
+                errors.err);
+  CHECK(contains(errors.err, "\n" + (out / "b\\x0D: ").string()));
+  CHECK(std::count(errors.err.begin(), errors.err.end(), '\n') == 2);
+  CHECK(errors.err.find_first_of("\r\x1B") == std::string::npos);
+  // A warning: its message names the tensor that the index lacks.
+  std::filesystem::create_directories(weights);
+  write_safetensors(weights / "1.safetensors",
+                    {{"a", DType::kU8, {1}, {1}}, {"b\\nerror: forged", DType::kU8, {1}, {1}}});
+  write_text(weights / kIndexName, R"({"weight_map":{"a":"1.safetensors"}})");
+  const Outcome warning = run_program({"inspect", weights.string()});
+  CHECK(warning.code == 0);
+  CHECK(contains(warning.err, "the first b\\x0Aerror: forged; "));
+  CHECK(std::count(warning.err.begin(), warning.err.end(), '\n') == 1);
 }
 
 TEST_CASE(
