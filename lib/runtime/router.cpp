@@ -34,6 +34,38 @@ std::vector<Json> configs_of(const Json& config) {
   return all;
 }
 
+/// A model_type whose class takes the softmax of gate.weight, which its config.json need not say.
+struct Family {
+  std::string_view model_type;
+  bool renormalizes;  ///< the chosen experts' weights, where config.json has no norm_topk_prob
+};
+
+/// Source: huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py; of
+/// deepseek the code that its checkpoints carry.
+constexpr Family kFamilies[] = {
+    {"mixtral", true},     {"qwen2_moe", false},       {"qwen3_moe", false},   {"qwen3_next", true},
+    {"qwen3_5_moe", true}, {"qwen3_5_moe_text", true}, {"qwen3_vl_moe", true}, {"qwen3_vl_moe_text", true},
+    {"olmoe", false},      {"deepseek", false},        {"deepseek_v2", false},
+};
+
+/// What config.json calls the model that routes: its text_config's model_type, where that has one.
+Json routing_type(const Json& config) {
+  Json type;
+  for (const Json& of : configs_of(config)) {
+    if (of.contains("model_type")) type = of["model_type"];
+  }
+  return type;
+}
+
+/// Nothing of other types, for what their code does is not known.
+const Family* family_of(const Json& config) {
+  const Json type = routing_type(config);
+  const auto at = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) {
+    return type.is_string() && type.get_ref<const std::string&>() == f.model_type;
+  });
+  return at == std::end(kFamilies) ? nullptr : at;
+}
+
 /// Whether a tensor, named as below its block, is a term of a router besides gate.weight. Families call it
 /// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
 bool is_router_term(std::string_view name) {
@@ -52,7 +84,23 @@ bool is_scoring_key(std::string_view key) {
          (has("func") || has("_fn") || has("activation"));
 }
 
-/// Routers that are no softmax over gate.weight, by what marks them.
+/// Whether a config says outright that logits become scores by a softmax.
+bool says_softmax(const Json& config) {
+  for (const Json& of : configs_of(config)) {
+    for (const auto& [key, value] : of.items()) {
+      if (is_scoring_key(key) && value == "softmax") return true;
+    }
+  }
+  return false;
+}
+
+/// For people: scoring_func "sigmoid".
+std::string setting_text(const std::string& key, const Json& value) {
+  return fmt::format("{} {}", key,
+                     json_quote_short(value.is_string() ? value.get<std::string>() : value.dump()));
+}
+
+/// Routers that are no softmax over gate.weight, by what marks them, and those of which nobody says so.
 void refuse_other_routers(const Checkpoint& artifact, const std::string& block) {
   const auto refuse = [&](const std::string& found) {
     throw Error(
@@ -67,8 +115,7 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
       refuse(t.name);
   }
   const auto refuse_setting = [&](const std::string& key, const Json& value) {
-    refuse(fmt::format("{} {}", key,
-                       json_quote_short(value.is_string() ? value.get<std::string>() : value.dump())));
+    refuse(setting_text(key, value));
   };
   const auto is_other = [&](const char* key, const Json& usual) {
     const Json value = setting(artifact.config(), key);
@@ -89,22 +136,22 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
   }
   if (const Json norm = setting(artifact.config(), "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
+  // Many families take the sigmoid by code alone.
+  if (family_of(artifact.config()) != nullptr) return;
+  const Json type = routing_type(artifact.config());
+  const std::string shown = type.is_null() ? "no model_type" : setting_text("model_type", type);
+  if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
+  if (setting(artifact.config(), "norm_topk_prob").is_null())
+    throw Error(
+        fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not "
+                    "tell it; give topk_ids and topk_weights",
+                    block, shown));
 }
 
-/// Whether the chosen experts' weights are brought to a sum of 1. Where config.json is silent the default of
-/// its model_type's class counts: no for those below, yes for qwen3_next, qwen3_5_moe and deepseek_v3, and
-/// for mixtral and others that have no such setting. Source: norm_topk_prob in huggingface/transformers,
-/// src/transformers/models/*/configuration_*.py; of deepseek the configuration that its checkpoints carry.
+/// Whether the chosen experts' weights are brought to a sum of 1.
 bool renormalizes(const Json& config) {
   if (const Json norm = setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
-  const auto type_is = [&](const Json& of, const char* type) {
-    return of.is_object() && of.contains("model_type") && of["model_type"] == type;
-  };
-  const Json text = config.is_object() && config.contains("text_config") ? config["text_config"] : Json();
-  for (const char* type : {"qwen2_moe", "qwen3_moe", "olmoe", "deepseek", "deepseek_v2"}) {
-    if (type_is(config, type) || type_is(text, type)) return false;
-  }
-  return true;
+  return family_of(config)->renormalizes;  // refuse_other_routers() sees to it
 }
 
 /// softmax(logits), the `topk` largest, the lower expert on a tie.

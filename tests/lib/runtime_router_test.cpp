@@ -60,21 +60,26 @@ std::string refusal_under(const std::string& config) {
 }  // namespace
 
 TEST_CASE("the router takes the softmax, then the largest, renormalized as config.json says") {
-  for (const auto& [config, renormalize] :
-       {std::pair{R"({"num_experts_per_tok": 3, "norm_topk_prob": true})", true},
-        {R"({"num_experts_per_tok": 3, "norm_topk_prob": false, "scoring_func": "softmax"})", false},
-        {R"({"text_config": {"num_experts_per_tok": 3, "norm_topk_prob": false}})", false},
-        {R"({"num_experts_per_tok": 3, "n_group": 1, "routed_scaling_factor": 1})", true},
-        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe"})", false},
-        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe", "norm_topk_prob": true})", true},
-        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe"})", false},
-        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe", "norm_topk_prob": null})", false},
-        {R"({"num_experts_per_tok": 3, "model_type": "deepseek_v2"})", false},
-        {R"({"num_experts_per_tok": 3, "model_type": "olmoe"})", false},
-        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_next"})", true},
-        {R"({"num_experts_per_tok": 3, "model_type": "mixtral"})", true},
-        {R"({"model_type": "x", "text_config": {"num_experts_per_tok": 3, "model_type": "qwen3_moe"}})",
-         false}}) {
+  for (
+      const auto& [config, renormalize] :
+      {std::pair{R"({"num_experts_per_tok": 3, "model_type": "olmoe", "norm_topk_prob": true})", true},
+       {R"({"num_experts_per_tok": 3, "norm_topk_prob": false, "scoring_func": "softmax"})", false},
+       {R"({"num_experts_per_tok": 3, "norm_topk_prob": true, "scoring_func": "softmax", "model_type": "deepseek_v3"})",
+        true},
+       {R"({"model_type": "mixtral", "text_config": {"num_experts_per_tok": 3, "norm_topk_prob": false}})",
+        false},
+       {R"({"num_experts_per_tok": 3, "model_type": "mixtral", "n_group": 1, "routed_scaling_factor": 1})",
+        true},
+       {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe"})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe", "norm_topk_prob": true})", true},
+       {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe"})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe", "norm_topk_prob": null})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "deepseek_v2"})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "olmoe"})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "qwen3_next"})", true},
+       {R"({"num_experts_per_tok": 3, "model_type": "mixtral"})", true},
+       {R"({"model_type": "x", "text_config": {"num_experts_per_tok": 3, "model_type": "qwen3_moe"}})",
+        false}}) {
     CAPTURE(config);
     const ConvertedLayer made("v7", kExperts, 16, kHidden, true, config);
     const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
@@ -113,8 +118,30 @@ TEST_CASE("routers of another kind are refused by what marks them") {
     CHECK_MESSAGE(refusal.find(message) != std::string::npos, refusal);
     CHECK(refusal.find("give topk_ids") != std::string::npos);
   }
-  CHECK(refusal_under("{}").empty());
-  CHECK(refusal_under(R"({"moe_router_score_function": "softmax", "router_aux_loss_coef": 0.001})").empty());
+  CHECK(refusal_under(R"({"model_type": "mixtral", "router_aux_loss_coef": 0.001})").empty());
+  CHECK(refusal_under(R"({"moe_router_score_function": "softmax", "norm_topk_prob": true})").empty());
+}
+
+TEST_CASE("a router of which neither model_type nor config says what it is, is refused, not guessed") {
+  for (const auto& [config, found] :
+       {std::pair{R"({})", "found no model_type and no scoring_func"},
+        {R"({"norm_topk_prob": true})", "found no model_type and no scoring_func"},
+        {R"({"model_type": 5})", "found model_type \"5\" and no scoring_func"},
+        {R"({"model_type": "deepseek_v3"})", "found model_type \"deepseek_v3\" and no scoring_func"},
+        {R"({"model_type": "glm4_moe", "norm_topk_prob": true, "n_group": 1, "routed_scaling_factor": 1})",
+         "found model_type \"glm4_moe\" and no scoring_func"},
+        {R"({"model_type": "mixtral", "text_config": {"model_type": "deepseek_v3"}})",
+         "found model_type \"deepseek_v3\" and no scoring_func"},
+        {R"({"model_type": "deepseek_v3", "scoring_func": "softmax"})",
+         "expected norm_topk_prob in config.json, found none and model_type \"deepseek_v3\""},
+        {R"({"scoring_func": "softmax"})",
+         "expected norm_topk_prob in config.json, found none and no model_type"}}) {
+    CAPTURE(config);
+    const std::string refusal = refusal_under(config);
+    CHECK_MESSAGE(refusal.find(found) != std::string::npos, refusal);
+    CHECK(refusal.starts_with("model.layers.3.mlp: "));
+    CHECK(refusal.ends_with("; give topk_ids and topk_weights"));
+  }
 }
 
 TEST_CASE("terms of a router that are not applied are refused wherever families keep them") {

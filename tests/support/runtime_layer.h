@@ -40,7 +40,7 @@ struct ConvertedLayer {
   ExpertSet experts;
 
   ConvertedLayer(const std::string& to, int64_t e_, int64_t i_, int64_t h_, bool gated_ = true,
-                 const std::string& config = R"({"num_experts_per_tok": 2})")
+                 const std::string& config = R"({"model_type": "mixtral", "num_experts_per_tok": 2})")
       : layout(to), e(e_), i(i_), h(h_), gated(gated_), experts(random_experts(e, i, h)) {
     Tensors tensors;
     const std::string block = kName;
