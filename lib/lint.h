@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -64,7 +65,9 @@ struct LintReport {
 /// is no safetensors file; and on unknown rule ids.
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress);
 
-/// The report as SARIF 2.1.0, which code hosts show beside a change. File names are given below `path`.
-std::string lint_sarif(const LintReport& report, const std::filesystem::path& path);
+/// The report as SARIF 2.1.0, which code hosts show beside a change. File names are given below `path`. Goes
+/// to `write` finding by finding: as one document 100,000 of them would take hundreds of megabytes.
+void write_sarif(const LintReport& report, const std::filesystem::path& path,
+                 const std::function<void(std::string_view)>& write);
 
 }  // namespace twofour

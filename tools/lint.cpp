@@ -70,15 +70,18 @@ int print_rules(const Common& common) {
   return kDone;
 }
 
-Json report_to_json(const Options& o, const LintReport& r) {
-  Json findings = Json::array(), rules = Json::array();
+Json finding_to_json(const LintFinding& f) {
+  return {{"rule", lint_rules()[f.rule].id},
+          {"severity", severity_name(f.severity)},
+          {"file", f.file},
+          {"name", f.name},
+          {"message", f.message}};
+}
+
+void print_report_json(const Options& o, const LintReport& r) {
+  Json rules = Json::array();
   for (size_t i = 0; i < r.findings.size(); ++i) {
     const LintFinding& f = r.findings[i];
-    findings.push_back({{"rule", lint_rules()[f.rule].id},
-                        {"severity", severity_name(f.severity)},
-                        {"file", f.file},
-                        {"name", f.name},
-                        {"message", f.message}});
     if (i > 0 && r.findings[i - 1].rule == f.rule) continue;
     Json rule = rule_to_json(lint_rules()[f.rule]);
     rule["severity"] = severity_name(f.severity);
@@ -88,17 +91,18 @@ Json report_to_json(const Options& o, const LintReport& r) {
     if (summary != r.summaries.end()) rule["summary"] = summary->second;
     rules.push_back(std::move(rule));
   }
-  return {{"path", o.path},
-          {"sound", !r.failed()},
-          {"errors", r.count(Severity::kError)},
-          {"warnings", r.count(Severity::kWarning)},
-          {"notes", r.count(Severity::kNote)},
-          {"files", r.files},
-          {"tensors", r.tensors},
-          {"bytes", r.bytes},
-          {"seconds", r.seconds},
-          {"rules", rules},
-          {"findings", findings}};
+  const Json head = {{"path", o.path},
+                     {"sound", !r.failed()},
+                     {"errors", r.count(Severity::kError)},
+                     {"warnings", r.count(Severity::kWarning)},
+                     {"notes", r.count(Severity::kNote)},
+                     {"files", r.files},
+                     {"tensors", r.tensors},
+                     {"bytes", r.bytes},
+                     {"seconds", r.seconds},
+                     {"rules", rules}};
+  print_json(head,
+             {{"findings", r.findings.size(), [&](size_t i) { return finding_to_json(r.findings[i]); }}});
 }
 
 /// One rule's findings, `shown` of them.
@@ -147,9 +151,10 @@ int run(const Options& o, const Common& common) {
   with_progress(common, [&](Progress& progress) { report = lint(o.path, options, progress); });
   if (!o.html.empty()) write_report(o.html, lint_report(report, o.path));
   if (o.sarif) {
-    fmt::print("{}", lint_sarif(report, o.path));
+    write_sarif(report, o.path,
+                [](std::string_view part) { std::fwrite(part.data(), 1, part.size(), stdout); });
   } else if (common.json) {
-    print_json(report_to_json(o, report));
+    print_report_json(o, report);
   } else if (!common.quiet) {
     print_report(o, common, report);
   }

@@ -31,6 +31,12 @@ std::set<std::string> fired(const LintReport& report) {
   return ids;
 }
 
+std::string sarif_text(const LintReport& report, const fs::path& path) {
+  std::string text;
+  write_sarif(report, path, [&](std::string_view part) { text += part; });
+  return text;
+}
+
 std::string text_of(const LintReport& report) {
   std::string text;
   for (const LintFinding& f : report.findings)
@@ -265,7 +271,9 @@ TEST_CASE("SARIF names the rule, the file and the tensor") {
   const fs::path golden = fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-mixtral-uneven" / "src";
   LintReport report = lint_quietly(golden);
   report.findings[0].file = "a file.safetensors";
-  const Json json = parse_json("sarif", lint_sarif(report, golden));
+  const std::string text = sarif_text(report, golden);
+  const Json json = parse_json("sarif", text);
+  CHECK(format_json(json) == text);
   CHECK(json["version"] == "2.1.0");
   const Json& run = json["runs"][0];
   CHECK(run["tool"]["driver"]["rules"].size() == lint_rules().size());
@@ -278,4 +286,9 @@ TEST_CASE("SARIF names the rule, the file and the tensor") {
       result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].get<std::string>();
   CHECK(uri.ends_with("src/a%20file.safetensors"));
   CHECK(result["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == report.findings[0].name);
+  report.findings.clear();
+  const std::string none = sarif_text(report, golden);
+  const Json empty = parse_json("sarif", none);
+  CHECK(format_json(empty) == none);
+  CHECK(empty["runs"][0]["results"] == Json::array());
 }
