@@ -147,13 +147,14 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
       [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
       [&](const std::string& name, const std::vector<size_t>& members) {
         const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
-        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size(), 0, {}, {}};
-        std::vector<Nvfp4Module> of_group;
-        for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
-        for (const Nvfp4Module& each : of_group) group.bytes += module_bytes(source, each);
+        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
+        for (const size_t i : members)
+          group.bytes += module_bytes(source, source.nvfp4_modules()[modules[i]]);
         if (stats) {
+          std::vector<Nvfp4Module> of_group;
+          for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
           GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, jobs);
-          group.stats = read_stats.total;
+          group.stats = std::make_unique<WeightStats>(read_stats.total);
           group.members = std::move(read_stats.modules);
         }
         report.modules.push_back(std::move(group));
