@@ -6,7 +6,9 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -68,6 +70,27 @@ struct Trial {
     CHECK_MESSAGE(o.code == 0, o.err);
     CHECK((read_tree(out) == expected));
     fs::remove_all(out);
+  }
+  /// Runs it with the n-th call of "CALL ACTION" failing, for n = 1 and what `next` makes of it, until none
+  /// does. Each run that fails is shown to `check` and resumed. Returns how many there were.
+  int fail_at_each(const std::string& fault, int (*next)(int n),
+                   const std::function<void(const Outcome&, bool complete)>& check) const {
+    int failed = 0;
+    for (int n = 1; n < 400; n = next(n)) {
+      CAPTURE(fault);
+      CAPTURE(n);
+      const Outcome o = run_program(resumed(), injected(fmt::format("{} {}", fault, n)));
+      const bool complete = check_state();
+      if (o.code == 0) {
+        CHECK(complete);
+        fs::remove_all(out);
+        break;
+      }
+      ++failed;
+      check(o, complete);
+      check_resumes();
+    }
+    return failed;
   }
 };
 
@@ -131,20 +154,9 @@ TEST_CASE("killed before each single rename, flush, removal and note, a conversi
                     std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {"--max-shard-size", "20kB"});
   int kills = 0;
   for (const std::string call : {"rename", "fsync", "unlink", "pwrite", "fallocate"}) {
-    for (int n = 1; n < 100; ++n) {
-      CAPTURE(call);
-      CAPTURE(n);
-      const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} kill {}", call, n)));
-      const bool complete = trial.check_state();
-      if (o.code == 0) {
-        CHECK(complete);
-        fs::remove_all(trial.out);
-        break;
-      }
-      CHECK(o.code == 128 + SIGKILL);
-      ++kills;
-      trial.check_resumes();
-    }
+    kills += trial.fail_at_each(
+        call + " kill", [](int n) { return n + 1; },
+        [](const Outcome& o, bool) { CHECK(o.code == 128 + SIGKILL); });
   }
   MESSAGE(fmt::format("{} kills", kills));
   CHECK(kills > 30);
@@ -159,26 +171,16 @@ TEST_CASE("an I/O error anywhere is one clear message and exit code 2, and the r
   for (const std::string action : {"EIO", "ENOSPC"}) {
     const char* message = action == "EIO" ? "Input/output error" : "No space left on device";
     for (const std::string call : {"pread", "pwrite", "fsync", "rename", "unlink", "fallocate"}) {
-      for (int n = 1, step = 1; n < 400; n += step, step = n <= 20 ? step : step + 1) {
-        CAPTURE(action);
-        CAPTURE(call);
-        CAPTURE(n);
-        const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} {} {}", call, action, n)));
-        const bool complete = trial.check_state();
-        if (o.code == 0) {
-          CHECK(complete);
-          fs::remove_all(trial.out);
-          break;
-        }
-        ++errors;
-        CHECK(o.code == 2);
-        CHECK(o.err.starts_with("twofour: "));
-        CHECK_MESSAGE(o.err.find(message) != std::string::npos, o.err);
-        CHECK(std::count(o.err.begin(), o.err.end(), '\n') <= 2);
-        // Complete only where the flush failed that comes after the marker went.
-        CHECK((!complete || call == "fsync"));
-        trial.check_resumes();
-      }
+      errors += trial.fail_at_each(
+          call + " " + action, [](int n) { return n < 20 ? n + 1 : n + n / 8; },
+          [&](const Outcome& o, bool complete) {
+            CHECK(o.code == 2);
+            CHECK(o.err.starts_with("twofour: "));
+            CHECK_MESSAGE(o.err.find(message) != std::string::npos, o.err);
+            CHECK(std::count(o.err.begin(), o.err.end(), '\n') <= 2);
+            // Complete only where the flush failed that comes after the marker went.
+            CHECK((!complete || call == "fsync"));
+          });
     }
   }
   MESSAGE(fmt::format("{} errors", errors));
@@ -238,20 +240,9 @@ TEST_CASE("past the page cache, failures, parts and kills end with the bytes of 
   }
   int stopped = 0;
   for (const std::string fault : {"pread EIO", "pwrite EIO", "pwrite ENOSPC", "pwrite kill", "fsync kill"}) {
-    for (int n = 1, step = 1; n < 400; n += step, step *= 2) {
-      CAPTURE(fault);
-      CAPTURE(n);
-      const Outcome o = run_program(trial.resumed(), injected(fmt::format("{} {}", fault, n)));
-      const bool complete = trial.check_state();
-      if (o.code == 0) {
-        CHECK(complete);
-        fs::remove_all(trial.out);
-        break;
-      }
-      ++stopped;
-      CHECK(o.code == (fault.ends_with("kill") ? 128 + SIGKILL : 2));
-      trial.check_resumes();
-    }
+    const int code = fault.ends_with("kill") ? 128 + SIGKILL : 2;
+    stopped += trial.fail_at_each(
+        fault, [](int n) { return 2 * n; }, [&](const Outcome& o, bool) { CHECK(o.code == code); });
   }
   MESSAGE(fmt::format("{} failures and kills", stopped));
   CHECK(stopped > 20);
