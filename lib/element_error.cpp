@@ -79,29 +79,10 @@ ValueError compare_bytes(size_t width, std::span<const uint8_t> source, std::spa
 
 ValueError compare(DType dtype, std::span<const uint8_t> source, std::span<const uint8_t> other,
                    double tolerance) {
-  switch (dtype) {
-    case DType::kF64:
-      return compare_values<double>(source, other, tolerance);
-    case DType::kI64:
-      return compare_values<int64_t>(source, other, tolerance);
-    case DType::kI32:
-      return compare_values<int32_t>(source, other, tolerance);
-    case DType::kI16:
-      return compare_values<int16_t>(source, other, tolerance);
-    case DType::kI8:
-      return compare_values<int8_t>(source, other, tolerance);
-    case DType::kU64:
-      return compare_values<uint64_t>(source, other, tolerance);
-    case DType::kU32:
-      return compare_values<uint32_t>(source, other, tolerance);
-    case DType::kU16:
-      return compare_values<uint16_t>(source, other, tolerance);
-    case DType::kU8:
-    case DType::kBool:
-      return compare_values<uint8_t>(source, other, tolerance);
-    default:
-      return compare_bytes(static_cast<size_t>(element_bytes(dtype)), source, other);
-  }
+  ValueError sum;
+  const bool are_numbers =
+      with_number_type(dtype, [&]<class T>() { sum = compare_values<T>(source, other, tolerance); });
+  return are_numbers ? sum : compare_bytes(static_cast<size_t>(element_bytes(dtype)), source, other);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
@@ -10,13 +11,10 @@
 namespace twofour {
 namespace {
 
-/// Stored as T, told as the widest type of its kind.
-template <class T, class Wide>
-Wide number(const uint8_t* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
+/// The widest type of T's kind.
+template <class T>
+using Widest = std::conditional_t<std::is_floating_point_v<T>, double,
+                                  std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
 
 }  // namespace
 
@@ -46,30 +44,16 @@ ElementValue element_value(DType dtype, const uint8_t* bytes) {
     to_floats(dtype, bytes, {&value, 1});
     return double{value};
   }
-  switch (dtype) {
-    case DType::kF64:
-      return number<double, double>(bytes);
-    case DType::kI64:
-      return number<int64_t, int64_t>(bytes);
-    case DType::kI32:
-      return number<int32_t, int64_t>(bytes);
-    case DType::kI16:
-      return number<int16_t, int64_t>(bytes);
-    case DType::kI8:
-      return number<int8_t, int64_t>(bytes);
-    default:
-      break;
-  }
-  switch (element_bytes(dtype)) {
-    case 8:
-      return number<uint64_t, uint64_t>(bytes);
-    case 4:
-      return number<uint32_t, uint64_t>(bytes);
-    case 2:
-      return number<uint16_t, uint64_t>(bytes);
-    default:
-      return uint64_t{*bytes};
-  }
+  ElementValue value;
+  const bool is_number = with_number_type(dtype, [&]<class T>() {
+    T stored;
+    std::memcpy(&stored, bytes, sizeof(stored));
+    value = Widest<T>{stored};
+  });
+  if (is_number) return value;
+  uint64_t number = 0;
+  std::memcpy(&number, bytes, static_cast<size_t>(element_bytes(dtype)));
+  return number;
 }
 
 double element_number(DType dtype, const uint8_t* bytes) {

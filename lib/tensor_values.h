@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <variant>
 
 #include "formats/dtype.h"
@@ -18,6 +19,32 @@ int64_t element_bytes(DType dtype);
 
 /// An integer or a number in floating point.
 using ElementValue = std::variant<int64_t, uint64_t, double>;
+
+/// The C++ type of an element type's numbers.
+template <DType kType, class T>
+struct NumberType {
+  static constexpr DType dtype = kType;
+  using Type = T;
+};
+/// F64 and what holds integers.
+using NumberTypes = std::tuple<NumberType<DType::kF64, double>, NumberType<DType::kI64, int64_t>,
+                               NumberType<DType::kI32, int32_t>, NumberType<DType::kI16, int16_t>,
+                               NumberType<DType::kI8, int8_t>, NumberType<DType::kU64, uint64_t>,
+                               NumberType<DType::kU32, uint32_t>, NumberType<DType::kU16, uint16_t>,
+                               NumberType<DType::kU8, uint8_t>, NumberType<DType::kBool, uint8_t>>;
+
+/// Calls `f.template operator()<T>()` for the C++ type of one of NumberTypes; false for any other.
+template <class F>
+bool with_number_type(DType dtype, F&& f) {
+  return std::apply(
+      [&](auto... type) {
+        return ((decltype(type)::dtype == dtype
+                     ? (f.template operator()<typename decltype(type)::Type>(), true)
+                     : false) ||
+                ...);
+      },
+      NumberTypes{});
+}
 
 /// One element of any type, exactly: float and integer types by value, others as the unsigned number of their
 /// bytes.
