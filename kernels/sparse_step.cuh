@@ -186,16 +186,15 @@ __device__ __forceinline__ int first_column(int lane, int j) {
   return lane / 4 * 16 + ((j * 2) ^ ((lane >> 3 & 1) * 8));
 }
 
-/// sums[j][q] += factor[q] * (64 of 128 columns by 64 k) x, for kTiles times 8 rows of x. b[h][q] holds the
-/// lane's 8 halves of x for k from 32h; factor[q] those of rows 8q + 2t and 8q + 2t + 1.
-template <int kTiles>
-__device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b)[2][kTiles],
-                                              const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
-#pragma unroll
-  for (int w = 0; w < 2; ++w) {  // four columns of the lane's 8
+/// Four of a lane's 16 columns, decoded, as mma.sp wants them.
+struct Quarter {
+  uint32_t a[4][4];  ///< [group][column]
+  uint32_t metadata[2];
+
+  /// The first or second (w = 1) four of the fragment's eight.
+  __device__ __forceinline__ Quarter(const Fragment& f, int w) {
     const uint32_t m0 = w ? f.meta[0].y : f.meta[0].x, m1 = w ? f.meta[1].y : f.meta[1].x;
-    const uint32_t metadata[2] = {__byte_perm(m0, m1, 0x5140), __byte_perm(m0, m1, 0x7362)};
-    uint32_t a[4][4];  // [group][column]
+    metadata[0] = __byte_perm(m0, m1, 0x5140), metadata[1] = __byte_perm(m0, m1, 0x7362);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       decode4(w ? f.codes[i].y : f.codes[i].x, a[i]);
@@ -206,21 +205,38 @@ __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b
       a[i][2] = multiply_low(a[i][2], s23);
       a[i][3] = multiply_high(a[i][3], s23);
     }
+  }
+};
+
+/// sums[j][q] += factor[q] * (32 of 128 columns by 64 k) x, for kTiles times 8 rows of x. b[h][q] holds the
+/// lane's 8 halves of x for k from 32h; factor[q] those of rows 8q + 2t and 8q + 2t + 1.
+template <int kTiles>
+__device__ __forceinline__ void multiply_quarter(const Quarter& f, const uint4 (&b)[2][kTiles],
+                                                 const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
 #pragma unroll
-    for (int q = 0; q < kTiles; ++q) {
+  for (int q = 0; q < kTiles; ++q) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float d[4] = {};
-        mma_sparse<0>(d, a[0][2 * h], a[0][2 * h + 1], a[1][2 * h], a[1][2 * h + 1], b[0][q], metadata[h]);
-        mma_sparse<1>(d, a[2][2 * h], a[2][2 * h + 1], a[3][2 * h], a[3][2 * h + 1], b[1][q], metadata[h]);
-        float(&sum)[4] = sums[2 * w + h][q];
-        sum[0] = fmaf(factor[q].x, d[0], sum[0]);
-        sum[1] = fmaf(factor[q].y, d[1], sum[1]);
-        sum[2] = fmaf(factor[q].x, d[2], sum[2]);
-        sum[3] = fmaf(factor[q].y, d[3], sum[3]);
-      }
+    for (int h = 0; h < 2; ++h) {
+      float d[4] = {};
+      mma_sparse<0>(d, f.a[0][2 * h], f.a[0][2 * h + 1], f.a[1][2 * h], f.a[1][2 * h + 1], b[0][q],
+                    f.metadata[h]);
+      mma_sparse<1>(d, f.a[2][2 * h], f.a[2][2 * h + 1], f.a[3][2 * h], f.a[3][2 * h + 1], b[1][q],
+                    f.metadata[h]);
+      float(&sum)[4] = sums[h][q];
+      sum[0] = fmaf(factor[q].x, d[0], sum[0]);
+      sum[1] = fmaf(factor[q].y, d[1], sum[1]);
+      sum[2] = fmaf(factor[q].x, d[2], sum[2]);
+      sum[3] = fmaf(factor[q].y, d[3], sum[3]);
     }
   }
+}
+
+/// The same of the 64 columns of a fragment.
+template <int kTiles>
+__device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b)[2][kTiles],
+                                              const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
+#pragma unroll
+  for (int w = 0; w < 2; ++w) multiply_quarter<kTiles>(Quarter(f, w), b, factor, sums + 2 * w);
 }
 
 }  // namespace twofour::cuda
