@@ -21,7 +21,7 @@ struct Cut {
 };
 
 /// Gives every cluster as many steps as another: those with a tile more have fewer units. Sixteen warps, a
-/// step of the first product each job: Qwen3-Next takes 11.7 us so, 12.1 us with two steps a job.
+/// step of the first product each job.
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
   const int tiles = static_cast<int>(h / kWarpColumns), k_steps = static_cast<int>(h / kStepK);
@@ -45,8 +45,9 @@ Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan
     most = std::max(most, (last - first) * unit_steps + own_tiles * tile_steps);
     most_units = std::max(most_units, last - first);
   }
-  // Barriers, sums of the first product, of the second
-  c.stages = 128 + (ceil_div(most_units, kOnceCluster) * kOnceCluster + ceil_div(tiles, c.clusters)) * kItem;
+  // Head, sums of the first product, of the second
+  c.stages =
+      kOnceHead + (ceil_div(most_units, kOnceCluster) * kOnceCluster + ceil_div(tiles, c.clusters)) * kItem;
   c.bytes = c.stages + most * kStageBytes;
   return c;
 }
