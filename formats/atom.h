@@ -63,7 +63,8 @@ TWOFOUR_HD constexpr bool is_legal_meta(unsigned nibble) { return (nibble & 3u) 
 
 /// Four dense codes from two kept ones; what was dropped is 0x0.
 TWOFOUR_HD constexpr unsigned expand_2_4(Quad24 kept) {
-  return ((kept.comp & 15u) << 4 * (kept.meta & 3)) | ((kept.comp >> 4u) << 4 * ((kept.meta >> 2) & 3));
+  return ((kept.comp & 15u) << 4 * (kept.meta & 3)) |
+         (unsigned{kept.comp} >> 4 << 4 * ((kept.meta >> 2) & 3));
 }
 
 /// Energy of the two codes in a byte: the sum of their squared halves, 0 .. 288.

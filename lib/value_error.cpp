@@ -22,7 +22,7 @@ bool is_beyond(float a, double difference, double tolerance) {
 }
 
 /// The larger one; NaN, once there, stays.
-double larger(double a, double b) { return (a >= b) | (a != a) ? a : b; }
+double larger(double a, double b) { return ((a >= b) | (a != a)) ? a : b; }
 
 double sum(const double (&lanes)[kLanes]) {
   double total = 0;

@@ -101,7 +101,7 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs, Device dev
       "with {} on {}\n",
       format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),
       counted(copied, "tensor"), format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs, device)),
-      counted(plan.workers(jobs, device), "worker"), device_text(device));
+      counted(static_cast<uint64_t>(plan.workers(jobs, device)), "worker"), device_text(device));
 }
 
 /// What was written, in a few words.

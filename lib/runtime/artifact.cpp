@@ -62,7 +62,7 @@ RuntimeArtifact RuntimeArtifact::open(const std::filesystem::path& path) {
   const size_t none = modules.matrices.size();
   for (size_t i = 0; i < none; ++i) {
     const std::string& name = modules.matrices[i].name;
-    for (const size_t which : {0, 1}) {
+    for (const size_t which : {size_t{0}, size_t{1}}) {
       const std::string_view suffix = which == 0 ? ".w13" : ".w2";
       if (!name.ends_with(suffix)) continue;
       auto& block = blocks.try_emplace(name.substr(0, name.size() - suffix.size()), std::array{none, none})

@@ -44,7 +44,7 @@ MoeOptions moe_options(const LayerOptions& options, const int32_t* expert_map) {
 
 void map_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& matrices, LayerState& layer) {
   const Checkpoint& artifact = state.artifact;
-  for (size_t which : {0, 1}) {
+  for (const size_t which : {size_t{0}, size_t{1}}) {
     const LayerMatrix& matrix = matrices[which];
     cpu::Experts& experts = which == 0 ? layer.cpu.w13 : layer.cpu.w2;
     layer.global_scales[which] = read_global_scales(artifact, matrix);
