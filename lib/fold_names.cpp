@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <iterator>
 #include <map>
 #include <set>
@@ -25,25 +26,40 @@ std::string ranges(const std::set<int64_t>& numbers) {
   return text;
 }
 
-using Group = std::vector<std::pair<std::vector<int64_t>, size_t>>;  // numbers of a name, its index
+using Member = std::pair<std::vector<int64_t>, size_t>;  // numbers of a name, its index
+using Group = std::vector<Member>;
 
-/// Parts of a group that are alike but for the number at `place`: layers with the same experts.
+/// Parts of a group that are alike but for the number at `place`: layers with the same experts. Numbers are
+/// compared where they are, for names may hold thousands.
 std::vector<Group> split_at(size_t place, Group group) {
+  const auto at = static_cast<std::ptrdiff_t>(place);
+  const auto others_less = [at](const Member* a, const Member* b) {
+    const auto x = a->first.begin() + at, y = b->first.begin() + at;
+    const auto before = std::lexicographical_compare_three_way(a->first.begin(), x, b->first.begin(), y);
+    if (before != 0) return before < 0;
+    return std::lexicographical_compare(x + 1, a->first.end(), y + 1, b->first.end());
+  };
+  using Members = std::vector<const Member*>;
+  const auto all_less = [&](const Members& a, const Members& b) {
+    if (a.size() != b.size()) return a.size() < b.size();
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), others_less);
+  };
   std::map<int64_t, Group> by_number;
-  for (auto& member : group) by_number[member.first[place]].push_back(std::move(member));
-  std::map<std::vector<std::vector<int64_t>>, Group> by_others;
+  for (Member& member : group) by_number[member.first[place]].push_back(std::move(member));
+  std::map<size_t, size_t> of_size;
+  for (const auto& [number, members] : by_number) ++of_size[members.size()];
+  std::map<Members, std::vector<Group*>, decltype(all_less)> by_others(all_less);
   for (auto& [number, members] : by_number) {
-    std::vector<std::vector<int64_t>> others;
-    for (const auto& [numbers, index] : members) {
-      others.push_back(numbers);
-      others.back().erase(others.back().begin() + static_cast<std::ptrdiff_t>(place));
-    }
-    std::sort(others.begin(), others.end());
-    Group& alike = by_others[std::move(others)];
-    std::move(members.begin(), members.end(), std::back_inserter(alike));
+    Members sorted;
+    for (const Member& member : members) sorted.push_back(&member);
+    if (of_size[members.size()] > 1) std::sort(sorted.begin(), sorted.end(), others_less);
+    by_others[std::move(sorted)].push_back(&members);
   }
   std::vector<Group> parts;
-  for (auto& [others, members] : by_others) parts.push_back(std::move(members));
+  for (const auto& [others, alike] : by_others) {
+    Group& part = parts.emplace_back();
+    for (Group* members : alike) std::move(members->begin(), members->end(), std::back_inserter(part));
+  }
   return parts;
 }
 
@@ -51,13 +67,22 @@ std::vector<Group> split_at(size_t place, Group group) {
 void fold(const std::string& skeleton, size_t depth, Group group,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
   const size_t places = group[0].first.size();
-  std::vector<std::set<int64_t>> sets(places);
-  for (const auto& [numbers, index] : group) {
-    for (size_t p = 0; p < places; ++p) sets[p].insert(numbers[p]);
-  }
+  const auto differ_at = [&](size_t place) {
+    return std::any_of(group.begin(), group.end(),
+                       [&](const Member& m) { return m.first[place] != group[0].first[place]; });
+  };
+  while (depth < places && !differ_at(depth)) ++depth;
+  std::vector<std::set<int64_t>> sets;
   size_t combinations = 1;
-  for (const auto& s : sets) combinations = std::min<size_t>(combinations * s.size(), group.size() + 1);
+  // Once these are too many the rest does not matter.
+  while (sets.size() < places && (combinations <= group.size() || depth == places)) {
+    std::set<int64_t> numbers;
+    for (const Member& member : group) numbers.insert(member.first[sets.size()]);
+    combinations = std::min<size_t>(combinations * numbers.size(), group.size() + 1);
+    sets.push_back(std::move(numbers));
+  }
   if (combinations != group.size() && depth < places) {
+    sets.clear();
     for (Group& part : split_at(depth, std::move(group))) fold(skeleton, depth + 1, std::move(part), out);
     return;
   }

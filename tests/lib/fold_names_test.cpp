@@ -76,6 +76,24 @@ TEST_CASE("numbers behind which the same stands fold together beside others") {
         Texts{"l.0-1,5.e.0-3.s.0-1 x 24", "l.2.e.0-2.s.0-1 x 6", "l.3.e.0,2-3.s.0-1 x 6", "l.3.e.1.s.0 x 1"});
 }
 
+TEST_CASE("names of a thousand numbers, of which each place parts one from the rest, fold truly and soon") {
+  constexpr size_t kPlaces = 1000;
+  Texts names;
+  for (size_t i = 0; i < kPlaces; ++i) {
+    names.push_back("x");
+    for (size_t place = 0; place < kPlaces; ++place) names.back() += place == i ? ".1" : ".0";
+  }
+  std::vector<size_t> found;
+  for (const auto& [name, members] : fold_names(names)) {
+    CHECK(claimed_by(name) == members.size());
+    CHECK(name == names[members[0]]);
+    found.insert(found.end(), members.begin(), members.end());
+  }
+  std::sort(found.begin(), found.end());
+  REQUIRE(found.size() == kPlaces);
+  for (size_t i = 0; i < kPlaces; ++i) CHECK(found[i] == i);
+}
+
 TEST_CASE("numbers stand between dots; others belong to the name") {
   CHECK(folded({"w1", "w2"}) == Texts{"w1 x 1", "w2 x 1"});
   CHECK(folded({"l.0.w1", "l.1.w1", "l.0.w2"}) == Texts{"l.0-1.w1 x 2", "l.0.w2 x 1"});
