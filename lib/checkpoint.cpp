@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/artifact_view.h"
+#include "lib/directory_files.h"
 #include "lib/index_file.h"
 #include "lib/interrupt.h"
 
@@ -16,19 +17,6 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Names of the regular files (or links to them) of a directory that end in `suffix`, sorted.
-std::vector<std::string> list_files(const fs::path& directory, std::string_view suffix) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.ends_with(suffix) && !name.starts_with(".")) names.push_back(name);
-  }
-  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 /// The index to go by: the usual name, or the only one there is.
 std::optional<std::string> find_index(const fs::path& directory) {

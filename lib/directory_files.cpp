@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "formats/error.h"
 
 namespace twofour {
@@ -21,6 +23,18 @@ std::map<std::string, uint64_t> files_below(const fs::path& directory) {
   }
   if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
   return files;
+}
+
+std::vector<std::string> list_files(const fs::path& directory, std::string_view suffix) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(suffix) && !name.starts_with(".")) names.push_back(name);
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace twofour

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "lib/directory_files.h"
 #include "lib/interrupt.h"
 #include "lib/lint_index.h"
 
@@ -14,19 +15,6 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Names of a directory's files that end in `suffix`, sorted. What cannot be opened is found later.
-std::vector<std::string> list_files(const fs::path& directory, std::string_view suffix) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.ends_with(suffix) && !name.starts_with(".")) names.push_back(name);
-  }
-  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 /// Gathers tensors of all files; they are sorted at the end.
 struct Gathered {
