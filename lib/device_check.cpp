@@ -15,6 +15,7 @@
 #include "kernels/moe.h"
 #include "lib/artifact_rows.h"
 #include "lib/interrupt.h"
+#include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
 #include "lib/runtime/artifact.h"
 #include "lib/validate_files.h"
@@ -116,6 +117,10 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
     if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
       skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
                        w13.shape.n * w13.shape.k));
+      continue;
+    }
+    if (const auto why = why_not_run(artifact, info.name, info.gated)) {
+      skip(fmt::format("{}; bytes were compared", *why));
       continue;
     }
     const uint64_t bytes = runtime.device_bytes(i), memory = cuda_device()->memory;

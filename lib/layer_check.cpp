@@ -8,6 +8,7 @@
 #include "lib/artifact_reader.h"
 #include "lib/artifact_rows.h"
 #include "lib/interrupt.h"
+#include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
 #include "lib/rederive.h"
 
@@ -78,11 +79,16 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     const Target& w13 = plan.targets[t];
     if (!w13.name.ends_with(".w13")) continue;
     const size_t down = blocks.at(w13.block).second;
+    const auto skip = [&](std::string why) {
+      report.notes.push_back({Severity::kNote, "layer-not-run", w13.block, std::move(why)});
+    };
     if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
-      report.notes.push_back(
-          {Severity::kNote, "layer-not-run", w13.block,
-           fmt::format("experts of {} weights are too large for the reference; bytes were compared",
-                       w13.shape.n * w13.shape.k)});
+      skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
+                       w13.shape.n * w13.shape.k));
+      continue;
+    }
+    if (const auto why = why_not_run(source, w13.block, w13.shape.gated)) {
+      skip(fmt::format("{}; bytes were compared", *why));
       continue;
     }
     const int64_t topk = experts_per_token(source.config(), w13.shape.e);

@@ -1,5 +1,6 @@
 #include <set>
 
+#include "lib/layer_terms.h"
 #include "lib/pattern.h"
 #include "lib/plan_rewrite_parts.h"
 
@@ -43,9 +44,9 @@ void refuse_other_quantization(const Checkpoint& c, const Plan& plan, Problems& 
   std::set<size_t> known;
   for (const Nvfp4Module& m : c.nvfp4_modules()) {
     known.insert({m.codes, m.block_scale});
-    // Input channels scaled before, low ranks added behind: the weight alone does not say what they do.
-    for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".input_scale_2"}) {
-      if (const auto at = c.find(m.name + suffix)) {
+    // The weight alone does not say what they do.
+    for (const char* term : kWeightTerms) {
+      if (const auto at = c.find(fmt::format("{}.{}", m.name, term))) {
         problems.add(
             fmt::format("{}: expected NVFP4 of codes and scales alone for {}, found this beside them",
                         c.where(*at), plan.recipe.layout));

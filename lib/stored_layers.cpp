@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "kernels/moe.h"
 #include "lib/interrupt.h"
+#include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
 #include "lib/parallel.h"
 
@@ -133,6 +134,10 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
     const auto at = other.blocks().find(name);
     if (!shape || at == other.blocks().end() || shape_of(other, at->second) != shape) {
       skip("its experts are incomplete, unlike each other or of other shapes than before");
+      continue;
+    }
+    if (const auto why = why_not_run(source.checkpoint(), name, shape->gated)) {
+      skip(*why);
       continue;
     }
     const int64_t weights = shape->i * shape->h * (shape->gated ? 2 : 1);

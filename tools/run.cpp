@@ -114,10 +114,10 @@ int run(const Options& o, const Common& common) {
   check_output(o);
   const RuntimeArtifact artifact = RuntimeArtifact::open(o.artifact);
   const size_t index = find_layer(artifact, o.layer);
+  artifact.check_layer(index);
   const RoutedTokens routed = tokens_of(o, artifact, index);
   const TokenFile& tokens = routed.tokens;
   if (device == Device::cpu) std::signal(SIGBUS, on_bus_error);
-  artifact.check_activation(index);
   LayerOptions options = o.layer_options;
   if (!o.limit_given) options.limit = artifact.swiglu_limit();
   const RuntimeLayer layer = artifact.load(index, device, options);

@@ -48,9 +48,9 @@ class RuntimeArtifact {
   /// copy exists, and a file that changes meanwhile is an Error.
   RuntimeLayer load(size_t layer, Device device, const LayerOptions& options = {}) const;
 
-  /// Throws Error where config.json names another activation than these layers have: silu, and relu(x)^2
-  /// where there is no gate.
-  void check_activation(size_t layer) const;
+  /// Throws Error where the model computes more in this layer than its weights and silu, or relu(x)^2 where
+  /// there is no gate, say: see why_not_run(). load() does it, too.
+  void check_layer(size_t layer) const;
   /// The clamp of gate and up that config.json names; 0: none.
   float swiglu_limit() const;
   /// Experts a token goes to, as config.json says: 1 for a dense MLP, 0 where it says nothing. Throws Error

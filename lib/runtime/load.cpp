@@ -8,6 +8,7 @@
 #include "formats/layouts.h"
 #include "kernels/device_upload.h"
 #include "lib/interrupt.h"
+#include "lib/layer_terms.h"
 #include "lib/runtime/state.h"
 #include "lib/runtime/stored_check.h"
 
@@ -206,6 +207,11 @@ uint64_t RuntimeArtifact::device_bytes(size_t index, const LayerOptions& options
   return bytes;
 }
 
+void RuntimeArtifact::check_layer(size_t index) const {
+  const LayerInfo& info = checked(state_->layers, index);
+  if (const auto why = why_not_run(state_->artifact, info.name, info.gated)) throw Error(*why);
+}
+
 RuntimeLayer RuntimeArtifact::load(size_t index, Device device, const LayerOptions& options) const {
   auto layer = std::make_unique<LayerState>();
   layer->artifact = state_;
@@ -213,6 +219,7 @@ RuntimeLayer RuntimeArtifact::load(size_t index, Device device, const LayerOptio
   layer->device = device;
   layer->options = options;
   check_options(layer->info, options);
+  check_layer(index);
   if (device == Device::cpu) {
     map_layer(*state_, state_->matrices[index], *layer);
   } else {

@@ -10,29 +10,11 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "kernels/widen.h"
-#include "lib/layer_tokens.h"
+#include "lib/model_config.h"
 #include "lib/runtime/state.h"
 
 namespace twofour {
 namespace {
-
-/// What config.json says under `key`, at its top or in its text_config; null where it says nothing.
-Json setting(const Json& config, const char* key) {
-  if (!config.is_object()) return {};
-  if (config.contains(key)) return config[key];
-  return config.contains("text_config") ? setting(config["text_config"], key) : Json();
-}
-
-/// config.json and its text_config, as far as they are there.
-std::vector<Json> configs_of(const Json& config) {
-  std::vector<Json> all;
-  if (!config.is_object()) return all;
-  all.push_back(config);
-  if (config.contains("text_config") && config["text_config"].is_object()) {
-    all.push_back(config["text_config"]);
-  }
-  return all;
-}
 
 /// A model_type whose class takes the softmax of gate.weight, which its config.json need not say.
 struct Family {
@@ -51,7 +33,7 @@ constexpr Family kFamilies[] = {
 /// What config.json calls the model that routes: its text_config's model_type, where that has one.
 Json routing_type(const Json& config) {
   Json type;
-  for (const Json& of : configs_of(config)) {
+  for (const Json& of : model_configs(config)) {
     if (of.contains("model_type")) type = of["model_type"];
   }
   return type;
@@ -86,7 +68,7 @@ bool is_scoring_key(std::string_view key) {
 
 /// Whether a config says outright that logits become scores by a softmax.
 bool says_softmax(const Json& config) {
-  for (const Json& of : configs_of(config)) {
+  for (const Json& of : model_configs(config)) {
     for (const auto& [key, value] : of.items()) {
       if (is_scoring_key(key) && value == "softmax") return true;
     }
@@ -118,14 +100,14 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     refuse(setting_text(key, value));
   };
   const auto is_other = [&](const char* key, const Json& usual) {
-    const Json value = setting(artifact.config(), key);
+    const Json value = model_setting(artifact.config(), key);
     if (!value.is_null() && value != usual) refuse_setting(key, value);
   };
   is_other("scoring_func", "softmax");
   is_other("topk_method", "greedy");
   is_other("n_group", 1);
   is_other("routed_scaling_factor", 1.0);
-  for (const Json& config : configs_of(artifact.config())) {
+  for (const Json& config : model_configs(artifact.config())) {
     for (const auto& [key, value] : config.items()) {
       if (is_scoring_key(key) && value.is_string() && value != "softmax") refuse_setting(key, value);
       if (key.find("sigmoid") != key.npos && value == true) refuse_setting(key, value);
@@ -134,14 +116,15 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     if (type == "phimoe") refuse("the sparse mixer of phimoe");
     if (type == "llama4" || type == "llama4_text") refuse("the sigmoid of llama4");
   }
-  if (const Json norm = setting(artifact.config(), "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
+  if (const Json norm = model_setting(artifact.config(), "norm_topk_prob");
+      !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
   // Many families take the sigmoid by code alone.
   if (family_of(artifact.config()) != nullptr) return;
   const Json type = routing_type(artifact.config());
   const std::string shown = type.is_null() ? "no model_type" : setting_text("model_type", type);
   if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
-  if (setting(artifact.config(), "norm_topk_prob").is_null())
+  if (model_setting(artifact.config(), "norm_topk_prob").is_null())
     throw Error(
         fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not "
                     "tell it; give topk_ids and topk_weights",
@@ -150,7 +133,7 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
 
 /// Whether the chosen experts' weights are brought to a sum of 1.
 bool renormalizes(const Json& config) {
-  if (const Json norm = setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
+  if (const Json norm = model_setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
   return family_of(config)->renormalizes;  // refuse_other_routers() sees to it
 }
 
@@ -176,20 +159,8 @@ void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing
 
 }  // namespace
 
-void RuntimeArtifact::check_activation(size_t layer) const {
-  const LayerInfo& info = state_->layers.at(layer);
-  for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
-    const Json value = setting(state_->artifact.config(), key);
-    const bool usual = info.gated ? value == "silu" || value == "swish" : value == "relu2";
-    if (value.is_null() || usual) continue;
-    throw Error(fmt::format("{}: {}: expected {}, found {}",
-                            (state_->artifact.path() / "config.json").string(), key,
-                            info.gated ? "silu" : "relu2", json_quote_short(value.dump())));
-  }
-}
-
 float RuntimeArtifact::swiglu_limit() const {
-  const Json value = setting(state_->artifact.config(), "swiglu_limit");
+  const Json value = model_setting(state_->artifact.config(), "swiglu_limit");
   if (value.is_null()) return 0;
   if (!value.is_number() || !(value.get<double>() >= 0)) {
     throw Error(fmt::format("{}: swiglu_limit: expected a number not below 0, found {}",
@@ -202,7 +173,7 @@ float RuntimeArtifact::swiglu_limit() const {
 int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
   const LayerInfo& info = state_->layers.at(layer);
   if (info.e == 1) return 1;
-  const Json value = setting(state_->artifact.config(), "num_experts_per_tok");
+  const Json value = model_setting(state_->artifact.config(), "num_experts_per_tok");
   if (value.is_null()) return 0;
   const int64_t topk = value.is_number_integer() ? value.get<int64_t>() : 0;
   if (topk < 1 || topk > info.e) {

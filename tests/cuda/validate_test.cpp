@@ -77,11 +77,12 @@ TEST_CASE("layers of every layout run on the device within their tolerance, what
     CAPTURE(name);
     check_sound(fs::path(TWOFOUR_GOLDEN_DIR) / name / "src", 1);
   }
-  for (const char* how : {"modelopt", "not gated", "stack", "stack, interleaved, k outer"}) {
+  for (const std::string how : {"modelopt", "not gated", "stack", "stack, interleaved, k outer"}) {
     CAPTURE(how);
     const Scratch scratch;
     write_checkpoint(scratch / "src", {experts_stored_as(how, kBlock, 5, 80, 336)});
-    check_sound(scratch / "src", 1, std::string(how) != "not gated");
+    // Interleaved ones have a bias, which neither kernels nor reference apply.
+    check_sound(scratch / "src", how.find("interleaved") == how.npos ? 1 : 0, how != "not gated");
   }
 }
 

@@ -136,6 +136,52 @@ TEST_CASE("options that no layer can have are refused") {
   CHECK(message_of([&] { artifact.load(1, Device::cpu); }) == "expected a layer from 0 to 0, found 1");
 }
 
+TEST_CASE("a layer with terms that no kernel applies is refused when it is loaded") {
+  const ConvertedLayer made("v7", 3, 16, 32);
+  for (const char* term :
+       {"1.gate_proj.bias", "2.down_proj.bias", "0.up_proj.pre_quant_scale", "1.up_proj.svdquant_lora_a"}) {
+    CAPTURE(term);
+    const Scratch scratch;
+    const std::string name = std::string(ConvertedLayer::kName) + "." + term;
+    Tensors tensors;
+    for (const auto& [of, t] : read_tensors(made.source()))
+      tensors.push_back({of, t.dtype, t.shape, t.bytes});
+    add_bf16(tensors, name, {16});
+    write_checkpoint(scratch / "source", {tensors}, R"({"model_type": "mixtral"})");
+    convert(scratch / "source", scratch / "artifact");
+    const RuntimeArtifact artifact = RuntimeArtifact::open(scratch / "artifact");
+    const std::string message = message_of([&] { artifact.load(0, Device::cpu); });
+    CHECK_MESSAGE(message.find(name + ": expected linears of weights alone") != std::string::npos, message);
+  }
+  const Scratch scratch;
+  write_checkpoint(scratch / "source",
+                   {experts_stored_as("stack, interleaved", ConvertedLayer::kName, 3, 16, 32)});
+  convert(scratch / "source", scratch / "artifact");
+  const RuntimeArtifact artifact = RuntimeArtifact::open(scratch / "artifact");
+  const std::string message = message_of([&] { artifact.load(0, Device::cpu); });
+  CHECK_MESSAGE(message.find(".gate_up_proj_bias: expected linears of weights alone") != std::string::npos,
+                message);
+}
+
+TEST_CASE("a layer of another activation is refused when it is loaded") {
+  const auto refusal = [](const std::string& config) {
+    const ConvertedLayer made("v7", 3, 16, 32, true, config);
+    const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
+    return message_of([&] { artifact.load(0, Device::cpu); });
+  };
+  for (const auto& [config, message] :
+       {std::pair{R"({"hidden_act": "gelu"})", "config.json: hidden_act: expected silu, found"},
+        {R"({"text_config": {"hidden_activation": "gelu"}})",
+         "config.json: hidden_activation: expected silu"},
+        {R"({"swiglu_alpha": 1.702, "swiglu_limit": 7.0})", "config.json: swiglu_alpha: expected 1, found"},
+        {R"({"model_type": "gpt_oss", "hidden_act": "silu"})", "found \"gpt_oss\""},
+        {R"({"model_type": "x", "text_config": {"model_type": "gpt_oss"}})", "found \"gpt_oss\""}}) {
+    const std::string found = refusal(config);
+    CHECK_MESSAGE(found.find(message) != std::string::npos, found);
+  }
+  CHECK(refusal(R"({"model_type": "mixtral", "hidden_act": "silu", "swiglu_alpha": 1.0})").empty());
+}
+
 TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {
   struct Damage {
     const char *layout, *tensor;

@@ -170,6 +170,29 @@ TEST_CASE("running a layer shows weights that differ from the pruned source") {
   CHECK(findings_of(report.differences, "layer-output").size() == 1);
 }
 
+TEST_CASE("a layer with terms that the reference does not apply is no proof, and a note says so") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(1, 16, 16));
+  add_bf16(tensors, kBlock + ".0.up_proj.bias", {16});
+  write_checkpoint(scratch / "src", {tensors});
+  Recipe prune;
+  prune.layout = "prune";
+  prune.pattern = "2:4";
+  for (const Recipe& recipe : {Recipe{}, prune}) {
+    const fs::path out = scratch / recipe.layout;
+    convert(scratch / "src", out, recipe);
+    const ValidateReport report = validate_from(scratch / "src", out);
+    CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+    CHECK(report.layers.empty());
+    const auto notes = findings_of(report.notes, "layer-not-run");
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0].where == kBlock);
+    CHECK(notes[0].message.find(kBlock + ".0.up_proj.bias: expected linears of weights alone") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("validation says the same with any number of threads") {
   const fs::path source = fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-mixtral-uneven/src";
   const Scratch scratch;

@@ -112,7 +112,9 @@ TEST_CASE("interleaved stacks in MXFP4 equal the same weights of single experts 
   for (const bool forth : {true, false}) {
     const Compared c =
         forth ? compare(model.tensors(), model.singles()) : compare(model.singles(), model.tensors());
-    CHECK_MESSAGE(c.findings.empty(), text_of(c.findings));
+    // gpt-oss's bias makes its layer none that the reference computes.
+    CHECK_MESSAGE(c.findings.size() == (forth ? 1 : 0), text_of(c.findings));
+    CHECK(findings_of(c.findings, "layer-not-run").size() == (forth ? 1 : 0));
     REQUIRE(c.values.size() == (forth ? 2 : 9));
     uint64_t weights = 0;
     for (const ValueReport& v : c.values) {
@@ -122,7 +124,8 @@ TEST_CASE("interleaved stacks in MXFP4 equal the same weights of single experts 
       weights += v.error.weights;
     }
     CHECK(weights == 3 * 3 * 32 * 64);
-    REQUIRE(c.layers.size() == 1);
+    REQUIRE(c.layers.size() == (forth ? 0 : 1));
+    if (forth) continue;
     CHECK(c.layers[0].block == kBlock);
     CHECK(!c.layers[0].reference);
     CHECK(c.layers[0].relative_error == 0);
@@ -147,7 +150,10 @@ TEST_CASE("one changed weight is found, in the coordinates of the source") {
   CHECK(v.error.max_abs == std::abs(1000.0 - double{v.error.first.expected}));
   CHECK(v.error.error == v.error.max_abs * v.error.max_abs);
   CHECK(c.values[0].error.different == 0);
-  CHECK(c.layers[0].relative_error > 0.01);
+  CHECK(c.layers.empty());
+  const Compared singles = compare(model.singles(), other);
+  REQUIRE(singles.layers.size() == 1);
+  CHECK(singles.layers[0].relative_error > 0.01);
 }
 
 TEST_CASE("figures are those of plain sums, and the same for any number of threads") {

@@ -1,0 +1,19 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "lib/checkpoint.h"
+
+namespace twofour {
+
+/// Tensors beside a linear's weights that change what it computes, named "X.pre_quant_scale": input channels
+/// scaled before, low ranks added behind.
+inline constexpr const char* kWeightTerms[] = {"pre_quant_scale", "svdquant_lora_a", "input_scale_2"};
+
+/// Why kernels and reference, which know weights and silu(gate) * up or relu(up)^2 alone, would compute
+/// something else than the model does in the block of prefix `block`: a bias or another term beside one of
+/// its linears, another activation in config.json. As "where: expected X, found Y"; empty where nothing
+/// shows it.
+std::optional<std::string> why_not_run(const Checkpoint& checkpoint, const std::string& block, bool gated);
+
+}  // namespace twofour
