@@ -1,5 +1,6 @@
 #include "lib/model_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace twofour {
@@ -18,6 +19,18 @@ std::vector<Json> model_configs(const Json& config) {
     all.push_back(config["text_config"]);
   }
   return all;
+}
+
+int64_t promised_experts(const Json& config) {
+  int64_t most = 0;
+  if (!config.is_object()) return most;
+  for (const auto& [key, value] : config.items()) {
+    const bool counts = key == "num_experts" || key == "num_local_experts" || key == "n_routed_experts" ||
+                        key == "moe_num_experts";
+    if (counts && value.is_number_integer()) most = std::max(most, value.get<int64_t>());
+    if (value.is_object() && key != "quantization_config") most = std::max(most, promised_experts(value));
+  }
+  return most;
 }
 
 }  // namespace twofour

@@ -195,6 +195,7 @@ void note_passed_through(const Checkpoint& c, Plan& plan, Problems& problems) {
 
 void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
   plan.targets = select_targets(source, plan.recipe.selection);
+  warn_of_extra_experts(source, plan.targets, plan.findings);
   for (const Target& target : plan.targets) {
     plan.scales.push_back(read_scales(source, target, problems));
     check_layout(target, plan.recipe.layout, problems);

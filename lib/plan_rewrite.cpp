@@ -25,9 +25,11 @@ ModulePlan plan_module(const Checkpoint& c, size_t module, Problems& problems) {
 }
 
 /// Modules of the default set for pruning: those that v7 would convert.
-std::vector<size_t> pruned_modules(const Checkpoint& c, const Selection& selection) {
+std::vector<size_t> pruned_modules(const Checkpoint& c, Plan& plan) {
   std::set<size_t> modules;
-  for (const Target& target : select_targets(c, selection)) {
+  const std::vector<Target> targets = select_targets(c, plan.recipe.selection);
+  warn_of_extra_experts(c, targets, plan.findings);
+  for (const Target& target : targets) {
     for (const SourceRows& s : target.sources) modules.insert(s.module);
   }
   return {modules.begin(), modules.end()};
@@ -90,7 +92,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   if (rewrite == Rewrite::kPrune && !prune_pattern_from_name(plan.recipe.pattern)) {
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", plan.recipe.pattern));
   }
-  const std::vector<size_t> modules = rewrite == Rewrite::kPrune   ? pruned_modules(c, plan.recipe.selection)
+  const std::vector<size_t> modules = rewrite == Rewrite::kPrune   ? pruned_modules(c, plan)
                                       : rewrite == Rewrite::kNvfp4 ? modules_for_dialect(c, plan)
                                       : rewrite == Rewrite::kBf16  ? chosen_modules(c, plan.recipe.selection)
                                                                    : all_modules(c, plan.recipe);

@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "lib/counted.h"
+#include "lib/model_config.h"
 #include "lib/natural.h"
 #include "lib/problems.h"
 
@@ -53,19 +55,6 @@ Blocks find_blocks(const Checkpoint& c) {
                                            : expert.down) = i;
   }
   return blocks;
-}
-
-/// The largest count of routed experts that config.json states anywhere, or 0.
-int64_t promised_experts(const Json& config) {
-  int64_t most = 0;
-  if (!config.is_object()) return most;
-  for (const auto& [key, value] : config.items()) {
-    const bool counts = key == "num_experts" || key == "num_local_experts" || key == "n_routed_experts" ||
-                        key == "moe_num_experts";
-    if (counts && value.is_number_integer()) most = std::max(most, value.get<int64_t>());
-    if (value.is_object() && key != "quantization_config") most = std::max(most, promised_experts(value));
-  }
-  return most;
 }
 
 std::string shape_text(const Nvfp4Module& m) { return fmt::format("[{}, {}]", m.n, m.k); }
@@ -283,6 +272,23 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
   std::stable_sort(targets.begin(), targets.end(),
                    [](const Target& a, const Target& b) { return natural_less(a.name, b.name); });
   return targets;
+}
+
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+                           Findings& findings) {
+  const int64_t promised = promised_experts(checkpoint.config());
+  const auto has_extra = [&](const Target& t) {
+    return promised > 0 && t.shape.e > promised && t.name.ends_with(".w13");
+  };
+  const auto first = std::find_if(targets.begin(), targets.end(), has_extra);
+  if (first == targets.end()) return;
+  const auto more = std::count_if(first + 1, targets.end(), has_extra);
+  findings.push_back(
+      {Severity::kWarning, "experts-extra", first->block,
+       fmt::format(
+           "expected {} experts as config.json says, found {}{}; all of them are taken", promised,
+           first->shape.e,
+           more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
 }
 
 }  // namespace twofour

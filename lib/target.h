@@ -43,4 +43,9 @@ struct Selection {
 /// empty set.
 std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection);
 
+/// One warning where blocks among `targets` have more experts than config.json says; fewer are an Error
+/// above.
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+                           Findings& findings);
+
 }  // namespace twofour

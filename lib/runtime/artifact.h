@@ -61,8 +61,9 @@ class RuntimeArtifact {
   /// model_type has it in Hugging Face's transformers: not for qwen2_moe, qwen3_moe, olmoe, deepseek and
   /// deepseek_v2).
   /// `hidden` is [M, H]. A dense MLP has its one expert with weight 1. Throws Error where the layer has no
-  /// `gate.weight` [E, H] of floats, where the config asks for another kind of router, and where it names no
-  /// model_type that is known for this one and does not say both scoring_func softmax and norm_topk_prob.
+  /// `gate.weight` [E, H] of floats, where the config asks for another kind of router or says fewer experts,
+  /// and where it names no model_type that is known for this one and does not say both scoring_func softmax
+  /// and norm_topk_prob.
   Routing route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
 
  private:

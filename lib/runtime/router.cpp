@@ -208,6 +208,11 @@ Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int6
     throw Error(fmt::format("{}: expected F32, BF16 or F16 [{}, {}], found {}", artifact.where(*tensor),
                             info.e, info.h, describe(t.dtype, t.shape)));
   }
+  // It would choose among experts that the model does not have.
+  if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
+    throw Error(
+        fmt::format("{}: expected {} experts as config.json says, found {}; give topk_ids and topk_weights",
+                    info.name, promised, info.e));
   std::vector<uint8_t> bytes(static_cast<size_t>(t.bytes()));
   artifact.read(*tensor, 0, bytes);
   std::vector<float> weight(static_cast<size_t>(info.e * info.h));

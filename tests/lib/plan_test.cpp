@@ -4,6 +4,7 @@
 
 #include "formats/error.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -43,6 +44,32 @@ TEST_CASE("a tensor is never split, and one above the limit has a file of its ow
     next += f.tensor_count;
   }
   CHECK(next == plan.tensors.size());
+}
+
+TEST_CASE("more experts than config.json says are a warning, once for all blocks") {
+  Tensors tensors;
+  add_experts(tensors, "model.layers.0.mlp.experts", random_experts(2, 16, 32));
+  add_experts(tensors, "model.layers.1.mlp.experts", random_experts(3, 16, 32));
+  add_experts(tensors, "model.layers.2.mlp.experts", random_experts(3, 16, 32));
+  Recipe prune;
+  prune.layout = "prune";
+  prune.pattern = "2:4";
+  for (const Recipe& recipe : {Recipe{}, prune}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 2})");
+    const Plan plan = make_plan(Checkpoint::open(scratch / "src"), recipe);
+    const auto found = findings_of(plan.findings, "experts-extra");
+    REQUIRE(found.size() == 1);
+    const Finding& f = found[0];
+    CHECK(f.severity == Severity::kWarning);
+    CHECK(f.where == "model.layers.1.mlp.experts");
+    CHECK(f.message ==
+          "expected 2 experts as config.json says, found 3, and too many in 1 more block; all of them are "
+          "taken");
+    write_checkpoint(scratch / "sound", {tensors}, "{}");
+    const Plan sound = make_plan(Checkpoint::open(scratch / "sound"), recipe);
+    CHECK(findings_of(sound.findings, "experts-extra").empty());
+  }
 }
 
 TEST_CASE("workers are as many as the promised memory holds, and at least one") {

@@ -101,6 +101,13 @@ TEST_CASE("of experts with equal scores the router takes the lower ones") {
   CHECK(got.weights == std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f});
 }
 
+TEST_CASE("a router over more experts than config.json says is refused") {
+  CHECK(refusal_under(R"({"model_type": "mixtral", "num_local_experts": 5})").empty());
+  CHECK(refusal_under(R"({"model_type": "mixtral", "num_local_experts": 4})") ==
+        "model.layers.3.mlp.experts: expected 4 experts as config.json says, found 5; give topk_ids and "
+        "topk_weights");
+}
+
 TEST_CASE("routers of another kind are refused by what marks them") {
   for (const auto& [config, message] :
        {std::pair{R"({"scoring_func": "sigmoid"})", "found scoring_func \"sigmoid\""},
