@@ -1,6 +1,7 @@
 #include "lib/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "formats/layouts.h"
@@ -193,6 +194,37 @@ void note_passed_through(const Checkpoint& c, Plan& plan, Problems& problems) {
   }
 }
 
+/// Refuses input scales that pass as they are and are none. Those that are rewritten were looked at, those
+/// that are left out reach nobody. Zero is what calibration leaves where no token came by.
+void check_input_scales(const Checkpoint& c, const std::vector<bool>& passes, Problems& problems,
+                        Findings& findings) {
+  constexpr uint64_t kMost = 1u << 20;  // bytes; a scale an expert is far less
+  size_t zeros = 0;
+  std::string first;
+  for (const Nvfp4Module& m : c.nvfp4_modules()) {
+    if (!m.input_scale || !passes[*m.input_scale]) continue;
+    const TensorInfo& t = c.tensors()[*m.input_scale];
+    if (t.dtype != DType::kF32 || t.bytes() > kMost) continue;
+    std::vector<float> stored(static_cast<size_t>(t.bytes() / sizeof(float)));
+    c.read(*m.input_scale, 0, {reinterpret_cast<uint8_t*>(stored.data()), stored.size() * sizeof(float)});
+    const auto bad = std::find_if(stored.begin(), stored.end(), [&](float x) {
+      return !std::isfinite(x) || x < 0 || !std::isfinite(global_scale_multiplier(*m.dialect, x));
+    });
+    if (bad != stored.end()) {
+      problems.add(
+          fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), *bad));
+    } else if (std::find(stored.begin(), stored.end(), 0.0f) != stored.end() && zeros++ == 0) {
+      first = t.name;
+    }
+  }
+  if (zeros > 0) {
+    findings.push_back({Severity::kWarning, "zero-input-scales", c.path().string(),
+                        fmt::format("{} input scales are 0, as of experts that calibration never reached, "
+                                    "and pass through as they are, the first {}",
+                                    zeros, first)});
+  }
+}
+
 void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
   plan.targets = select_targets(source, plan.recipe.selection);
   warn_of_extra_experts(source, plan.targets, plan.findings);
@@ -226,6 +258,11 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan_targets(source, plan, problems);
   }
   note_passed_through(source, plan, problems);
+  std::vector<bool> passes(source.tensors().size(), !rewrites);
+  for (const OutputTensor& t : outputs) {
+    if (t.kind == OutputTensor::Kind::kCopy) passes[t.source] = true;
+  }
+  check_input_scales(source, passes, problems, plan.findings);
   problems.refuse();
   if (!rewrites) outputs = list_outputs(source, plan);
   lay_out_files(plan, std::move(outputs));

@@ -72,6 +72,22 @@ TEST_CASE("more experts than config.json says are a warning, once for all blocks
   }
 }
 
+TEST_CASE("input scales of zero, as calibration leaves them, are a warning") {
+  const Scratch scratch;
+  const std::string block = "model.layers.0.mlp.experts";
+  Tensors tensors;
+  add_experts(tensors, block, random_experts(3, 16, 32));
+  for (const char* module : {".1.up_proj", ".2.down_proj"})
+    tensors.push_back({block + module + ".input_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
+  write_checkpoint(scratch / "src", {tensors});
+  const auto found =
+      findings_of(make_plan(Checkpoint::open(scratch / "src"), {}).findings, "zero-input-scales");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].severity == Severity::kWarning);
+  CHECK(found[0].message.starts_with("2 input scales are 0"));
+  CHECK(found[0].message.ends_with("the first " + block + ".1.up_proj.input_scale"));
+}
+
 TEST_CASE("workers are as many as the promised memory holds, and at least one") {
   const Scratch scratch;
   Tensors tensors;

@@ -206,6 +206,29 @@ TEST_CASE("a compressed-tensors global scale whose reciprocal is no number is re
   }
 }
 
+TEST_CASE("input scales that are NaN, infinite or negative are refused where they pass through") {
+  using Limits = std::numeric_limits<float>;
+  Recipe g8, prune;
+  g8.layout = "g8";
+  prune.layout = "prune";
+  prune.pattern = "2:4";
+  for (const auto& [value, text] : {std::pair{Limits::quiet_NaN(), "nan"},
+                                    {Limits::infinity(), "inf"},
+                                    {-Limits::infinity(), "-inf"},
+                                    {-0.5f, "-0.5"}}) {
+    for (const Recipe& recipe : {Recipe{}, g8, prune}) {
+      refuses(
+          [&, v = value](Tensors& t) {
+            t.push_back({kBlock + ".1.up_proj.input_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
+            set_float(t.back(), v);
+          },
+          {fmt::format("{}.1.up_proj.input_scale: expected a positive finite input scale, found {}", kBlock,
+                       text)},
+          "{}", recipe);
+    }
+  }
+}
+
 TEST_CASE("an expert that lacks a projection is refused, with what it has") {
   const auto drop = [](const std::string& module) {
     return [module](Tensors& t) {
