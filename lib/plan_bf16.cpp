@@ -64,6 +64,7 @@ void refuse_other_quantization(const Checkpoint& c, const Plan& plan, Problems& 
 }
 
 void plan_bf16(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs) {
+  size_t input_scales = 0;
   for (size_t i = 0; i < plan.modules.size(); ++i) {
     const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
     OutputTensor& weight = outputs[m.codes];
@@ -76,11 +77,19 @@ void plan_bf16(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outpu
     derive_by(weight, Op::kDequantize);
     weight.module = i;
     std::vector<size_t> consumed{m.block_scale, m.global_scale};
-    if (m.input_scale) consumed.push_back(*m.input_scale);
+    if (m.input_scale) {
+      consumed.push_back(*m.input_scale);
+      ++input_scales;
+    }
     for (const size_t tensor : consumed) {
       leave_out(outputs[tensor]);
       plan.merged.push_back(tensor);
     }
+  }
+  if (input_scales > 0) {
+    plan.findings.push_back(
+        {Severity::kNote, "input-scales-dropped", c.path().string(),
+         fmt::format("{} input scales are left out: what is written quantizes nothing", input_scales)});
   }
 }
 

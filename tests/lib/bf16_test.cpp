@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "formats/e2m1.h"
@@ -82,6 +83,18 @@ TEST_CASE("a BF16 checkpoint has weights alone, no scales, and says nothing of q
     CHECK(report.source_tensors == read_tensors(golden(name)).size());
     CHECK(validate(scratch / "out").differences.empty());
   }
+}
+
+TEST_CASE("input scales that BF16 has no use for are left out with a note") {
+  const Checkpoint source = Checkpoint::open(golden("modelopt-qwen3"));
+  const auto count = std::count_if(source.tensors().begin(), source.tensors().end(),
+                                   [](const TensorInfo& t) { return t.name.ends_with(".input_scale"); });
+  REQUIRE(count > 0);
+  const auto found = findings_of(make_plan(source, to_bf16()).findings, "input-scales-dropped");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].severity == Severity::kNote);
+  CHECK(found[0].message ==
+        fmt::format("{} input scales are left out: what is written quantizes nothing", count));
 }
 
 TEST_CASE("modules that are left out stay NVFP4, and the configuration tells the others") {
