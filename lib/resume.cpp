@@ -168,7 +168,7 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   ValidateOptions options;
   options.jobs = jobs;
   ValidateReport report = validate(artifact, options, progress);
-  check_files(complete, source, plan, report);
+  check_files(complete, source, plan, manifest, report);
   if (!report.differences.empty()) {
     const Finding& first = report.differences.front();
     throw Error(

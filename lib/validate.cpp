@@ -329,7 +329,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   progress.phase = "hashing";
   check_names(artifact, manifest, report);
   check_listed_files(artifact, manifest, report);
-  check_files(artifact, source, plan, report);
+  check_files(artifact, source, plan, manifest, report);
   check_hashes(artifact, manifest, progress, report);
   if (!check_tensors(artifact, plan, report)) return report;
   account_for_source(source, plan, report);

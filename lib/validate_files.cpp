@@ -61,10 +61,8 @@ void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, Va
 }
 
 void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
-                 ValidateReport& report) {
-  std::set<std::string> expected;
+                 const Manifest& manifest, ValidateReport& report) {
   for (const OutputFile& file : plan.files) {
-    expected.insert(file.name);
     const auto it = std::find_if(artifact.shards().begin(), artifact.shards().end(),
                                  [&](auto& s) { return s.name == file.name; });
     if (it == artifact.shards().end()) {
@@ -74,8 +72,11 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
              "expected the header that the source and recipe give, found another");
     }
   }
-  for (const Shard& s : artifact.shards()) {
-    if (!expected.count(s.name)) differ(report, "extra-file", s.name, "expected no such file, found one");
+  const std::set<std::string> expected = artifact_files(source, plan);
+  for (const auto& [name, hash] : manifest.files) {
+    if (expected.count(name)) continue;
+    differ(report, "extra-file", name,
+           "expected a file that source and recipe give, found one that twofour.json alone tells of");
   }
   const auto check_text = [&](const char* name, const std::string& text) {
     std::error_code error;

@@ -249,6 +249,29 @@ TEST_CASE("tensors and files that are missing, extra or of another shape are fou
   CHECK(findings_of(validate(p.artifact).differences, "missing-tensor").size() == 8);
 }
 
+TEST_CASE("a file that twofour.json lists and the source does not give is found") {
+  const Pair p;
+  const auto extra = [&] {
+    std::string names;
+    for (const Finding& f : findings_of(validate_from(p.source, p.artifact).differences, "extra-file")) {
+      names += f.where + " ";
+    }
+    return names;
+  };
+  CHECK(extra().empty());
+  fs::remove(p.source / "tokenizer.json");
+  CHECK(extra() == "tokenizer.json ");
+  write_text(p.artifact / "modeling.py", "import os");
+  CHECK(extra() == "modeling.py tokenizer.json ");
+  std::string manifest = read_text(p.artifact / kManifestName);
+  const std::string files = "\"files\": {";
+  manifest.insert(manifest.find(files) + files.size(),
+                  fmt::format("\n\"modeling.py\": \"{}\",", hash_text("import os").hex()));
+  write_sealed(p.artifact / kManifestName, manifest);
+  CHECK(validate(p.artifact).differences.empty());
+  CHECK(extra() == "modeling.py tokenizer.json ");
+}
+
 TEST_CASE("another source than the artifact's own is found") {
   const Pair p;
   Tensors tensors;
