@@ -48,13 +48,6 @@ struct Parsed {
   std::string damage;  ///< see manifest_damage
 };
 
-uint32_t parse_bits(const std::string& hex) {
-  uint32_t bits = 0;
-  const bool read = std::sscanf(hex.c_str(), "%8x", &bits) == 1;
-  if (!read || fmt::format("{:08x}", bits) != hex) throw Error("expected eight hexadecimal digits");
-  return bits;
-}
-
 std::vector<int64_t> whole_numbers(const Json& json) {
   std::vector<int64_t> numbers;
   for (const Json& n : json) numbers.push_back(whole_number<int64_t>(n));
@@ -73,7 +66,7 @@ SourceEntry parse_source(const Json& json) {
   if (rows.size() != 3) throw Error("expected three numbers");
   s.first = rows[0], s.step = rows[1], s.count = rows[2];
   s.global_scale_shape = whole_numbers(json.at("global_scale_shape"));
-  s.global_scale_bits = parse_bits(json.at("global_scale_bits").get<std::string>());
+  s.global_scale_bits = parse_bits(s.module, json.at("global_scale_bits"));
   return s;
 }
 

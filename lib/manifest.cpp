@@ -288,7 +288,13 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     if (event != Json::parse_event_t::object_end) return true;
     manifest.folds += json.contains("fold_relative_error");
     // A source: its bytes count through the content hash.
-    if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) return false;
+    if (json.contains("codes_xxh3_128")) {
+      const Json& bits = json.at("global_scale_bits");
+      const Json one = bits.is_array() ? bits : Json::array({bits});  // of a rewritten module one an expert
+      for (const Json& b : one) manifest.stored_bits.push_back(parse_bits(where, b));
+      return false;
+    }
+    if (json.contains("weights_xxh3_128")) return false;
     if (json.contains("gated")) {
       const Json& shape = json.at("shape");
       manifest.shapes[json.at("name").get<std::string>()] = {

@@ -71,6 +71,7 @@ struct Manifest {
   Recipe recipe;
   std::vector<SourceFile> sources;        ///< its weight files
   std::string source_content;             ///< hash over all that was read
+  std::vector<uint32_t> stored_bits;      ///< of the source's global scales: of its targets, then modules
   std::map<std::string, Output> outputs;  ///< by tensor
   std::map<std::string, Hash128> files;   ///< as in ConversionRecord
   size_t folds = 0;                       ///< matrices whose global scales were folded

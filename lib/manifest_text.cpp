@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 
 #include "formats/error.h"
@@ -112,6 +113,14 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Tak
   Stream stream(file);
   text.json = Json::parse(Characters(stream), Characters(), count);
   return text;
+}
+
+uint32_t parse_bits(std::string_view where, const Json& json) {
+  const auto hex = json.get<std::string>();
+  uint32_t bits = 0;
+  const bool read = std::sscanf(hex.c_str(), "%8x", &bits) == 1;
+  if (read && fmt::format("{:08x}", bits) == hex) return bits;
+  throw Error(fmt::format("{}: expected eight hexadecimal digits, found {}", where, json_quote_short(hex)));
 }
 
 }  // namespace twofour

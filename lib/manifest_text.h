@@ -1,9 +1,11 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "formats/json.h"
 
@@ -22,5 +24,9 @@ struct ManifestText {
   std::string damage;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const TakeJson& take);
+
+/// The bits of a float32, which stand there as eight hexadecimal digits. Throws Error naming `where` on
+/// anything else.
+uint32_t parse_bits(std::string_view where, const Json& json);
 
 }  // namespace twofour

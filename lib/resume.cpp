@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -70,6 +71,30 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   Json source = Json::object();
   for (const auto& f : files) source[f.name] = {{"bytes", f.bytes}, {"header", f.header.hex()}};
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
+}
+
+/// Planning read the global scales, and folds by them: they must be those that the artifact was made of.
+void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
+                       const Plan& plan) {
+  size_t at = 0;
+  const auto check = [&](size_t module, uint32_t now) {
+    const bool is_known = at < then.size();
+    if (!is_known || then[at] != now) {
+      const std::string name = source.where(source.nvfp4_modules()[module].global_scale);
+      const Json before = is_known ? Json(std::bit_cast<float>(then[at])) : Json(nullptr);
+      check_fingerprint(where, Json::object({{name, before}}),
+                        Json::object({{name, std::bit_cast<float>(now)}}));
+    }
+    ++at;
+  };
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    for (size_t i = 0; i < plan.targets[t].sources.size(); ++i) {
+      check(plan.targets[t].sources[i].module, plan.scales[t].stored_bits[i]);
+    }
+  }
+  for (const ModulePlan& m : plan.modules) {
+    for (const uint32_t bits : m.stored_bits) check(m.module, bits);
+  }
 }
 
 /// Refuses what a directory holds whose journal tells of nothing.
@@ -165,6 +190,7 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
   check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
                     lasting_fingerprint(plan.recipe, files));
+  check_stored_bits(artifact.string(), manifest.stored_bits, source, plan);
   ValidateOptions options;
   options.jobs = jobs;
   ValidateReport report = validate(artifact, options, progress);

@@ -131,6 +131,39 @@ TEST_CASE("a complete artifact of another recipe or source, or a damaged one, is
   s.refuses(small_files(), "");
 }
 
+TEST_CASE(
+    "a complete artifact whose source lost a file or has another global scale is not passed off as done") {
+  Sources s;
+  resume(s.source, s.out);
+  fs::remove(s.source / "sub/tokenizer.json");
+  s.refuses(small_files(), "sub/tokenizer.json: expected a file that source and recipe give");
+  std::ofstream(s.source / "sub/tokenizer.json") << "{}";
+  CHECK(resume(s.source, s.out).was_complete);
+  const std::string name = "model.layers.0.mlp.experts.0.up_proj.weight_scale_2";
+  uint64_t at = 0;
+  fs::path file;
+  {
+    const Checkpoint c = Checkpoint::open(s.source);
+    const size_t tensor = c.find(name).value();
+    at = c.shard_of(tensor).data_begin + c.tensors()[tensor].begin;
+    file = c.path() / c.shard_of(tensor).name;
+  }
+  flip_bit(file, at + 2, 7);  // the exponent's last bit
+  s.refuses(small_files(), (name + " changed: 0.25 before, 0.125 now").c_str());
+  Recipe nvfp4 = small_files();
+  nvfp4.layout = "nvfp4";
+  const auto to_nvfp4 = [&](const fs::path& out) {
+    ConvertOptions options;
+    options.existing = Existing::kResume;
+    return convert(s.source, out, nvfp4, options);
+  };
+  to_nvfp4(s.scratch / "dialect");
+  CHECK(to_nvfp4(s.scratch / "dialect").was_complete);
+  flip_bit(file, at + 2, 7);
+  CHECK_THROWS_WITH_AS(to_nvfp4(s.scratch / "dialect"), doctest::Contains(" changed: 0.125 before, 0.25 now"),
+                       Error);
+}
+
 TEST_CASE("finished files that were damaged meanwhile are written again") {
   Sources s;
   const auto damaged = [&](size_t kept, auto damage) {
