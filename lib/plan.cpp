@@ -7,6 +7,7 @@
 #include "formats/layouts.h"
 #include "lib/artifact_config.h"
 #include "lib/global_scale.h"
+#include "lib/manifest.h"
 #include "lib/natural.h"
 #include "lib/plan_rewrite.h"
 #include "lib/problems.h"
@@ -225,6 +226,16 @@ void check_input_scales(const Checkpoint& c, const std::vector<bool>& passes, Pr
   }
 }
 
+/// A twofour.json that is damaged or somebody else's tells that what it stands beside may be, too. That of an
+/// artifact in a layout was read when it was opened.
+void refuse_damaged_manifest(const Checkpoint& source) {
+  const auto path = source.path() / kManifestName;
+  std::error_code error;
+  if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return;
+  const Manifest manifest = read_manifest(path, source.tensors().size());
+  if (!manifest.damage.empty()) throw Error(fmt::format("{}: {}", path.string(), manifest.damage));
+}
+
 void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
   plan.targets = select_targets(source, plan.recipe.selection);
   warn_of_extra_experts(source, plan.targets, plan.findings);
@@ -245,6 +256,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
   if (rewrite_of(recipe.layout) != Rewrite::kPrune) refuse_two_entries(source);
+  refuse_damaged_manifest(source);
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;

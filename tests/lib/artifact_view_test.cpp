@@ -246,6 +246,28 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
   CHECK(refusal(without, "").find("expected to be told where") != std::string::npos);
 }
 
+TEST_CASE("an artifact in no layout with a manifest that is damaged or another's is no source either") {
+  const Scratch scratch;
+  const fs::path manifest = scratch / "artifact/twofour.json";
+  convert(golden("modelopt-qwen3"), scratch / "artifact", to("nvfp4"));
+  const std::string text = read_text(manifest);
+  std::string tampered = text;
+  tampered.replace(tampered.find("\"commit\":\""), 10, "\"commit\":\"0");
+  const auto refusal = [&](const std::string& layout, const std::string& changed) {
+    write_text(manifest, changed);
+    return message_of([&] { convert(scratch / "artifact", scratch / "out", to(layout)); });
+  };
+  for (const char* layout : {"nvfp4", "prune", "bf16", "v7"}) {
+    CAPTURE(std::string(layout));
+    CHECK(contains(refusal(layout, text.substr(0, 100)), "twofour.json: expected a manifest of twofour"));
+    CHECK(contains(refusal(layout, R"({"a": 1})"), "twofour.json: expected a manifest of twofour"));
+    CHECK(contains(refusal(layout, tampered), "twofour.json: expected it to end with "));
+    CHECK(!fs::exists(scratch / "out"));
+    CHECK(refusal(layout, text).empty());
+    fs::remove_all(scratch / "out");
+  }
+}
+
 TEST_CASE("a single file is converted into a directory beside it") {
   const Scratch scratch;
   Tensors tensors;
