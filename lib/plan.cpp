@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "formats/layouts.h"
@@ -236,6 +237,13 @@ void refuse_damaged_manifest(const Checkpoint& source) {
   if (!manifest.damage.empty()) throw Error(fmt::format("{}: {}", path.string(), manifest.damage));
 }
 
+/// twofour.json names every file of the source, in UTF-8.
+void check_name(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
+  if (Json::parse(json_quote(name)) == Json(name)) return;
+  problems.add(fmt::format("{}: expected a name in UTF-8, which twofour.json can hold, found another",
+                           (directory / name).string()));
+}
+
 void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
   plan.targets = select_targets(source, plan.recipe.selection);
   warn_of_extra_experts(source, plan.targets, plan.findings);
@@ -279,6 +287,9 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!rewrites) outputs = list_outputs(source, plan);
   lay_out_files(plan, std::move(outputs));
   if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
+  for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
+  for (const auto& [name, bytes] : plan.sidecars) check_name(source.path(), name, problems);
+  problems.refuse();
   for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();
   return plan;
 }

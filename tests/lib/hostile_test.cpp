@@ -146,6 +146,25 @@ TEST_CASE("FIFOs, devices and broken links beside the weights are findings and n
     CHECK_FALSE(fs::exists(scratch / "out" / name));
 }
 
+TEST_CASE("files whose names are not UTF-8 are refused before anything is written") {
+  const std::string wrong = std::string("bad") + '\xff';
+  for (const std::string& name : {wrong + ".json", wrong + "/notes.txt", wrong + ".safetensors"}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {expert_tensors()});
+    fs::create_directories((scratch / "src" / name).parent_path());
+    write_text(scratch / "src" / name, SafetensorsFile().add_u8("a", 2).bytes());
+    CHECK(says(refusal([&] { convert(scratch / "src", scratch / "out"); }),
+               name + ": expected a name in UTF-8"));
+    CHECK_FALSE(fs::exists(scratch / "out"));
+  }
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {expert_tensors()});
+  write_text(scratch / "src/g\u00fcte.txt", "x");
+  convert(scratch / "src", scratch / "out");
+  CHECK(validate(scratch / "out").differences.empty());
+  CHECK(fs::exists(scratch / "out/g\u00fcte.txt"));
+}
+
 TEST_CASE("a file that vanishes or changes its kind after the plan was made is an error that names it") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {expert_tensors()});
