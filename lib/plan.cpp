@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <climits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -244,6 +245,16 @@ void check_name(const std::filesystem::path& directory, const std::string& name,
                            (directory / name).string()));
 }
 
+/// A copy has a longer name until it is whole.
+void check_length(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
+  const std::string last = std::filesystem::path(name).filename().string();
+  const size_t added = temporary_name("").size();
+  if (last.size() + added <= NAME_MAX) return;
+  problems.add(
+      fmt::format("{}: expected a name of at most {} bytes, for {} more while it is written, found {}",
+                  (directory / name).string(), NAME_MAX - added, added, last.size()));
+}
+
 void plan_targets(const Checkpoint& source, Plan& plan, Problems& problems) {
   plan.targets = select_targets(source, plan.recipe.selection);
   warn_of_extra_experts(source, plan.targets, plan.findings);
@@ -288,7 +299,10 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   lay_out_files(plan, std::move(outputs));
   if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
-  for (const auto& [name, bytes] : plan.sidecars) check_name(source.path(), name, problems);
+  for (const auto& [name, bytes] : plan.sidecars) {
+    check_name(source.path(), name, problems);
+    check_length(source.path(), name, problems);
+  }
   problems.refuse();
   for (const TensorInfo& t : source.tensors()) plan.read_bytes += t.bytes();
   return plan;

@@ -165,6 +165,22 @@ TEST_CASE("files whose names are not UTF-8 are refused before anything is writte
   CHECK(fs::exists(scratch / "out/g\u00fcte.txt"));
 }
 
+TEST_CASE("a file whose name leaves no room for the temporary one is refused before anything is written") {
+  for (const std::string& folder : {std::string(), std::string(200, 'd') + "/"}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {expert_tensors()});
+    fs::create_directories(scratch / "src" / folder);
+    const fs::path longest = folder + std::string(243, 'x'), longer = folder + std::string(244, 'x');
+    write_text(scratch / "src" / longest, "x");
+    convert(scratch / "src", scratch / "out");
+    CHECK(read_text(scratch / "out" / longest) == "x");
+    fs::rename(scratch / "src" / longest, scratch / "src" / longer);
+    CHECK(says(refusal([&] { convert(scratch / "src", scratch / "over"); }),
+               "xxx: expected a name of at most 243 bytes, for 12 more while it is written, found 244"));
+    CHECK_FALSE(fs::exists(scratch / "over"));
+  }
+}
+
 TEST_CASE("a file that vanishes or changes its kind after the plan was made is an error that names it") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {expert_tensors()});
