@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "lib/start_thread.h"
+
 namespace twofour {
 
 /// Runs jobs in order on some threads. A job may add further ones, which come before those that wait. The
@@ -24,9 +26,18 @@ class JobQueue {
   }
 
   /// `make_worker()` is called on each thread and gives what runs a job there; `on_error` once, before
-  /// waiting threads are joined, to wake jobs that wait for others.
+  /// waiting threads are joined, to wake jobs that wait for others. Throws Error where there are fewer
+  /// threads to be had.
   void run(int threads, const std::function<std::function<void(const Job&)>()>& make_worker,
            const std::function<void()>& on_error) {
+    const auto note_error = [&] {
+      const std::lock_guard lock(mutex_);
+      if (!error_) {
+        error_ = std::current_exception();
+        on_error();
+      }
+      changed_.notify_all();
+    };
     const auto loop = [&] {
       try {
         const auto work = make_worker();
@@ -35,18 +46,17 @@ class JobQueue {
           release();
         }
       } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!error_) {
-          error_ = std::current_exception();
-          on_error();
-        }
-        changed_.notify_all();
+        note_error();
       }
     };
     {
       std::vector<std::jthread> pool;
-      for (int i = 1; i < threads; ++i) pool.emplace_back(loop);
-      loop();
+      try {
+        for (int i = 1; i < threads; ++i) pool.push_back(start_thread(loop));
+        loop();
+      } catch (...) {
+        note_error();  // those that run already stop before the next job
+      }
     }
     if (error_) std::rethrow_exception(error_);
   }

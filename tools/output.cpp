@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "kernels/device.h"
+#include "lib/start_thread.h"
 #include "lib/stopwatch.h"
 #include "tools/command.h"
 
@@ -28,7 +29,8 @@ std::string progress_line(const Progress& progress, double seconds) {
 /// Shows progress from a thread of its own until destroyed.
 class ProgressPrinter {
  public:
-  explicit ProgressPrinter(const Progress& progress) : progress_(progress), thread_([this] { run(); }) {}
+  explicit ProgressPrinter(const Progress& progress)
+      : progress_(progress), thread_(start_thread([this] { run(); })) {}
   ~ProgressPrinter() {
     {
       const std::lock_guard lock(mutex_);
@@ -57,7 +59,7 @@ class ProgressPrinter {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false, shown_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 /// A character of UTF-8, or a byte that begins none.

@@ -1,10 +1,12 @@
 // Loaded before the C library into a run of the program: makes one of its calls fail, or ends the program
 // there. TWOFOUR_FAULT is "CALL ACTION N": the Nth CALL (pread, pwrite, fsync, rename, unlink or fallocate,
-// each with what else comes to the same) does what ACTION says: EIO, ENOSPC or "kill", which is SIGKILL
-// before anything is done. "pwrite flip N" writes another first byte. "pread short 0" and "pwrite short 0"
-// let every call transfer only a part. Of pread, TWOFOUR_FAULT_FILE leaves only calls on files of that name.
+// each with what else comes to the same, or pthread_create, whose error is EAGAIN) does what ACTION says:
+// EIO, ENOSPC or "kill", which is SIGKILL before anything is done. "pwrite flip N" writes another first byte.
+// "pread short 0" and "pwrite short 0" let every call transfer only a part. Of pread, TWOFOUR_FAULT_FILE
+// leaves only calls on files of that name.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -107,5 +109,9 @@ int fallocate(int fd, int mode, off_t at, off_t bytes) {
   return fails("fallocate") ? -1 : NEXT(fallocate)(fd, mode, at, bytes);
 }
 int fallocate64(int fd, int mode, off64_t at, off64_t bytes) { return fallocate(fd, mode, at, bytes); }
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*), void* with) noexcept {
+  return fails("pthread_create") ? EAGAIN : NEXT(pthread_create)(thread, how, run, with);
+}
 
 }  // extern "C"

@@ -15,6 +15,7 @@
 #include "lib/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/injected.h"
+#include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 
@@ -309,6 +310,24 @@ TEST_CASE("interrupted after some files, a run says what stays and goes on from 
     trial.check_resumes();
   }
   CHECK(stayed > 0);
+}
+
+TEST_CASE("a thread that the system does not start is an error that says so, and nothing stays") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  const fs::path out = scratch / "out";
+  const Words words{"convert",    std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src",
+                    out.string(), "--to",
+                    "v7",         "-j",
+                    "4",          "--device",
+                    "cpu"};
+  // The one that shows progress, then the first that converts.
+  for (const char* fault : {"pthread_create EAGAIN 1", "pthread_create EAGAIN 2"}) {
+    CAPTURE(std::string(fault));
+    check_one_line(run_program(words, injected(fault)),
+                   "threads: expected the system to start one more, found");
+    CHECK_FALSE(fs::exists(out));
+  }
 }
 
 TEST_CASE("--resume on a complete directory verifies it, on a changed source or with --force it is refused") {
