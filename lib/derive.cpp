@@ -1,6 +1,7 @@
 #include "lib/derive.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "formats/e4m3.h"
@@ -138,7 +139,9 @@ void Deriver::convert_scalars(const OutputTensor& tensor, uint64_t begin, std::s
   const auto bytes = read(tensor.source, first * from_bytes, count * from_bytes, codes_buffer_);
   for (uint64_t i = 0; i < count; ++i) {
     float value = scalar_to_float(from, &bytes[i * from_bytes]);
-    if (tensor.op == Op::kReciprocal) value = 1.0f / value;
+    if (tensor.op == Op::kReciprocal) {
+      value = tensor.remembered_bits != 0 ? std::bit_cast<float>(tensor.remembered_bits) : 1.0f / value;
+    }
     if (tensor.op == Op::kToBf16) {
       const uint16_t rounded = bf16_from_float(value);
       std::memcpy(&out[i * to_bytes], &rounded, sizeof(rounded));

@@ -53,11 +53,11 @@ Json module_to_json(const Checkpoint& c, const Plan& plan, const ConversionRecor
     json["quality"] = quality_to_json(record.quality[plan.targets.size() + i]);
   }
   json["tensors"] = std::move(tensors);
-  json["sources"] = Json::array({{{"module", m.name},
-                                  {"dialect", m.dialect->name},
-                                  {"global_scale_bits", std::move(bits)},
-                                  {"codes_xxh3_128", record.modules[i].codes.hex()},
-                                  {"scales_xxh3_128", record.modules[i].scales.hex()}}});
+  Json from = {{"module", m.name}, {"dialect", m.dialect->name}, {"global_scale_bits", std::move(bits)}};
+  if (module.input_scale_bits != 0) from["input_scale_bits"] = fmt::format("{:08x}", module.input_scale_bits);
+  from["codes_xxh3_128"] = record.modules[i].codes.hex();
+  from["scales_xxh3_128"] = record.modules[i].scales.hex();
+  json["sources"] = Json::array({std::move(from)});
   return json;
 }
 
@@ -139,6 +139,21 @@ Json sources_to_json(const Checkpoint& c, const Target& target, const TargetScal
     sources.push_back(std::move(source));
   }
   return sources;
+}
+
+/// Takes what a manifest says of a source of a target or of a rewritten module.
+void take_source(const std::string& where, const Json& json, Manifest& manifest) {
+  const Json& bits = json.at("global_scale_bits");
+  if (!bits.is_array()) {
+    manifest.stored_bits.push_back(parse_bits(where, bits));
+    return;
+  }
+  for (const Json& b : bits) manifest.stored_bits.push_back(parse_bits(where, b));
+  if (bits.size() != 1) return;
+  const auto input = json.find("input_scale_bits");
+  manifest.originals[json.at("module").get<std::string>()] = {
+      json.at("dialect").get<std::string>(), manifest.stored_bits.back(),
+      input == json.end() ? 0 : parse_bits(where, *input)};
 }
 
 /// The end of a manifest whose other text has that hash.
@@ -289,9 +304,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.folds += json.contains("fold_relative_error");
     // A source: its bytes count through the content hash.
     if (json.contains("codes_xxh3_128")) {
-      const Json& bits = json.at("global_scale_bits");
-      const Json one = bits.is_array() ? bits : Json::array({bits});  // of a rewritten module one an expert
-      for (const Json& b : one) manifest.stored_bits.push_back(parse_bits(where, b));
+      take_source(where, json, manifest);
       return false;
     }
     if (json.contains("weights_xxh3_128")) return false;

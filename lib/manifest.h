@@ -69,13 +69,20 @@ struct Manifest {
   std::string version, commit;
   std::string damage;  ///< see manifest_damage
   Recipe recipe;
-  std::vector<SourceFile> sources;        ///< its weight files
-  std::string source_content;             ///< hash over all that was read
-  std::vector<uint32_t> stored_bits;      ///< of the source's global scales: of its targets, then modules
-  std::map<std::string, Output> outputs;  ///< by tensor
-  std::map<std::string, Hash128> files;   ///< as in ConversionRecord
-  size_t folds = 0;                       ///< matrices whose global scales were folded
-  std::map<std::string, Shape> shapes;    ///< by target, rewritten module or encoded matrix: "P.w13"
+  std::vector<SourceFile> sources;    ///< its weight files
+  std::string source_content;         ///< hash over all that was read
+  std::vector<uint32_t> stored_bits;  ///< of the source's global scales: of its targets, then modules
+  /// A module as the source stored it: bits of its scales, 0 of an input scale where none became a
+  /// reciprocal.
+  struct Original {
+    std::string dialect;
+    uint32_t global_scale = 0, input_scale = 0;
+  };
+  std::map<std::string, Original> originals;  ///< by rewritten module that has one global scale
+  std::map<std::string, Output> outputs;      ///< by tensor
+  std::map<std::string, Hash128> files;       ///< as in ConversionRecord
+  size_t folds = 0;                           ///< matrices whose global scales were folded
+  std::map<std::string, Shape> shapes;        ///< by target, rewritten module or encoded matrix: "P.w13"
 };
 
 /// Reads that of an artifact of so many tensors. Throws Error where `path` is no manifest of ours, or more

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <climits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "formats/layouts.h"
@@ -228,14 +229,15 @@ void check_input_scales(const Checkpoint& c, const std::vector<bool>& passes, Pr
   }
 }
 
-/// A twofour.json that is damaged or somebody else's tells that what it stands beside may be, too. That of an
-/// artifact in a layout was read when it was opened.
-void refuse_damaged_manifest(const Checkpoint& source) {
+/// What twofour.json says of a source that has one. One that is damaged or somebody else's tells that what it
+/// stands beside may be, too. That of an artifact in a layout was read when it was opened.
+std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   const auto path = source.path() / kManifestName;
   std::error_code error;
-  if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return;
-  const Manifest manifest = read_manifest(path, source.tensors().size());
+  if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return {};
+  Manifest manifest = read_manifest(path, source.tensors().size());
   if (!manifest.damage.empty()) throw Error(fmt::format("{}: {}", path.string(), manifest.damage));
+  return manifest;
 }
 
 /// twofour.json names every file of the source, in UTF-8.
@@ -275,7 +277,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
   if (rewrite_of(recipe.layout) != Rewrite::kPrune) refuse_two_entries(source);
-  refuse_damaged_manifest(source);
+  const std::optional<Manifest> written = read_sound_manifest(source);
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;
@@ -284,7 +286,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Problems problems;
   std::vector<OutputTensor> outputs;
   if (rewrites) {
-    outputs = plan_rewrite(source, plan, problems);
+    outputs = plan_rewrite(source, written ? &*written : nullptr, plan, problems);
   } else {
     plan_targets(source, plan, problems);
   }

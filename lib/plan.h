@@ -49,7 +49,7 @@ enum class Op {
   kNone,
   kBlockScales,  ///< as they are, refused where they are none
   kPrune,        ///< codes by the recipe's pattern
-  kReciprocal,   ///< F32: 1/x
+  kReciprocal,   ///< F32: 1/x, or what x was made from
   kToF32,        ///< of F32, BF16 or F16
   kToBf16,
   kDequantize,  ///< weights in BF16
@@ -60,6 +60,7 @@ struct ModulePlan {
   size_t module;                      ///< in Checkpoint::nvfp4_modules()
   std::vector<uint32_t> stored_bits;  ///< of the global scales, one or one an expert
   std::vector<float> multipliers;     ///< one an expert
+  uint32_t input_scale_bits = 0;  ///< of the input scale as stored, where it becomes its reciprocal; else 0
 };
 
 /// One tensor of the artifact.
@@ -72,6 +73,8 @@ struct OutputTensor {
   uint32_t file;  ///< which output file
   Op op = Op::kNone;
   size_t module = kNoModule;  ///< kCopy, kDerived: in Plan::modules, of what a rewritten module consists of
+  /// kReciprocal: of the float32 that the source is the reciprocal of and was made from; 0: not known
+  uint32_t remembered_bits = 0;
   static constexpr size_t kNoModule = SIZE_MAX;
 };
 

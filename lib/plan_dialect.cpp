@@ -39,13 +39,13 @@ void rename_scalar(OutputTensor& t, std::string name, DType dtype, std::string_v
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
-/// An input scale must be a number that has a reciprocal.
-void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
+/// The stored bits of an input scale, which must be a number that has a reciprocal.
+uint32_t read_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   const TensorInfo& t = c.tensors()[tensor];
   if (t.dtype != DType::kF32 || t.bytes() != sizeof(float)) {
     problems.add(
         fmt::format("{}: expected F32 [] or [1], found {}", c.where(tensor), describe(t.dtype, t.shape)));
-    return;
+    return 0;
   }
   uint8_t bytes[sizeof(float)];
   c.read(tensor, 0, bytes);
@@ -54,6 +54,21 @@ void check_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(1.0f / value) || 1.0f / value <= 0) {
     problems.add(fmt::format("{}: expected a positive finite input scale, found {}", c.where(tensor), value));
   }
+  return std::bit_cast<uint32_t>(value);
+}
+
+/// A reciprocal's reciprocal may be another number: what is the reciprocal of `remembered` goes back to that.
+/// 0 where nothing is remembered or somebody changed what is stored.
+uint32_t remembered_bits(uint32_t remembered, uint32_t stored) {
+  if (remembered == 0) return 0;
+  return std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(remembered)) == stored ? remembered : 0;
+}
+
+/// What a module of a source that twofour wrote was before, if it was of that dialect.
+Manifest::Original original_of(const Manifest* written, const std::string& name, const Nvfp4Dialect& to) {
+  if (written == nullptr) return {};
+  const auto at = written->originals.find(name);
+  return at != written->originals.end() && at->second.dialect == to.name ? at->second : Manifest::Original{};
 }
 
 /// Readers of `to` must get a number from the reciprocal. One that is no scale at all has been told.
@@ -116,27 +131,32 @@ std::vector<size_t> modules_for_dialect(const Checkpoint& c, Plan& plan) {
   return modules;
 }
 
-void plan_dialect(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs, Problems& problems) {
+void plan_dialect(const Checkpoint& c, const Manifest* written, Plan& plan,
+                  std::vector<OutputTensor>& outputs, Problems& problems) {
   if (plan.keeps_dialect) return plan_same_dialect(c, plan, outputs);
   const Nvfp4Dialect& to = dialect_named(plan.recipe.dialect);
   for (size_t i = 0; i < plan.modules.size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
+    ModulePlan& module = plan.modules[i];
+    const Nvfp4Module& m = c.nvfp4_modules()[module.module];
     if (m.dialect->stacked) {
       problems.add(fmt::format(
           "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
       continue;
     }
-    check_reciprocal(c, plan.modules[i], to, problems);
+    check_reciprocal(c, module, to, problems);
+    const Manifest::Original was = original_of(written, m.name, to);
     outputs[m.codes].info.name = m.name + to.codes;
     outputs[m.block_scale].info.name = m.name + to.block_scale;
     derive_by(outputs[m.block_scale], Op::kBlockScales);
     rename_scalar(outputs[m.global_scale], m.name + to.global_scale, DType::kF32, to.name);
     derive_by(outputs[m.global_scale], Op::kReciprocal);
+    outputs[m.global_scale].remembered_bits = remembered_bits(was.global_scale, module.stored_bits[0]);
     for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
     if (!m.input_scale) continue;
-    check_input_scale(c, *m.input_scale, problems);
+    module.input_scale_bits = read_input_scale(c, *m.input_scale, problems);
     rename_scalar(outputs[*m.input_scale], m.name + to.input_scale, DType::kF32, to.name);
     derive_by(outputs[*m.input_scale], Op::kReciprocal);
+    outputs[*m.input_scale].remembered_bits = remembered_bits(was.input_scale, module.input_scale_bits);
     outputs[*m.input_scale].module = i;
   }
   plan_kv_scales(c, to.name, outputs);

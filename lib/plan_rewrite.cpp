@@ -80,7 +80,8 @@ Rewrite rewrite_of(const std::string& layout) {
                                 : Rewrite::kNone;
 }
 
-std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems& problems) {
+std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, const Manifest* written, Plan& plan,
+                                       Problems& problems) {
   const Rewrite rewrite = rewrite_of(plan.recipe.layout);
   if (rewrite == Rewrite::kQuantize || rewrite == Rewrite::kFp8) {
     std::vector<OutputTensor> outputs = copy_all(c);
@@ -99,7 +100,7 @@ std::vector<OutputTensor> plan_rewrite(const Checkpoint& c, Plan& plan, Problems
   for (const size_t module : modules) plan.modules.push_back(plan_module(c, module, problems));
   std::vector<OutputTensor> outputs = copy_all(c);
   if (rewrite == Rewrite::kPrune) plan_prune(c, plan, outputs);
-  if (rewrite == Rewrite::kNvfp4) plan_dialect(c, plan, outputs, problems);
+  if (rewrite == Rewrite::kNvfp4) plan_dialect(c, written, plan, outputs, problems);
   if (rewrite == Rewrite::kBf16) plan_bf16(c, plan, outputs);
   if (rewrite != Rewrite::kPrune && !plan.keeps_dialect) refuse_other_quantization(c, plan, problems);
   std::erase_if(outputs, is_left_out);

@@ -3,14 +3,15 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/manifest.h"
 #include "lib/plan.h"
 #include "lib/problems.h"
 
 namespace twofour {
 
 /// Parts of plan_rewrite. `outputs` holds a tensor for each of the source, in its order; some are left out.
-void plan_dialect(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs,
-                  Problems& problems);
+void plan_dialect(const Checkpoint& source, const Manifest* written, Plan& plan,
+                  std::vector<OutputTensor>& outputs, Problems& problems);
 void plan_bf16(const Checkpoint& source, Plan& plan, std::vector<OutputTensor>& outputs);
 
 /// The dialect of that name, for modules that are no stacks. Throws Error where there is none.

@@ -93,7 +93,8 @@ uint8_t SlowDeriver::byte_at(uint64_t i) const {
       bits = weight_at(i / width);
       break;
     case Op::kReciprocal:
-      bits = std::bit_cast<uint32_t>(1.0f / scalar_at(i / width));
+      bits = tensor_.remembered_bits;
+      if (bits == 0) bits = std::bit_cast<uint32_t>(1.0f / scalar_at(i / width));
       break;
     case Op::kToF32:
       bits = std::bit_cast<uint32_t>(scalar_at(i / width));
