@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -175,6 +176,14 @@ bool open_standard_files() {
   return true;
 }
 
+/// Whether main() is the one that ends the program. OpenMP's runtime does where it cannot start a thread: it
+/// says so and exits with 1, which would tell of findings.
+bool ends_by_itself = false;
+
+void correct_exit_code() {
+  if (!ends_by_itself) ::_exit(kTrouble);
+}
+
 /// What reached stdout only in part must not count as done.
 int checked(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -236,6 +245,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (!twofour::open_standard_files()) return twofour::kTrouble;
+  std::atexit(twofour::correct_exit_code);
   // A first Ctrl-C asks the run to tidy up; a second one ends the program at once.
   struct sigaction action {};
   action.sa_handler = [](int) { twofour::request_interrupt(); };
@@ -250,5 +260,7 @@ int main(int argc, char** argv) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  return twofour::checked(twofour::run(argc, argv));
+  const int code = twofour::checked(twofour::run(argc, argv));
+  twofour::ends_by_itself = true;
+  return code;
 }

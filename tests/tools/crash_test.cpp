@@ -328,6 +328,12 @@ TEST_CASE("a thread that the system does not start is an error that says so, and
                    "threads: expected the system to start one more, found");
     CHECK_FALSE(fs::exists(out));
   }
+  // One of OpenMP's, which would end with the code of findings.
+  REQUIRE(run_program(words).code == 0);
+  const Outcome o = run_program({"validate", out.string(), "-j", "4", "--device", "cpu", "-q"},
+                                injected("pthread_create EAGAIN 1"));
+  CHECK(o.code == 2);
+  CHECK_MESSAGE(o.err.find("Thread creation failed") != std::string::npos, o.err);
 }
 
 TEST_CASE("--resume on a complete directory verifies it, on a changed source or with --force it is refused") {
