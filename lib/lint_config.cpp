@@ -33,16 +33,16 @@ class ConfigPattern {
  public:
   explicit ConfigPattern(const std::string& text) {
     std::string use = text;
-    if (text.starts_with("re:")) {
-      const auto globs = regexes_to_globs({text}, {});  // as a glob it is fast
-      if (globs.size() == 1) use = globs[0];
-    }
-    tells_digits_ = use.find_first_of("0123456789[\\{") != use.npos;
     try {
+      if (text.starts_with("re:")) {
+        const auto globs = regexes_to_globs({text}, {});  // as a glob it is fast
+        if (globs.size() == 1) use = globs[0];
+      }
       pattern_.emplace(use);
     } catch (const Error&) {
-      // Python knows expressions that C++ doesn't; nothing can be said of those.
+      // Python knows expressions that C++ doesn't; of those it is only told that they are there.
     }
+    tells_digits_ = use.find_first_of("0123456789[\\{") != use.npos;
   }
   bool known() const { return pattern_.has_value(); }
   bool tells_digits() const { return tells_digits_; }
@@ -146,6 +146,7 @@ struct Claims {
   bool modelopt = false, compressed_tensors = false;
   std::string algo;  ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
   std::vector<std::string> ignored;
+  std::string ignored_key;                    ///< under which `ignored` stands
   std::map<std::string, std::string> layers;  ///< quantized_layers: module to algorithm
   bool all_linears = false;                   ///< whatever is not ignored is quantized
   bool only_nvfp4 = false;                    ///< and in no other format
@@ -185,7 +186,10 @@ Claims read_claims(const LintSubject& s) {
   const Json* q = &entry;  // hf_quant_config.json has it one level down
   if (entry.contains("quantization") && entry["quantization"].is_object()) q = &entry["quantization"];
   for (const char* key : {"ignore", "exclude_modules"}) {
-    for (std::string& text : string_list(*q, key)) c.ignored.push_back(std::move(text));
+    for (std::string& text : string_list(*q, key)) {
+      c.ignored.push_back(std::move(text));
+      c.ignored_key = key;
+    }
   }
   if (text_at(entry, "quant_method") == "compressed-tensors") {
     read_compressed_tensors(entry, c);
@@ -274,15 +278,18 @@ void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
   ModuleNames names(s);
   const bool tied = has_tied_head(s);
   for (const std::string& text : unique) {
+    if (is_wild(text) && !ConfigPattern(text).known()) {
+      sink.add("unreadable-pattern", "config.json", text,
+               fmt::format("expected a regular expression in {}, found none that can be followed",
+                           claims.ignored_key));
+      continue;
+    }
     // A tied head has no tensor, and producers exclude it all the same.
     if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
     if (names.has(text)) continue;
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
-    if (is_wild(text)) {
-      const ConfigPattern pattern(text);
-      if (!pattern.known() || names.any_matches(pattern)) continue;
-    }
+    if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
     sink.add("unused-pattern", "config.json", text, "expected to match a module, found none that it matches");
   }
 }

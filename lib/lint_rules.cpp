@@ -76,6 +76,8 @@ constexpr LintRule kRules[] = {
      "Add it to ignore or exclude_modules, under its name in the files.", "https://github.com/NVIDIA/Model-Optimizer/pull/1858"},
     {"unused-pattern", kWarning, "A pattern in the config matches no module: a wrong name prefix, or a typing error.",
      "Write it as the modules are called in the files, or remove it.", "https://github.com/vllm-project/vllm/issues/54547"},
+    {"unreadable-pattern", kWarning, "A pattern in the config is no regular expression, or one that only Python knows; it is taken to match nothing.",
+     "Correct it, or say it without look-behind and inline flags; a leading (?i) is understood.", ""},
     {"quantized-router", kWarning, "A router is quantized; its small errors send tokens to other experts, and engines expect it unquantized.",
      "Leave routers in BF16.", "https://github.com/NVIDIA/Model-Optimizer/pull/1858"},
     {"quantized-head", kNote, "The output head is quantized; some engines expect it unquantized.",

@@ -20,6 +20,9 @@ constexpr size_t kLongestForRegex = 4096;
 /// Matches in time that is linear in the name; back-references, which no such machine has, are refused.
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
+/// The one inline flag of Python's expressions that lists of modules use; std::regex knows none.
+constexpr std::string_view kAnyCase = "(?i)";
+
 }  // namespace
 
 struct Pattern::Regex {
@@ -32,8 +35,12 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
     throw Error(fmt::format("pattern {}: expected at most {} bytes and {} groups", json_quote_short(text_),
                             kLongestRegex, kMostGroups));
   }
+  std::string_view regex = std::string_view(text_).substr(3);
+  const bool any_case = regex.starts_with(kAnyCase);
+  if (any_case) regex.remove_prefix(kAnyCase.size());
   try {
-    regex_ = std::make_shared<Regex>(Regex{std::regex(text_.substr(3), kLinear)});
+    const auto flags = any_case ? kLinear | std::regex::icase : kLinear;
+    regex_ = std::make_shared<Regex>(Regex{std::regex(regex.begin(), regex.end(), flags)});
   } catch (const std::regex_error&) {
     throw Error(fmt::format("pattern '{}': not a regular expression", text_));
   }

@@ -7,7 +7,8 @@
 namespace twofour {
 
 /// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], or
-/// `re:` and a regular expression that must match from the start (Python's re.match).
+/// `re:` and a regular expression that must match from the start (Python's re.match); one that begins with
+/// (?i) takes letters of either case.
 class Pattern {
  public:
   explicit Pattern(std::string text);         ///< throws Error where the regular expression is not one

@@ -62,8 +62,16 @@ TEST_CASE("a regular expression matches from the start but need not reach the en
   CHECK(matches("re:model.layers.\\d+.mlp", "model.layers.12.mlp.up_proj"));
 }
 
+TEST_CASE("a regular expression that begins with (?i) takes letters of either case") {
+  CHECK(matches("re:(?i).*lm_head", "model.LM_Head"));
+  CHECK(matches("re:(?i)MODEL\\.[A-F]+$", "model.abc"));
+  CHECK(!matches("re:(?i)model$", "models"));
+  CHECK(!matches("re:.*lm_head", "model.LM_Head"));
+}
+
 TEST_CASE("what is no regular expression is an Error that shows the pattern") {
-  for (const char* bad : {"re:(", "re:[", "re:a)", "re:*a", "re:a{2,1}", "re:\\", "re:[z-a]", "re:(?<=a)b"}) {
+  for (const char* bad : {"re:(", "re:[", "re:a)", "re:*a", "re:a{2,1}", "re:\\", "re:[z-a]", "re:(?<=a)b",
+                          "re:(?i)(", "re:a(?i)b"}) {
     CHECK_THROWS_WITH_AS(Pattern{bad},
                          (std::string("pattern '") + bad + "': not a regular expression").c_str(), Error);
   }

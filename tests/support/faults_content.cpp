@@ -162,6 +162,10 @@ std::vector<Fault> config_faults() {
        [](Save& s, Random&) {
          s.edit_ignored([](Json& list) { list.push_back("language_model.model.layers.0.mlp.gate"); });
        }},
+      {"unreadable-pattern", "no regular expression",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:("); }); }},
+      {"unreadable-pattern", "one of Python's",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:(?<=x)lm_head"); }); }},
       {"quantized-router", "NVFP4",
        [](Save& s, Random&) {
          for (int l = 0; l < 2; ++l) {
