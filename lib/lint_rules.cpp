@@ -122,6 +122,8 @@ constexpr LintRule kRules[] = {
     {"not-2-4", kError, "The checkpoint says that it is pruned, and groups have more non-zero codes than the pattern allows.",
      "Prune again; something wrote to the weights since.", "https://github.com/neuralmagic/nm-vllm/pull/55"},
     // Artifacts
+    {"no-manifest", kError, "An artifact has lost twofour.json, which says what its tensors were made from; nothing reads it without.",
+     "Copy twofour.json from its origin, or write the artifact again.", ""},
     {"bad-manifest", kError, "twofour.json cannot be read.", "Write the artifact again.", ""},
     {"manifest-hash", kError, "A file or tensor is not what twofour.json says.", "Write the artifact again, or take it from its origin again.",
      ""},

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "formats/layouts.h"
 #include "lib/directory_files.h"
 #include "lib/interrupt.h"
 #include "lib/lint_index.h"
@@ -209,6 +210,7 @@ std::string without_where(std::string_view message, std::string_view where) {
 
 LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
   LintSubject s;
+  const char* unfinished = nullptr;
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
@@ -230,8 +232,9 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     if (present.empty() && indexes.empty()) {
       throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
     }
-    if (const char* sign = find_unfinished_sign(path)) {
-      sink.add("unfinished-output", sign, "", "expected a complete directory, found this marker");
+    unfinished = find_unfinished_sign(path);
+    if (unfinished != nullptr) {
+      sink.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
     }
     s.config = read_config(path, "config.json", sink);
     s.hf_quant_config = read_config(path, "hf_quant_config.json", sink);
@@ -245,6 +248,12 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
   for (const Shard& shard : s.shards) {
     const auto it = shard.metadata.find("twofour.layout");
     if (it != shard.metadata.end()) s.layout = it->second;
+  }
+  // One that is unfinished gets its manifest last.
+  const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
+  if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
+    sink.add("no-manifest", kManifestName, "",
+             fmt::format("expected beside tensors of layout {}, found none", s.layout));
   }
   find_modules(s, sink);
   return s;

@@ -103,6 +103,19 @@ TEST_CASE("a folded artifact carries a note") {
   CHECK(!report.failed());
 }
 
+TEST_CASE("an artifact that lost its manifest is found, a checkpoint that any engine loads needs none") {
+  for (const char* layout : {"v7", "v7-packed", "g8", "nvfp4"}) {
+    CAPTURE(layout);
+    const Artifact artifact(recipe_to(layout));
+    REQUIRE(fs::remove(artifact.path / "twofour.json"));
+    const bool engines_load_it = layout == std::string("nvfp4");
+    CHECK(fired(lint_quietly(artifact.path)) ==
+          (engines_load_it ? std::set<std::string>{} : std::set<std::string>{"no-manifest"}));
+    write_text(artifact.path / ".twofour-unfinished", "");
+    CHECK(fired(lint_quietly(artifact.path)) == std::set<std::string>{"unfinished-output"});
+  }
+}
+
 TEST_CASE("any changed bit breaks a hash of the manifest") {
   std::mt19937 random(5);
   for (const char* layout : {"v7", "g8"}) {
