@@ -80,6 +80,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   lint_modules(subject, sink);
   if (subject.is_directory) {
     lint_config(subject, sink);
+    lint_group_size(subject, sink);
     lint_sidecars(subject, sink);
   }
   if (!options.headers_only) {

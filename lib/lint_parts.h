@@ -8,6 +8,8 @@ namespace twofour {
 void lint_modules(const LintSubject& subject, LintSink& sink);
 /// What the quantization config says against what is stored.
 void lint_config(const LintSubject& subject, LintSink& sink);
+/// The group sizes that configs state against the one that the block scales have.
+void lint_group_size(const LintSubject& subject, LintSink& sink);
 /// Files that are no weights: tokenizer, code, chat templates.
 void lint_sidecars(const LintSubject& subject, LintSink& sink);
 /// Global, input and KV scales.

@@ -72,6 +72,8 @@ constexpr LintRule kRules[] = {
      "Make both say what is stored.", ""},
     {"config-dtype", kError, "A module is stored in another format than the config says; it is read wrongly or refused.",
      "Correct ignore, exclude_modules or quantized_layers, or export the module as they say.", "https://github.com/NVIDIA/Model-Optimizer/issues/868"},
+    {"config-group-size", kError, "A config states another group size than NVFP4 weights have; engines refuse them or apply scales to the wrong weights.",
+     "Set group_size to 16.", ""},
     {"unquantized-not-ignored", kWarning, "A linear is stored unquantized and no ignore pattern says so; loaders that believe the config refuse it.",
      "Add it to ignore or exclude_modules, under its name in the files.", "https://github.com/NVIDIA/Model-Optimizer/pull/1858"},
     {"unused-pattern", kWarning, "A pattern in the config matches no module: a wrong name prefix, or a typing error.",

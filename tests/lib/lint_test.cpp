@@ -104,6 +104,31 @@ TEST_CASE("nothing is found in sound checkpoints") {
     CHECK(text_of(lint_quietly(fs::path(TWOFOUR_GOLDEN_DIR) / name / "src")) == "");
 }
 
+TEST_CASE("a group size of 32 is found in both dialects, but not where another group's is 16") {
+  for (const char* name : {"compressed-tensors-qwen3", "modelopt-qwen3"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    const fs::path path = scratch / "checkpoint";
+    fs::copy(fs::path(TWOFOUR_GOLDEN_DIR) / name / "src", path);
+    Json config = parse_json("config.json", read_text(path / "config.json"));
+    Json& groups = config["quantization_config"]["config_groups"];
+    groups["group_1"] = groups["group_0"];
+    groups["group_1"]["weights"]["group_size"] = 32;
+    const auto found = [&] {
+      fs::remove(path / "config.json");
+      write_text(path / "config.json", format_json(config));
+      return lint_quietly(path, {.headers_only = true});
+    };
+    CHECK(fired(found()).count("config-group-size") == 0);
+    groups.erase("group_0");
+    const LintReport report = found();
+    CHECK(fired(report).count("config-group-size") == 1);
+    CHECK(text_of(report).find("config-group-size: config.json: "
+                               "quantization_config.config_groups.group_1.weights.group_size: expected 16") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("unequal global scales are counted, with the largest ratio") {
   const LintReport report = lint_quietly(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-mixtral-uneven" / "src");
   CHECK(fired(report) == std::set<std::string>{"unequal-global-scales"});

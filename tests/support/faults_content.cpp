@@ -142,6 +142,16 @@ std::vector<Fault> config_faults() {
          });
          s.files.erase("hf_quant_config.json");
        }},
+      {"config-group-size", "of ModelOpt's algorithm",
+       [](Save& s, Random&) {
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["group_size"] = 32; });
+       }},
+      {"config-group-size", "of a config group",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) {
+           j["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 32;
+         });
+       }},
       {"unquantized-not-ignored", "left out",
        [](Save& s, Random& r) {
          const size_t which = r();
