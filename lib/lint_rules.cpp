@@ -65,7 +65,7 @@ constexpr LintRule kRules[] = {
     // Config
     {"no-config", kWarning, "There is no config.json; no engine knows the model.", "Copy the source's config.json.",
      ""},
-    {"bad-config", kError, "A config file is not JSON or not an object.", "Restore it from the source.", ""},
+    {"bad-config", kError, "A config file is not JSON as Python reads it, or not an object.", "Restore it from the source.", ""},
     {"no-quantization-config", kError, "Weights are quantized and no config says so; engines read codes as weights or refuse them.",
      "Write quantization_config into config.json, or hf_quant_config.json.", ""},
     {"config-disagrees", kWarning, "config.json and hf_quant_config.json say different things; which counts depends on the engine.",

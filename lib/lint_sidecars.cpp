@@ -16,19 +16,6 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-/// A config file; null where it is missing or, then told, none.
-Json read_sidecar(const LintSubject& s, const char* name, LintSink& sink) {
-  if (!is_there(s.path / name)) return nullptr;
-  try {
-    Json json = parse_json(name, read_text(s.path / name));
-    if (json.is_object()) return json;
-    sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
-  } catch (const Error& e) {
-    sink.add("bad-config", name, "", without_where(e.what(), name));
-  }
-  return nullptr;
-}
-
 /// Code that `auto_map` names: "modeling_x.Class" stands for modeling_x.py, "repo--modeling_x.Class" for a
 /// file that lies elsewhere.
 void check_auto_map(const LintSubject& s, const char* file, const Json& map, LintSink& sink) {
@@ -99,10 +86,10 @@ void check_templates(const LintSubject& s, const Json& tokenizer, LintSink& sink
 }  // namespace
 
 void lint_sidecars(const LintSubject& s, LintSink& sink) {
-  const Json tokenizer = read_sidecar(s, "tokenizer_config.json", sink);
-  const Json processor = read_sidecar(s, "processor_config.json", sink);
-  const Json preprocessor = read_sidecar(s, "preprocessor_config.json", sink);
-  read_sidecar(s, "generation_config.json", sink);
+  const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", sink);
+  const Json processor = read_lint_config(s.path, "processor_config.json", sink);
+  const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", sink);
+  read_lint_config(s.path, "generation_config.json", sink);
   const std::pair<const char*, const Json*> configs[] = {{"config.json", &s.config},
                                                          {"tokenizer_config.json", &tokenizer},
                                                          {"processor_config.json", &processor},

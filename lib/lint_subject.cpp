@@ -144,20 +144,6 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
   }
 }
 
-Json read_config(const fs::path& directory, const char* name, LintSink& sink) {
-  std::error_code error;
-  const fs::path path = directory / name;
-  if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
-  try {
-    Json json = parse_json(path.string(), read_text(path));
-    if (json.is_object()) return json;
-    sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
-  } catch (const Error& e) {
-    sink.add("bad-config", name, "", without_where(e.what(), path.string()));
-  }
-  return nullptr;
-}
-
 /// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
 Json find_quantization(const LintSubject& s) {
   const Json* text =
@@ -193,6 +179,25 @@ void find_modules(LintSubject& s, LintSink& sink) {
 }
 
 }  // namespace
+
+Json read_lint_config(const fs::path& directory, const char* name, LintSink& sink) {
+  std::error_code error;
+  const fs::path path = directory / name;
+  if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
+  try {
+    const std::string text = read_text(path);
+    if (text.starts_with("\xEF\xBB\xBF")) {  // what follows is read all the same
+      sink.add("bad-config", name, "",
+               "expected JSON, found a byte order mark before it, which Python's json refuses");
+    }
+    Json json = parse_json(path.string(), text);
+    if (json.is_object()) return json;
+    sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
+  } catch (const Error& e) {
+    sink.add("bad-config", name, "", without_where(e.what(), path.string()));
+  }
+  return nullptr;
+}
 
 std::vector<std::string> string_list(const Json& json, const char* key) {
   std::vector<std::string> list;
@@ -236,8 +241,8 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     if (unfinished != nullptr) {
       sink.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
     }
-    s.config = read_config(path, "config.json", sink);
-    s.hf_quant_config = read_config(path, "hf_quant_config.json", sink);
+    s.config = read_lint_config(path, "config.json", sink);
+    s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", sink);
     s.quantization = find_quantization(s);
     s.has_manifest = fs::exists(path / kManifestName, error);
     const auto index = read_lint_index(path, indexes, sink);

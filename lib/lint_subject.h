@@ -46,6 +46,9 @@ struct LintSubject {
 /// nothing there can be linted.
 LintSubject open_lint_subject(const std::filesystem::path& path, LintSink& sink);
 
+/// A config file of the directory; null where it is missing or, then told, no JSON object.
+Json read_lint_config(const std::filesystem::path& directory, const char* name, LintSink& sink);
+
 /// The names of an object's strings below `key`; those that are no strings are left out.
 std::vector<std::string> string_list(const Json& json, const char* key);
 

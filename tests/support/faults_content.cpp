@@ -104,6 +104,8 @@ std::vector<Fault> config_faults() {
       {"no-config", "deleted", [](Save& s, Random&) { s.files.erase("config.json"); }},
       {"bad-config", "a list", [](Save& s, Random&) { s.files["config.json"] = "[1]"; }},
       {"bad-config", "not JSON", [](Save& s, Random&) { s.files["generation_config.json"] = "{"; }},
+      {"bad-config", "behind a byte order mark",
+       [](Save& s, Random&) { s.files["config.json"].insert(0, "\xEF\xBB\xBF"); }},
       {"no-quantization-config", "dropped", drop_quantization},
       {"config-disagrees", "algorithm",
        [](Save& s, Random&) {
