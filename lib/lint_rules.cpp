@@ -105,7 +105,7 @@ constexpr LintRule kRules[] = {
     {"suspicious-scale", kWarning, "A scale stands for values that no model has: uninitialized memory, or a divisor stored as a multiplier.",
      "Compare with the source; check multiply against divide.", "https://github.com/vllm-project/vllm/pull/45320"},
     // Weights
-    {"bad-block-scale", kError, "Block scales are NaN (0x7F, 0xFF) or negative; their sixteen weights become NaN or change sign.",
+    {"bad-block-scale", kError, "Block scales are NaN (0x7F, 0xFF in E4M3) or negative; the weights that share them become NaN or change sign.",
      "Export again with a producer that clamps block scales to 448.", "https://github.com/NVIDIA/Model-Optimizer/issues/1633"},
     {"zero-scale", kWarning, "Blocks with codes other than zero have scale 0: their weights vanished.",
      "Export again with a producer that clamps block scales to 2^-9 or more.", ""},

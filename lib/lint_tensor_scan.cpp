@@ -5,6 +5,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/layouts.h"
+#include "formats/weight_dialect.h"
 
 namespace twofour {
 namespace {
@@ -36,6 +37,26 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
       counts.first = std::min(counts.first, offset / sizeof(T) + i);
     }
   }
+}
+
+/// Counts elements below zero; NaN and infinity are counted elsewhere.
+template <class T>
+void count_negative(uint64_t offset, std::span<const uint8_t> bytes, T exponent, TensorCounts& counts) {
+  constexpr T kSign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+  for (uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
+    T value;
+    std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
+    if (value <= kSign || (value & exponent) == exponent) continue;  // -0 is zero
+    if (counts.negative++ == 0) counts.first_negative = offset / sizeof(T) + i;
+  }
+}
+
+template <class T>
+void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
+                 TensorCounts& counts) {
+  constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
+  count_all_ones<T>(offset, bytes, exponent, kMagnitude, counts);
+  if (scan.fp8_scales) count_negative<T>(offset, bytes, exponent, counts);
 }
 
 /// Counts bytes with an illegal metadata nibble: legal is first < second.
@@ -146,11 +167,23 @@ bool is_mx_scale(const LintSubject& s, const TensorInfo& t) {
   return s.find(module + ".weight_packed") || s.find(module + ".weight");
 }
 
+/// Whether a tensor scales the FP8 weights of any dialect.
+bool is_fp8_scale(const LintSubject& s, const TensorInfo& t) {
+  for (const WeightDialect& d : weight_dialects()) {
+    if (d.format != WeightFormat::kFp8 || !t.name.ends_with(d.scale) || !d.scale_types.has(t.dtype)) continue;
+    const auto weight = s.find(t.name.substr(0, t.name.size() - std::string_view(d.scale).size()) + d.weight);
+    if (weight && d.weight_types.has(s.tensors[*weight].dtype)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
   wrong += o.wrong;
   first = std::min(first, o.first);
+  negative += o.negative;
+  first_negative = std::min(first_negative, o.first_negative);
   copies += o.copies;
   first_copy = std::min(first_copy, o.first_copy);
   padding += o.padding;
@@ -180,6 +213,7 @@ TensorScan plan_tensor_scan(const LintSubject& s, size_t tensor) {
   } else if (t.dtype == DType::kF32) {
     scan.check = TensorCheck::kF32;
   }
+  scan.fp8_scales = is_fp8_scale(s, t);
   return scan;
 }
 
@@ -190,11 +224,11 @@ void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t
       counts.any = true;
       return;
     case TensorCheck::kBf16:
-      return count_all_ones<uint16_t>(offset, bytes, 0x7F80, 0x7FFF, counts);
+      return scan_floats<uint16_t>(scan, offset, bytes, 0x7F80, counts);
     case TensorCheck::kF16:
-      return count_all_ones<uint16_t>(offset, bytes, 0x7C00, 0x7FFF, counts);
+      return scan_floats<uint16_t>(scan, offset, bytes, 0x7C00, counts);
     case TensorCheck::kF32:
-      return count_all_ones<uint32_t>(offset, bytes, 0x7F800000u, 0x7FFFFFFFu, counts);
+      return scan_floats<uint32_t>(scan, offset, bytes, 0x7F800000u, counts);
     case TensorCheck::kE4m3:
       return count_all_ones<uint8_t>(offset, bytes, 0x7F, 0x7F, counts);
     case TensorCheck::kE8m0:

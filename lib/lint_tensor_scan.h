@@ -27,17 +27,19 @@ enum class TensorCheck {
 /// What is wrong in a tensor, as counts that add up over its parts.
 struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
-  uint64_t wrong = 0, first = kNone;            ///< elements that the check refuses, and the first of them
-  uint64_t copies = 0, first_copy = kNone;      ///< bytes of kPacked that differ from their copy
-  uint64_t padding = 0, first_padding = kNone;  ///< bytes of kPaddedScales that should be zero
-  BlockCounts scales{};                         ///< of checks that meet block scales
-  bool any = false;                             ///< any bit but signs set
+  uint64_t wrong = 0, first = kNone;              ///< elements that the check refuses, and the first of them
+  uint64_t negative = 0, first_negative = kNone;  ///< elements of floats that are scales
+  uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPacked that differ from their copy
+  uint64_t padding = 0, first_padding = kNone;    ///< bytes of kPaddedScales that should be zero
+  BlockCounts scales{};                           ///< of checks that meet block scales
+  bool any = false;                               ///< any bit but signs set
   TensorCounts& operator+=(const TensorCounts& other);
 };
 
 /// How one tensor is checked.
 struct TensorScan {
   TensorCheck check = TensorCheck::kNone;
+  bool fp8_scales = false;          ///< floats that scale FP8 weights, so none may be negative
   uint64_t unit = 16;               ///< a part begins at multiples of so many bytes
   uint64_t n = 0;                   ///< kPacked: rows of the matrix
   std::vector<uint32_t> padding{};  ///< kPaddedScales: offsets within a unit, which is an expert

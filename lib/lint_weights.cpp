@@ -222,6 +222,11 @@ class WeightLint {
                 fmt::format("expected finite numbers, found {} that are not, the first at element {}",
                             c.wrong, c.first));
     }
+    if (c.negative > 0) {
+      sink_.add("bad-block-scale", file, t.name,
+                fmt::format("expected scales that are not negative, found {}, the first at element {}",
+                            c.negative, c.first_negative));
+    }
     if (c.copies > 0)
       sink_.add("scale-copies", file, t.name,
                 fmt::format("expected equal copies, found {} bytes that differ, the first at byte {}",

@@ -129,6 +129,31 @@ TEST_CASE("a group size of 32 is found in both dialects, but not where another g
   }
 }
 
+TEST_CASE("negative scales of FP8 weights are found, -0 and those of other tensors are not") {
+  const std::vector<uint8_t> weights(256, 0x31);
+  std::vector<uint8_t> f32(16), bf16(8);  // four scales: 1, -0, 1, -1
+  for (size_t i = 0; i < 4; ++i) {
+    const uint8_t high = i == 1 ? 0x80 : i == 3 ? 0xBF : 0x3F, low = i == 1 ? 0 : 0x80;
+    f32[4 * i + 2] = bf16[2 * i] = low;
+    f32[4 * i + 3] = bf16[2 * i + 1] = high;
+  }
+  const Scratch scratch;
+  write_checkpoint(scratch / "fp8", {{{"a.weight", DType::kF8E4M3, {16, 16}, weights},
+                                      {"a.weight_scale_inv", DType::kF32, {2, 2}, f32},
+                                      {"b.weight", DType::kF8E4M3, {4, 64}, weights},
+                                      {"b.weight_scale", DType::kBF16, {4, 1}, bf16},
+                                      {"c.weight_scale_inv", DType::kF32, {2, 2}, f32},
+                                      {"m.experts.down_proj", DType::kF8E4M3, {1, 16, 16}, weights},
+                                      {"m.experts.down_proj_scale_inv", DType::kF32, {1, 2, 2}, f32}}});
+  std::string found;
+  for (const LintFinding& f : lint_quietly(scratch / "fp8").findings) {
+    if (f.rule == find_lint_rule("bad-block-scale")) found += f.name + ": " + f.message + "\n";
+  }
+  const std::string message = ": expected scales that are not negative, found 1, the first at element 3\n";
+  CHECK(found == "a.weight_scale_inv" + message + "b.weight_scale" + message +
+                     "m.experts.down_proj_scale_inv" + message);
+}
+
 TEST_CASE("unequal global scales are counted, with the largest ratio") {
   const LintReport report = lint_quietly(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-mixtral-uneven" / "src");
   CHECK(fired(report) == std::set<std::string>{"unequal-global-scales"});
