@@ -5,8 +5,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lib/plan.h"
 #include "tools/bench.h"
+#include "tools/option_values.h"
 
 namespace twofour {
 namespace {
@@ -22,7 +22,8 @@ const char* io_name(Io io) {
 
 int run(const Options& o, const Common& common) {
   const WorkDirectory work(o.work);
-  const IoBench b = bench_io({work.path(), o.source, parse_size(o.size), parse_size(o.request), o.rounds});
+  const IoBench b = bench_io({work.path(), o.source, parse_size_option("--size", o.size),
+                              parse_size_option("--request", o.request), o.rounds});
   if (common.json) {
     Json rates = Json::array();
     for (const IoRate& r : b.rates) {

@@ -8,6 +8,7 @@
 #include "formats/layouts.h"
 #include "lib/synth.h"
 #include "tools/bench.h"
+#include "tools/option_values.h"
 
 namespace twofour {
 namespace {
@@ -46,7 +47,7 @@ int run(const Options& o, const Common& common) {
                                         (work.path() / "plan.json").string()});
   Recipe recipe;
   recipe.layout = o.layout;
-  recipe.max_shard_size = parse_size(o.max_shard_size);
+  recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
   const PlanBench b = bench_plan(source, recipe, o.tasks, o.rounds);
   if (common.json) {
     print_json({{"tensors", b.tensors},

@@ -8,6 +8,7 @@
 #include "lib/convert.h"
 #include "lib/output_directory.h"
 #include "tools/encoded_text.h"
+#include "tools/option_values.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
@@ -215,8 +216,9 @@ void add_conversion_options(CLI::App& app, ConversionOptions& o) {
 }
 
 Recipe with_selection(Recipe recipe, const ConversionOptions& o) {
-  recipe.selection = {parse_patterns(o.include), parse_patterns(o.exclude), parse_patterns(o.also)};
-  recipe.max_shard_size = parse_size(o.max_shard_size);
+  recipe.selection = {parse_pattern_option("--include", o.include),
+                      parse_pattern_option("--exclude", o.exclude), parse_pattern_option("--also", o.also)};
+  recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
   return recipe;
 }
 

@@ -12,6 +12,7 @@
 #include "lib/inspect.h"
 #include "lib/report.h"
 #include "tools/command.h"
+#include "tools/option_values.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
@@ -232,7 +233,8 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
 int run(const Options& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
-  const DiffOptions options{parse_patterns(o.include), parse_patterns(o.exclude), o.tolerance};
+  const DiffOptions options{parse_pattern_option("--include", o.include),
+                            parse_pattern_option("--exclude", o.exclude), o.tolerance};
   if (!std::isfinite(o.tolerance))
     throw Error(fmt::format("--tolerance: expected a finite number, found {}", o.tolerance));
   const Checkpoint a = Checkpoint::open_source(o.a), b = Checkpoint::open_source(o.b);

@@ -12,6 +12,7 @@
 #include "lib/report.h"
 #include "lib/slice.h"
 #include "tools/command.h"
+#include "tools/option_values.h"
 
 namespace twofour {
 namespace {
@@ -216,7 +217,8 @@ int run(const Options& o, const Common& common) {
   }
   if (!o.html.empty()) check_report_file(o.html);
   const bool stats = o.stats || !o.html.empty();
-  const InspectReport report = inspect(checkpoint, parse_patterns(o.tensors), stats, common.jobs);
+  const InspectReport report =
+      inspect(checkpoint, parse_pattern_option("--tensor", o.tensors), stats, common.jobs);
   if (!o.html.empty()) write_report(o.html, inspect_report(report, o.path));
   print_findings(common, report.findings);
   if (common.json) {

@@ -14,6 +14,7 @@
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/token_file.h"
 #include "tools/command.h"
+#include "tools/option_values.h"
 #include "tools/suggest.h"
 
 namespace twofour {
@@ -178,14 +179,14 @@ std::function<int()> setup_run(CLI::App& app, const Common& common) {
   tokens->add_option("--random", o->random, "Run this many random tokens through random experts")
       ->check(CLI::Range(1, 1 << 20));
   tokens->require_option(1);
-  app.add_option("--seed", o->seed, "Of the random tokens");
+  add_seed_option(app, o->seed, "Of the random tokens");
   app.add_option("-o,--output", o->output, "Safetensors file to write: output [M, H], in the type of hidden")
       ->required();
   app.add_option("--top-k", o->topk, "Experts a token (default: as config.json says)")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--limit", o->layer_options.limit,
-                 "Clamp of gate and up; 0: none (default: swiglu_limit of config.json)")
-      ->check(CLI::NonNegativeNumber);
+  check_finite_not_negative(
+      app.add_option("--limit", o->layer_options.limit,
+                     "Clamp of gate and up; 0: none (default: swiglu_limit of config.json)"));
   app.add_flag("--router-weight-on-input", o->layer_options.weight_on_input,
                "The router's weight multiplies hidden instead of the result");
   return [o, &app, &common] {

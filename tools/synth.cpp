@@ -6,8 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lib/plan.h"
 #include "tools/command.h"
+#include "tools/option_values.h"
 
 namespace twofour {
 namespace {
@@ -21,7 +21,7 @@ struct Options {
 int run(const Options& o, const Common& common) {
   SynthOptions options = o.synth;
   options.jobs = common.jobs;
-  options.max_shard_size = parse_size(o.max_shard_size);
+  options.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
   if (o.layers > 0) options.layers = o.layers;
   if (o.experts > 0) options.experts = o.experts;
   SynthResult result;
@@ -66,7 +66,7 @@ std::function<int()> setup_synth(CLI::App& app, const Common& common) {
   app.add_option("--dialect", o->synth.dialect, "modelopt or compressed-tensors")
       ->check(CLI::IsMember({"modelopt", "compressed-tensors"}));
   app.add_option("--vocab", o->synth.vocab, "Rows of the embedding")->check(CLI::Range(1, 10'000'000));
-  app.add_option("--seed", o->synth.seed, "Of the weights");
+  add_seed_option(app, o->synth.seed, "Of the weights");
   app.add_option("--max-shard-size", o->max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
   app.add_flag("--headers-only", o->synth.headers_only,
                "Files of full size with holes in place of weights, to try what reads headers only");

@@ -9,6 +9,7 @@
 #include "lib/report.h"
 #include "tools/command.h"
 #include "tools/conversion.h"
+#include "tools/option_values.h"
 #include "tools/quality_text.h"
 
 namespace twofour {
@@ -214,7 +215,7 @@ std::function<int()> setup_validate(CLI::App& app, const Common& common) {
       ->type_name("PATH");
   app.add_option("--tokens", o->tokens, "Tokens to run through each layer; 0: none")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--seed", o->seed, "Of the activations and the routing");
+  add_seed_option(app, o->seed, "Of the activations and the routing");
   add_io_option(app, o->io);
   add_html_option(app, o->html);
   return [o, &common] { return run(*o, common); };
