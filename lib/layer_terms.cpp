@@ -52,10 +52,10 @@ std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
     const bool usual = gated ? value == "silu" || value == "swish" : value == "relu2";
     if (value.is_null() || usual) continue;
     return fmt::format("{}: {}: expected {}, found {}", where, key, gated ? "silu" : "relu2",
-                       json_quote_short(value.dump()));
+                       quoted_setting(value));
   }
   if (const Json alpha = model_setting(c.config(), "swiglu_alpha"); !alpha.is_null() && alpha != 1)
-    return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, json_quote_short(alpha.dump()));
+    return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, quoted_setting(alpha));
   // Its config.json says silu.
   for (const Json& config : model_configs(c.config())) {
     if (!config.contains("model_type") || config["model_type"] != "gpt_oss") continue;

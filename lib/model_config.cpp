@@ -21,6 +21,10 @@ std::vector<Json> model_configs(const Json& config) {
   return all;
 }
 
+std::string quoted_setting(const Json& value) {
+  return json_quote_short(value.is_string() ? value.get<std::string>() : json_line(value));
+}
+
 int64_t promised_experts(const Json& config) {
   int64_t most = 0;
   if (!config.is_object()) return most;

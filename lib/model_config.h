@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "formats/json.h"
@@ -11,6 +12,9 @@ Json model_setting(const Json& config, const char* key);
 
 /// A config.json and its text_config, as far as they are there.
 std::vector<Json> model_configs(const Json& config);
+
+/// A setting for a message, a string's quotes once.
+std::string quoted_setting(const Json& value);
 
 /// The largest count of routed experts that a config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config);

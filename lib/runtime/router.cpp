@@ -78,8 +78,7 @@ bool says_softmax(const Json& config) {
 
 /// For people: scoring_func "sigmoid".
 std::string setting_text(const std::string& key, const Json& value) {
-  return fmt::format("{} {}", key,
-                     json_quote_short(value.is_string() ? value.get<std::string>() : value.dump()));
+  return fmt::format("{} {}", key, quoted_setting(value));
 }
 
 /// Routers that are no softmax over gate.weight, by what marks them, and those of which nobody says so.
@@ -118,7 +117,7 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
   }
   if (const Json norm = model_setting(artifact.config(), "norm_topk_prob");
       !norm.is_null() && !norm.is_boolean())
-    refuse(fmt::format("norm_topk_prob {}", json_quote_short(norm.dump())));
+    refuse(fmt::format("norm_topk_prob {}", quoted_setting(norm)));
   // Many families take the sigmoid by code alone.
   if (family_of(artifact.config()) != nullptr) return;
   const Json type = routing_type(artifact.config());
@@ -164,8 +163,7 @@ float RuntimeArtifact::swiglu_limit() const {
   if (value.is_null()) return 0;
   if (!value.is_number() || !(value.get<double>() >= 0)) {
     throw Error(fmt::format("{}: swiglu_limit: expected a number not below 0, found {}",
-                            (state_->artifact.path() / "config.json").string(),
-                            json_quote_short(value.dump())));
+                            (state_->artifact.path() / "config.json").string(), quoted_setting(value)));
   }
   return value.get<float>();
 }
@@ -179,7 +177,7 @@ int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
   if (topk < 1 || topk > info.e) {
     throw Error(fmt::format("{}: num_experts_per_tok: expected 1 to the {} experts of {}, found {}",
                             (state_->artifact.path() / "config.json").string(), info.e, info.name,
-                            json_quote_short(value.dump())));
+                            quoted_setting(value)));
   }
   return topk;
 }
