@@ -15,7 +15,6 @@
 #include "formats/layouts.h"
 #include "lib/manifest.h"
 #include "lib/manifest_text.h"
-#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -101,18 +100,22 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
     sources.clear();
     return false;
   };
+  const auto refuse = [&](std::string_view found) {
+    throw Error(fmt::format(
+        "{}: expected a manifest that says how the artifact's source stored its weights, found {}", where,
+        found));
+  };
   try {
     const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, take);
     parsed.damage = damage;
     if (json.at("format") != kManifestFormat) throw Error("another format");
     parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
-  } catch (const ReadError&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw Error(fmt::format(
-        "{}: expected a manifest that says how the artifact's source stored its weights, found none ({})",
-        where, e.what()));
+  } catch (const Json::exception&) {
+    refuse("something else");
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with(where)) throw;  // tells of the file itself
+    refuse(fmt::format("none ({})", e.what()));
   }
   return parsed;
 }

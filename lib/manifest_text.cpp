@@ -111,7 +111,11 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Tak
         fmt::format("{}: expected a manifest of {} tensors, found too many objects", path.string(), tensors));
   };
   Stream stream(file);
-  text.json = Json::parse(Characters(stream), Characters(), count);
+  try {
+    text.json = Json::parse(Characters(stream), Characters(), count);
+  } catch (const nlohmann::detail::parse_error& e) {
+    throw Error(fmt::format("{}: not JSON: error at byte {}", path.string(), e.byte));
+  }
   return text;
 }
 

@@ -271,6 +271,13 @@ TEST_CASE("headers of megabytes are refused in one short line, or read") {
   check("{\"a\":{\"dtype\":\"" + std::string(size, 'x') + "\"}}", "unknown dtype \"xxx");
 }
 
+TEST_CASE("a manifest that is no JSON is refused with the byte of the error") {
+  const Scratch scratch;
+  write_text(scratch / "twofour.json", R"({"format": 2, "files": x})");
+  CHECK(refusal([&] { read_manifest(scratch / "twofour.json", 1); }) ==
+        (scratch / "twofour.json").string() + ": not JSON: error at byte 24");
+}
+
 TEST_CASE("numbers of a manifest that are no integers, or none of 64 bits, are refused") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {expert_tensors()});
@@ -278,7 +285,7 @@ TEST_CASE("numbers of a manifest that are no integers, or none of 64 bits, are r
   const std::string text = read_text(scratch / "out/twofour.json");
   for (const std::string field : {"\"format\":", "\"max_shard_size\":", "\"shape\":["}) {
     for (size_t at = 0; (at = text.find(field, at)) != std::string::npos;) {
-      at += field.size();
+      at = text.find_first_not_of(' ', at + field.size());
       for (const char* value : {"1.5", "1e300", "-1e300", "99999999999999999999", "\"1\"", "null"}) {
         CAPTURE(field);
         CAPTURE(value);
