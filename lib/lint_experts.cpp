@@ -14,6 +14,7 @@ namespace {
 /// Where in a tensor's name the number of a routed expert stands.
 struct ExpertName {
   std::string_view block;  ///< "model.layers.0.mlp.experts"
+  std::string_view number;
   int64_t expert;
   std::string_view rest;  ///< "gate_proj.weight"
 };
@@ -26,7 +27,8 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
     if (end == name.npos || end == digits || end - digits > 9 || name[end] != '.') continue;
     int64_t expert = 0;
     for (size_t i = digits; i < end; ++i) expert = 10 * expert + (name[i] - '0');
-    return ExpertName{name.substr(0, digits - 1), expert, name.substr(end + 1)};
+    return ExpertName{name.substr(0, digits - 1), name.substr(digits, end - digits), expert,
+                      name.substr(end + 1)};
   }
   return std::nullopt;
 }
@@ -177,7 +179,7 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
   const auto promised =
       promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
   // Names are sorted, so the tensors of a block follow each other.
-  std::string block;
+  std::string block, odd;
   Experts experts;
   const auto finish = [&] {
     if (!experts.empty()) BlockLint(s, block, experts, promised, sink).run();
@@ -186,6 +188,15 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const auto name = parse_expert_name(s.tensors[i].name);
     if (!name) continue;
+    if (name->number.size() > 1 && name->number[0] == '0') {
+      const std::string expert = fmt::format("{}.{}", name->block, name->number);
+      if (expert == odd) continue;  // told with its first tensor
+      odd = expert;
+      sink.add("expert-name", s.file_of(i), expert,
+               fmt::format("expected an expert's number without leading zeros, {}, found {}", name->expert,
+                           name->number));
+      continue;
+    }
     if (name->block != block) {
       finish();
       block = name->block;

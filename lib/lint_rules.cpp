@@ -52,6 +52,8 @@ constexpr LintRule kRules[] = {
      "Export them, too; compare with the source's names.", "https://github.com/sgl-project/sglang/issues/34448"},
     {"experts-extra", kError, "There are more experts than config.json says.",
      "Correct the count in config.json, or remove the files of another save.", ""},
+    {"expert-name", kError, "An expert's number has leading zeros: it counts as no expert, or as a second one of that number.",
+     "Rename its tensors, or remove them if they are left over.", ""},
     {"expert-shape", kError, "An expert differs from the others of its layer in shape or type; it fits into no fused tensor.",
      "Export all experts of a layer in one format.", ""},
     {"layers-missing", kError, "Layers that config.json promises have no tensors.",

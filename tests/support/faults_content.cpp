@@ -75,6 +75,12 @@ std::vector<Fault> module_faults() {
          from.pop_back();
          copy_below(s, from, std::string(kLayer0) + "mlp.experts.8");
        }},
+      {"expert-name", "once more with a leading zero",
+       [](Save& s, Random& r) {
+         const auto e = r() % 8;
+         copy_below(s, fmt::format("{}mlp.experts.{}", kLayer0, e),
+                    fmt::format("{}mlp.experts.0{}", kLayer0, e));
+       }},
       {"expert-shape", "half of one",
        [](Save& s, Random& r) {
          const std::string from = expert(r, "");
