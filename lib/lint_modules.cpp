@@ -44,6 +44,18 @@ void check_complete(const LintSubject& s, LintSink& sink) {
   }
 }
 
+/// Modules whose weights are stored twice.
+void check_two_weights(const LintSubject& s, LintSink& sink) {
+  constexpr std::string_view kPacked = "_packed";
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const std::string& name = s.tensors[i].name;
+    if (!name.ends_with(".weight_packed")) continue;
+    const std::string plain = name.substr(0, name.size() - kPacked.size());
+    if (!s.find(plain)) continue;
+    sink.add("two-weights", s.file_of(i), name, fmt::format("expected no {} beside it, found one", plain));
+  }
+}
+
 /// The matrices that engines put into one, side by side.
 void check_gate_up(const LintSubject& s, LintSink& sink) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs = {
@@ -170,6 +182,7 @@ void check_head(const LintSubject& s, LintSink& sink) {
 
 void lint_modules(const LintSubject& s, LintSink& sink) {
   check_gate_up(s, sink);
+  check_two_weights(s, sink);
   if (s.is_part) return;
   check_complete(s, sink);
   lint_experts(s, sink);

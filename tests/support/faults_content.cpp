@@ -63,6 +63,10 @@ std::vector<Fault> module_faults() {
        }},
       {"module-shape", "half the scales",
        [](Save& s, Random&) { halve_rows(s.at(std::string(kLinear) + ".weight_scale")); }},
+      {"two-weights", "plain and packed",
+       [](Save& s, Random&) {
+         s.add({"model.layers.1.self_attn.q_proj.weight_packed", DType::kI32, {4}, std::vector<uint8_t>(16)});
+       }},
       {"gate-up-shape", "half of up",
        [](Save& s, Random&) {
          for (int e = 0; e < 8; ++e) halve_module(s, fmt::format("{}mlp.experts.{}.up_proj", kLayer0, e));
