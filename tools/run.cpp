@@ -134,6 +134,8 @@ int run(const Options& o, const Common& common) {
                        .limit = static_cast<double>(options.limit)};
   const LayerRun result = layer.run(input, tokens.type, true);
   write_output_file(o.output, result.out, info.h, tokens.type);
+  const Findings findings = find_not_finite(o.output, result.out, info.h, tokens.type);
+  print_findings(common, findings);
   const std::string type(dtype_name(cuda::dtype_of(tokens.type)));
   if (common.json) {
     print_json({{"layer", info.name},
@@ -153,7 +155,8 @@ int run(const Options& o, const Common& common) {
                 {"limit", options.limit},
                 {"seconds", result.seconds},
                 {"output", o.output},
-                {"dtype", type}});
+                {"dtype", type},
+                {"findings", findings_to_json(findings)}});
   } else if (!common.quiet) {
     put("{}: {}, {}, H {}, I {}{}, {} of weights\n", info.name, info.layout,
         counted(static_cast<uint64_t>(info.e), "expert"), info.h, info.i, info.gated ? "" : ", no gate",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -108,6 +109,26 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
   file.write(0, header);
   file.write(header.size(), bytes);
   file.commit();
+}
+
+Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
+                         cuda::Float type) {
+  const auto width = static_cast<size_t>(h);
+  size_t count = 0, first = 0;
+  float number = 0;
+  for (size_t begin = 0; begin < output.size(); begin += width) {
+    // Large numbers become infinite only in the file's type.
+    const std::vector<float> row = from_float_bytes(to_float_bytes(output.subspan(begin, width), type), type);
+    for (size_t i = 0; i < width; ++i) {
+      if (std::isfinite(row[i])) continue;
+      if (count++ == 0) first = begin + i, number = row[i];
+    }
+  }
+  if (count == 0) return {};
+  return {{Severity::kWarning, "not-finite",
+           fmt::format("{}: output[{}, {}]", path.string(), first / width, first % width),
+           fmt::format("expected finite numbers, found {}, the first of {} among {} in {}", number, count,
+                       output.size(), dtype_name(cuda::dtype_of(type)))}};
 }
 
 }  // namespace twofour

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda_stream.h"
+#include "lib/finding.h"
 #include "lib/runtime/layer.h"
 
 namespace twofour {
@@ -35,5 +36,10 @@ bool is_output_file(const std::filesystem::path& path);
 /// Writes `output` [M, H] as a safetensors file, whole or not at all.
 void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                        cuda::Float type);
+
+/// A warning where numbers of an output [M, H] are NaN or infinite in the type that it is written in: how
+/// many, and the first of them.
+Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
+                         cuda::Float type);
 
 }  // namespace twofour

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +10,7 @@
 #include "formats/json.h"
 #include "kernels/device.h"
 #include "lib/layer_tokens.h"
+#include "lib/runtime/token_file.h"
 #include "tests/support/device_experts.h"
 #include "tests/support/outcome.h"
 #include "tests/support/runtime_layer.h"
@@ -117,6 +120,38 @@ TEST_CASE("run --random draws the same tokens for a seed, and --json tells what 
   const Tokens tokens = draw_tokens(3, 32, 6, 4, 0);
   CHECK(relative_error(read_tensors(output(0)).at("output").as<float>(),
                        moe_reference(tokens.input(), made.w13(), made.w2())) < 2e-6);
+}
+
+TEST_CASE("run warns of numbers that are NaN or infinite, with how many and the first") {
+  const std::vector<float> output{1, 65519, 65520, -1e9f, NAN, 0};
+  const auto warning = [&](cuda::Float type) {
+    const Findings found = find_not_finite("y", output, 3, type);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].severity == Severity::kWarning);
+    return found[0].where + ": " + found[0].message;
+  };
+  CHECK(warning(cuda::Float::f16) ==
+        "y: output[0, 2]: expected finite numbers, found inf, the first of 3 among 6 in F16");
+  CHECK(warning(cuda::Float::bf16) ==
+        "y: output[1, 1]: expected finite numbers, found nan, the first of 1 among 6 in BF16");
+  CHECK(find_not_finite("y", std::span(output).first(3), 3, cuda::Float::f32).empty());
+
+  const ConvertedLayer made("v7", 5, 32, 48);
+  const std::string input = (made.scratch / "x.safetensors").string(), y = (made.scratch / "y").string();
+  Tokens tokens = draw_tokens(4, 48, 5, 2, 1);
+  std::fill_n(tokens.hidden.begin() + 48, 48, INFINITY);
+  write_safetensors(input, tensors_of(tokens));
+  const Outcome o = run_layer(made, {"--layer", "3", "--input", input}, y);
+  CHECK(o.code == 0);
+  size_t count = 0;
+  for (const float x : read_tensors(y).at("output").as<float>()) count += !std::isfinite(x);
+  REQUIRE(count > 0);
+  CHECK_MESSAGE(o.err.starts_with(fmt::format("warning: {}: output[1, ", y)), o.err);
+  CHECK_MESSAGE(o.err.ends_with(fmt::format(", the first of {} among 192 in F32 [not-finite]\n", count)),
+                o.err);
+  const Outcome json = run_layer(made, {"--layer", "3", "--input", input, "--json"}, y);
+  CHECK(json.err.empty());
+  CHECK(parse_json("stdout", json.out)["findings"][0]["id"] == "not-finite");
 }
 
 TEST_CASE("run without ids lets the layer's router choose") {
