@@ -170,7 +170,7 @@ TEST_CASE("a layer of another activation is refused when it is loaded") {
     return message_of([&] { artifact.load(0, Device::cpu); });
   };
   for (const auto& [config, message] :
-       {std::pair{R"({"hidden_act": "gelu"})", "config.json: hidden_act: expected silu, found"},
+       {std::pair{R"({"hidden_act": "gelu"})", "config.json: hidden_act: expected silu, found \"gelu\""},
         {R"({"text_config": {"hidden_activation": "gelu"}})",
          "config.json: hidden_activation: expected silu"},
         {R"({"swiglu_alpha": 1.702, "swiglu_limit": 7.0})", "config.json: swiglu_alpha: expected 1, found"},
