@@ -1,8 +1,8 @@
 #include "lib/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <climits>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>

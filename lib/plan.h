@@ -139,8 +139,9 @@ struct Plan {
   std::vector<std::vector<size_t>> parts_;  ///< what parts_of() gives
 };
 
-/// Plans an artifact. Reads headers, global and input scales and, of a source that twofour wrote, twofour.json
-/// only. Throws Error where product.md refuses the source and where that twofour.json is damaged or another's.
+/// Plans an artifact. Reads headers, global and input scales and, of a source that twofour wrote,
+/// twofour.json only. Throws Error where product.md refuses the source and where that twofour.json is damaged
+/// or another's.
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 
 /// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.

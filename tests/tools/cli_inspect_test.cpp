@@ -127,3 +127,15 @@ TEST_CASE("bench open holds opening against parsing the headers alone and leaves
   for (const char* ratio : {"open_ratio", "lint_ratio", "inspect_ratio"}) CHECK(json[ratio]["min"] > 0.0);
   CHECK(fs::is_empty(scratch.path));
 }
+
+TEST_CASE("inspect finds pruned quads by reading the weights") {
+  const Json json = json_of(run_program({"inspect", kSource, "--stats", "--json"}));
+  uint64_t codes = 0, weights = 0;
+  for (const Json& m : json["nvfp4_modules"]) {
+    for (const Json& count : m["stats"]["codes"]) codes += count.get<uint64_t>();
+    weights += m["count"].get<uint64_t>() * m["shape"][0].get<uint64_t>() * m["shape"][1].get<uint64_t>() *
+               m["shape"][2].get<uint64_t>();
+  }
+  CHECK(codes == weights);
+  CHECK(weights == 4 * 3 * 48 * 96 + 96 * 96);
+}

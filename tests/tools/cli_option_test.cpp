@@ -63,3 +63,14 @@ TEST_CASE("a size or pattern that is none is told with its option") {
   check_one_line(run_program({"inspect", kGolden, "--tensor", "re:("}), "--tensor: pattern 're:('");
   CHECK(!std::filesystem::exists(out));
 }
+
+TEST_CASE("a size that is none is refused") {
+  const Scratch scratch;
+  for (const char* size : {"5 GB", "big", "0", "-1", "5GiB", "1.2.3GB", "GB", ""}) {
+    CAPTURE(std::string(size));
+    const Outcome o = run_program({"convert", kGolden, (scratch / "out").string(), "--to", "v7",
+                                   fmt::format("--max-shard-size={}", size)});
+    CHECK(o.code == 2);
+    CHECK(!std::filesystem::exists(scratch / "out"));
+  }
+}
