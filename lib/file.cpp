@@ -69,14 +69,19 @@ void throw_io_error(const fs::path& path, const char* doing, int error) {
   throw Error(io_message(path, doing, error));
 }
 
-ReadError::ReadError(const fs::path& path, int error) : Error(io_message(path, "read", error)) {}
+ReadError::ReadError(const fs::path& path, int error, const char* doing)
+    : Error(io_message(path, doing, error)) {}
 
 std::string system_message(int error) { return std::generic_category().message(error); }
 
 InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> windows) : path_(path) {
   // Without O_NONBLOCK, opening a FIFO would wait for a writer.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) throw_io_error(path, "open", errno);
+  if (fd_ < 0) {
+    const int error = errno;
+    if (error == ENOENT || error == ENOTDIR || error == ELOOP) throw_io_error(path, "open", error);
+    throw ReadError(path, error, "open");
+  }
   struct stat st {};
   if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
     ::close(fd_);

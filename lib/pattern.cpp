@@ -23,6 +23,14 @@ constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polyno
 /// The one inline flag of Python's expressions that lists of modules use; std::regex knows none.
 constexpr std::string_view kAnyCase = "(?i)";
 
+/// Whether it has an anchor of Python's, "\\A" or "\\Z", which std::regex would take for a letter.
+bool has_letter_anchor(std::string_view regex) {
+  for (size_t i = 0; i + 1 < regex.size(); ++i) {
+    if (regex[i] == '\\' && (regex[++i] == 'A' || regex[i] == 'Z')) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct Pattern::Regex {
@@ -38,6 +46,9 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   std::string_view regex = std::string_view(text_).substr(3);
   const bool any_case = regex.starts_with(kAnyCase);
   if (any_case) regex.remove_prefix(kAnyCase.size());
+  if (has_letter_anchor(regex)) {
+    throw Error(fmt::format("pattern '{}': expected ^ or $, found \\A or \\Z", text_));
+  }
   try {
     const auto flags = any_case ? kLinear | std::regex::icase : kLinear;
     regex_ = std::make_shared<Regex>(Regex{std::regex(regex.begin(), regex.end(), flags)});

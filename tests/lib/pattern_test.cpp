@@ -77,6 +77,15 @@ TEST_CASE("what is no regular expression is an Error that shows the pattern") {
   }
 }
 
+TEST_CASE("Python's anchors that are letters here are refused, escaped backslashes before letters are not") {
+  for (const char* pattern : {"re:.*gate\\Z", "re:\\Amodel", "re:(?i)head\\Z"}) {
+    CAPTURE(std::string(pattern));
+    CHECK_THROWS_AS(Pattern{pattern}, Error);
+  }
+  CHECK(matches("re:a\\\\Z", "a\\Z"));
+  CHECK(matches("re:A.*Z", "AbZ"));
+}
+
 TEST_CASE("a pattern remembers its text, and any of several may match") {
   CHECK(Pattern("re:a.b").text() == "re:a.b");
   const auto patterns = parse_patterns({"lm_head", "*.gate", "re:visual"});
