@@ -63,35 +63,48 @@ std::vector<Group> split_at(size_t place, Group group) {
   return parts;
 }
 
-/// Names a group whose numbers form all combinations; splits it at `depth` and behind where they don't.
-void fold(const std::string& skeleton, size_t depth, Group group,
+/// A group of which no place before `depth` is left to split at.
+struct Part {
+  size_t depth;
+  Group group;
+};
+
+/// Names the parts whose numbers form all combinations; splits the others at their depth and behind where
+/// they don't. Names may hold thousands of numbers, each of which splits once more: parts wait on a list, not
+/// on the stack.
+void fold(const std::string& skeleton, Group whole,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
-  const size_t places = group[0].first.size();
-  const auto differ_at = [&](size_t place) {
-    return std::any_of(group.begin(), group.end(),
-                       [&](const Member& m) { return m.first[place] != group[0].first[place]; });
-  };
-  while (depth < places && !differ_at(depth)) ++depth;
-  std::vector<std::set<int64_t>> sets;
-  size_t combinations = 1;
-  // Once these are too many the rest does not matter.
-  while (sets.size() < places && (combinations <= group.size() || depth == places)) {
-    std::set<int64_t> numbers;
-    for (const Member& member : group) numbers.insert(member.first[sets.size()]);
-    combinations = std::min<size_t>(combinations * numbers.size(), group.size() + 1);
-    sets.push_back(std::move(numbers));
+  const size_t places = whole[0].first.size();
+  std::vector<Part> parts;
+  parts.push_back({0, std::move(whole)});
+  while (!parts.empty()) {
+    auto [depth, group] = std::move(parts.back());
+    parts.pop_back();
+    const auto differ_at = [&group = group](size_t place) {
+      return std::any_of(group.begin(), group.end(),
+                         [&](const Member& m) { return m.first[place] != group[0].first[place]; });
+    };
+    while (depth < places && !differ_at(depth)) ++depth;
+    std::vector<std::set<int64_t>> sets;
+    size_t combinations = 1;
+    // Once these are too many the rest does not matter.
+    while (sets.size() < places && (combinations <= group.size() || depth == places)) {
+      std::set<int64_t> numbers;
+      for (const Member& member : group) numbers.insert(member.first[sets.size()]);
+      combinations = std::min<size_t>(combinations * numbers.size(), group.size() + 1);
+      sets.push_back(std::move(numbers));
+    }
+    if (combinations != group.size() && depth < places) {
+      for (Group& part : split_at(depth, std::move(group))) parts.push_back({depth + 1, std::move(part)});
+      continue;
+    }
+    std::string name;
+    size_t place = 0;
+    for (const char c : skeleton) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
+    std::vector<size_t> members;
+    for (const auto& [numbers, index] : group) members.push_back(index);
+    out.emplace_back(std::move(name), std::move(members));
   }
-  if (combinations != group.size() && depth < places) {
-    sets.clear();
-    for (Group& part : split_at(depth, std::move(group))) fold(skeleton, depth + 1, std::move(part), out);
-    return;
-  }
-  std::string name;
-  size_t place = 0;
-  for (const char c : skeleton) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
-  std::vector<size_t> members;
-  for (const auto& [numbers, index] : group) members.push_back(index);
-  out.emplace_back(std::move(name), std::move(members));
 }
 
 }  // namespace
@@ -103,7 +116,7 @@ std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::v
     groups[s.skeleton].emplace_back(std::move(s.numbers), i);
   }
   std::vector<std::pair<std::string, std::vector<size_t>>> folded;
-  for (auto& [skeleton, group] : groups) fold(skeleton, 0, std::move(group), folded);
+  for (auto& [skeleton, group] : groups) fold(skeleton, std::move(group), folded);
   std::sort(folded.begin(), folded.end(), [](auto& a, auto& b) { return natural_less(a.first, b.first); });
   return folded;
 }
