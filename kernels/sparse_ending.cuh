@@ -8,7 +8,7 @@
 namespace twofour::cuda {
 
 __device__ __forceinline__ float square_of_positive(float x) {
-  const float relu = fmaxf(x, 0.0f);
+  const float relu = x < 0 ? 0.0f : x;  // NaN stays NaN
   return relu * relu;
 }
 

@@ -2,11 +2,12 @@
 
 namespace twofour::cuda {
 
-/// silu(gate) * up, both clamped where `limit` is positive (product.md, "The MoE layer").
+/// silu(gate) * up, both clamped where `limit` is positive (product.md, "The MoE layer"). NaN stays NaN,
+/// which fminf and fmaxf would make a limit.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   if (limit > 0) {
-    gate = fminf(gate, limit);
-    up = fminf(fmaxf(up, -limit), limit);
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
   }
   return __fdividef(gate, 1.0f + __expf(-gate)) * up;  // right to some 2^-21
 }
