@@ -50,7 +50,7 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   }
 
   void fill(int byte);  ///< on the default stream, then waits for it
-  void upload(const void* from, size_t bytes, size_t offset = 0);
+  void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until it is there
   template <class T>
   std::vector<T> download() const {
     std::vector<T> values(bytes_ / sizeof(T));

@@ -34,6 +34,8 @@ void DeviceMemory::upload(const void* from, size_t bytes, size_t offset) {
          std::to_string(bytes_) + " bytes at most", std::to_string(bytes));
   check_cuda(cudaMemcpy(static_cast<char*>(data_) + offset, from, bytes, cudaMemcpyHostToDevice),
              "device memory");
+  // From pageable memory it may come back before the last bytes are there.
+  check_cuda(cudaStreamSynchronize(nullptr), "device memory");
 }
 
 void DeviceMemory::read(void* to, size_t bytes) const {
