@@ -38,6 +38,13 @@ inline void expect_workspace(const char* where, const void* workspace, size_t by
          std::to_string(bytes));
 }
 
+/// Throws Error unless an array lies on a multiple of some bytes.
+inline void expect_aligned(const char* where, const char* what, const void* array, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(array);
+  expect(address % static_cast<uintptr_t>(bytes) == 0, where,
+         what + (" on a multiple of " + std::to_string(bytes)) + " bytes", std::to_string(address));
+}
+
 /// Of the current device.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
@@ -65,15 +72,16 @@ struct Launch {
   bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
 };
 
-/// Starts a kernel; `where` names it in errors.
+/// Starts a kernel, whose shared memory is static or dynamic; returns what CUDA says.
 template <class... Parameters, class... Arguments>
-void launch(const char* where, cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
-            Arguments... arguments) {
+cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
+                  Arguments... arguments) {
   if (how.shared > (48u << 10)) {
-    check_cuda(
+    // All that there is, not what this launch wants: another thread may want more of the kernel meanwhile.
+    const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(how.shared)),
-        where);
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_limit());
+    if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
@@ -100,7 +108,14 @@ void launch(const char* where, cudaStream_t stream, const Launch& how, void (*ke
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), where);
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+/// Starts a kernel; `where` names it in errors.
+template <class... Parameters, class... Arguments>
+void launch(const char* where, cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
+            Arguments... arguments) {
+  check_cuda(start(stream, how, kernel, arguments...), where);
 }
 
 }  // namespace twofour::cuda

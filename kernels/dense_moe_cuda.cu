@@ -59,6 +59,7 @@ void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size
          std::to_string(in.topk));
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");
+  expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 

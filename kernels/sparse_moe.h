@@ -18,7 +18,7 @@ struct SparseMoe : MoeOptions {
 struct MoeTokens {
   int64_t m = 0, topk = 0;
   Float type = Float::bf16;             ///< of hidden and out
-  const void* hidden = nullptr;         ///< [M, H]
+  const void* hidden = nullptr;         ///< [M, H], on a multiple of two numbers
   const int32_t* topk_ids = nullptr;    ///< [M, topk]
   const float* topk_weights = nullptr;  ///< [M, topk]
   void* out = nullptr;                  ///< [M, H]
@@ -48,15 +48,17 @@ size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 /// Whether sparse_moe does the layer in one launch: one token of gated experts, H a multiple of 128, I of 64,
 /// both at most 4096, weights as SparseExperts wants them for speed, and a device whose shared memory holds
 /// all the weights that the token chooses (Qwen3-Next: 122 KB a multiprocessor). The launch is cooperative:
-/// it starts when all its blocks can. Throws Error as sparse_moe.
+/// it starts when all its blocks can. Throws Error as sparse_moe. A stream with too few multiprocessors of
+/// the device for that (a green context's) gets several launches all the same, unless a plan asks for one.
 bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan = {});
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h.
-/// Works on the caller's stream and workspace (aligned to 256 bytes) alone, allocates and synchronizes
-/// nothing, reads no device memory on the host, and so can be captured in a CUDA graph and replayed with
-/// other data. Deterministic. Tokens that share an expert read it once, up to the rows of a tile; few
-/// tokens (M * topk at most E / 4) read theirs each. Throws Error on shapes that disagree, a workspace too
-/// small, and CUDA's errors.
+/// Works on the caller's stream and workspace (aligned to 256 bytes) alone, which no other call may use until
+/// this one is done: two that send each other's mail in one workspace can wait for ever. Ids must stay as
+/// they are until then too. Allocates and synchronizes nothing, reads no device memory on the host, and so
+/// can be captured in a CUDA graph and replayed with other data. Deterministic. Tokens that share an expert
+/// read it once, up to the rows of a tile; few tokens (M * topk at most E / 4) read theirs each. Throws Error
+/// on shapes that disagree, a workspace too small, and CUDA's errors.
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                 Stream stream, const SparseMoePlan& plan = {});
 

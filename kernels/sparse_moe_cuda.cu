@@ -90,6 +90,7 @@ void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t by
   expect(moe.w13.e <= 8192, kWhere, "at most 8192 experts", std::to_string(moe.w13.e));
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");
+  expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
@@ -123,10 +124,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
       const bool fits = m == 1 && fits_once(up, down, plan.one);
       expect(fits || plan.launches == SparseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
              std::to_string(m) + " tokens of " + std::to_string(h));
-      if (fits) {
-        launch_once(up, down, moe.w13.layout, workspace, plan.one, stream);
-        continue;
-      }
+      if (fits && launch_once(up, down, moe.w13.layout, workspace, plan.one, stream)) continue;
     }
 
     // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that

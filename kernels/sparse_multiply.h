@@ -22,7 +22,7 @@ struct SparseExperts {
 };
 
 /// How a launch is cut into blocks. Zeros: chosen from the shape. Results don't depend on the order in which
-/// blocks run, only on these numbers.
+/// blocks run, only on these numbers and, where the GPU has too little shared memory for them, on that.
 struct SparsePlan {
   int warps_k = 0;  ///< warps of a block that share K
   int warps_n = 0;  ///< warps of a block side by side along N, 128 columns each
@@ -33,7 +33,7 @@ struct SparsePlan {
 /// Rows that go to one expert each.
 struct ExpertRows {
   int64_t rows = 0;         ///< R, for an MoE layer M * topk
-  int64_t rows_per_x = 1;   ///< row r reads x[r / rows_per_x]
+  int64_t rows_per_x = 1;   ///< row r reads x[r / rows_per_x]; at most 4096
   const void* x = nullptr;  ///< [R / rows_per_x, K], on a multiple of two numbers
   Float x_type = Float::f32;
   const int32_t* ids = nullptr;       ///< [R] expert of a row; others than 0 to E - 1 leave their row alone
@@ -49,10 +49,10 @@ size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows&
 
 /// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x]: exact products of decoded weights and activations
 /// (rounded to FP16 with a power of two for every 64 of a row, which is exact for BF16 and FP16 unless they
-/// differ by more than 2^15 and 2^24), summed in float32 in an order that depends on the shapes and the plan
-/// alone. An expert is read once for up to `tile_m` of its rows. No allocation, no synchronization, no
-/// partial sums in global memory; `workspace` lies on a multiple of 256 bytes. Throws Error on shapes that
-/// cannot be and on CUDA's.
+/// differ by more than 2^15 and 2^24), summed in float32 in an order that depends on the shapes, the plan and
+/// the model of the GPU alone. An expert is read once for up to `tile_m` of its rows. No allocation, no
+/// synchronization, no partial sums in global memory; `workspace` lies on a multiple of 256 bytes. Throws
+/// Error on shapes that cannot be and on CUDA's.
 void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace,
                      size_t workspace_bytes, Stream stream, const SparsePlan& plan = {});
 

@@ -47,8 +47,10 @@ __global__ void reference_kernel(SparseExperts w, ExpertRows rows) {
 void check_rows(const ExpertRows& rows) {
   expect(rows.rows >= 0 && rows.rows_per_x > 0 && rows.rows % rows.rows_per_x == 0, kWhere, "whole tokens",
          std::to_string(rows.rows) + " rows of " + std::to_string(rows.rows_per_x));
+  expect(rows.rows_per_x <= 4096, kWhere, "at most 4096 rows of each x", std::to_string(rows.rows_per_x));
   expect(rows.rows < (1 << 24), kWhere, "less than 2^24 rows", std::to_string(rows.rows));
   expect(rows.rows == 0 || (rows.x && rows.ids && rows.out), kWhere, "x, ids and out", "nullptr");
+  expect_aligned(kWhere, "x", rows.x, 2 * size_of(rows.x_type));
 }
 
 MultiplyWorkspace workspace_of(const SparseExperts& w, const ExpertRows& rows) {

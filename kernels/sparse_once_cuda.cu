@@ -20,8 +20,8 @@ struct Cut {
   uint16_t first_unit[kMostOnceClusters + 1];
 };
 
-/// Gives every cluster as many steps as another: those with a tile more have fewer units. Sixteen warps, a
-/// step of the first product each job.
+/// Gives every cluster as many steps as another: those with a tile more have fewer units. Sixteen warps, of
+/// which as many share the K of a unit as leave each a step or more, up to four.
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
   const int tiles = static_cast<int>(h / kWarpColumns), k_steps = static_cast<int>(h / kStepK);
@@ -65,8 +65,9 @@ int clusters_at_once() {
   int device = 0;
   check_cuda(cudaGetDevice(&device), kWhere);
   const std::lock_guard lock(mutex);
-  const auto [at, is_new] = known.try_emplace(device, 0);
-  if (is_new) {
+  if (const auto at = known.find(device); at != known.end()) return at->second;
+  int count = 0;
+  if (device_attribute(cudaDevAttrCooperativeLaunch) != 0) {
     const int bytes = shared_memory_limit();
     check_cuda(cudaFuncSetAttribute(once_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kWhere);
     cudaLaunchAttribute cluster;
@@ -77,12 +78,13 @@ int clusters_at_once() {
     config.blockDim = {kOnceThreads, 1, 1};
     config.dynamicSmemBytes = static_cast<size_t>(bytes);
     config.attrs = &cluster, config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&at->second, once_kernel, &config) != cudaSuccess) {
-      at->second = 0;  // no such cluster on this device
+    if (cudaOccupancyMaxActiveClusters(&count, once_kernel, &config) != cudaSuccess) {
+      count = 0;  // no such cluster on this device
       (void)cudaGetLastError();
     }
   }
-  return at->second;
+  known.emplace(device, count);
+  return count;
 }
 
 void describe(const SparseArgs& from, OnceWeights& to) {
@@ -112,7 +114,7 @@ bool fits_once(const SparseArgs& up, const SparseArgs& down, const SparsePlan& p
          c.bytes <= shared_memory_limit();
 }
 
-void launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mail,
+bool launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mail,
                  const SparsePlan& plan, Stream stream) {
   const int clusters = std::min(clusters_at_once(), kMostOnceClusters);
   const Cut c = cut(down.n, down.k, down.segments, clusters, plan);
@@ -134,8 +136,14 @@ void launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layo
   a.stages = c.stages;
   std::copy_n(c.first_unit, kMostOnceClusters + 1, a.first_unit);
   const dim3 grid(kOnceCluster, static_cast<unsigned>(c.clusters));
-  launch(kWhere, stream, {grid, 32 * c.warps, static_cast<size_t>(c.bytes), kOnceCluster, false, true},
-         once_kernel, a);
+  const Launch how{grid, 32 * c.warps, static_cast<size_t>(c.bytes), kOnceCluster, false, true};
+  const cudaError_t error = start(stream, how, once_kernel, a);
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  check_cuda(error, kWhere);
+  return true;
 }
 
 }  // namespace twofour::cuda

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -146,11 +147,13 @@ void check_kernel(const LayerInfo& info) {
   const auto refuse = [&](const std::string& expected, const std::string& found) {
     throw Error(fmt::format("{}: expected {} for CUDA, found {}", info.name, expected, found));
   };
-  constexpr int64_t kMaxExperts = 8192, kMaxDimension = int64_t{1} << 30;
+  const bool is_g8 = info.layout == GateUpInterleaved8::name;
+  constexpr int64_t kMaxExperts = 8192;
+  const int bits = is_g8 ? 20 : 23;
   if (info.e > kMaxExperts) refuse(fmt::format("at most {} experts", kMaxExperts), fmt::format("{}", info.e));
-  if (info.h > kMaxDimension || info.i > kMaxDimension)
-    refuse("H and I below 2^30", fmt::format("{} and {}", info.h, info.i));
-  if (info.layout == GateUpInterleaved8::name && !info.gated) refuse("g8 with a gate", "none");
+  if (std::max(info.h, info.i) >= int64_t{1} << bits)
+    refuse(fmt::format("H and I below 2^{}", bits), fmt::format("{} and {}", info.h, info.i));
+  if (is_g8 && !info.gated) refuse("g8 with a gate", "none");
 }
 
 void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& matrices, uint64_t bytes,

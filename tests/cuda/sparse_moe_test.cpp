@@ -1,9 +1,12 @@
 #include "kernels/sparse_moe.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <numeric>
 
 #include "formats/error.h"
+#include "kernels/device.h"
 #include "tests/support/device.h"
 #include "tests/support/device_tokens.h"
 
@@ -181,6 +184,7 @@ TEST_CASE("the fused MoE layer of one token is right in one launch") {
   check_one({6, 512, 192, 1, 6, true, Float::f32, 0, false, true});
   check_one({12, 1024, 256, 1, 9, true, Float::bf16, 0, true, true});
   MESSAGE(in_one, " layers went in one launch");
+  if (cuda_device()->capability == 90) CHECK(in_one > 0);
 }
 
 TEST_CASE("one launch is right however it is cut") {
@@ -268,6 +272,32 @@ TEST_CASE("ids out of range contribute nothing and raise the flag") {
   }
 }
 
+TEST_CASE("a token of NaN gives NaN, which no limit and no relu hides, and leaves the others alone") {
+  if (no_gpu()) return;
+  for (const auto& [gated, limit] : {std::pair{true, 0.0}, {true, 0.05}, {false, 0.0}}) {
+    for (const int64_t m : {1, 3, 40}) {
+      for_each_way<KMajorPlanes>({6, 256, 128, m, 3, gated, Float::f32, limit}, [&](auto& layer) {
+        const DeviceStream stream;
+        layer.draw(14);
+        layer.run(stream.get());
+        stream.synchronize();
+        const auto whole = layer.out.template download<float>();
+        auto& hidden = layer.hidden.values;
+        std::fill(hidden.end() - 256, hidden.end(), std::numeric_limits<float>::quiet_NaN());
+        layer.upload();
+        layer.launch(stream.get());
+        stream.synchronize();
+        const auto got = layer.out.template download<float>();
+        CHECK(std::equal(got.begin(), got.end() - 256, whole.begin()));
+        // Poison is NaN too, but of other bits than a sum has.
+        CHECK(std::all_of(got.end() - 256, got.end(), [](float x) {
+          return std::isnan(x) && std::bit_cast<uint32_t>(x) != 0xFFFFFFFFu;
+        }));
+      });
+    }
+  }
+}
+
 TEST_CASE("a layer that does not fit together is refused") {
   if (no_gpu()) return;
   Layer<KMajorPlanes> layer({2, 64, 64, 2, 1});
@@ -280,4 +310,8 @@ TEST_CASE("a layer that does not fit together is refused") {
   CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), 16, nullptr), Error);
   moe.w2.n = 32;
   CHECK_THROWS_AS(sparse_moe(moe, tokens, layer.workspace.as(), layer.workspace.bytes(), nullptr), Error);
+  moe.w2.n = 64;
+  tokens.hidden = layer.hidden.device.as<uint16_t>() + 1;
+  CHECK_THROWS_WITH_AS(sparse_moe(moe, tokens, layer.workspace.as(), layer.workspace.bytes(), nullptr),
+                       doctest::Contains("hidden on a multiple of 4 bytes"), Error);
 }
