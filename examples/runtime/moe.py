@@ -94,10 +94,15 @@ class Artifact:
 
 
 class MoeLayer:
-    """A layer on a device: layer(hidden, ids, weights) on the current stream, without waiting."""
+    """A layer on a device: layer(hidden, ids, weights) on the current stream, without waiting.
 
-    def __init__(self, artifact, layer, device, limit=0.0):
-        self.library, self.handle, self.workspace = artifact.library, c.c_void_p(), None
+    Each stream has a workspace, for two calls may not use one at a time, and a captured graph keeps pointing into
+    the one it saw: it is made for max_tokens at once and never replaced.
+    """
+
+    def __init__(self, artifact, layer, device, max_tokens, limit=0.0):
+        self.library, self.handle = artifact.library, c.c_void_p()
+        self.max_tokens, self.workspaces = max_tokens, {}
         self.hidden = artifact.info(layer).hidden
         self.device = torch.device(device)
         options = Options(size=c.sizeof(Options), limit=limit)
@@ -118,16 +123,24 @@ class MoeLayer:
         if ids.dtype != torch.int32 or weights.dtype != torch.float32:
             raise ValueError(f"expected int32 ids and float32 weights, found {ids.dtype} and {weights.dtype}")
         out = torch.empty_like(hidden) if out is None else out
-        wanted = c.c_size_t()
-        self.library.workspace_bytes(self.handle, m, top_k, c.byref(wanted))
-        if wanted.value and (self.workspace is None or self.workspace.numel() < wanted.value):
-            self.workspace = torch.empty(wanted.value, dtype=torch.uint8, device=self.device)
-        stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None
+        if m > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} tokens, found {m}")
+        stream, workspace, size = None, None, 0
+        if self.device.type == "cuda":
+            stream = torch.cuda.current_stream().cuda_stream
+            workspace, size = self.workspace(stream, top_k)
         tokens = Tokens(c.sizeof(Tokens), m, top_k, DTYPES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(),
                         weights.data_ptr(), out.data_ptr(), None)
-        self.library.forward(self.handle, c.byref(tokens), self.workspace.data_ptr() if wanted.value else None,
-                             wanted.value, stream)
+        self.library.forward(self.handle, c.byref(tokens), workspace, size, stream)
         return out
+
+    def workspace(self, stream, top_k):
+        if (stream, top_k) not in self.workspaces:
+            size = c.c_size_t()
+            self.library.workspace_bytes(self.handle, self.max_tokens, top_k, c.byref(size))
+            self.workspaces[stream, top_k] = torch.empty(size.value, dtype=torch.uint8, device=self.device)
+        workspace = self.workspaces[stream, top_k]
+        return workspace.data_ptr(), workspace.numel()
 
 
 def read_tensors(directory, prefix):
@@ -196,7 +209,7 @@ def main():
     ids, weights = artifact.route(index, hidden, info.top_k)
     want = torch_moe(dense, hidden, ids, weights)
 
-    layer = MoeLayer(artifact, index, args.device)
+    layer = MoeLayer(artifact, index, args.device, args.tokens)
     ids, weights = ids.to(args.device), weights.to(args.device)
     for dtype in DTYPES:
         out = layer(hidden.to(args.device, dtype), ids, weights)

@@ -59,10 +59,10 @@ class RuntimeLayer {
   uint64_t run_bytes(int64_t m, int64_t topk) const;
 
   /// Runs on memory of the layer's device: hidden and out [M, H] of `tokens.type`, topk_ids and topk_weights
-  /// [M, topk], workspace on a multiple of 256 bytes. On CUDA on the caller's stream, which belongs to the
-  /// device that was current in load(); allocates and synchronizes nothing, so it can be captured in a graph;
-  /// ids out of range contribute nothing and set `tokens.error`. On the CPU the stream is not read, and ids
-  /// out of range throw. Throws Error on shapes that a kernel does not take.
+  /// [M, topk], workspace on a multiple of 256 bytes, of one call at a time. On CUDA on the caller's stream,
+  /// which belongs to the device that was current in load(); allocates and synchronizes nothing, so it can be
+  /// captured in a graph; ids out of range contribute nothing and set `tokens.error`. On the CPU the stream
+  /// is not read, and ids out of range throw. Throws Error on shapes that a kernel does not take.
   void forward(const cuda::MoeTokens& tokens, void* workspace, size_t bytes,
                cuda::Stream stream = nullptr) const;
 

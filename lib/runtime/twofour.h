@@ -1,7 +1,8 @@
 /* Runs MoE layers of twofour's artifacts: the C interface of libtwofour.so.
  *
  * Functions that return int give TWOFOUR_OK or TWOFOUR_ERROR; twofour_last_error() then says why. Nothing
- * throws, prints or ends the program. Objects may be used from several threads at a time, but freed from one.
+ * throws or prints; the program ends only where a file that a CPU layer reads is cut meanwhile (SIGBUS), or
+ * where OpenMP can start no thread. Objects may be used from several threads at a time, but freed from one.
  * Structs begin with their own size, which the caller sets: fields may be added behind the last.
  */
 #ifndef TWOFOUR_H
@@ -51,7 +52,7 @@ typedef struct {
   int64_t m;   /* tokens */
   int64_t top_k;
   int32_t dtype;             /* of hidden and out: TWOFOUR_F32, TWOFOUR_BF16 or TWOFOUR_F16 */
-  const void* hidden;        /* [m, H] */
+  const void* hidden;        /* [m, H]; CUDA: on a multiple of two numbers */
   const int32_t* topk_ids;   /* [m, top_k] */
   const float* topk_weights; /* [m, top_k] */
   void* out;                 /* [m, H] */
@@ -83,12 +84,16 @@ TWOFOUR_API int twofour_load(const twofour_artifact* artifact, int64_t layer, in
                              const twofour_options* options, twofour_layer** loaded);
 TWOFOUR_API void twofour_unload(twofour_layer* layer);
 
-/* Bytes of workspace for up to `m` tokens; 0 on the CPU. */
+/* Bytes of workspace for up to `m` tokens; 0 on the CPU. It need not be cleared, and any layers can use it in
+ * turn, but only one call at a time: of two at once neither may ever end. */
 TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes);
 
 /* Runs the layer on pointers to memory of its device, `workspace` on a multiple of 256 bytes. `stream` is a
  * cudaStream_t (NULL: the default stream); work is put on it, nothing is allocated and nothing waits, so it
- * can be captured in a graph. On the CPU stream and workspace are not used and all is done on return. */
+ * can be captured in a graph. The device that was current in twofour_load must be current again. `topk_ids`
+ * must not change until the work is done. One token may go in a cooperative launch, which waits until the
+ * device has room for all its blocks: a kernel that fills the device and waits for this layer waits for ever.
+ * On the CPU stream and workspace are not used and all is done on return. */
 TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
                                 size_t workspace_bytes, void* stream);
 
