@@ -199,7 +199,8 @@ void note_passed_through(const Checkpoint& c, Plan& plan, Problems& problems) {
 }
 
 /// Refuses input scales that pass as they are and are none. Those that are rewritten were looked at, those
-/// that are left out reach nobody. Zero is what calibration leaves where no token came by.
+/// that are left out reach nobody. Zero, or infinite where activations are multiplied by it, is what
+/// calibration leaves where no token came by.
 void check_input_scales(const Checkpoint& c, const std::vector<bool>& passes, Problems& problems,
                         Findings& findings) {
   constexpr uint64_t kMost = 1u << 20;  // bytes; a scale an expert is far less
@@ -211,20 +212,21 @@ void check_input_scales(const Checkpoint& c, const std::vector<bool>& passes, Pr
     if (t.dtype != DType::kF32 || t.bytes() > kMost) continue;
     std::vector<float> stored(static_cast<size_t>(t.bytes() / sizeof(float)));
     c.read(*m.input_scale, 0, {reinterpret_cast<uint8_t*>(stored.data()), stored.size() * sizeof(float)});
-    const auto bad = std::find_if(stored.begin(), stored.end(), [&](float x) {
-      return !std::isfinite(x) || x < 0 || !std::isfinite(global_scale_multiplier(*m.dialect, x));
-    });
+    const auto multiplier = [&](float x) { return global_scale_multiplier(*m.dialect, x); };
+    const auto bad = std::find_if(stored.begin(), stored.end(),
+                                  [&](float x) { return !std::isfinite(multiplier(x)) || x < 0; });
     if (bad != stored.end()) {
       problems.add(
           fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), *bad));
-    } else if (std::find(stored.begin(), stored.end(), 0.0f) != stored.end() && zeros++ == 0) {
+    } else if (std::any_of(stored.begin(), stored.end(), [&](float x) { return multiplier(x) == 0; }) &&
+               zeros++ == 0) {
       first = t.name;
     }
   }
   if (zeros > 0) {
     findings.push_back({Severity::kWarning, "zero-input-scales", c.path().string(),
-                        fmt::format("{} input scales are 0, as of experts that calibration never reached, "
-                                    "and pass through as they are, the first {}",
+                        fmt::format("{} input scales are 0 (infinite as divisors), as of experts that "
+                                    "calibration never reached, and pass through as they are, the first {}",
                                     zeros, first)});
   }
 }

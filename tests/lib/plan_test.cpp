@@ -2,9 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <tuple>
+
 #include "formats/error.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -72,20 +76,30 @@ TEST_CASE("more experts than config.json says are a warning, once for all blocks
   }
 }
 
-TEST_CASE("input scales of zero, as calibration leaves them, are a warning") {
-  const Scratch scratch;
+TEST_CASE("input scales as calibration leaves them where no token came by are a warning") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::string block = "model.layers.0.mlp.experts";
-  Tensors tensors;
-  add_experts(tensors, block, random_experts(3, 16, 32));
-  for (const char* module : {".1.up_proj", ".2.down_proj"})
-    tensors.push_back({block + module + ".input_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
-  write_checkpoint(scratch / "src", {tensors});
-  const auto found =
-      findings_of(make_plan(Checkpoint::open(scratch / "src"), {}).findings, "zero-input-scales");
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].severity == Severity::kWarning);
-  CHECK(found[0].message.starts_with("2 input scales are 0"));
-  CHECK(found[0].message.ends_with("the first " + block + ".1.up_proj.input_scale"));
+  for (const auto& [dialect, name, never, wrong] :
+       {std::tuple{"modelopt", ".input_scale", 0.0f, kInfinity},
+        std::tuple{"compressed-tensors", ".input_global_scale", kInfinity, 0.0f}}) {
+    const Scratch scratch;
+    const auto source_with = [&, name = name, dialect = dialect](const char* directory, float scale) {
+      Tensors tensors = experts_stored_as(dialect, block, 3, 16, 32);
+      for (const char* module : {".1.up_proj", ".2.down_proj"})
+        tensors.push_back({block + module + name, DType::kF32, {1}, float_bytes_as(DType::kF32, {scale})});
+      write_checkpoint(scratch / directory, {tensors});
+      return Checkpoint::open(scratch / directory);
+    };
+    const auto found = findings_of(make_plan(source_with("src", never), {}).findings, "zero-input-scales");
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].severity == Severity::kWarning);
+    CHECK(found[0].message.starts_with("2 input scales are 0"));
+    CHECK(found[0].message.ends_with("the first " + block + ".1.up_proj" + name));
+    for (const float bad : {wrong, -1.0f, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+      CAPTURE(bad);
+      CHECK_THROWS_AS(make_plan(source_with("bad", bad), {}), Error);
+    }
+  }
 }
 
 TEST_CASE("workers are as many as the promised memory holds, and at least one") {
