@@ -149,11 +149,12 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
   if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
-    const bool resumable = is_ours && found.marker != MarkerState::kNone;
-    throw Error(fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(),
-                            resumable ? "; --resume goes on with it, --force replaces it"
-                            : is_ours ? "; --force replaces it"
-                                      : ""));
+    const bool resumable = found.marker != MarkerState::kNone;
+    const char* advice = source.empty() || !is_ours ? ""  // synth knows neither option
+                         : resumable                ? "; --resume goes on with it, --force replaces it"
+                                                    : "; --force replaces it";
+    throw Error(
+        fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
   }
   const std::string why =
       found.damage.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.damage);

@@ -109,7 +109,7 @@ void refuse_without_journal(const fs::path& directory) {
   problems.refuse();
 }
 
-/// Whether a journal is of a run, not of tasks that write together or of their merge.
+/// Whether a journal is of a run, not of synth, of tasks that write together or of their merge.
 bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
 
 }  // namespace
@@ -145,6 +145,10 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   const Json now = fingerprint(source, plan, kept);
   const std::string where = directory.path().string();
   const std::vector<std::string>& lines = directory.journal();
+  if (!lines.empty() && lines.front() == kSynthNote) {
+    throw Error(fmt::format(
+        "{}: expected what a run left unfinished, found what synth did; --force replaces it", where));
+  }
   std::error_code error;
   if (fs::exists(directory.path() / kTasksFolder, error) ||
       (!lines.empty() && !is_fingerprint(lines.front()))) {

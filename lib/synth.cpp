@@ -16,6 +16,7 @@
 #include "lib/interrupt.h"
 #include "lib/job_queue.h"
 #include "lib/output_directory.h"
+#include "lib/resume.h"
 #include "lib/synth_config.h"
 #include "lib/synth_headers.h"
 #include "lib/synth_plan.h"
@@ -276,7 +277,7 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
   }
   if (options.dry_run) return result;
   OutputDirectory destination(directory, {}, Existing::kRefuse);
-  destination.note(R"({"synth":true})");  // no run's to go on with, but known as ours
+  destination.note(kSynthNote);
   progress.total = plan.data_bytes();
 
   progress.phase = "writing";
