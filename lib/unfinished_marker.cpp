@@ -60,7 +60,8 @@ MarkerState marker_state(const fs::path& directory) {
   std::string_view rest = head;
   const std::string_view first = take_line(rest);
   if (first.empty()) return MarkerState::kForeign;
-  return first.starts_with(kWhat) && take_line(rest).empty() ? MarkerState::kMarked : MarkerState::kOurs;
+  const bool has_more = file.size() > head.size() || !take_line(rest).empty();
+  return first.starts_with(kWhat) && !has_more ? MarkerState::kMarked : MarkerState::kOurs;
 }
 
 UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)

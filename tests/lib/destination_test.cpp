@@ -227,6 +227,15 @@ TEST_CASE("a source that twofour left unfinished is refused") {
   refuses(scratch.path, scratch / "half", scratch / "out", false, "interrupted writing");
 }
 
+TEST_CASE("a run is known by its journal however much that says at once") {
+  const Scratch scratch;
+  UnfinishedMarker marker(scratch.path, UnfinishedMarker::Sharing::kAlone);
+  marker.begin();
+  CHECK(marker_state(scratch.path) == MarkerState::kMarked);
+  marker.note(std::string(17u << 20, 'x'));  // a fingerprint of very many files
+  CHECK(marker_state(scratch.path) == MarkerState::kOurs);
+}
+
 TEST_CASE("a destination that cannot be made is an error") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
