@@ -86,9 +86,11 @@ struct Sources {
 TEST_CASE("what synth left unfinished is not gone on with, and is told as synth's") {
   const Scratch scratch;
   write_source(scratch / "src");
-  OutputDirectory directory(scratch / "out", {}, Existing::kRefuse);
-  directory.note(kSynthNote);
-  directory.keep();
+  {
+    OutputDirectory directory(scratch / "out", {}, Existing::kRefuse);
+    directory.note(kSynthNote);
+    directory.keep();
+  }
   CHECK_THROWS_WITH_AS(resume(scratch / "src", scratch / "out"), doctest::Contains("found what synth did"),
                        Error);
 }
