@@ -5,18 +5,20 @@
 
 namespace twofour {
 
-Json model_setting(const Json& config, const char* key) {
-  if (!config.is_object()) return {};
-  if (config.contains(key)) return config[key];
-  return config.contains("text_config") ? model_setting(config["text_config"], key) : Json();
+const Json& model_setting(const Json& config, const char* key) {
+  static const Json nothing;
+  for (const Json* at : model_configs(config)) {
+    if (at->contains(key)) return (*at)[key];
+  }
+  return nothing;
 }
 
-std::vector<Json> model_configs(const Json& config) {
-  std::vector<Json> all;
+std::vector<const Json*> model_configs(const Json& config) {
+  std::vector<const Json*> all;
   if (!config.is_object()) return all;
-  all.push_back(config);
+  all.push_back(&config);
   if (config.contains("text_config") && config["text_config"].is_object()) {
-    all.push_back(config["text_config"]);
+    all.push_back(&config["text_config"]);
   }
   return all;
 }

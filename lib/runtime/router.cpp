@@ -33,8 +33,8 @@ constexpr Family kFamilies[] = {
 /// What config.json calls the model that routes: its text_config's model_type, where that has one.
 Json routing_type(const Json& config) {
   Json type;
-  for (const Json& of : model_configs(config)) {
-    if (of.contains("model_type")) type = of["model_type"];
+  for (const Json* of : model_configs(config)) {
+    if (of->contains("model_type")) type = (*of)["model_type"];
   }
   return type;
 }
@@ -68,8 +68,8 @@ bool is_scoring_key(std::string_view key) {
 
 /// Whether a config says outright that logits become scores by a softmax.
 bool says_softmax(const Json& config) {
-  for (const Json& of : model_configs(config)) {
-    for (const auto& [key, value] : of.items()) {
+  for (const Json* of : model_configs(config)) {
+    for (const auto& [key, value] : of->items()) {
       if (is_scoring_key(key) && value == "softmax") return true;
     }
   }
@@ -99,23 +99,23 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     refuse(setting_text(key, value));
   };
   const auto is_other = [&](const char* key, const Json& usual) {
-    const Json value = model_setting(artifact.config(), key);
+    const Json& value = model_setting(artifact.config(), key);
     if (!value.is_null() && value != usual) refuse_setting(key, value);
   };
   is_other("scoring_func", "softmax");
   is_other("topk_method", "greedy");
   is_other("n_group", 1);
   is_other("routed_scaling_factor", 1.0);
-  for (const Json& config : model_configs(artifact.config())) {
-    for (const auto& [key, value] : config.items()) {
+  for (const Json* config : model_configs(artifact.config())) {
+    for (const auto& [key, value] : config->items()) {
       if (is_scoring_key(key) && value.is_string() && value != "softmax") refuse_setting(key, value);
       if (key.find("sigmoid") != key.npos && value == true) refuse_setting(key, value);
     }
-    const Json type = config.contains("model_type") ? config["model_type"] : Json();
+    const Json type = config->contains("model_type") ? (*config)["model_type"] : Json();
     if (type == "phimoe") refuse("the sparse mixer of phimoe");
     if (type == "llama4" || type == "llama4_text") refuse("the sigmoid of llama4");
   }
-  if (const Json norm = model_setting(artifact.config(), "norm_topk_prob");
+  if (const Json& norm = model_setting(artifact.config(), "norm_topk_prob");
       !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", quoted_setting(norm)));
   // Many families take the sigmoid by code alone.
@@ -132,7 +132,7 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
 
 /// Whether the chosen experts' weights are brought to a sum of 1.
 bool renormalizes(const Json& config) {
-  if (const Json norm = model_setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
+  if (const Json& norm = model_setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
   return family_of(config)->renormalizes;  // refuse_other_routers() sees to it
 }
 
@@ -159,7 +159,7 @@ void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing
 }  // namespace
 
 float RuntimeArtifact::swiglu_limit() const {
-  const Json value = model_setting(state_->artifact.config(), "swiglu_limit");
+  const Json& value = model_setting(state_->artifact.config(), "swiglu_limit");
   if (value.is_null()) return 0;
   if (!value.is_number() || !(value.get<double>() >= 0)) {
     throw Error(fmt::format("{}: swiglu_limit: expected a number not below 0, found {}",
@@ -171,7 +171,7 @@ float RuntimeArtifact::swiglu_limit() const {
 int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
   const LayerInfo& info = state_->layers.at(layer);
   if (info.e == 1) return 1;
-  const Json value = model_setting(state_->artifact.config(), "num_experts_per_tok");
+  const Json& value = model_setting(state_->artifact.config(), "num_experts_per_tok");
   if (value.is_null()) return 0;
   const int64_t topk = value.is_number_integer() ? value.get<int64_t>() : 0;
   if (topk < 1 || topk > info.e) {
