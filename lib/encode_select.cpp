@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "lib/model_config.h"
 #include "lib/plan_rewrite_parts.h"
 
 namespace twofour {
@@ -52,15 +53,15 @@ bool is_left_alone(std::string_view name) {
 
 /// A number that config.json has, itself or for its text model; else `otherwise`.
 int64_t config_number(const Json& config, const char* key, int64_t otherwise) {
-  if (!config.is_object()) return otherwise;
-  if (config.contains(key) && config[key].is_number_integer()) return config[key].get<int64_t>();
-  return config.contains("text_config") ? config_number(config["text_config"], key, otherwise) : otherwise;
+  for (const Json* number : model_settings(config, key)) {
+    if (number->is_number_integer()) return number->get<int64_t>();
+  }
+  return otherwise;
 }
 
 bool has_tied_head(const Json& config) {
-  if (!config.is_object()) return false;
-  if (config.contains("tie_word_embeddings")) return config["tie_word_embeddings"] == true;
-  return config.contains("text_config") && has_tied_head(config["text_config"]);
+  const auto tied = model_settings(config, "tie_word_embeddings");
+  return !tied.empty() && *tied[0] == true;
 }
 
 /// Layers behind the model's own predict further tokens: "model.layers.61" of 61, in DeepSeek-V3 and its

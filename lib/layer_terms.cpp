@@ -47,18 +47,22 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
 
 std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
   const std::string where = (c.path() / "config.json").string();
+  const auto configs = model_configs(c.config());
   for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
-    const Json& value = model_setting(c.config(), key);
-    const bool usual = gated ? value == "silu" || value == "swish" : value == "relu2";
-    if (value.is_null() || usual) continue;
-    return fmt::format("{}: {}: expected {}, found {}", where, key, gated ? "silu" : "relu2",
-                       quoted_setting(value));
+    for (const Json* value : model_settings(configs, key)) {
+      const bool usual = gated ? *value == "silu" || *value == "swish" : *value == "relu2";
+      if (usual) continue;
+      return fmt::format("{}: {}: expected {}, found {}", where, key, gated ? "silu" : "relu2",
+                         quoted_setting(*value));
+    }
   }
-  if (const Json& alpha = model_setting(c.config(), "swiglu_alpha"); !alpha.is_null() && alpha != 1)
-    return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, quoted_setting(alpha));
+  for (const Json* alpha : model_settings(configs, "swiglu_alpha")) {
+    if (*alpha != 1)
+      return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, quoted_setting(*alpha));
+  }
   // Its config.json says silu.
-  for (const Json* config : model_configs(c.config())) {
-    if (!config->contains("model_type") || (*config)["model_type"] != "gpt_oss") continue;
+  for (const Json* type : model_settings(configs, "model_type")) {
+    if (*type != "gpt_oss") continue;
     return fmt::format(
         "{}: model_type: expected a model with silu(gate) * up, found \"gpt_oss\", which has "
         "gate * sigmoid(1.702 gate) * (up + 1)",

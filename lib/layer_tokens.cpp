@@ -9,6 +9,8 @@
 #include <xtensor/xadapt.hpp>
 #include <xtensor/xmath.hpp>
 
+#include "lib/model_config.h"
+
 namespace twofour {
 
 MoeInput Tokens::input() const {
@@ -18,11 +20,8 @@ MoeInput Tokens::input() const {
 int64_t Tokens::experts_used() const { return static_cast<int64_t>(std::set(ids.begin(), ids.end()).size()); }
 
 int64_t experts_per_token(const Json& config, int64_t experts) {
-  for (const Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (at->is_object() && at->contains("num_experts_per_tok") &&
-        (*at)["num_experts_per_tok"].is_number_integer()) {
-      return std::clamp<int64_t>((*at)["num_experts_per_tok"].get<int64_t>(), 1, experts);
-    }
+  for (const Json* topk : model_settings(config, "num_experts_per_tok")) {
+    if (topk->is_number_integer()) return std::clamp<int64_t>(topk->get<int64_t>(), 1, experts);
   }
   return std::min<int64_t>(2, experts);
 }

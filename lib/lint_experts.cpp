@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/naming.h"
+#include "lib/model_config.h"
 
 namespace twofour {
 namespace {
@@ -160,17 +161,10 @@ bool is_input_scale(std::string_view name) {
 
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys) {
   std::set<int64_t> counts;
-  const auto collect = [&](const Json& at) {
-    for (const char* key : keys) {
-      if (!at.contains(key) || !at[key].is_number_integer()) continue;
-      const auto count = at[key].get<int64_t>();
-      if (count > 0) counts.insert(count);
+  for (const char* key : keys) {
+    for (const Json* said : model_settings(config, key)) {
+      if (said->is_number_integer() && said->get<int64_t>() > 0) counts.insert(said->get<int64_t>());
     }
-  };
-  if (!config.is_object()) return counts;
-  collect(config);
-  for (const char* text : {"text_config", "llm_config", "language_config"}) {
-    if (config.contains(text) && config[text].is_object()) collect(config[text]);
   }
   return counts;
 }

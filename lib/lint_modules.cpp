@@ -7,6 +7,7 @@
 
 #include "lib/lint_experts.h"
 #include "lib/lint_parts.h"
+#include "lib/model_config.h"
 
 namespace twofour {
 namespace {
@@ -143,11 +144,8 @@ void check_layers(const LintSubject& s, LintSink& sink) {
 /// What `key` says of the language model; nothing where config.json doesn't say it.
 std::optional<bool> text_flag(const Json& config, const char* key) {
   std::optional<bool> flag;
-  if (!config.is_object()) return flag;
-  if (config.contains(key) && config[key].is_boolean()) flag = config[key].get<bool>();
-  if (config.contains("text_config") && config["text_config"].is_object()) {
-    const Json& text = config["text_config"];
-    if (text.contains(key) && text[key].is_boolean()) flag = text[key].get<bool>();
+  for (const Json* said : model_settings(config, key)) {
+    if (said->is_boolean()) flag = said->get<bool>();
   }
   return flag;
 }

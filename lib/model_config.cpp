@@ -1,26 +1,56 @@
 #include "lib/model_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace twofour {
+#include "formats/error.h"
 
-const Json& model_setting(const Json& config, const char* key) {
-  static const Json nothing;
-  for (const Json* at : model_configs(config)) {
-    if (at->contains(key)) return (*at)[key];
+namespace twofour {
+namespace {
+
+/// Where multimodal models nest the config of their language model. thinker_config is left out: the talker
+/// beside it has experts and settings of its own.
+constexpr std::string_view kNested[] = {"text_config", "llm_config", "language_config"};
+
+void collect(const Json& config, std::vector<const Json*>& all) {
+  if (!config.is_object()) return;
+  all.push_back(&config);
+  for (const std::string_view key : kNested) {
+    if (const auto at = config.find(key); at != config.end()) collect(*at, all);
   }
-  return nothing;
 }
+
+}  // namespace
 
 std::vector<const Json*> model_configs(const Json& config) {
   std::vector<const Json*> all;
-  if (!config.is_object()) return all;
-  all.push_back(&config);
-  if (config.contains("text_config") && config["text_config"].is_object()) {
-    all.push_back(&config["text_config"]);
-  }
+  collect(config, all);
   return all;
+}
+
+std::vector<const Json*> model_settings(const std::vector<const Json*>& configs, std::string_view key) {
+  std::vector<const Json*> said;
+  for (const Json* of : configs) {
+    if (const auto at = of->find(key); at != of->end() && !at->is_null()) said.push_back(&*at);
+  }
+  return said;
+}
+
+std::vector<const Json*> model_settings(const Json& config, std::string_view key) {
+  return model_settings(model_configs(config), key);
+}
+
+const Json& model_setting(const Json& config, std::string_view key) {
+  static const Json nothing;
+  const auto said = model_settings(config, key);
+  for (const Json* other : said) {
+    if (*other == *said[0]) continue;
+    throw Error(fmt::format("config.json: {}: expected one value, found {} and, nested, {}", key,
+                            quoted_setting(*said[0]), quoted_setting(*other)));
+  }
+  return said.empty() ? nothing : *said[0];
 }
 
 std::string quoted_setting(const Json& value) {

@@ -1,18 +1,23 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/json.h"
 
 namespace twofour {
 
-/// What a config.json says under `key`, at its top or in its text_config; null where it says nothing. Within
-/// `config`, as below.
-const Json& model_setting(const Json& config, const char* key);
-
-/// A config.json and its text_config, as far as they are there.
+/// A config.json and those of its language model that are nested in it, as multimodal models have them, the
+/// outer one first. They and all settings stand within `config`.
 std::vector<const Json*> model_configs(const Json& config);
+
+/// All that model_configs() say under `key`. null says nothing.
+std::vector<const Json*> model_settings(const std::vector<const Json*>& configs, std::string_view key);
+std::vector<const Json*> model_settings(const Json& config, std::string_view key);
+
+/// The one thing that they say under `key`; null where they say nothing. Throws Error where two differ.
+const Json& model_setting(const Json& config, std::string_view key);
 
 /// A setting for a message, a string's quotes once.
 std::string quoted_setting(const Json& value);

@@ -9,6 +9,7 @@
 
 #include "formats/atom.h"
 #include "lib/artifact_config.h"
+#include "lib/model_config.h"
 #include "lib/natural.h"
 
 namespace twofour {
@@ -47,10 +48,8 @@ Json stated_block(const Json& entry) {
 }
 
 std::optional<int64_t> hidden_size(const Json& config) {
-  for (const Json* at : {&config, config.contains("text_config") ? &config["text_config"] : &config}) {
-    if (at->is_object() && at->contains("hidden_size") && (*at)["hidden_size"].is_number_integer()) {
-      return (*at)["hidden_size"].get<int64_t>();
-    }
+  for (const Json* size : model_settings(config, "hidden_size")) {
+    if (size->is_number_integer()) return size->get<int64_t>();
   }
   return std::nullopt;
 }

@@ -30,13 +30,10 @@ constexpr Family kFamilies[] = {
     {"olmoe", false},      {"deepseek", false},        {"deepseek_v2", false},
 };
 
-/// What config.json calls the model that routes: its text_config's model_type, where that has one.
+/// What config.json calls the model that routes: the language model, where it says that.
 Json routing_type(const Json& config) {
-  Json type;
-  for (const Json* of : model_configs(config)) {
-    if (of->contains("model_type")) type = (*of)["model_type"];
-  }
-  return type;
+  const auto types = model_settings(config, "model_type");
+  return types.empty() ? Json() : *types.back();
 }
 
 /// Nothing of other types, for what their code does is not known.
@@ -99,8 +96,9 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     refuse(setting_text(key, value));
   };
   const auto is_other = [&](const char* key, const Json& usual) {
-    const Json& value = model_setting(artifact.config(), key);
-    if (!value.is_null() && value != usual) refuse_setting(key, value);
+    for (const Json* value : model_settings(artifact.config(), key)) {
+      if (*value != usual) refuse_setting(key, *value);
+    }
   };
   is_other("scoring_func", "softmax");
   is_other("topk_method", "greedy");

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/error.h"
+
 using namespace twofour;
 
 TEST_CASE("configs and their settings are found in place, not copied") {
@@ -17,4 +19,22 @@ TEST_CASE("configs and their settings are found in place, not copied") {
   CHECK(model_setting(config, "c").is_null());
   CHECK(model_configs(Json()).empty());
   CHECK(model_setting(Json(), "a").is_null());
+}
+
+TEST_CASE("the language model's settings are found wherever multimodal models nest its config") {
+  for (const char* text : {R"({"text_config": {"a": 5}})", R"({"llm_config": {"a": 5}})",
+                           R"({"language_config": {"a": 5}})", R"({"a": null, "llm_config": {"a": 5}})",
+                           R"({"a": 5, "text_config": {"a": null}, "llm_config": {"a": 5.0}})",
+                           R"({"text_config": null, "llm_config": {"text_config": {"a": 5}}})"}) {
+    CAPTURE(text);
+    CHECK(model_setting(parse_json("config", text), "a") == 5);
+  }
+  CHECK(model_setting(parse_json("config", R"({"vision_config": {"a": 5}})"), "a").is_null());
+}
+
+TEST_CASE("two settings of one model that differ are refused") {
+  const Json config = parse_json("config", R"({"a": "x", "llm_config": {"a": "y"}})");
+  CHECK(model_settings(config, "a").size() == 2);
+  CHECK_THROWS_WITH_AS(model_setting(config, "a"),
+                       "config.json: a: expected one value, found \"x\" and, nested, \"y\"", Error);
 }

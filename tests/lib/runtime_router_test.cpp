@@ -79,6 +79,8 @@ TEST_CASE("the router takes the softmax, then the largest, renormalized as confi
        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_next"})", true},
        {R"({"num_experts_per_tok": 3, "model_type": "mixtral"})", true},
        {R"({"model_type": "x", "text_config": {"num_experts_per_tok": 3, "model_type": "qwen3_moe"}})",
+        false},
+       {R"({"model_type": "x", "llm_config": {"num_experts_per_tok": 3, "model_type": "qwen3_moe"}})",
         false}}) {
     CAPTURE(config);
     const ConvertedLayer made("v7", kExperts, 16, kHidden, true, config);
@@ -115,6 +117,7 @@ TEST_CASE("routers of another kind are refused by what marks them") {
         {R"({"topk_method": "noaux_tc"})", "found topk_method \"noaux_tc\""},
         {R"({"routed_scaling_factor": 2.5})", "found routed_scaling_factor \"2.5\""},
         {R"({"text_config": {"scoring_func": "sigmoid"}})", "found scoring_func"},
+        {R"({"n_group": 1, "language_config": {"n_group": 8}})", "found n_group"},
         {R"({"model_type": "phimoe"})", "sparse mixer"},
         {R"({"model_type": "llama4_text"})", "the sigmoid of llama4"},
         {R"({"model_type": "x", "text_config": {"model_type": "llama4_text"}})", "the sigmoid of llama4"},

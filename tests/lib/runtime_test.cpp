@@ -173,6 +173,9 @@ TEST_CASE("a layer of another activation is refused when it is loaded") {
        {std::pair{R"({"hidden_act": "gelu"})", "config.json: hidden_act: expected silu, found \"gelu\""},
         {R"({"text_config": {"hidden_activation": "gelu"}})",
          "config.json: hidden_activation: expected silu"},
+        {R"({"llm_config": {"hidden_act": "gelu"}})", "config.json: hidden_act: expected silu"},
+        {R"({"hidden_act": "silu", "language_config": {"hidden_act": "gelu"}})",
+         "config.json: hidden_act: expected silu"},
         {R"({"swiglu_alpha": 1.702, "swiglu_limit": 7.0})", "config.json: swiglu_alpha: expected 1, found"},
         {R"({"model_type": "gpt_oss", "hidden_act": "silu"})", "found \"gpt_oss\""},
         {R"({"model_type": "x", "text_config": {"model_type": "gpt_oss"}})", "found \"gpt_oss\""}}) {
@@ -180,6 +183,19 @@ TEST_CASE("a layer of another activation is refused when it is loaded") {
     CHECK_MESSAGE(found.find(message) != std::string::npos, found);
   }
   CHECK(refusal(R"({"model_type": "mixtral", "hidden_act": "silu", "swiglu_alpha": 1.0})").empty());
+}
+
+TEST_CASE("the limit of the language model is found where its config is nested") {
+  for (const char* config : {R"({"swiglu_limit": 7.0})", R"({"llm_config": {"swiglu_limit": 7.0}})",
+                             R"({"swiglu_limit": null, "language_config": {"swiglu_limit": 7}})"}) {
+    const ConvertedLayer made("v7", 3, 16, 32, true, config);
+    CHECK(RuntimeArtifact::open(made.path()).swiglu_limit() == 7.0f);
+  }
+  const ConvertedLayer made("v7", 3, 16, 32, true,
+                            R"({"swiglu_limit": 7.0, "llm_config": {"swiglu_limit": 8.0}})");
+  const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
+  CHECK(message_of([&] { artifact.swiglu_limit(); }).find("swiglu_limit: expected one value") !=
+        std::string::npos);
 }
 
 TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {

@@ -198,6 +198,7 @@ TEST_CASE("a stack without its other half is told by the hidden size, or refused
   const std::string plain = R"({"hidden_size": 48})", nested = R"({"text_config": {"hidden_size": 48}})";
   CHECK(!outer(up, {2, 64, 48}, plain));
   CHECK(outer(up, {2, 48, 64}, nested));
+  CHECK(outer(up, {2, 48, 64}, R"({"llm_config": {"hidden_size": 48}})"));
   CHECK(!outer(down, {2, 48, 32}, nested));
   CHECK(outer(down, {2, 32, 48}, plain));
   CHECK_THROWS_WITH(
