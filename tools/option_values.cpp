@@ -22,9 +22,9 @@ std::string seed_problem(const std::string& text) {
 
 std::string limit_problem(const std::string& text) {
   char* at = nullptr;
-  const double value = std::strtod(text.c_str(), &at);
+  const float value = std::strtof(text.c_str(), &at);
   if (!text.empty() && at == text.c_str() + text.size() && std::isfinite(value) && value >= 0) return "";
-  return fmt::format("expected a finite number not below 0, found '{}'", text);
+  return fmt::format("expected a finite float32 number not below 0, found '{}'", text);
 }
 
 template <class F>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -159,8 +160,9 @@ void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing
 float RuntimeArtifact::swiglu_limit() const {
   const Json& value = model_setting(state_->artifact.config(), "swiglu_limit");
   if (value.is_null()) return 0;
-  if (!value.is_number() || !(value.get<double>() >= 0)) {
-    throw Error(fmt::format("{}: swiglu_limit: expected a number not below 0, found {}",
+  const double limit = value.is_number() ? value.get<double>() : -1;
+  if (!(limit >= 0 && limit <= static_cast<double>(std::numeric_limits<float>::max()))) {
+    throw Error(fmt::format("{}: swiglu_limit: expected a finite float32 number not below 0, found {}",
                             (state_->artifact.path() / "config.json").string(), quoted_setting(value)));
   }
   return value.get<float>();

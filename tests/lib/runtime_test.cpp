@@ -185,17 +185,21 @@ TEST_CASE("a layer of another activation is refused when it is loaded") {
   CHECK(refusal(R"({"model_type": "mixtral", "hidden_act": "silu", "swiglu_alpha": 1.0})").empty());
 }
 
-TEST_CASE("the limit of the language model is found where its config is nested") {
+TEST_CASE(
+    "the language model's limit is found where its config is nested, and refused where it is no float") {
   for (const char* config : {R"({"swiglu_limit": 7.0})", R"({"llm_config": {"swiglu_limit": 7.0}})",
                              R"({"swiglu_limit": null, "language_config": {"swiglu_limit": 7}})"}) {
     const ConvertedLayer made("v7", 3, 16, 32, true, config);
     CHECK(RuntimeArtifact::open(made.path()).swiglu_limit() == 7.0f);
   }
-  const ConvertedLayer made("v7", 3, 16, 32, true,
-                            R"({"swiglu_limit": 7.0, "llm_config": {"swiglu_limit": 8.0}})");
-  const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
-  CHECK(message_of([&] { artifact.swiglu_limit(); }).find("swiglu_limit: expected one value") !=
-        std::string::npos);
+  for (const auto& [config, message] :
+       {std::pair{R"({"swiglu_limit": 7.0, "llm_config": {"swiglu_limit": 8.0}})", "expected one value"},
+        {R"({"swiglu_limit": 1e39})", "expected a finite float32 number not below 0"},
+        {R"({"swiglu_limit": -1})", "expected a finite float32 number not below 0"}}) {
+    const ConvertedLayer made("v7", 3, 16, 32, true, config);
+    const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
+    contains(message_of([&] { artifact.swiglu_limit(); }), fmt::format("swiglu_limit: {}", message));
+  }
 }
 
 TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {
