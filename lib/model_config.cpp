@@ -54,7 +54,12 @@ const Json& model_setting(const Json& config, std::string_view key) {
 }
 
 std::string quoted_setting(const Json& value) {
-  return json_quote_short(value.is_string() ? value.get<std::string>() : json_line(value));
+  constexpr size_t kShown = 256;
+  // A string may stand for a number, NaN for one, which format_json() tells.
+  std::string text = value.is_string() ? format_json(value) : json_line(value);
+  if (text.starts_with('"')) return json_quote_short(value.get_ref<const std::string&>());
+  if (text.ends_with('\n')) text.pop_back();
+  return text.size() <= kShown ? text : json_quote_short(text);
 }
 
 int64_t promised_experts(const Json& config) {

@@ -19,7 +19,7 @@ std::vector<const Json*> model_settings(const Json& config, std::string_view key
 /// The one thing that they say under `key`; null where they say nothing. Throws Error where two differ.
 const Json& model_setting(const Json& config, std::string_view key);
 
-/// A setting for a message, a string's quotes once.
+/// A setting for a message: strings, and what is too long to be shown whole, in quotes.
 std::string quoted_setting(const Json& value);
 
 /// The largest count of routed experts that a config.json states anywhere, or 0.

@@ -38,3 +38,18 @@ TEST_CASE("two settings of one model that differ are refused") {
   CHECK_THROWS_WITH_AS(model_setting(config, "a"),
                        "config.json: a: expected one value, found \"x\" and, nested, \"y\"", Error);
 }
+
+TEST_CASE("strings are quoted in messages, numbers are not, and what is long is cut") {
+  const auto quoted = [](const std::string& text) { return quoted_setting(parse_json("config", text)); };
+  CHECK(quoted("\"1.702\"") == "\"1.702\"");
+  CHECK(quoted("\"a\\nb\"") == "\"a\\nb\"");
+  CHECK(quoted("1.702") == "1.702");
+  CHECK(quoted("-3") == "-3");
+  CHECK(quoted("true") == "true");
+  CHECK(quoted("NaN") == "NaN");
+  CHECK(quoted("99999999999999999999") == "99999999999999999999");
+  CHECK(quoted("[\"silu\", 1]") == "[\"silu\",1]");
+  const std::string numbers(300, '1');
+  CHECK(quoted("[" + numbers + "]").size() < 400);
+  CHECK(quoted(numbers).ends_with("... (300 bytes)"));
+}

@@ -113,9 +113,9 @@ TEST_CASE("a router over more experts than config.json says is refused") {
 TEST_CASE("routers of another kind are refused by what marks them") {
   for (const auto& [config, message] :
        {std::pair{R"({"scoring_func": "sigmoid"})", "found scoring_func \"sigmoid\""},
-        {R"({"n_group": 8})", "found n_group \"8\""},
+        {R"({"n_group": 8})", "found n_group 8"},
         {R"({"topk_method": "noaux_tc"})", "found topk_method \"noaux_tc\""},
-        {R"({"routed_scaling_factor": 2.5})", "found routed_scaling_factor \"2.5\""},
+        {R"({"routed_scaling_factor": 2.5})", "found routed_scaling_factor 2.5"},
         {R"({"text_config": {"scoring_func": "sigmoid"}})", "found scoring_func"},
         {R"({"n_group": 1, "language_config": {"n_group": 8}})", "found n_group"},
         {R"({"model_type": "phimoe"})", "sparse mixer"},
@@ -123,7 +123,7 @@ TEST_CASE("routers of another kind are refused by what marks them") {
         {R"({"model_type": "x", "text_config": {"model_type": "llama4_text"}})", "the sigmoid of llama4"},
         {R"({"moe_router_activation_func": "sigmoid"})", "found moe_router_activation_func \"sigmoid\""},
         {R"({"moe_router_score_function": "sigmoid"})", "found moe_router_score_function \"sigmoid\""},
-        {R"({"moe_router_use_sigmoid": true})", "found moe_router_use_sigmoid \"true\""}}) {
+        {R"({"moe_router_use_sigmoid": true})", "found moe_router_use_sigmoid true"}}) {
     const std::string refusal = refusal_under(config);
     CHECK_MESSAGE(refusal.find(message) != std::string::npos, refusal);
     CHECK(refusal.find("give topk_ids") != std::string::npos);
@@ -136,7 +136,7 @@ TEST_CASE("a router of which neither model_type nor config says what it is, is r
   for (const auto& [config, found] :
        {std::pair{R"({})", "found no model_type and no scoring_func"},
         {R"({"norm_topk_prob": true})", "found no model_type and no scoring_func"},
-        {R"({"model_type": 5})", "found model_type \"5\" and no scoring_func"},
+        {R"({"model_type": 5})", "found model_type 5 and no scoring_func"},
         {R"({"model_type": "deepseek_v3"})", "found model_type \"deepseek_v3\" and no scoring_func"},
         {R"({"model_type": "glm4_moe", "norm_topk_prob": true, "n_group": 1, "routed_scaling_factor": 1})",
          "found model_type \"glm4_moe\" and no scoring_func"},
