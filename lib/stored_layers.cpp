@@ -11,6 +11,7 @@
 #include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
 #include "lib/parallel.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -153,6 +154,8 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
     try {
       compare_outputs(forward(source, experts, *shape, tokens), forward(other, at->second, *shape, tokens),
                       layer);
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error& e) {
       findings.push_back({Severity::kError, "layer-output", name, e.what()});
       continue;

@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "lib/interrupt.h"
 #include "lib/parallel.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 
@@ -24,8 +25,8 @@ struct StripItem {
 
 /// Cuts items into strips, works on these on OpenMP's threads and merges the results in order, so that sums
 /// do not depend on the number of threads. `make_worker()` is called on each thread and gives a function of
-/// Strip that returns a Result; an Error that it throws becomes the result's `failure`, other exceptions end
-/// the run.
+/// Strip that returns a Result; an Error that it throws becomes the result's `failure`, a ReadError and other
+/// exceptions end the run.
 template <class Result, class MakeWorker, class Merge>
 void for_each_strip(const std::vector<StripItem>& items, MakeWorker make_worker, Merge merge) {
   constexpr size_t kBatch = 4096;  // results that are held before they are merged
@@ -37,6 +38,8 @@ void for_each_strip(const std::vector<StripItem>& items, MakeWorker make_worker,
         try {
           check_interrupt();
           results[i] = work(strips[i]);
+        } catch (const ReadError&) {
+          throw;
         } catch (const Error& e) {
           results[i].failure = e.what();
         }

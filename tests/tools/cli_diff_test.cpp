@@ -4,6 +4,7 @@
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 
@@ -53,6 +54,27 @@ TEST_CASE("diff ends with 0, 1 or 2") {
   CHECK(run_program({"diff", f.a, f.b + "/nothing"}).code == 2);
   const Outcome typo = run_program({"dif", f.a, f.b});
   CHECK(typo.err.find("did you mean diff?") != typo.err.npos);
+}
+
+TEST_CASE("a read that fails ends diff and validate with 2, it is no difference") {
+  if (!can_inject()) return;
+  const Flipped f;
+  const std::string out = (f.scratch / "out").string();
+  REQUIRE(run_program({"convert", f.a, out, "--to", "nvfp4", "-q"}).code == 0);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"diff", f.a, f.b}, {"validate", out, "--source", f.a, "-j", "1"}}) {
+    const int undisturbed = run_program(words).code;
+    int failed = 0;
+    for (int n = 1;; n += 3) {
+      CAPTURE(n);
+      const Outcome o = run_program(words, injected("pread EIO " + std::to_string(n)));
+      if (o.code == undisturbed) break;  // there are fewer reads
+      ++failed;
+      REQUIRE(o.code == 2);
+      CHECK_MESSAGE(o.err.find(": cannot read: Input/output error") != o.err.npos, o.err);
+    }
+    CHECK(failed > 10);
+  }
 }
 
 TEST_CASE("diff tells values that differ in their last bit apart") {
