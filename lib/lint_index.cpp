@@ -90,11 +90,10 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
     sink.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
     return std::nullopt;
   }
-  const std::string where = (directory / name).string();
   try {
     return LintIndex{name, read_index_file(directory / name)};
   } catch (const Error& e) {
-    sink.add("bad-index", name, "", without_where(e.what(), where));
+    sink.add("bad-index", name, "", damage_of(e, directory / name));
     return std::nullopt;
   }
 }

@@ -28,7 +28,7 @@ void check_files(const LintSubject& s, const Manifest& manifest, LintSink& sink)
       if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
       found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
     } catch (const Error& e) {
-      sink.add("manifest-hash", name, "", without_where(e.what(), (s.path / name).string()));
+      sink.add("manifest-hash", name, "", damage_of(e, s.path / name));
       continue;
     }
     if (found == hash) continue;
@@ -66,7 +66,7 @@ std::optional<Manifest> lint_manifest(const LintSubject& s, LintSink& sink) {
     }
     return manifest;
   } catch (const Error& e) {
-    sink.add("bad-manifest", kManifestName, "", without_where(e.what(), path.string()));
+    sink.add("bad-manifest", kManifestName, "", damage_of(e, path));
     return std::nullopt;
   }
 }

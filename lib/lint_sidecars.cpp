@@ -74,8 +74,7 @@ void check_templates(const LintSubject& s, const Json& tokenizer, LintSink& sink
   try {
     file = trimmed(read_text(s.path / "chat_template.jinja"));
   } catch (const Error& e) {
-    sink.add("bad-config", "chat_template.jinja", "",
-             without_where(e.what(), (s.path / "chat_template.jinja").string()));
+    sink.add("bad-config", "chat_template.jinja", "", damage_of(e, s.path / "chat_template.jinja"));
     return;
   }
   if (own.is_string() && trimmed(own.get<std::string>()) == file) return;

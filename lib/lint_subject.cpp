@@ -11,6 +11,7 @@
 #include "lib/directory_files.h"
 #include "lib/interrupt.h"
 #include "lib/lint_index.h"
+#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -194,7 +195,7 @@ Json read_lint_config(const fs::path& directory, const char* name, LintSink& sin
     if (json.is_object()) return json;
     sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
   } catch (const Error& e) {
-    sink.add("bad-config", name, "", without_where(e.what(), path.string()));
+    sink.add("bad-config", name, "", damage_of(e, path));
   }
   return nullptr;
 }
@@ -211,6 +212,11 @@ std::vector<std::string> string_list(const Json& json, const char* key) {
 std::string without_where(std::string_view message, std::string_view where) {
   const std::string begin = std::string(where) + ": ";
   return std::string(message.starts_with(begin) ? message.substr(begin.size()) : message);
+}
+
+std::string damage_of(const Error& error, const fs::path& file) {
+  if (dynamic_cast<const ReadError*>(&error) != nullptr) throw;
+  return without_where(error.what(), file.string());
 }
 
 LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/dialect.h"
+#include "formats/error.h"
 #include "formats/json.h"
 #include "lib/checkpoint.h"
 #include "lib/lint_sink.h"
@@ -54,5 +55,9 @@ std::vector<std::string> string_list(const Json& json, const char* key);
 
 /// `message` without the "where: " that it begins with.
 std::string without_where(std::string_view message, std::string_view where);
+
+/// What the Error that was just caught tells of `file`, without its name. For use within the handler: throws
+/// a ReadError on, which is trouble and tells nothing of what is in the file.
+std::string damage_of(const Error& error, const std::filesystem::path& file);
 
 }  // namespace twofour

@@ -4,7 +4,8 @@
 
 #include "formats/json.h"
 #include "tests/support/faults.h"
-#include "tests/support/program.h"
+#include "tests/support/injected.h"
+#include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -31,6 +32,25 @@ TEST_CASE("lint ends with 0, 1 or 2") {
   CHECK(typo.code == 2);
   CHECK(typo.err.find("did you mean unequal-global-scales?") != typo.err.npos);
   CHECK(run_program({"lint", kEven, "--rule", "padding=loud"}).code == 2);
+}
+
+TEST_CASE("a file that cannot be read ends lint with 2 and is no finding") {
+  if (!can_inject()) return;
+  const Scratch scratch;
+  Save save = sound_checkpoint();
+  save.edit("tokenizer_config.json", [](Json& j) { j["chat_template"] = "x"; });
+  save.files["chat_template.jinja"] = "x";
+  write_save(save, scratch / "checkpoint");
+  const std::string artifact = (scratch / "artifact").string();
+  REQUIRE(run_program({"convert", (scratch / "checkpoint").string(), artifact, "--to", "v7", "-q"}).code ==
+          0);
+  CHECK(run_program({"lint", artifact}).code == 0);
+  for (const std::string file : {"config.json", "tokenizer_config.json", "chat_template.jinja",
+                                 "tokenizer.json", "model.safetensors.index.json", "twofour.json"}) {
+    CAPTURE(file);
+    check_one_line(run_program({"lint", artifact}, injected("pread EIO 1", file)),
+                   "/" + file + ": cannot read: Input/output error");
+  }
 }
 
 TEST_CASE("lint says where, what was expected, what was found and what to do") {
