@@ -198,6 +198,22 @@ TEST_CASE("severities can be changed, and notes alone are no failure") {
                        "--rule: expected the id of a rule, found 'no-such'", Error);
 }
 
+TEST_CASE("patterns that only Python knows are notes, and what they leave out is not looked for") {
+  const Save sound = sound_checkpoint();
+  for (const char* pattern :
+       {"re:(?<!x)lm_head", "re:(?i:LM_HEAD)", "re:(?P<n>lm_head)", "re:lm_head\\Z", "re:lm_head(?#c)"}) {
+    CAPTURE(std::string(pattern));
+    const Scratch scratch;
+    Save save = sound;
+    save.edit_ignored([&](Json& list) { list = Json::array({pattern}); });
+    write_save(save, scratch / "checkpoint");
+    const LintReport report = lint_quietly(scratch / "checkpoint", {.headers_only = true});
+    CAPTURE(text_of(report));
+    CHECK(fired(report) == std::set<std::string>{"unreadable-pattern"});
+    CHECK(!report.failed());
+  }
+}
+
 TEST_CASE("swaps show beside another checkpoint") {
   const Scratch scratch;
   const Save sound = sound_checkpoint();
