@@ -58,8 +58,9 @@ class ConfigPattern {
 /// A config's list of patterns.
 class PatternList {
  public:
-  explicit PatternList(const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
+  /// `texts` as in Claims.
+  explicit PatternList(const std::map<std::string, std::string>& texts) {
+    for (const auto& [text, key] : texts) {
       if (!is_wild(text)) {
         exact_.insert(text);
         continue;
@@ -144,13 +145,12 @@ bool is_router(std::string_view name) {
 /// What a quantization config promises, of either producer; see reference texts of both for the keys.
 struct Claims {
   bool modelopt = false, compressed_tensors = false;
-  std::string algo;  ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
-  std::vector<std::string> ignored;
-  std::string ignored_key;                    ///< under which `ignored` stands
-  std::map<std::string, std::string> layers;  ///< quantized_layers: module to algorithm
-  bool all_linears = false;                   ///< whatever is not ignored is quantized
-  bool only_nvfp4 = false;                    ///< and in no other format
-  bool input_scales = false;                  ///< every quantized module has one
+  std::string algo;                            ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
+  std::map<std::string, std::string> ignored;  ///< pattern to the key under which it stands
+  std::map<std::string, std::string> layers;   ///< quantized_layers: module to algorithm
+  bool all_linears = false;                    ///< whatever is not ignored is quantized
+  bool only_nvfp4 = false;                     ///< and in no other format
+  bool input_scales = false;                   ///< every quantized module has one
 };
 
 std::string text_at(const Json& json, const char* key) {
@@ -184,12 +184,13 @@ Claims read_claims(const LintSubject& s) {
   const Json& entry = s.quantization;
   if (!entry.is_object()) return c;
   const Json* q = &entry;  // hf_quant_config.json has it one level down
-  if (entry.contains("quantization") && entry["quantization"].is_object()) q = &entry["quantization"];
+  std::string place = s.quantization_key.empty() ? "" : s.quantization_key + ".";
+  if (entry.contains("quantization") && entry["quantization"].is_object()) {
+    q = &entry["quantization"];
+    place += "quantization.";
+  }
   for (const char* key : {"ignore", "exclude_modules"}) {
-    for (std::string& text : string_list(*q, key)) {
-      c.ignored.push_back(std::move(text));
-      c.ignored_key = key;
-    }
+    for (std::string& text : string_list(*q, key)) c.ignored.try_emplace(std::move(text), place + key);
   }
   if (text_at(entry, "quant_method") == "compressed-tensors") {
     read_compressed_tensors(entry, c);
@@ -273,15 +274,13 @@ bool has_tied_head(const LintSubject& s) {
 }
 
 void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
-  const std::set<std::string> unique(claims.ignored.begin(), claims.ignored.end());
-  if (unique.empty()) return;
+  if (claims.ignored.empty()) return;
   ModuleNames names(s);
   const bool tied = has_tied_head(s);
-  for (const std::string& text : unique) {
+  for (const auto& [text, key] : claims.ignored) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
-      sink.add("unreadable-pattern", "config.json", text,
-               fmt::format("expected a regular expression in {}, found none that can be followed",
-                           claims.ignored_key));
+      sink.add("unreadable-pattern", s.quantization_file, text,
+               fmt::format("expected a regular expression in {}, found none that can be followed", key));
       continue;
     }
     // A tied head has no tensor, and producers exclude it all the same.
@@ -290,7 +289,8 @@ void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    sink.add("unused-pattern", "config.json", text, "expected to match a module, found none that it matches");
+    sink.add("unused-pattern", s.quantization_file, text,
+             "expected to match a module, found none that it matches");
   }
 }
 
@@ -348,7 +348,7 @@ void check_input_scales(const LintSubject& s, const Claims& claims, LintSink& si
     }
     return;
   }
-  sink.add("missing-input-scale", "config.json", "",
+  sink.add("missing-input-scale", s.quantization_file, "",
            fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
 }
 
@@ -382,9 +382,10 @@ void lint_config(const LintSubject& s, LintSink& sink) {
                fmt::format("expected {} as config.json says, found {}", claims.algo, other));
     }
     const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
-    const std::set<std::string> a(claims.ignored.begin(), claims.ignored.end()),
-        b(excluded.begin(), excluded.end());
-    if (claims.modelopt && !a.empty() && a != b) {
+    const std::set<std::string> b(excluded.begin(), excluded.end());
+    const auto& a = claims.ignored;
+    const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
+    if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
       sink.add("config-disagrees", "hf_quant_config.json", "exclude_modules",
                fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
                            a.size(), b.size()));

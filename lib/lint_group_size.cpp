@@ -69,7 +69,7 @@ void lint_group_size(const LintSubject& s, LintSink& sink) {
   if (s.modules.empty()) return;
   const Json& other = s.hf_quant_config;
   if (s.quantization != other) {
-    check_entry("config.json", s.quantization, "quantization_config", s.modules.size(), sink);
+    check_entry(s.quantization_file.c_str(), s.quantization, s.quantization_key, s.modules.size(), sink);
   }
   if (other.is_object() && other.contains("quantization")) {
     check_entry("hf_quant_config.json", other["quantization"], "quantization", s.modules.size(), sink);

@@ -146,19 +146,24 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
 }
 
 /// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
-Json find_quantization(const LintSubject& s) {
+void find_quantization(LintSubject& s) {
   const Json* text =
       s.config.is_object() && s.config.contains("text_config") ? &s.config["text_config"] : nullptr;
   const Json* found = &s.hf_quant_config;
-  for (const Json* at : {text, &s.config}) {
+  s.quantization_file = "hf_quant_config.json";
+  for (const Json* at : {text, static_cast<const Json*>(&s.config)}) {
     if (at == nullptr || !at->is_object()) continue;
     for (const char* key : {"compression_config", "quantization_config"}) {
-      if (at->contains(key) && (*at)[key].is_object() && !(*at)[key].empty()) found = &(*at)[key];
+      if (!at->contains(key) || !(*at)[key].is_object() || (*at)[key].empty()) continue;
+      found = &(*at)[key];
+      s.quantization_file = "config.json";
+      s.quantization_key = fmt::format("{}{}", at == text ? "text_config." : "", key);
     }
   }
   const bool ours = found->is_object() && found->contains("base") && found->contains("quant_method") &&
                     (*found)["quant_method"] == "twofour";
-  return ours ? (*found)["base"] : *found;
+  s.quantization = ours ? (*found)["base"] : *found;
+  if (ours) s.quantization_key += ".base";
 }
 
 void find_modules(LintSubject& s, LintSink& sink) {
@@ -249,7 +254,7 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     }
     s.config = read_lint_config(path, "config.json", sink);
     s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", sink);
-    s.quantization = find_quantization(s);
+    find_quantization(s);
     s.has_manifest = fs::exists(path / kManifestName, error);
     const auto index = read_lint_index(path, indexes, sink);
     read_shards(s, files_to_lint(path, index, !indexes.empty(), present, sink), index ? &*index : nullptr,

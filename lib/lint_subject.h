@@ -26,8 +26,9 @@ struct LintSubject {
   std::vector<bool> whole;  ///< whether a tensor's bytes are all in its file and fit its type and shape
   std::vector<Nvfp4Module> modules;  ///< whose tensors agree
   Json config, hf_quant_config;      ///< null where there is none
-  Json quantization;   ///< what the configs say of it, a source's words for an artifact; or null
-  std::string layout;  ///< of an artifact of ours; else empty
+  Json quantization;  ///< what the configs say of it, a source's words for an artifact; or null
+  std::string quantization_file, quantization_key;  ///< where that stands; no key: the whole file
+  std::string layout;                               ///< of an artifact of ours; else empty
   bool has_manifest = false;
 
   const std::string& file_of(size_t tensor) const { return shards[shard_of[tensor]].name; }
