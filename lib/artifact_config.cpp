@@ -184,6 +184,12 @@ Json source_quantization(const Checkpoint& source) {
   return place ? *value_at(source.config(), *place) : source.hf_quant_config();
 }
 
+std::string quantization_place(const Checkpoint& source, const std::string& key) {
+  const EntryPlace* place = entry_place(source.config());
+  if (!place) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);
+  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), place->name, key);
+}
+
 Json original_config(const Json& config, const Json& hf_quant_config) {
   if (!config.is_object() || !config.contains("quantization_config")) return config;
   const Json entry = config["quantization_config"];

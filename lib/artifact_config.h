@@ -15,6 +15,10 @@ void refuse_two_entries(const Checkpoint& source);
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
+/// Where a key of that stands, for messages: "DIRECTORY/config.json: text_config.quantization_config.KEY",
+/// for example, or "DIRECTORY/hf_quant_config.json: KEY".
+std::string quantization_place(const Checkpoint& source, const std::string& key);
+
 /// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, at
 /// `base_place` ("text_config.quantization_config", for example) if that is told, and none where that is
 /// `hf_quant_config`, the source's own file, or null. What `beside_base` names stands beside it again. Any

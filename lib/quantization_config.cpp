@@ -205,21 +205,26 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   config.weight_only =
       std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); });
   std::vector<std::string> ignored = strings(entry, "ignore");
+  std::string where = quantization_place(source, "ignore");
   if (ignored.empty() && hf_quant.is_object() && hf_quant.contains("quantization")) {
     ignored = strings(hf_quant["quantization"], "exclude_modules");
+    where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
-  const std::vector<std::string> names = unquantized_names(source);
-  config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
   // Where the source names what is quantized instead of what is not, the rest is named here.
   const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
   const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
     return strings(g, "targets") == std::vector<std::string>{"Linear"};
   });
-  if (!all_linears) {
+  const std::vector<std::string> names = unquantized_names(source);
+  try {
+    config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
+    if (all_linears) return config;
     const std::vector<Pattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {
       if (!any_matches(known, name)) config.unquantized.push_back(name);
     }
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}", where, e.what()));
   }
   return config;
 }

@@ -252,6 +252,20 @@ TEST_CASE("patterns of names are translated where the other dialect has words fo
         std::vector<std::string>{"m.layers.10.gate"});
 }
 
+TEST_CASE("a pattern that cannot be followed is refused with the file and the key that it stands under") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_compressed_tensors(tensors, "a", random_matrix(16, 32, 1));
+  const std::string entry = R"({"quantization_config": {"ignore": ["re:.*q_proj\\Z"]}})";
+  write_checkpoint(scratch / "src", {tensors}, entry);
+  write_checkpoint(scratch / "nested", {tensors}, "{\"text_config\": " + entry + "}");
+  const std::string pattern = "ignore: pattern 're:.*q_proj\\Z': expected ^ or $, found \\A or \\Z";
+  CHECK(refusal(scratch / "src", scratch / "out", to_nvfp4()) ==
+        (scratch / "src/config.json").string() + ": quantization_config." + pattern);
+  CHECK(refusal(scratch / "nested", scratch / "out", to_nvfp4()) ==
+        (scratch / "nested/config.json").string() + ": text_config.quantization_config." + pattern);
+}
+
 TEST_CASE("KV scales of compressed-tensors come back as they were") {
   const std::string attention = "model.layers.0.self_attn";
   const Scratch scratch;
