@@ -21,6 +21,7 @@ namespace {
 /// More than any model has; their names take no more memory than the text does.
 constexpr size_t kMaxEntries = 2'000'000, kMaxFiles = 1u << 16;
 constexpr uint64_t kMaxBytes = 128'000'000;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Collects weight_map and metadata.total_size and skips everything else.
 class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
@@ -142,6 +143,7 @@ IndexFile parse_index_file(std::string_view where, std::string_view json) {
   if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));
   IndexFile index;
   index.total_size = events.total_size;
+  index.has_mark = json.starts_with(kByteOrderMark);
   index.entries = std::move(events.entries);
   std::vector<uint32_t> position(events.files.size());
   for (const auto& [file, number] : events.files) {

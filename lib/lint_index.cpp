@@ -91,7 +91,9 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
     return std::nullopt;
   }
   try {
-    return LintIndex{name, read_index_file(directory / name)};
+    LintIndex index{name, read_index_file(directory / name)};
+    if (index.contents.has_mark) sink.add("bad-index", name, "", kByteOrderMarkFound);
+    return index;
   } catch (const Error& e) {
     sink.add("bad-index", name, "", damage_of(e, directory / name));
     return std::nullopt;

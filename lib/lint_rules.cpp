@@ -30,7 +30,7 @@ constexpr LintRule kRules[] = {
     {"missing-shard", kError, "A weight file that the index or the numbering names is not there; its weights stay uninitialized or the load fails.",
      "Download the missing file, or use the index that belongs to these files.", "https://github.com/sgl-project/sglang/pull/32279"},
     // Index
-    {"bad-index", kError, "The index cannot be used.", "Write it again from the files' headers.", ""},
+    {"bad-index", kError, "The index cannot be used, at least not by Python.", "Write it again from the files' headers.", ""},
     {"no-index", kWarning, "Several weight files have no index; transformers does not load them.",
      "Write model.safetensors.index.json from the files' headers.", ""},
     {"index-stale-tensor", kError, "The index names a tensor that no file holds; loading by the index fails.",

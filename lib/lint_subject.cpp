@@ -192,10 +192,7 @@ Json read_lint_config(const fs::path& directory, const char* name, LintSink& sin
   if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
   try {
     const std::string text = read_text(path);
-    if (text.starts_with("\xEF\xBB\xBF")) {  // what follows is read all the same
-      sink.add("bad-config", name, "",
-               "expected JSON, found a byte order mark before it, which Python's json refuses");
-    }
+    if (text.starts_with("\xEF\xBB\xBF")) sink.add("bad-config", name, "", kByteOrderMarkFound);
     Json json = parse_json(path.string(), text);
     if (json.is_object()) return json;
     sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));

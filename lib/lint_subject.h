@@ -51,6 +51,10 @@ LintSubject open_lint_subject(const std::filesystem::path& path, LintSink& sink)
 /// A config file of the directory; null where it is missing or, then told, no JSON object.
 Json read_lint_config(const std::filesystem::path& directory, const char* name, LintSink& sink);
 
+/// What there is to say of a JSON file that begins with a byte order mark; what follows is read all the same.
+inline constexpr const char* kByteOrderMarkFound =
+    "expected JSON, found a byte order mark before it, which Python's json refuses";
+
 /// The names of an object's strings below `key`; those that are no strings are left out.
 std::vector<std::string> string_list(const Json& json, const char* key);
 

@@ -113,6 +113,10 @@ std::vector<Fault> file_faults() {
       {"missing-shard", "deleted", {}, [=](const fs::path& d, Random&) { fs::remove(extra(d)); }},
       {"bad-index", "no map", {}, [](const fs::path& d, Random&) { write_file(d / kIndex, "{}"); }},
       {"bad-index",
+       "behind a byte order mark",
+       {},
+       [](const fs::path& d, Random&) { write_file(d / kIndex, "\xEF\xBB\xBF" + read_text(d / kIndex)); }},
+      {"bad-index",
        "leaves the directory",
        {},
        [](const fs::path& d, Random&) {
