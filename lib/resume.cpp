@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "lib/artifact_config.h"
+#include "lib/counted.h"
 #include "lib/manifest.h"
 #include "lib/problems.h"
 #include "lib/validate.h"
@@ -201,10 +202,10 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   check_files(complete, source, plan, manifest, report);
   if (!report.differences.empty()) {
     const Finding& first = report.differences.front();
-    throw Error(
-        fmt::format("{}: expected the complete artifact that source and recipe give, found {} differences, "
-                    "the first: {}: {}; --force replaces it",
-                    artifact.string(), report.differences.size(), first.where, first.message));
+    throw Error(fmt::format(
+        "{}: expected the complete artifact that source and recipe give, found {}, the first: "
+        "{}: {}; --force replaces it",
+        artifact.string(), counted(report.differences.size(), "difference"), first.where, first.message));
   }
   return report.bytes;
 }
