@@ -83,18 +83,6 @@ struct Sources {
 
 }  // namespace
 
-TEST_CASE("what synth left unfinished is not gone on with, and is told as synth's") {
-  const Scratch scratch;
-  write_source(scratch / "src");
-  {
-    OutputDirectory directory(scratch / "out", {}, Existing::kRefuse);
-    directory.note(kSynthNote);
-    directory.keep();
-  }
-  CHECK_THROWS_WITH_AS(resume(scratch / "src", scratch / "out"), doctest::Contains("found what synth did"),
-                       Error);
-}
-
 TEST_CASE("a run that goes on keeps what is finished and ends with the bytes of an undisturbed one") {
   Sources s;
   for (const size_t count : {size_t{0}, size_t{1}, size_t{3}}) {

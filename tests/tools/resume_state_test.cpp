@@ -211,7 +211,8 @@ TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
   const Conversion c;
   const Outcome o = run({"synth", c.out, "--shape", "tiny", "-q"}, {}, injected("rename kill 2"));
   REQUIRE(o.code == 128 + SIGKILL);
-  CHECK(contains(c.resume_refused(), "found synth changed: true before, none now; --force starts afresh"));
+  CHECK(contains(c.resume_refused(),
+                 "expected what a run left unfinished, found what synth did; --force replaces it"));
   succeed(c.words, {"--force"});
   CHECK((read_tree(c.out) == c.undisturbed()));
 }
