@@ -94,15 +94,10 @@ class Artifact:
 
 
 class MoeLayer:
-    """A layer on a device: layer(hidden, ids, weights) on the current stream, without waiting.
+    """A layer on a device: layer(hidden, ids, weights, workspace) on the current stream, without waiting."""
 
-    Each stream has a workspace, for two calls may not use one at a time, and a captured graph keeps pointing into
-    the one it saw: it is made for max_tokens at once and never replaced.
-    """
-
-    def __init__(self, artifact, layer, device, max_tokens, limit=0.0):
+    def __init__(self, artifact, layer, device, limit=0.0):
         self.library, self.handle = artifact.library, c.c_void_p()
-        self.max_tokens, self.workspaces = max_tokens, {}
         self.hidden = artifact.info(layer).hidden
         self.device = torch.device(device)
         options = Options(size=c.sizeof(Options), limit=limit)
@@ -113,7 +108,14 @@ class MoeLayer:
         if self.handle:
             self.library.lib.twofour_unload(self.handle)
 
-    def __call__(self, hidden, ids, weights, out=None):
+    def workspace(self, max_tokens, top_k):
+        """Memory for one call at a time. Streams and captured graphs each want their own; a graph points into it for
+        good."""
+        size = c.c_size_t()
+        self.library.workspace_bytes(self.handle, max_tokens, top_k, c.byref(size))
+        return torch.empty(size.value, dtype=torch.uint8, device=self.device)
+
+    def __call__(self, hidden, ids, weights, workspace, out=None):
         m, top_k = ids.shape
         shapes = {"hidden": (hidden, (m, self.hidden)), "ids": (ids, (m, top_k)), "weights": (weights, (m, top_k))}
         for name, (tensor, shape) in shapes.items():
@@ -123,24 +125,11 @@ class MoeLayer:
         if ids.dtype != torch.int32 or weights.dtype != torch.float32:
             raise ValueError(f"expected int32 ids and float32 weights, found {ids.dtype} and {weights.dtype}")
         out = torch.empty_like(hidden) if out is None else out
-        if m > self.max_tokens:
-            raise ValueError(f"expected at most {self.max_tokens} tokens, found {m}")
-        stream, workspace, size = None, None, 0
-        if self.device.type == "cuda":
-            stream = torch.cuda.current_stream().cuda_stream
-            workspace, size = self.workspace(stream, top_k)
+        stream = torch.cuda.current_stream(hidden.device).cuda_stream if self.device.type == "cuda" else None
         tokens = Tokens(c.sizeof(Tokens), m, top_k, DTYPES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(),
                         weights.data_ptr(), out.data_ptr(), None)
-        self.library.forward(self.handle, c.byref(tokens), workspace, size, stream)
+        self.library.forward(self.handle, c.byref(tokens), workspace.data_ptr(), workspace.numel(), stream)
         return out
-
-    def workspace(self, stream, top_k):
-        if (stream, top_k) not in self.workspaces:
-            size = c.c_size_t()
-            self.library.workspace_bytes(self.handle, self.max_tokens, top_k, c.byref(size))
-            self.workspaces[stream, top_k] = torch.empty(size.value, dtype=torch.uint8, device=self.device)
-        workspace = self.workspaces[stream, top_k]
-        return workspace.data_ptr(), workspace.numel()
 
 
 def read_tensors(directory, prefix):
@@ -209,20 +198,21 @@ def main():
     ids, weights = artifact.route(index, hidden, info.top_k)
     want = torch_moe(dense, hidden, ids, weights)
 
-    layer = MoeLayer(artifact, index, args.device, args.tokens)
+    layer = MoeLayer(artifact, index, args.device)
+    workspace = layer.workspace(args.tokens, info.top_k)
     ids, weights = ids.to(args.device), weights.to(args.device)
     for dtype in DTYPES:
-        out = layer(hidden.to(args.device, dtype), ids, weights)
+        out = layer(hidden.to(args.device, dtype), ids, weights, workspace)
         check(f"{args.device} {dtype}", out, want)
 
     if args.device == "cuda":
         # One capture, replayed with other tokens
         x, out = hidden.to("cuda", torch.bfloat16), torch.empty(hidden.shape, device="cuda", dtype=torch.bfloat16)
-        layer(x, ids, weights, out)
+        layer(x, ids, weights, workspace, out)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            layer(x, ids, weights, out)
+            layer(x, ids, weights, workspace, out)
         other = torch.randn_like(hidden)
         x.copy_(other)
         graph.replay()
