@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "lib/lint_experts.h"
 #include "lib/lint_parts.h"
+#include "lib/model_config.h"
 #include "lib/pattern.h"
 #include "lib/quantization_config.h"
 
@@ -54,6 +55,17 @@ class ConfigPattern {
   bool tells_digits_ = false;
   std::optional<Pattern> pattern_;
 };
+
+/// Whether an expression that we cannot follow may be sound for Python: it is long, or has what only Python
+/// has.
+bool may_be_pythons(std::string_view text) {
+  if (text.size() > 4096 || text.find("(?") != text.npos) return true;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '\\' && std::string_view("AZ123456789").find(text[++i]) != std::string_view::npos)
+      return true;
+  }
+  return false;
+}
 
 /// A config's list of patterns.
 class PatternList {
@@ -269,8 +281,8 @@ class ModuleNames {
 };
 
 bool has_tied_head(const LintSubject& s) {
-  return s.config.is_object() && s.config.contains("tie_word_embeddings") &&
-         s.config["tie_word_embeddings"] == true;
+  const auto tied = model_settings(s.config, "tie_word_embeddings");
+  return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
 }
 
 void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
@@ -279,7 +291,7 @@ void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
   const bool tied = has_tied_head(s);
   for (const auto& [text, key] : claims.ignored) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
-      sink.add("unreadable-pattern", s.quantization_file, text,
+      sink.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file, text,
                fmt::format("expected a regular expression in {}, found none that can be followed", key));
       continue;
     }

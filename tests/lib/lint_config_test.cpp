@@ -42,7 +42,7 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
       j["quantization_config"]["exclude_modules"] = Json::array({"lm_head"});
     });
   };
-  check(add_to_both, "unreadable-pattern: config.json: " + unreadable + "quantization_config.ignore, found");
+  check(add_to_both, "python-only-pattern: config.json: " + unreadable + "quantization_config.ignore, found");
   const auto add_to_file = [](Save& save) {
     save.edit("config.json", [](Json& j) { j.erase("quantization_config"); });
     save.edit("hf_quant_config.json", [](Json& j) {
@@ -51,7 +51,7 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
     });
   };
   check(add_to_file,
-        "unreadable-pattern: hf_quant_config.json: " + unreadable + "quantization.exclude_modules, found");
+        "python-only-pattern: hf_quant_config.json: " + unreadable + "quantization.exclude_modules, found");
   check(add_to_file, "unused-pattern: hf_quant_config.json: nothing.*: expected to match a module");
   for (const std::string place :
        {"quantization_config", "text_config.quantization_config", "compression_config"}) {

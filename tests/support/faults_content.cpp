@@ -186,7 +186,7 @@ std::vector<Fault> config_faults() {
        }},
       {"unreadable-pattern", "no regular expression",
        [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:("); }); }},
-      {"unreadable-pattern", "one of Python's",
+      {"python-only-pattern", "look-behind",
        [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:(?<=x)lm_head"); }); }},
       {"quantized-router", "NVFP4",
        [](Save& s, Random&) {
