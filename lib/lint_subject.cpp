@@ -114,6 +114,8 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
       s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), sink));
       check_format(s.shards.back(), sink);
       forget_unused_metadata(s.shards.back());
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error& e) {
       const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
       sink.add(unreadable ? "unreadable-file" : "bad-header", name, "",
