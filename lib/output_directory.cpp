@@ -37,7 +37,8 @@ struct Ownership {
   std::string damage;  ///< of the manifest
   bool is_whole() const { return has_manifest && damage.empty(); }
   bool is_ours() const {
-    return marker == MarkerState::kOurs || marker == MarkerState::kMarked || is_whole();
+    return marker == MarkerState::kOurs || marker == MarkerState::kMarked || marker == MarkerState::kSynth ||
+           is_whole();
   }
 };
 
@@ -149,7 +150,7 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
   if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
-    const bool resumable = found.marker != MarkerState::kNone;
+    const bool resumable = found.marker != MarkerState::kNone && found.marker != MarkerState::kSynth;
     const char* advice = source.empty() || !is_ours ? ""  // synth knows neither option
                          : resumable                ? "; --resume goes on with it, --force replaces it"
                                                     : "; --force replaces it";

@@ -23,9 +23,6 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* ke
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
                        const char* advice = "--force starts afresh");
 
-/// The journal of a checkpoint that synth makes, which is known as ours but nothing goes on with.
-constexpr const char* kSynthNote = "synth";
-
 /// Begins the journal of a run, or takes up that of an interrupted one: re-reads the files that it finished,
 /// removes what else it left and returns the records of those that are sound. Throws Error where source,
 /// recipe or tool are no longer the same and where somebody else put files there; then nothing was removed.

@@ -16,7 +16,6 @@
 #include "lib/interrupt.h"
 #include "lib/job_queue.h"
 #include "lib/output_directory.h"
-#include "lib/resume.h"
 #include "lib/synth_config.h"
 #include "lib/synth_headers.h"
 #include "lib/synth_plan.h"

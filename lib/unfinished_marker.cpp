@@ -60,8 +60,10 @@ MarkerState marker_state(const fs::path& directory) {
   std::string_view rest = head;
   const std::string_view first = take_line(rest);
   if (first.empty()) return MarkerState::kForeign;
-  const bool has_more = file.size() > head.size() || !take_line(rest).empty();
-  return first.starts_with(kWhat) && !has_more ? MarkerState::kMarked : MarkerState::kOurs;
+  const bool is_cut = file.size() > head.size();
+  const std::string_view second = take_line(rest);
+  if (second == kSynthNote) return MarkerState::kSynth;
+  return first.starts_with(kWhat) && second.empty() && !is_cut ? MarkerState::kMarked : MarkerState::kOurs;
 }
 
 UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)

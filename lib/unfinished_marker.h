@@ -13,9 +13,13 @@ enum class MarkerState {
   kBegun,   ///< empty or a part of our first line: of a run killed at its first step, or anybody's
   kMarked,  ///< our first line alone: of a run that noted nothing yet, or of tasks, whose notes are elsewhere
   kOurs,    ///< begins with a line of ours and tells of a run
+  kSynth,   ///< of synth, which nothing goes on with
   kForeign,  ///< anything else
 };
 MarkerState marker_state(const std::filesystem::path& directory);
+
+/// The line that synth notes.
+constexpr std::string_view kSynthNote = "synth";
 
 /// The file that marks a directory as unfinished, and the journal of whoever writes there. Its first line
 /// says what it is and in which format. Each line begins with the hash of the rest: that shows a line of

@@ -213,6 +213,9 @@ TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
   REQUIRE(o.code == 128 + SIGKILL);
   CHECK(contains(c.resume_refused(),
                  "expected what a run left unfinished, found what synth did; --force replaces it"));
+  const Outcome refused = run(c.words);
+  CHECK(refused.code == 2);
+  CHECK(refused.err.ends_with("found files in it; --force replaces it\n"));
   succeed(c.words, {"--force"});
   CHECK((read_tree(c.out) == c.undisturbed()));
 }
