@@ -42,12 +42,12 @@ std::vector<const Json*> model_settings(const Json& config, std::string_view key
   return model_settings(model_configs(config), key);
 }
 
-const Json& model_setting(const Json& config, std::string_view key) {
+const Json& model_setting(const Json& config, std::string_view key, const std::string& where) {
   static const Json nothing;
   const auto said = model_settings(config, key);
   for (const Json* other : said) {
     if (*other == *said[0]) continue;
-    throw Error(fmt::format("config.json: {}: expected one value, found {} and, nested, {}", key,
+    throw Error(fmt::format("{}: {}: expected one value, found {} and, nested, {}", where, key,
                             quoted_setting(*said[0]), quoted_setting(*other)));
   }
   return said.empty() ? nothing : *said[0];

@@ -16,8 +16,9 @@ std::vector<const Json*> model_configs(const Json& config);
 std::vector<const Json*> model_settings(const std::vector<const Json*>& configs, std::string_view key);
 std::vector<const Json*> model_settings(const Json& config, std::string_view key);
 
-/// The one thing that they say under `key`; null where they say nothing. Throws Error where two differ.
-const Json& model_setting(const Json& config, std::string_view key);
+/// The one thing that they say under `key`; null where they say nothing. Throws Error, naming `where`, if two
+/// differ.
+const Json& model_setting(const Json& config, std::string_view key, const std::string& where = "config.json");
 
 /// A setting for a message: strings, and what is too long to be shown whole, in quotes.
 std::string quoted_setting(const Json& value);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 
 #include "formats/error.h"
 #include "lib/plan.h"
+#include "lib/runtime/layer.h"
 
 namespace twofour {
 namespace {
@@ -22,8 +22,8 @@ std::string seed_problem(const std::string& text) {
 
 std::string limit_problem(const std::string& text) {
   char* at = nullptr;
-  const float value = std::strtof(text.c_str(), &at);
-  if (!text.empty() && at == text.c_str() + text.size() && std::isfinite(value) && value >= 0) return "";
+  const double value = std::strtod(text.c_str(), &at);
+  if (!text.empty() && at == text.c_str() + text.size() && is_limit(value)) return "";
   return fmt::format("expected a finite float32 number not below 0, found '{}'", text);
 }
 

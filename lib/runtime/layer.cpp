@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "formats/error.h"
 #include "kernels/moe_route.h"
@@ -38,6 +39,11 @@ void check_input(const LayerState& layer, const MoeInput& in) {
 }
 
 }  // namespace
+
+bool is_limit(double value) {
+  const auto limit = static_cast<float>(value);
+  return std::isfinite(limit) && limit >= 0 && (limit > 0 || value == 0);
+}
 
 RuntimeLayer::RuntimeLayer(std::unique_ptr<LayerState> state) : state_(std::move(state)) {}
 RuntimeLayer::RuntimeLayer(RuntimeLayer&&) noexcept = default;

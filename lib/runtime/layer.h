@@ -28,6 +28,10 @@ struct LayerOptions {
   float limit = 0;                    ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
 };
 
+/// Whether a number can be LayerOptions::limit: finite and not below 0 as a float, and 0, which is no limit,
+/// only if it is 0.
+bool is_limit(double value);
+
 /// What a run on host memory gave.
 struct LayerRun {
   std::vector<float> out;  ///< [M, H]

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -30,6 +29,13 @@ constexpr Family kFamilies[] = {
     {"qwen3_5_moe", true}, {"qwen3_5_moe_text", true}, {"qwen3_vl_moe", true}, {"qwen3_vl_moe_text", true},
     {"olmoe", false},      {"deepseek", false},        {"deepseek_v2", false},
 };
+
+std::string config_path(const Checkpoint& artifact) { return (artifact.path() / "config.json").string(); }
+
+/// As model_setting().
+const Json& setting_of(const Checkpoint& artifact, std::string_view key) {
+  return model_setting(artifact.config(), key, config_path(artifact));
+}
 
 /// What config.json calls the model that routes: the language model, where it says that.
 Json routing_type(const Json& config) {
@@ -114,15 +120,14 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
     if (type == "phimoe") refuse("the sparse mixer of phimoe");
     if (type == "llama4" || type == "llama4_text") refuse("the sigmoid of llama4");
   }
-  if (const Json& norm = model_setting(artifact.config(), "norm_topk_prob");
-      !norm.is_null() && !norm.is_boolean())
+  if (const Json& norm = setting_of(artifact, "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", quoted_setting(norm)));
   // Many families take the sigmoid by code alone.
   if (family_of(artifact.config()) != nullptr) return;
   const Json type = routing_type(artifact.config());
   const std::string shown = type.is_null() ? "no model_type" : setting_text("model_type", type);
   if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
-  if (model_setting(artifact.config(), "norm_topk_prob").is_null())
+  if (setting_of(artifact, "norm_topk_prob").is_null())
     throw Error(
         fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not "
                     "tell it; give topk_ids and topk_weights",
@@ -158,12 +163,11 @@ void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing
 }  // namespace
 
 float RuntimeArtifact::swiglu_limit() const {
-  const Json& value = model_setting(state_->artifact.config(), "swiglu_limit");
+  const Json& value = setting_of(state_->artifact, "swiglu_limit");
   if (value.is_null()) return 0;
-  const double limit = value.is_number() ? value.get<double>() : -1;
-  if (!(limit >= 0 && limit <= static_cast<double>(std::numeric_limits<float>::max()))) {
+  if (!value.is_number() || !is_limit(value.get<double>())) {
     throw Error(fmt::format("{}: swiglu_limit: expected a finite float32 number not below 0, found {}",
-                            (state_->artifact.path() / "config.json").string(), quoted_setting(value)));
+                            config_path(state_->artifact), quoted_setting(value)));
   }
   return value.get<float>();
 }
@@ -171,13 +175,12 @@ float RuntimeArtifact::swiglu_limit() const {
 int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
   const LayerInfo& info = state_->layers.at(layer);
   if (info.e == 1) return 1;
-  const Json& value = model_setting(state_->artifact.config(), "num_experts_per_tok");
+  const Json& value = setting_of(state_->artifact, "num_experts_per_tok");
   if (value.is_null()) return 0;
   const int64_t topk = value.is_number_integer() ? value.get<int64_t>() : 0;
   if (topk < 1 || topk > info.e) {
     throw Error(fmt::format("{}: num_experts_per_tok: expected 1 to the {} experts of {}, found {}",
-                            (state_->artifact.path() / "config.json").string(), info.e, info.name,
-                            quoted_setting(value)));
+                            config_path(state_->artifact), info.e, info.name, quoted_setting(value)));
   }
   return topk;
 }

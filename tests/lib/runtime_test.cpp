@@ -195,6 +195,7 @@ TEST_CASE(
   for (const auto& [config, message] :
        {std::pair{R"({"swiglu_limit": 7.0, "llm_config": {"swiglu_limit": 8.0}})", "expected one value"},
         {R"({"swiglu_limit": 1e39})", "expected a finite float32 number not below 0"},
+        {R"({"swiglu_limit": 1e-60})", "expected a finite float32 number not below 0"},
         {R"({"swiglu_limit": -1})", "expected a finite float32 number not below 0"}}) {
     const ConvertedLayer made("v7", 3, 16, 32, true, config);
     const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());

@@ -44,7 +44,7 @@ TEST_CASE("a seed that is no number of 64 bits is refused by every command that 
 }
 
 TEST_CASE("a limit that is not finite or below 0 is refused in a short line") {
-  for (const std::string limit : {"inf", "nan", "-1", "1e999", "1e39", "x"}) {
+  for (const std::string limit : {"inf", "nan", "-1", "1e999", "1e39", "1e-60", "x"}) {
     check_usage({"run", kGolden, "--layer", "0", "--random", "1", "-o", "y", "--limit", limit},
                 fmt::format("--limit: expected a finite float32 number not below 0, found '{}'", limit));
   }
