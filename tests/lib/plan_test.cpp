@@ -2,13 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <bit>
 #include <limits>
 #include <tuple>
 
 #include "formats/error.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -85,8 +86,9 @@ TEST_CASE("input scales as calibration leaves them where no token came by are a 
     const Scratch scratch;
     const auto source_with = [&, name = name, dialect = dialect](const char* directory, float scale) {
       Tensors tensors = experts_stored_as(dialect, block, 3, 16, 32);
+      const auto bits = std::bit_cast<std::array<uint8_t, sizeof(float)>>(scale);
       for (const char* module : {".1.up_proj", ".2.down_proj"})
-        tensors.push_back({block + module + name, DType::kF32, {1}, float_bytes_as(DType::kF32, {scale})});
+        tensors.push_back({block + module + name, DType::kF32, {1}, {bits.begin(), bits.end()}});
       write_checkpoint(scratch / directory, {tensors});
       return Checkpoint::open(scratch / directory);
     };
