@@ -4,102 +4,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <unordered_map>
 #include <unordered_set>
 
-#include "formats/error.h"
 #include "lib/lint_experts.h"
 #include "lib/lint_parts.h"
+#include "lib/lint_patterns.h"
 #include "lib/model_config.h"
-#include "lib/pattern.h"
-#include "lib/quantization_config.h"
 
 namespace twofour {
 namespace {
-
-bool is_wild(const std::string& text) {
-  return text.starts_with("re:") || text.find_first_of("*?[") != text.npos;
-}
-
-/// `name` with every digit as 0. Names differ mostly in their numbers, and few patterns tell digits apart, so
-/// what holds for one name holds for many: regular expressions are slow, experts many.
-std::string without_digits(std::string_view name) {
-  std::string folded(name);
-  for (char& c : folded) c = c >= '0' && c <= '9' ? '0' : c;
-  return folded;
-}
-
-/// One pattern of a config.
-class ConfigPattern {
- public:
-  explicit ConfigPattern(const std::string& text) {
-    std::string use = text;
-    try {
-      if (text.starts_with("re:")) {
-        const auto globs = regexes_to_globs({text}, {});  // as a glob it is fast
-        if (globs.size() == 1) use = globs[0];
-      }
-      pattern_.emplace(use);
-    } catch (const Error&) {
-      // Python knows expressions that C++ doesn't; of those it is only told that they are there.
-    }
-    tells_digits_ = use.find_first_of("0123456789[\\{") != use.npos;
-  }
-  bool known() const { return pattern_.has_value(); }
-  bool tells_digits() const { return tells_digits_; }
-  bool matches(std::string_view name) const {
-    return pattern_ && name.size() <= 4096 && pattern_->matches(name);
-  }
-
- private:
-  bool tells_digits_ = false;
-  std::optional<Pattern> pattern_;
-};
-
-/// Whether an expression that we cannot follow may be sound for Python: it is long, or has what only Python
-/// has.
-bool may_be_pythons(std::string_view text) {
-  if (text.size() > 4096 || text.find("(?") != text.npos) return true;
-  for (size_t i = 0; i + 1 < text.size(); ++i) {
-    if (text[i] == '\\' && std::string_view("AZ123456789").find(text[++i]) != std::string_view::npos)
-      return true;
-  }
-  return false;
-}
-
-/// A config's list of patterns.
-class PatternList {
- public:
-  /// `texts` as in Claims.
-  explicit PatternList(const std::map<std::string, std::string>& texts) {
-    for (const auto& [text, key] : texts) {
-      if (!is_wild(text)) {
-        exact_.insert(text);
-        continue;
-      }
-      ConfigPattern pattern(text);
-      all_known_ = all_known_ && pattern.known();
-      (pattern.tells_digits() ? numbered_ : folded_).push_back(std::move(pattern));
-    }
-  }
-  bool matches(const std::string& name) {
-    const auto match = [&](const std::string& n) {
-      return [&n](const ConfigPattern& p) { return p.matches(n); };
-    };
-    if (exact_.count(name) > 0 || std::any_of(numbered_.begin(), numbered_.end(), match(name))) return true;
-    if (folded_.empty()) return false;
-    const auto [it, fresh] = seen_.try_emplace(without_digits(name), false);
-    if (fresh) it->second = std::any_of(folded_.begin(), folded_.end(), match(it->first));
-    return it->second;
-  }
-  bool all_known() const { return all_known_; }
-
- private:
-  std::unordered_set<std::string> exact_;
-  std::vector<ConfigPattern> numbered_, folded_;
-  std::unordered_map<std::string, bool> seen_;
-  bool all_known_ = true;
-};
 
 enum class Stored { kUnquantized, kNvfp4, kFp8, kOther };
 
