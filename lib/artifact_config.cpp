@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "formats/layouts.h"
 #include "lib/encode_config.h"
+#include "lib/model_config.h"
 #include "lib/quantization_config.h"
 
 namespace twofour {
@@ -55,47 +56,56 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const Plan& pla
 }
 
 /// Where a config may have its entry, the first one that is there counts: multimodal checkpoints have it
-/// beside the text model's sizes, older ones of compressed-tensors under another key.
+/// beside the language model's sizes, older ones of compressed-tensors under another key.
 struct EntryPlace {
-  const char* name;
-  bool nested;
+  const char* holder;  ///< within config.json; nullptr: at its top
   const char* key;
+  std::string name() const { return holder ? fmt::format("{}.{}", holder, key) : key; }
 };
-constexpr EntryPlace kEntryPlaces[] = {{"quantization_config", false, "quantization_config"},
-                                       {"text_config.quantization_config", true, "quantization_config"},
-                                       {"compression_config", false, "compression_config"},
-                                       {"text_config.compression_config", true, "compression_config"}};
+const std::vector<EntryPlace>& entry_places() {
+  static const auto places = [] {
+    std::vector<EntryPlace> all;
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      all.push_back({nullptr, key});
+      for (const char* holder : kLanguageConfigs) all.push_back({holder, key});
+    }
+    return all;
+  }();
+  return places;
+}
+bool is_usual(const EntryPlace& place) { return &place == &entry_places().front(); }
+
+bool has_object(const Json& config, const char* key) {
+  return config.is_object() && config.contains(key) && config[key].is_object();
+}
 
 /// What stands at a place; nullptr: nothing.
 const Json* value_at(const Json& config, const EntryPlace& place) {
-  const Json* holder = &config;
-  if (place.nested) {
-    if (!config.is_object() || !config.contains("text_config")) return nullptr;
-    holder = &config["text_config"];
-  }
-  return holder->is_object() && holder->contains(place.key) ? &(*holder)[place.key] : nullptr;
+  if (place.holder && !has_object(config, place.holder)) return nullptr;
+  const Json& at = place.holder ? config[place.holder] : config;
+  return at.is_object() && at.contains(place.key) ? &at[place.key] : nullptr;
 }
 
 /// null and {} say nothing and do not count.
 const EntryPlace* entry_place(const Json& config) {
-  for (const EntryPlace& place : kEntryPlaces) {
+  for (const EntryPlace& place : entry_places()) {
     const Json* value = value_at(config, place);
     if (value != nullptr && !value->empty()) return &place;
   }
   return nullptr;
 }
 
-/// A config with this entry, within text_config if `nested`, and no other.
-Json with_entry(Json config, bool nested, Json entry) {
+/// A config with this entry, within `holder` or, nullptr, at its top, and no other.
+Json with_entry(Json config, const char* holder, Json entry) {
   if (!config.is_object()) config = Json::object();
-  for (const bool in_text : {false, true}) {
-    if (in_text && (!config.contains("text_config") || !config["text_config"].is_object())) continue;
-    Json& at = in_text ? config["text_config"] : config;
-    at.erase("compression_config");
+  for (const EntryPlace& place : entry_places()) {
+    if (place.holder && !has_object(config, place.holder)) continue;
+    Json& at = place.holder ? config[place.holder] : config;
     // An entry that stays keeps its place.
-    if (in_text != nested || entry.is_null()) at.erase("quantization_config");
+    const bool stays = place.holder == holder && place.key == std::string_view("quantization_config");
+    if (!stays || entry.is_null()) at.erase(place.key);
   }
-  if (!entry.is_null()) (nested ? config["text_config"] : config)["quantization_config"] = std::move(entry);
+  if (!entry.is_null()) (holder ? config[holder] : config)["quantization_config"] = std::move(entry);
   return config;
 }
 
@@ -103,7 +113,7 @@ Json with_entry(Json config, bool nested, Json entry) {
 
 Json config_with_quantization(const Checkpoint& source, Json entry) {
   const EntryPlace* place = entry_place(source.config());
-  return with_entry(source.config(), place && place->nested, std::move(entry));
+  return with_entry(source.config(), place ? place->holder : nullptr, std::move(entry));
 }
 
 namespace {
@@ -115,13 +125,13 @@ Json layout_config(const Checkpoint& source, const Plan& plan) {
   entry["modules"] = converted_patterns(source, plan);
   entry["base"] = source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
-  if (place && place != kEntryPlaces) entry["base_place"] = place->name;
+  if (place && !is_usual(*place)) entry["base_place"] = place->name();
   // Copies of it and entries that say nothing.
-  for (const EntryPlace& other : kEntryPlaces) {
+  for (const EntryPlace& other : entry_places()) {
     const Json* value = value_at(source.config(), other);
-    if (&other != place && value != nullptr) entry["beside_base"][other.name] = *value;
+    if (&other != place && value != nullptr) entry["beside_base"][other.name()] = *value;
   }
-  return with_entry(source.config(), false, std::move(entry));  // where a reader of layouts looks
+  return with_entry(source.config(), nullptr, std::move(entry));  // where a reader of layouts looks
 }
 
 /// Adds names to a list of what is not quantized, and takes them off the lists of what is.
@@ -167,16 +177,23 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
 }  // namespace
 
 void refuse_two_entries(const Checkpoint& source) {
-  const EntryPlace *outer = nullptr, *inner = nullptr;
-  for (const EntryPlace& place : kEntryPlaces) {
+  std::map<std::string_view, const EntryPlace*> firsts;  // by holder, the top first
+  for (const EntryPlace& place : entry_places()) {
     const Json* value = value_at(source.config(), place);
-    const EntryPlace*& first = place.nested ? inner : outer;
-    if (first == nullptr && value != nullptr && !value->empty()) first = &place;
+    if (value != nullptr && !value->empty()) firsts.try_emplace(place.holder ? place.holder : "", &place);
   }
-  if (outer == nullptr || inner == nullptr) return;
-  if (*value_at(source.config(), *outer) == *value_at(source.config(), *inner)) return;
-  throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
-                          (source.path() / "config.json").string(), inner->name, outer->name));
+  for (const auto& [holder, place] : firsts) {
+    const EntryPlace& first = *firsts.begin()->second;
+    if (*value_at(source.config(), *place) == *value_at(source.config(), first)) continue;
+    throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
+                            (source.path() / "config.json").string(), place->name(), first.name()));
+  }
+}
+
+std::optional<QuantizationEntry> quantization_entry(const Json& config) {
+  const EntryPlace* place = entry_place(config);
+  if (!place) return std::nullopt;
+  return QuantizationEntry{*value_at(config, *place), place->name()};
 }
 
 Json source_quantization(const Checkpoint& source) {
@@ -187,7 +204,7 @@ Json source_quantization(const Checkpoint& source) {
 std::string quantization_place(const Checkpoint& source, const std::string& key) {
   const EntryPlace* place = entry_place(source.config());
   if (!place) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);
-  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), place->name, key);
+  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), place->name(), key);
 }
 
 Json original_config(const Json& config, const Json& hf_quant_config) {
@@ -196,23 +213,22 @@ Json original_config(const Json& config, const Json& hf_quant_config) {
   if (!entry.is_object() || entry.value("quant_method", Json()) != "twofour") return config;
   const Json base = entry.value("base", Json()), name = entry.value("base_place", Json());
   const Json beside = entry.value("beside_base", Json());
-  const bool has_text = config.contains("text_config") && config["text_config"].is_object();
-  Json original = with_entry(config, false, entry);
+  Json original = with_entry(config, nullptr, entry);
   bool top = false, placed = base.is_null() || base == hf_quant_config;
   const auto put = [&](const EntryPlace& place, const Json& value) {
-    (place.nested ? original["text_config"] : original)[place.key] = value;
-    top = top || &place == kEntryPlaces;
+    (place.holder ? original[place.holder] : original)[place.key] = value;
+    top = top || is_usual(place);
   };
-  for (const EntryPlace& place : kEntryPlaces) {
-    if (place.nested && !has_text) continue;
-    if (!placed && &place != kEntryPlaces && name == place.name) {
+  for (const EntryPlace& place : entry_places()) {
+    if (place.holder && !has_object(config, place.holder)) continue;
+    if (!placed && !is_usual(place) && name == place.name()) {
       put(place, base);
       placed = true;
-    } else if (beside.is_object() && beside.contains(place.name)) {
-      put(place, beside[place.name]);
+    } else if (beside.is_object() && beside.contains(place.name())) {
+      put(place, beside[place.name()]);
     }
   }
-  if (!placed) put(kEntryPlaces[0], base);
+  if (!placed) put(entry_places().front(), base);
   if (!top) original.erase("quantization_config");
   return original;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -9,7 +10,16 @@
 
 namespace twofour {
 
-/// Throws Error where config.json has an entry at its top and another in its text_config: one can be kept.
+/// What a config.json says of quantization, and where: "text_config.quantization_config", for example.
+struct QuantizationEntry {
+  const Json& value;
+  std::string place;
+};
+/// The entry that counts; empty: there is none, or none that says anything.
+std::optional<QuantizationEntry> quantization_entry(const Json& config);
+
+/// Throws Error where config.json has an entry at its top and another in its text_config, or in another
+/// config of a language model: one can be kept.
 void refuse_two_entries(const Checkpoint& source);
 
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
@@ -26,7 +36,7 @@ std::string quantization_place(const Checkpoint& source, const std::string& key)
 Json original_config(const Json& config, const Json& hf_quant_config);
 
 /// The source's config.json with that quantization_config and no other, at its top or, where the source has
-/// its entry there, in its text_config; null: without any.
+/// its entry there, in its text_config or the like; null: without any.
 Json config_with_quantization(const Checkpoint& source, Json entry);
 
 /// Files of the artifact that tell loaders what it is, with their texts: config.json, with a

@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts.h"
+#include "lib/artifact_config.h"
 #include "lib/directory_files.h"
 #include "lib/interrupt.h"
 #include "lib/lint_index.h"
@@ -149,22 +150,13 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
 
 /// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
 void find_quantization(LintSubject& s) {
-  const Json* text =
-      s.config.is_object() && s.config.contains("text_config") ? &s.config["text_config"] : nullptr;
-  const Json* found = &s.hf_quant_config;
-  s.quantization_file = "hf_quant_config.json";
-  for (const Json* at : {text, static_cast<const Json*>(&s.config)}) {
-    if (at == nullptr || !at->is_object()) continue;
-    for (const char* key : {"compression_config", "quantization_config"}) {
-      if (!at->contains(key) || !(*at)[key].is_object() || (*at)[key].empty()) continue;
-      found = &(*at)[key];
-      s.quantization_file = "config.json";
-      s.quantization_key = fmt::format("{}{}", at == text ? "text_config." : "", key);
-    }
-  }
-  const bool ours = found->is_object() && found->contains("base") && found->contains("quant_method") &&
-                    (*found)["quant_method"] == "twofour";
-  s.quantization = ours ? (*found)["base"] : *found;
+  const auto entry = quantization_entry(s.config);
+  const Json& found = entry ? entry->value : s.hf_quant_config;
+  s.quantization_file = entry ? "config.json" : "hf_quant_config.json";
+  if (entry) s.quantization_key = entry->place;
+  const bool ours = found.is_object() && found.contains("base") && found.contains("quant_method") &&
+                    found["quant_method"] == "twofour";
+  s.quantization = ours ? found["base"] : found;
   if (ours) s.quantization_key += ".base";
 }
 

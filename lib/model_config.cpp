@@ -10,14 +10,10 @@
 namespace twofour {
 namespace {
 
-/// Where multimodal models nest the config of their language model. thinker_config is left out: the talker
-/// beside it has experts and settings of its own.
-constexpr std::string_view kNested[] = {"text_config", "llm_config", "language_config"};
-
 void collect(const Json& config, std::vector<const Json*>& all) {
   if (!config.is_object()) return;
   all.push_back(&config);
-  for (const std::string_view key : kNested) {
+  for (const char* key : kLanguageConfigs) {
     if (const auto at = config.find(key); at != config.end()) collect(*at, all);
   }
 }

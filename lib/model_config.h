@@ -8,6 +8,10 @@
 
 namespace twofour {
 
+/// Where multimodal models nest the config of their language model. thinker_config is left out: the talker
+/// beside it has experts and settings of its own.
+inline constexpr const char* kLanguageConfigs[] = {"text_config", "llm_config", "language_config"};
+
 /// A config.json and those of its language model that are nested in it, as multimodal models have them, the
 /// outer one first. They and all settings stand within `config`.
 std::vector<const Json*> model_configs(const Json& config);

@@ -93,8 +93,9 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
     const std::string key = place.substr(dot == std::string::npos ? 0 : dot + 1);
     const std::string entry =
         fmt::format(R"("{}": {{"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "b": 2)", key);
-    return dot == std::string::npos ? fmt::format(R"({{"text_config": {{"a": 1}}, {}}})", entry)
-                                    : fmt::format(R"({{"text_config": {{"a": 1, {}}}, "c": 3}})", entry);
+    return dot == std::string::npos
+               ? fmt::format(R"({{"text_config": {{"a": 1}}, {}}})", entry)
+               : fmt::format(R"({{"{}": {{"a": 1, {}}}, "c": 3}})", place.substr(0, dot), entry);
   };
   const auto recipe = [](const std::string& layout, const std::string& dialect) {
     Recipe r;
@@ -103,11 +104,13 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
     return r;
   };
   for (const std::string place : {"quantization_config", "compression_config",
-                                  "text_config.quantization_config", "text_config.compression_config"}) {
+                                  "text_config.quantization_config", "text_config.compression_config",
+                                  "llm_config.quantization_config", "language_config.compression_config"}) {
     CAPTURE(place);
     const Scratch scratch;
     write_checkpoint(scratch / "src", {sound(1)}, entry_at(place));
-    const bool nested = place.starts_with("text_config");
+    const bool nested = place.find('.') != std::string::npos;
+    const std::string within = place.substr(0, place.find('.'));
     for (const std::string layout : {"v7", "g8"}) {
       CAPTURE(layout);
       convert(scratch / "src", scratch / layout, recipe(layout, ""));
@@ -119,7 +122,7 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
             plain(json_of(scratch / "src/config.json")));
       convert(scratch / layout, scratch / (layout + "-other"), recipe("nvfp4", "compressed-tensors"));
       const Json other = json_of(scratch / (layout + "-other") / "config.json");
-      const Json& holder = nested ? other["text_config"] : other;
+      const Json& holder = nested ? other[within] : other;
       CHECK(holder["quantization_config"]["quant_method"] == "compressed-tensors");
       CHECK(other.contains("quantization_config") == !nested);
       CHECK(!holder.contains("compression_config"));
@@ -129,7 +132,7 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
     convert(scratch / "src", scratch / "fp8", recipe("fp8", "compressed-tensors"));
     const Json fp8 = json_of(scratch / "fp8/config.json");
     CHECK(fp8.contains("quantization_config") == !nested);
-    CHECK((nested ? fp8["text_config"] : fp8)["quantization_config"]["format"] == "float-quantized");
+    CHECK((nested ? fp8[within] : fp8)["quantization_config"]["format"] == "float-quantized");
     convert(scratch / "src", scratch / "bf16", recipe("bf16", ""));
     CHECK(read_text(scratch / "bf16/config.json").find("quant_method") == std::string::npos);
   }
