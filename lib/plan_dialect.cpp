@@ -51,7 +51,9 @@ uint32_t read_input_scale(const Checkpoint& c, size_t tensor, Problems& problems
   c.read(tensor, 0, bytes);
   float value = 0;
   std::memcpy(&value, bytes, sizeof(value));
-  if (!std::isfinite(value) || value <= 0 || !std::isfinite(1.0f / value) || 1.0f / value <= 0) {
+  const float reciprocal = 1.0f / value;  // which is to have one, too
+  if (!std::isfinite(value) || value <= 0 || !std::isfinite(reciprocal) || reciprocal <= 0 ||
+      !std::isfinite(1.0f / reciprocal)) {
     problems.add(fmt::format("{}: expected a positive finite input scale, found {}", c.where(tensor), value));
   }
   return std::bit_cast<uint32_t>(value);

@@ -210,7 +210,7 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
     ignored = strings(hf_quant["quantization"], "exclude_modules");
     where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
-  // Where the source names what is quantized instead of what is not, the rest is named here.
+  // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
   const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
   const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
     return strings(g, "targets") == std::vector<std::string>{"Linear"};
@@ -218,7 +218,7 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   const std::vector<std::string> names = unquantized_names(source);
   try {
     config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
-    if (all_linears) return config;
+    if (all_linears && !ignored.empty()) return config;
     const std::vector<Pattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {
       if (!any_matches(known, name)) config.unquantized.push_back(name);

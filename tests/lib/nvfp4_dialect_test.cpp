@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
+
 #include <fmt/format.h>
 
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "formats/half.h"
@@ -203,6 +205,26 @@ TEST_CASE("1/(1/G) is G or its neighbour: of a binade of floats about one in six
   const double share = static_cast<double>(moved) / kBinade;
   CHECK(share > 0.13);
   CHECK(share < 0.18);
+}
+
+TEST_CASE("what is not quantized is named where the source names neither that nor what is") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "a", random_matrix(16, 32, 1));
+  add_bf16(tensors, "b.weight", {16, 16});
+  write_checkpoint(scratch / "src", {tensors});
+  convert(scratch / "src", scratch / "ct", to_nvfp4());
+  CHECK(config_of(scratch / "ct")["quantization_config"]["ignore"] == Json{"b"});
+}
+
+TEST_CASE("an input scale is refused if its reciprocal, which is stored, would not come back as a number") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "a", random_matrix(16, 32, 1));
+  tensors.push_back(scalar("a.input_scale", DType::kF32, {}, std::numeric_limits<float>::max()));
+  write_checkpoint(scratch / "src", {tensors});
+  CHECK(refusal(scratch / "src", scratch / "out", to_nvfp4())
+            .find("a.input_scale: expected a positive finite input scale") != std::string::npos);
 }
 
 TEST_CASE("KV scales keep their names and are F32 in ModelOpt, BF16 in compressed-tensors") {
