@@ -23,10 +23,17 @@ std::string without_digits(std::string_view name) {
 }
 
 bool may_be_pythons(std::string_view text) {
-  if (text.size() > kLongest || text.find("(?") != text.npos) return true;
-  for (size_t i = 0; i + 1 < text.size(); ++i) {
-    if (text[i] == '\\' && std::string_view("AZ123456789").find(text[++i]) != std::string_view::npos)
-      return true;
+  constexpr std::ptrdiff_t kFewGroups = 256;  // as Pattern has it
+  if (text.size() > kLongest || std::count(text.begin(), text.end(), '(') > kFewGroups) return true;
+  const auto one_of = [&](size_t at, std::string_view set) {
+    return at < text.size() && set.find(text[at]) != set.npos;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\\' && one_of(++i, "AZ123456789")) return true;  // anchors, references to groups
+    if (c == '(' && one_of(i + 1, "?")) return true;
+    if (c == '{' && !one_of(i + 1, "0123456789")) return true;  // itself
+    if (c == '[' && (one_of(i + 1, "]") || (one_of(i + 1, "^") && one_of(i + 2, "]")))) return true;
   }
   return false;
 }

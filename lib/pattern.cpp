@@ -31,6 +31,17 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
+/// Whether a class begins with "]", which Python takes for a member and std::regex for the end.
+bool has_bracket_first(std::string_view regex) {
+  for (size_t i = 0; i < regex.size(); ++i) {
+    if (regex[i] == '\\')
+      ++i;
+    else if (regex.substr(i).starts_with("[]") || regex.substr(i).starts_with("[^]"))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct Pattern::Regex {
@@ -48,6 +59,9 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   if (any_case) regex.remove_prefix(kAnyCase.size());
   if (has_letter_anchor(regex)) {
     throw Error(fmt::format("pattern '{}': expected ^ or $, found \\A or \\Z", text_));
+  }
+  if (has_bracket_first(regex)) {
+    throw Error(fmt::format("pattern '{}': expected a class that begins with \\], found ]", text_));
   }
   try {
     const auto flags = any_case ? kLinear | std::regex::icase : kLinear;
