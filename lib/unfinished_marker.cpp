@@ -62,7 +62,7 @@ MarkerState marker_state(const fs::path& directory) {
   if (first.empty()) return MarkerState::kForeign;
   const bool is_cut = file.size() > head.size();
   const std::string_view second = take_line(rest);
-  if (second == kSynthNote) return MarkerState::kSynth;
+  if (second == kSynthNote && take_line(rest).empty()) return MarkerState::kSynth;
   return first.starts_with(kWhat) && second.empty() && !is_cut ? MarkerState::kMarked : MarkerState::kOurs;
 }
 

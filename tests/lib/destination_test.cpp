@@ -234,6 +234,13 @@ TEST_CASE("a run is known by its journal however much that says at once") {
   CHECK(marker_state(scratch.path) == MarkerState::kMarked);
   marker.note(std::string(17u << 20, 'x'));  // a fingerprint of very many files
   CHECK(marker_state(scratch.path) == MarkerState::kOurs);
+  const Scratch other;
+  UnfinishedMarker of_synth(other.path, UnfinishedMarker::Sharing::kAlone);
+  of_synth.begin();
+  of_synth.note(kSynthNote);
+  CHECK(marker_state(other.path) == MarkerState::kSynth);
+  of_synth.note("emptying []");  // a run with --force was killed, too
+  CHECK(marker_state(other.path) == MarkerState::kOurs);
 }
 
 TEST_CASE("a destination that cannot be made is an error") {
