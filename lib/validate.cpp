@@ -285,7 +285,7 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
 
 Checkpoint open_artifact(const fs::path& path, Io io) {
   std::error_code error;
-  if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error)) {
+  if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error) && !error) {
     throw Error(
         fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
   }
