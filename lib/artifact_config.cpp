@@ -197,14 +197,14 @@ std::optional<QuantizationEntry> quantization_entry(const Json& config) {
 }
 
 Json source_quantization(const Checkpoint& source) {
-  const EntryPlace* place = entry_place(source.config());
-  return place ? *value_at(source.config(), *place) : source.hf_quant_config();
+  const auto entry = quantization_entry(source.config());
+  return entry ? entry->value : source.hf_quant_config();
 }
 
 std::string quantization_place(const Checkpoint& source, const std::string& key) {
-  const EntryPlace* place = entry_place(source.config());
-  if (!place) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);
-  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), place->name(), key);
+  const auto entry = quantization_entry(source.config());
+  if (!entry) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);
+  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), entry->place, key);
 }
 
 Json original_config(const Json& config, const Json& hf_quant_config) {
