@@ -72,7 +72,8 @@ struct Launch {
   bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
 };
 
-/// Starts a kernel, whose shared memory is static or dynamic; returns what CUDA says.
+/// Starts a kernel and returns what CUDA says. One with much dynamic shared memory must have none that is
+/// static.
 template <class... Parameters, class... Arguments>
 cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
                   Arguments... arguments) {
