@@ -55,6 +55,9 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
+/// Those that work on a stream may have: fewer than the device's where the stream is a green context's.
+int multiprocessors(cudaStream_t stream);
+
 /// Shared memory that one block can have, bytes.
 inline int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 

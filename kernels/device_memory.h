@@ -74,6 +74,7 @@ class PinnedMemory : public OwnedMemory<free_pinned_memory> {
 class DeviceStream {
  public:
   DeviceStream();
+  explicit DeviceStream(Stream made) : stream_(made) {}  ///< made elsewhere, and this one's from now on
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
   ~DeviceStream();

@@ -43,8 +43,9 @@ int64_t once_mail_bytes(const SparseExperts& w13, const SparseExperts& w2, int64
 /// Whether launch_once can do the layer of one token on this device.
 bool fits_once(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan);
 
-/// Both products; neither need be cut. `mail` need not be cleared. Returns false, and does nothing, where the
-/// stream has fewer multiprocessors than the device, too few to run all blocks at once.
+/// Both products; neither need be cut. `mail` need not be cleared. Returns false, and does nothing, on a
+/// stream with fewer multiprocessors than the device (a green context's) and where CUDA does not take the
+/// launch.
 bool launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mail,
                  const SparsePlan& plan, Stream stream);
 

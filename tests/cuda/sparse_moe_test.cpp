@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "tests/support/device.h"
 #include "tests/support/device_tokens.h"
+#include "tests/support/green_context.h"
 
 using namespace twofour;
 using namespace twofour::cuda;
@@ -203,6 +204,37 @@ TEST_CASE("one launch is right however it is cut") {
       layer.check();
     }
   }
+}
+
+TEST_CASE("a stream with fewer multiprocessors than the device gets several launches, captured or not") {
+  if (no_gpu()) return;
+  Layer<KMajorPlanes> layer({16, 2048, 512, 1, 10, true, Float::f32});
+  if (cuda_device()->capability == 90) REQUIRE(sparse_moe_in_one(layer.moe(), layer.tokens()));
+  const GreenContext few(16);
+  REQUIRE(few.multiprocessors() < static_cast<unsigned>(cuda_device()->multiprocessors));
+  const DeviceStream stream(few.stream());
+  layer.run(stream.get());
+  stream.synchronize();
+  layer.check();
+  {
+    const DeviceGraph graph(stream, [&] { layer.launch(stream.get()); });
+    layer.draw(15);
+    layer.workspace.fill(0xFF);
+    graph.replay(stream);
+    stream.synchronize();
+    layer.check();
+  }
+  layer.plan.launches = SparseMoeLaunches::one;
+  CHECK_THROWS_AS(layer.launch(stream.get()), Error);
+  const DeviceStream whole;  // the refusal leaves nothing behind
+  layer.run(whole.get());
+  whole.synchronize();
+  layer.check();
+  const DeviceGraph graph(whole, [&] { layer.launch(whole.get()); });  // keeps the device that it was given
+  layer.draw(16);
+  graph.replay(stream);
+  stream.synchronize();
+  layer.check();
 }
 
 TEST_CASE("a captured layer runs on new tokens") {
