@@ -199,7 +199,7 @@ int run(int argc, char** argv) {
   if (!unknown.empty()) return report_error(common, {unknown, "See twofour --help."}, kTrouble);
 
   CLI::App app{"Turns NVFP4 checkpoints into what kernels want to read, and proves that it did", "twofour"};
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", version_text);  // asks the driver, which takes a while
   app.require_subcommand(1);
   std::map<const CLI::App*, std::pair<const Command*, std::function<int()>>> commands;
   for (const Command& c : kCommands) {

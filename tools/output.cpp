@@ -115,8 +115,9 @@ std::string spelled_out(std::string_view text, bool keep_line_ends) {
 }  // namespace
 
 Device choose_device(const Common& common, Device automatic) {
-  if (common.device == "auto") return cuda_device() ? automatic : Device::cpu;
-  if (common.device == "cpu") return Device::cpu;
+  // The driver is started only where it may be used: that takes longer than a small command.
+  if (common.device == "cpu" || (common.device == "auto" && automatic == Device::cpu)) return Device::cpu;
+  if (common.device == "auto") return cuda_device() ? Device::cuda : Device::cpu;
   if (!cuda_device())
     throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
   return Device::cuda;

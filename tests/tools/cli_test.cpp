@@ -138,30 +138,6 @@ TEST_CASE("trouble with --json is a document on stdout, too") {
   }
 }
 
-TEST_CASE("--device cuda is refused in one line by what has no CUDA code and where there is no device") {
-  const Scratch scratch;
-  const std::string out = (scratch / "out").string();
-  for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{"inspect", kGolden},
-                                             {"lint", kGolden},
-                                             {"prune", kGolden, out, "--pattern", "2:4"},
-                                             {"quantize", kGolden, out},
-                                             {"convert", kGolden, out, "--to", "bf16"},
-                                             {"convert", kGolden, out, "--to", "nvfp4"},
-                                             {"synth", out, "--shape", "tiny"},
-                                             {"diff", kGolden, kGolden},
-                                             {"man", (scratch / ".").string()},
-                                             {"completion", "bash"}}) {
-    CAPTURE(arguments[0]);
-    std::vector<std::string> words = arguments;
-    words.insert(words.end(), {"--device", "cuda"});
-    check_one_line(run_program(words), cuda_device() ? "--device cuda: expected cpu or auto, found "
-                                                     : "--device cuda: expected a CUDA device, found none (");
-    CHECK(!fs::exists(out));
-  }
-  check_one_line(run_program({"bench", "kernels", "--device", "cpu"}), "--device cpu: expected cuda or auto");
-}
-
 TEST_CASE("help, completion and manual pages offer cuda where it is taken only") {
   const Scratch scratch;
   REQUIRE(run_program({"man", scratch.path.string()}).code == 0);
@@ -235,32 +211,6 @@ TEST_CASE("validate proves layers on a device that is there, and says under auto
       CHECK(json["device_layers"].size() == 1);
       CHECK(json["device_layers"][0]["beyond_tolerance"] == 0);
       CHECK(json["device_layers"][0]["worst"].contains("column"));
-    }
-  }
-}
-
-TEST_CASE("convert says which device it used; auto is the CPU, which is faster from file to file") {
-  const Scratch scratch;
-  for (const std::string device : {"cpu", "auto", "cuda"}) {
-    for (const std::string layout : {"v7", "v7-packed", "g8"}) {
-      CAPTURE(device);
-      const std::string out = (scratch / (device + layout)).string();
-      const std::vector<std::string> words = {"convert", kGolden, out, "--to", layout, "--device", device};
-      if (device == "cuda" && !cuda_device()) {
-        check_one_line(run_program(words), "--device cuda: expected a CUDA device, found none (");
-        CHECK(!fs::exists(out));
-        continue;
-      }
-      std::vector<std::string> dry = words;
-      dry.insert(dry.end(), {"--dry-run", "--json"});
-      const std::string used = device == "cuda" ? "cuda" : "cpu";
-      CHECK(json_of(run_program(dry))["device"] == used);
-      const Outcome o = run_program(words);
-      CHECK(o.code == 0);
-      const std::string text =
-          device == "cuda" ? fmt::format("\ncuda ({}), ", cuda_device()->name) : "\ncpu, ";
-      CHECK_MESSAGE(o.out.find(text) != std::string::npos, o.out);
-      CHECK((read_tree(out) == read_tree(scratch / ("cpu" + layout))));
     }
   }
 }
