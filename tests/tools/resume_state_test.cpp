@@ -60,11 +60,9 @@ struct Conversion {
   }
 };
 
+/// The file whose last byte is a weight's; the other ends with a global scale.
 std::string weights_of(const fs::path& checkpoint) {
-  for (const auto& entry : fs::directory_iterator(checkpoint)) {
-    if (entry.path().extension() == ".safetensors") return entry.path().string();
-  }
-  return "";
+  return (checkpoint / "model-00001-of-00002.safetensors").string();
 }
 
 /// Changes the last byte of a file and puts its time back.
