@@ -6,11 +6,6 @@
 #include "lib/quantization_config.h"
 
 namespace twofour {
-namespace {
-
-constexpr size_t kLongest = 4096;  // bytes, of a pattern and of a name, as Pattern has it
-
-}  // namespace
 
 bool is_wild(const std::string& text) {
   return text.starts_with("re:") || text.find_first_of("*?[") != text.npos;
@@ -23,8 +18,9 @@ std::string without_digits(std::string_view name) {
 }
 
 bool may_be_pythons(std::string_view text) {
-  constexpr std::ptrdiff_t kFewGroups = 256;  // as Pattern has it
-  if (text.size() > kLongest || std::count(text.begin(), text.end(), '(') > kFewGroups) return true;
+  if (text.size() > Pattern::kLongestRegex ||
+      std::count(text.begin(), text.end(), '(') > Pattern::kMostGroups)
+    return true;
   const auto one_of = [&](size_t at, std::string_view set) {
     return at < text.size() && set.find(text[at]) != set.npos;
   };
@@ -53,7 +49,7 @@ ConfigPattern::ConfigPattern(const std::string& text) {
 }
 
 bool ConfigPattern::matches(std::string_view name) const {
-  return pattern_ && name.size() <= kLongest && pattern_->matches(name);
+  return pattern_ && name.size() <= Pattern::kLongestName && pattern_->matches(name);
 }
 
 PatternList::PatternList(const std::map<std::string, std::string>& texts) {

@@ -12,11 +12,6 @@
 namespace twofour {
 namespace {
 
-// Expressions come from config.json, too. Each state of the machine may be a level of recursion.
-constexpr size_t kLongestRegex = 4096;
-constexpr std::ptrdiff_t kMostGroups = 256;
-constexpr size_t kLongestForRegex = 4096;
-
 /// Matches in time that is linear in the name; back-references, which no such machine has, are refused.
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
@@ -73,9 +68,9 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
 
 bool Pattern::matches(std::string_view name) const {
   if (regex_) {
-    if (name.size() > kLongestForRegex) {
+    if (name.size() > kLongestName) {
       throw Error(fmt::format("pattern '{}': expected names of at most {} bytes, found one of {}", text_,
-                              kLongestForRegex, name.size()));
+                              kLongestName, name.size()));
     }
     return std::regex_search(name.begin(), name.end(), regex_->regex, std::regex_constants::match_continuous);
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,6 +12,11 @@ namespace twofour {
 /// (?i) takes letters of either case.
 class Pattern {
  public:
+  // Expressions come from config.json, too, and each state of their machine may be a level of recursion.
+  static constexpr size_t kLongestRegex = 4096;  ///< bytes
+  static constexpr std::ptrdiff_t kMostGroups = 256;
+  static constexpr size_t kLongestName = 4096;  ///< bytes, of what a regular expression matches
+
   explicit Pattern(std::string text);         ///< throws Error where the regular expression is not one
   bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
