@@ -86,11 +86,12 @@ const Json* value_at(const Json& config, const EntryPlace& place) {
   return at.is_object() && at.contains(place.key) ? &at[place.key] : nullptr;
 }
 
-/// null and {} say nothing and do not count.
+/// Whether it is an entry: null, {} and what is no object say nothing.
+bool says_something(const Json* entry) { return entry != nullptr && entry->is_object() && !entry->empty(); }
+
 const EntryPlace* entry_place(const Json& config) {
   for (const EntryPlace& place : entry_places()) {
-    const Json* value = value_at(config, place);
-    if (value != nullptr && !value->empty()) return &place;
+    if (says_something(value_at(config, place))) return &place;
   }
   return nullptr;
 }
@@ -174,13 +175,30 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
   return texts;
 }
 
+/// Throws where an entry stands in a config within a config of a language model: nobody looks there.
+void refuse_deep_entries(const Checkpoint& source) {
+  const Json& config = source.config();
+  for (const Json* nested : model_configs(config)) {
+    const bool is_near =
+        nested == &config ||
+        std::any_of(std::begin(kLanguageConfigs), std::end(kLanguageConfigs), [&](const char* holder) {
+          return has_object(config, holder) && nested == &config[holder];
+        });
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      if (is_near || !nested->contains(key) || !says_something(&(*nested)[key])) continue;
+      throw Error(fmt::format("{}: expected {} at its top or one config below, found one deeper",
+                              (source.path() / "config.json").string(), key));
+    }
+  }
+}
+
 }  // namespace
 
-void refuse_two_entries(const Checkpoint& source) {
+void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
   std::map<std::string_view, const EntryPlace*> firsts;  // by holder, the top first
   for (const EntryPlace& place : entry_places()) {
-    const Json* value = value_at(source.config(), place);
-    if (value != nullptr && !value->empty()) firsts.try_emplace(place.holder ? place.holder : "", &place);
+    if (says_something(value_at(source.config(), place)))
+      firsts.try_emplace(place.holder ? place.holder : "", &place);
   }
   for (const auto& [holder, place] : firsts) {
     const EntryPlace& first = *firsts.begin()->second;
@@ -188,6 +206,7 @@ void refuse_two_entries(const Checkpoint& source) {
     throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
                             (source.path() / "config.json").string(), place->name(), first.name()));
   }
+  refuse_deep_entries(source);
 }
 
 std::optional<QuantizationEntry> quantization_entry(const Json& config) {

@@ -19,8 +19,8 @@ struct QuantizationEntry {
 std::optional<QuantizationEntry> quantization_entry(const Json& config);
 
 /// Throws Error where config.json has an entry at its top and another in its text_config, or in another
-/// config of a language model: one can be kept.
-void refuse_two_entries(const Checkpoint& source);
+/// config of a language model, as one can be kept, and where one stands deeper.
+void refuse_entries_that_cannot_be_kept(const Checkpoint& source);
 
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);

@@ -278,7 +278,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!rewrites && !with_layout(recipe.layout, []<class L>() {})) {
     throw Error(fmt::format("--to: expected a layout, found '{}'", recipe.layout));
   }
-  if (rewrite_of(recipe.layout) != Rewrite::kPrune) refuse_two_entries(source);
+  if (rewrite_of(recipe.layout) != Rewrite::kPrune) refuse_entries_that_cannot_be_kept(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   Plan plan;
   plan.recipe = recipe;

@@ -176,6 +176,27 @@ TEST_CASE("two entries that differ are refused where one must be kept") {
   }
 }
 
+TEST_CASE("an entry deeper than one config below the top, where nobody looks, is refused") {
+  const Scratch scratch;
+  for (const std::string key : {"quantization_config", "compression_config"}) {
+    write_checkpoint(
+        scratch / "src", {sound()},
+        fmt::format(R"({{"llm_config": {{"text_config": {{"{}": {{"quant_method": "fp8"}}}}}}}})", key));
+    for (const std::string layout : {"v7", "nvfp4", "bf16"}) {
+      CAPTURE(layout);
+      Recipe recipe;
+      recipe.layout = layout;
+      CHECK_THROWS_WITH_AS(
+          convert(scratch / "src", scratch / "out", recipe),
+          doctest::Contains(
+              fmt::format("config.json: expected {} at its top or one config below, found one deeper", key)
+                  .c_str()),
+          Error);
+      CHECK(!fs::exists(scratch / "out"));
+    }
+  }
+}
+
 TEST_CASE("modules are one glob where it names converted ones only, else one by one") {
   const auto modules = [](const Recipe& recipe) {
     return converted_config("{}", "", 3, recipe)["quantization_config"]["modules"].dump();

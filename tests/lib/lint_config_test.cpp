@@ -53,6 +53,13 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
   check(add_to_file,
         "python-only-pattern: hf_quant_config.json: " + unreadable + "quantization.exclude_modules, found");
   check(add_to_file, "unused-pattern: hf_quant_config.json: nothing.*: expected to match a module");
+  for (const Json& nothing : {Json(nullptr), Json(false), Json("none"), Json::array({1})}) {
+    const auto say_nothing = [&](Save& save) {
+      add_to_file(save);
+      save.edit("config.json", [&](Json& j) { j["quantization_config"] = nothing; });
+    };
+    check(say_nothing, "unused-pattern: hf_quant_config.json: nothing.*: expected to match a module");
+  }
   for (const std::string place :
        {"quantization_config", "text_config.quantization_config", "compression_config"}) {
     const auto move_there = [&](Save& save) {
