@@ -54,7 +54,9 @@ uint32_t read_input_scale(const Checkpoint& c, size_t tensor, Problems& problems
   const float reciprocal = 1.0f / value;  // which is to have one, too
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(reciprocal) || reciprocal <= 0 ||
       !std::isfinite(1.0f / reciprocal)) {
-    problems.add(fmt::format("{}: expected a positive finite input scale, found {}", c.where(tensor), value));
+    problems.add(
+        fmt::format("{}: expected a positive finite input scale whose reciprocal is one too, found {}",
+                    c.where(tensor), value));
   }
   return std::bit_cast<uint32_t>(value);
 }

@@ -19,17 +19,34 @@ constexpr const char* kCompressedTensorsVersion = "0.12.2";
 
 const char* quant_algo(const Nvfp4Config& c) { return c.weight_only ? "W4A16_NVFP4" : "NVFP4"; }
 
-std::string glob_to_regex(const std::string& glob) {
-  if (glob.find_first_of("*?[") == std::string::npos) return glob;
+void add_literal(std::string& regex, char c) {
+  if (std::string_view("\\.+^$(){}[]|").find(c) != std::string_view::npos) regex += '\\';
+  regex += c;
+}
+
+/// Where the class ends that begins with the "[" at `open`; npos: it is a bracket. A "]" that comes first is
+/// a member.
+size_t class_end(std::string_view glob, size_t open) {
+  const bool negated = glob.substr(open + 1).starts_with('!');
+  return glob.find(']', open + (negated ? 3 : 2));
+}
+
+std::string glob_to_regex(std::string_view glob) {
+  if (glob.find_first_of("*?[") == std::string_view::npos) return std::string(glob);
   std::string regex = "re:";
-  for (const char c : glob) {
-    if (c == '*') {
+  for (size_t i = 0; i < glob.size(); ++i) {
+    const size_t end = glob[i] == '[' ? class_end(glob, i) : std::string_view::npos;
+    if (end != std::string_view::npos) {
+      regex += '[';
+      if (glob[i + 1] == '!') regex += '^', ++i;
+      while (++i < end) add_literal(regex, glob[i]);
+      regex += ']';
+    } else if (glob[i] == '*') {
       regex += ".*";
-    } else if (c == '?') {
+    } else if (glob[i] == '?') {
       regex += '.';
     } else {
-      if (std::string_view("\\.+^$(){}|").find(c) != std::string_view::npos) regex += '\\';
-      regex += c;
+      add_literal(regex, glob[i]);
     }
   }
   return regex + '$';
@@ -206,8 +223,9 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
       std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); });
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
-  if (ignored.empty() && hf_quant.is_object() && hf_quant.contains("quantization")) {
-    ignored = strings(hf_quant["quantization"], "exclude_modules");
+  const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();
+  if (ignored.empty() && quantization.is_object()) {
+    ignored = strings(quantization, "exclude_modules");
     where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
   // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
@@ -215,10 +233,13 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
     return strings(g, "targets") == std::vector<std::string>{"Linear"};
   });
+  const auto names_layers = [](const Json& json) {
+    return json.is_object() && json.contains("quantized_layers");
+  };
   const std::vector<std::string> names = unquantized_names(source);
   try {
     config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
-    if (all_linears && !ignored.empty()) return config;
+    if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
     const std::vector<Pattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {
       if (!any_matches(known, name)) config.unquantized.push_back(name);
