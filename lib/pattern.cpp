@@ -26,18 +26,27 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
-/// Whether a class begins with "]", which Python takes for a member and std::regex for the end.
-bool has_bracket_first(std::string_view regex) {
+}  // namespace
+
+bool has_ambiguous_class(std::string_view regex) {
+  bool inside = false;
+  const auto at = [&](size_t i, std::string_view any_of) {
+    return i < regex.size() && any_of.find(regex[i]) != std::string_view::npos;
+  };
   for (size_t i = 0; i < regex.size(); ++i) {
-    if (regex[i] == '\\')
+    if (regex[i] == '\\') {
       ++i;
-    else if (regex.substr(i).starts_with("[]") || regex.substr(i).starts_with("[^]"))
-      return true;
+    } else if (inside) {
+      if (regex[i] == '[' && at(i + 1, ":.=")) return true;
+      inside = regex[i] != ']';
+    } else if (regex[i] == '[') {
+      inside = true;
+      if (at(i + 1, "^")) ++i;
+      if (at(i + 1, "]")) return true;
+    }
   }
   return false;
 }
-
-}  // namespace
 
 struct Pattern::Regex {
   std::regex regex;
@@ -55,8 +64,9 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   if (has_letter_anchor(regex)) {
     throw Error(fmt::format("pattern '{}': expected ^ or $, found \\A or \\Z", text_));
   }
-  if (has_bracket_first(regex)) {
-    throw Error(fmt::format("pattern '{}': expected a class that begins with \\], found ]", text_));
+  if (has_ambiguous_class(regex)) {
+    throw Error(fmt::format(
+        "pattern '{}': expected \\] first in a class and \\[ before : . and =, found no \\", text_));
   }
   try {
     const auto flags = any_case ? kLinear | std::regex::icase : kLinear;

@@ -27,6 +27,11 @@ class Pattern {
   std::shared_ptr<const Regex> regex_;
 };
 
+/// Whether a regular expression has a class that Python reads in another way than std::regex: one that begins
+/// with "]", a member to Python and the end to the other, or one that has "[:", "[." or "[=", two members to
+/// Python and a name's beginning to the other.
+bool has_ambiguous_class(std::string_view regex);
+
 /// Splits what users typed into patterns.
 std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts);
 

@@ -86,6 +86,19 @@ TEST_CASE("Python's anchors that are letters here are refused, escaped backslash
   CHECK(matches("re:A.*Z", "AbZ"));
 }
 
+TEST_CASE("classes that Python reads in another way are refused, and no others") {
+  for (const char* pattern : {"re:lm_hea[]d]", "re:x[^]]", "re:lm_hea[[:alpha:]]", "re:[a[.b]", "re:[ab][]]",
+                              "re:[\\]a][]b]", "re:[[=a=]]"}) {
+    CAPTURE(std::string(pattern));
+    CHECK_THROWS_WITH_AS(Pattern{pattern}, doctest::Contains("first in a class"), Error);
+  }
+  for (const char* pattern : {"re:lm_hea[[]?d", "re:lm_hea[a[]?d", "re:[x[^]?lm_head", "re:lm_hea[\\]d]",
+                              "re:\\[?lm_head", "re:[^x]m_head", "re:lm_hea[d:.=]"}) {
+    CAPTURE(std::string(pattern));
+    CHECK(matches(pattern, "lm_head"));
+  }
+}
+
 TEST_CASE("a pattern remembers its text, and any of several may match") {
   CHECK(Pattern("re:a.b").text() == "re:a.b");
   const auto patterns = parse_patterns({"lm_head", "*.gate", "re:visual"});
