@@ -59,10 +59,7 @@ const char* find_unfinished_sign(const fs::path& directory) {
 Checkpoint Checkpoint::open(const fs::path& path, Io io) {
   Checkpoint c;
   c.path_ = path;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
-  c.is_directory_ = fs::is_directory(status);
+  c.is_directory_ = fs::is_directory(status_of(path));
   if (!c.is_directory_) {
     c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
     c.open_shards({path.filename().string()}, io);

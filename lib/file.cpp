@@ -72,6 +72,14 @@ void throw_io_error(const fs::path& path, const char* doing, int error) {
 ReadError::ReadError(const fs::path& path, int error, const char* doing)
     : Error(io_message(path, doing, error)) {}
 
+fs::file_status status_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) throw ReadError(path, error.value(), "look at");
+  if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
+  return status;
+}
+
 std::string system_message(int error) { return std::generic_category().message(error); }
 
 InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> windows) : path_(path) {

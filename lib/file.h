@@ -106,6 +106,10 @@ bool same_contents(const std::filesystem::path& a, const std::filesystem::path& 
 /// Flushes a directory's entries (created, renamed and removed names) to disk.
 void sync_directory(const std::filesystem::path& directory);
 
+/// What is at a path; symbolic links are followed. Throws Error where nothing is, ReadError where the system
+/// does not say.
+std::filesystem::file_status status_of(const std::filesystem::path& path);
+
 /// Throws Error: "PATH: cannot read: input/output error".
 [[noreturn]] void throw_io_error(const std::filesystem::path& path, const char* doing, int error);
 

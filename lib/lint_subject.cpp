@@ -219,9 +219,7 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
   LintSubject s;
   const char* unfinished = nullptr;
   std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
-  s.is_directory = fs::is_directory(status);
+  s.is_directory = fs::is_directory(status_of(path));
   s.path = s.is_directory ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!s.is_directory) {
     const std::string name = path.filename().string();

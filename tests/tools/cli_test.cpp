@@ -167,6 +167,20 @@ TEST_CASE("help, completion and manual pages offer cuda where it is taken only")
   }
 }
 
+TEST_CASE("what the system does not let us look at is not called absent") {
+  const Artifact a;
+  const fs::path loop = fs::path(a.path) / "loop";
+  fs::create_symlink("loop", loop);
+  for (const char* command : {"inspect", "lint", "validate"}) {
+    check_one_line(run_program({command, loop.string()}), "loop: cannot look at: ");
+    check_one_line(run_program({command, loop.string() + "s"}), "loops: no such file or directory");
+  }
+  fs::remove(loop);
+  fs::remove(a.path + "/twofour.json");
+  fs::create_symlink("twofour.json", a.path + "/twofour.json");
+  check_one_line(run_program({"validate", a.path}), "twofour.json: cannot open: ");
+}
+
 TEST_CASE("man and completion give one document under --json") {
   const Scratch scratch;
   const Json man = json_of(run_program({"man", scratch.path.string(), "--json"}));
