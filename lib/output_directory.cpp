@@ -130,7 +130,7 @@ void check_links(const fs::path& source, const fs::path& target, const char* wha
 
 }  // namespace
 
-void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing) {
+void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing, bool advise) {
   const fs::path path = without_trailing_slash(given);
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(path, error))) {
@@ -151,9 +151,9 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
     const bool resumable = found.marker != MarkerState::kNone && found.marker != MarkerState::kSynth;
-    const char* advice = source.empty() || !is_ours ? ""  // synth knows neither option
-                         : resumable                ? "; --resume goes on with it, --force replaces it"
-                                                    : "; --force replaces it";
+    const char* advice = !advise || !is_ours ? ""
+                         : resumable         ? "; --resume goes on with it, --force replaces it"
+                                             : "; --force replaces it";
     throw Error(
         fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
   }
@@ -180,7 +180,7 @@ void OutputDirectory::check_apart_from_kept(const fs::path& path, const fs::path
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
     : path_(path) {
-  check(path, source, existing);
+  check(path, source, existing, !source.empty());  // synth, which has none, knows no --resume
   std::error_code error;
   if (!fs::exists(path, error)) {
     fs::create_directories(path, error);

@@ -50,9 +50,10 @@ class OutputDirectory {
   /// Flushes the directory and takes the marker away. Everything else must be in place.
   void finish();
 
-  /// Throws what the constructor would, without changing anything.
-  static void check(const std::filesystem::path& path, const std::filesystem::path& source,
-                    Existing existing);
+  /// Throws what the constructor would, without changing anything. `advise`: the command has --resume and
+  /// --force.
+  static void check(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
+                    bool advise = true);
   /// Throws Error where `path` is, holds or lies in a checkpoint whose scales are kept, or is linked to by
   /// it.
   static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);

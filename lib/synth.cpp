@@ -266,7 +266,7 @@ std::vector<std::string> synth_shapes() {
 SynthResult synth(const fs::path& directory, const SynthOptions& options, Progress& progress) {
   const SynthModel model = find_model(options);
   const Nvfp4Dialect& dialect = find_dialect(options.dialect);
-  OutputDirectory::check(directory, {}, Existing::kRefuse);
+  OutputDirectory::check(directory, {}, Existing::kRefuse, false);
 
   progress.phase = "planning";
   const SynthPlan plan(model, dialect, options.max_shard_size);

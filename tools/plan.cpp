@@ -35,7 +35,7 @@ int run(const Options& o, const Common& common) {
   });
   if (!o.recipe.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.common.destination, o.recipe.keep_global_scale);
-  OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse);
+  OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse, false);
   for (const std::string& directory : {o.common.source, o.common.destination}) {
     const auto within = fs::weakly_canonical(fs::absolute(o.output))
                             .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));

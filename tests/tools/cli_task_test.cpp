@@ -136,6 +136,10 @@ TEST_CASE("options that do not go together, missing ones, and plans that are non
   CHECK(contains(refusal({"convert", kGolden, planned.out, "--to", "v7", "--task", "0/1"}), "--plan only"));
   CHECK(contains(refusal({"convert", kGolden, planned.out}), "--to is required"));
   CHECK(contains(refusal({"convert"}), "SRC is required"));
+  const std::string there = (planned.scratch / "there").string();
+  succeed({"convert", kGolden, there, "--to", "v7"});
+  CHECK(contains(refusal({"convert", kGolden, there, "--to", "v7"}), "; --force replaces it"));
+  CHECK(refusal({"plan", kGolden, there, "--to", "v7", "-o", planned.plan}).ends_with("found files in it\n"));
   CHECK(contains(refusal({"plan", kGolden, planned.out, "-o", planned.plan}), "--to is required"));
   CHECK(
       contains(refusal({"plan", kGolden, planned.out, "--to", "v7", "--pattern", "2:4", "-o", planned.plan}),
