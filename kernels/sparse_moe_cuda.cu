@@ -125,7 +125,8 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
       expect(fits || plan.launches == SparseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
              std::to_string(m) + " tokens of " + std::to_string(h));
       if (fits && launch_once(up, down, moe.w13.layout, workspace, plan.one, stream)) continue;
-      expect(plan.launches == SparseMoeLaunches::chosen, kWhere, "room for all blocks of one launch", "less");
+      expect(plan.launches == SparseMoeLaunches::chosen, kWhere, "one launch that the stream takes",
+             "one that it does not");
     }
 
     // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
