@@ -17,30 +17,10 @@ std::string without_digits(std::string_view name) {
   return folded;
 }
 
-namespace {
-
-/// Whether a "{" begins what Python and std::regex both take for a count: {3}, {3,}, {3,4}, none large.
-bool is_count(std::string_view brace) {
-  size_t i = 1;
-  const auto skip_digits = [&] {
-    const size_t first = i;
-    while (i < brace.size() && brace[i] >= '0' && brace[i] <= '9') ++i;
-    return i - first;
-  };
-  const size_t least = skip_digits();
-  if (least == 0 || least > 3) return false;
-  if (brace.substr(i).starts_with(',')) {
-    ++i;
-    if (skip_digits() > 3) return false;
-  }
-  return brace.substr(i).starts_with('}');
-}
-
-}  // namespace
-
 bool may_be_pythons(std::string_view text) {
   if (text.size() > Pattern::kLongestRegex ||
-      std::count(text.begin(), text.end(), '(') > Pattern::kMostGroups || has_ambiguous_class(text))
+      std::count(text.begin(), text.end(), '(') > Pattern::kMostGroups || has_ambiguous_class(text) ||
+      repeated_repetition(text) == Repeated::kPossessive)
     return true;
   const auto one_of = [&](size_t at, std::string_view set) {
     return at < text.size() && set.find(text[at]) != set.npos;

@@ -85,7 +85,7 @@ constexpr LintRule kRules[] = {
     {"unreadable-pattern", kWarning, "A pattern in the config is no regular expression; what it is to match is not known, and unquantized-not-ignored is not looked for.",
      "Correct it.", ""},
     {"python-only-pattern", kNote, "A pattern in the config is a regular expression that only Python knows, or too long for us; what it matches is not known, and unquantized-not-ignored is not looked for.",
-     "Nothing, or say it in at most 4,096 bytes and 256 groups, without look-behind, named groups, \\A, \\Z, references to groups, inline flags, classes that begin with ] or have [:, and braces that are no count; a leading (?i) is understood.", ""},
+     "Nothing, or say it in at most 4,096 bytes and 256 groups, without look-behind, named groups, \\A, \\Z, references to groups, inline flags, classes that begin with ] or have [:, possessive repetitions, and braces that are no count; a leading (?i) is understood.", ""},
     {"quantized-router", kWarning, "A router is quantized; its small errors send tokens to other experts, and engines expect it unquantized.",
      "Leave routers in BF16.", "https://github.com/NVIDIA/Model-Optimizer/pull/1858"},
     {"quantized-head", kNote, "The output head is quantized; some engines expect it unquantized.",

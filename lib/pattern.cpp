@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <utility>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -26,7 +27,66 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
+/// How long the count is that begins at a "{": {3}, {3,}, {3,4}, none large. 0: it is none.
+size_t count_length(std::string_view brace) {
+  size_t i = 1;
+  const auto skip_digits = [&] {
+    const size_t first = i;
+    while (i < brace.size() && brace[i] >= '0' && brace[i] <= '9') ++i;
+    return i - first;
+  };
+  const size_t least = skip_digits();
+  if (least == 0 || least > 3) return 0;
+  if (brace.substr(i).starts_with(',')) {
+    ++i;
+    if (skip_digits() > 3) return 0;
+  }
+  return brace.substr(i).starts_with('}') ? i + 1 : 0;
+}
+
+/// How long the repetition is that begins there, without the "?" that makes it lazy. 0: none does.
+size_t repetition_length(std::string_view at) {
+  if (at.starts_with('{')) return count_length(at);
+  return at.starts_with('*') || at.starts_with('+') || at.starts_with('?') ? 1 : 0;
+}
+
+/// fnmatch(3) takes a backslash for an escape, "[^" for "[!" and "[[:" for a name's beginning; to Python's
+/// fnmatch they are themselves.
+std::string posix_glob(std::string_view glob) {
+  std::string posix;
+  for (const char c : glob) {
+    if (c == '\\' || (posix.ends_with('[') && std::string_view("^:.=").find(c) != std::string_view::npos))
+      posix += '\\';
+    posix += c;
+  }
+  return posix;
+}
+
 }  // namespace
+
+bool is_count(std::string_view brace) { return count_length(brace) > 0; }
+
+Repeated repeated_repetition(std::string_view regex) {
+  bool inside = false, opened = false;  // within a class; behind a "(", where "?" repeats nothing
+  for (size_t i = 0; i < regex.size(); ++i) {
+    const bool group = std::exchange(opened, !inside && regex[i] == '(');
+    if (regex[i] == '\\') {
+      ++i;
+    } else if (inside) {
+      inside = regex[i] != ']';
+    } else if (regex[i] == '[') {
+      inside = true;
+      if (regex.substr(i + 1).starts_with('^')) ++i;
+    } else if (const size_t length = group ? 0 : repetition_length(regex.substr(i))) {
+      const std::string_view behind = regex.substr(i + length);
+      if (behind.starts_with('+')) return Repeated::kPossessive;
+      const size_t lazy = behind.starts_with('?') ? 1 : 0;
+      if (repetition_length(behind.substr(lazy)) > 0) return Repeated::kWrong;
+      i += length + lazy - 1;
+    }
+  }
+  return Repeated::kNo;
+}
 
 bool has_ambiguous_class(std::string_view regex) {
   bool inside = false;
@@ -53,7 +113,10 @@ struct Pattern::Regex {
 };
 
 Pattern::Pattern(std::string text) : text_(std::move(text)) {
-  if (!text_.starts_with("re:")) return;
+  if (!text_.starts_with("re:")) {
+    glob_ = posix_glob(text_);
+    return;
+  }
   if (text_.size() > kLongestRegex || std::count(text_.begin(), text_.end(), '(') > kMostGroups) {
     throw Error(fmt::format("pattern {}: expected at most {} bytes and {} groups", json_quote_short(text_),
                             kLongestRegex, kMostGroups));
@@ -67,6 +130,11 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   if (has_ambiguous_class(regex)) {
     throw Error(fmt::format(
         "pattern '{}': expected \\] first in a class and \\[ before : . and =, found no \\", text_));
+  }
+  if (repeated_repetition(regex) != Repeated::kNo) {
+    throw Error(fmt::format(
+        "pattern '{}': expected parentheses around what is repeated, found a repetition of a repetition",
+        text_));
   }
   try {
     const auto flags = any_case ? kLinear | std::regex::icase : kLinear;
@@ -84,7 +152,7 @@ bool Pattern::matches(std::string_view name) const {
     }
     return std::regex_search(name.begin(), name.end(), regex_->regex, std::regex_constants::match_continuous);
   }
-  return name == text_ || ::fnmatch(text_.c_str(), std::string(name).c_str(), 0) == 0;
+  return name == text_ || ::fnmatch(glob_.c_str(), std::string(name).c_str(), 0) == 0;
 }
 
 std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts) {

@@ -7,9 +7,9 @@
 
 namespace twofour {
 
-/// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], or
-/// `re:` and a regular expression that must match from the start (Python's re.match); one that begins with
-/// (?i) takes letters of either case.
+/// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], as
+/// Python's fnmatch has them, or `re:` and a regular expression that must match from the start (Python's
+/// re.match); one that begins with (?i) takes letters of either case.
 class Pattern {
  public:
   // Expressions come from config.json, too, and each state of their machine may be a level of recursion.
@@ -23,7 +23,7 @@ class Pattern {
 
  private:
   struct Regex;
-  std::string text_;
+  std::string text_, glob_;
   std::shared_ptr<const Regex> regex_;
 };
 
@@ -31,6 +31,14 @@ class Pattern {
 /// with "]", a member to Python and the end to the other, or one that has "[:", "[." or "[=", two members to
 /// Python and a name's beginning to the other.
 bool has_ambiguous_class(std::string_view regex);
+
+/// Whether a "{" begins what Python and std::regex both take for a count: {3}, {3,}, {3,4}, none large.
+bool is_count(std::string_view brace);
+
+/// A repetition that is repeated without parentheses: std::regex does so, to Python "a*+" gives nothing back,
+/// and others are errors.
+enum class Repeated { kNo, kPossessive, kWrong };
+Repeated repeated_repetition(std::string_view regex);
 
 /// Splits what users typed into patterns.
 std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts);

@@ -202,8 +202,8 @@ TEST_CASE("patterns that only Python knows are notes, and what they leave out is
   const Save sound = sound_checkpoint();
   for (const char* pattern :
        {"re:(?<!x)lm_head", "re:(?i:LM_HEAD)", "re:(?P<n>lm_head)", "re:lm_head\\Z", "re:lm_head(?#c)",
-        "re:(l)m_head\\1", "re:lm_hea[]d]", "re:lm_hea[[:a:]]", "re:lm_head{,1}", "re:lm_head{1",
-        "re:lm_head{1,2,3}", "re:lm_head{0,100000}"}) {
+        "re:(l)m_head\\1", "re:lm_hea[]d]", "re:lm_hea[[:a:]]", "re:lm_head?+", "re:lm_head{,1}",
+        "re:lm_head{1", "re:lm_head{1,2,3}", "re:lm_head{0,100000}"}) {
     CAPTURE(std::string(pattern));
     const Scratch scratch;
     Save save = sound;

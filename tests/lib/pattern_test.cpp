@@ -99,6 +99,31 @@ TEST_CASE("classes that Python reads in another way are refused, and no others")
   }
 }
 
+TEST_CASE("a repetition of a repetition, which Python reads in another way, is refused, in parentheses not") {
+  for (const char* pattern : {"re:a?+a", "re:.*+x", "re:a{2}+", "re:(?:a)++", "re:.**", "re:a{2}{3}",
+                              "re:a???", "re:\\(?+", "re:[ab]*{2,}", "re:a*?*"}) {
+    CAPTURE(std::string(pattern));
+    CHECK_THROWS_WITH_AS(Pattern{pattern}, doctest::Contains("a repetition of a repetition"), Error);
+  }
+  for (const char* pattern :
+       {"re:a*?b", "re:(?:a+)+b", "re:a{1,2}?b", "re:a[*+]?b", "re:a\\+*b", "re:(?=a)a??ab"}) {
+    CAPTURE(std::string(pattern));
+    CHECK(matches(pattern, "ab"));
+  }
+}
+
+TEST_CASE("a glob's backslash and a class's ^ are themselves, as to Python's fnmatch") {
+  CHECK(matches("a\\*", "a\\b"));
+  CHECK(!matches("a\\*", "a*"));
+  CHECK(matches("gat[^x]", "gatx"));
+  CHECK(matches("gat[^x]", "gat^"));
+  CHECK(!matches("gat[^x]", "gate"));
+  CHECK(matches("gat[!x]", "gate"));
+  CHECK(matches("gat[[^]e", "gat^e"));
+  CHECK(matches("gat[a[:x]", "gat:"));
+  CHECK(matches("[.a]gate", ".gate"));
+}
+
 TEST_CASE("a pattern remembers its text, and any of several may match") {
   CHECK(Pattern("re:a.b").text() == "re:a.b");
   const auto patterns = parse_patterns({"lm_head", "*.gate", "re:visual"});
