@@ -31,16 +31,39 @@ size_t class_end(std::string_view glob, size_t open) {
   return glob.find(']', open + (negated ? 3 : 2));
 }
 
+/// Adds a class of these members. A range that runs backwards has none, to Python's fnmatch; to its
+/// expressions it is an error.
+void add_class(std::string& regex, std::string_view members, bool negated) {
+  std::string all;
+  const auto add = [&](char c) {
+    if (c == '-') all += '\\';
+    add_literal(all, c);
+  };
+  for (size_t i = 0; i < members.size(); ++i) {
+    const bool range = i + 2 < members.size() && members[i + 1] == '-';
+    if (!range) {
+      add(members[i]);
+    } else {
+      if (members[i] <= members[i + 2]) add(members[i]), all += '-', add(members[i + 2]);
+      i += 2;
+    }
+  }
+  if (all.empty())
+    regex += negated ? "." : "(?!)";
+  else
+    regex += (negated ? "[^" : "[") + all + "]";
+}
+
 std::string glob_to_regex(std::string_view glob) {
-  if (glob.find_first_of("*?[") == std::string_view::npos) return std::string(glob);
+  if (glob.starts_with("re:") || glob.find_first_of("*?[") == glob.npos) return std::string(glob);
   std::string regex = "re:";
   for (size_t i = 0; i < glob.size(); ++i) {
-    const size_t end = glob[i] == '[' ? class_end(glob, i) : std::string_view::npos;
-    if (end != std::string_view::npos) {
-      regex += '[';
-      if (glob[i + 1] == '!') regex += '^', ++i;
-      while (++i < end) add_literal(regex, glob[i]);
-      regex += ']';
+    const size_t end = glob[i] == '[' ? class_end(glob, i) : glob.npos;
+    if (end != glob.npos) {
+      const bool negated = glob[i + 1] == '!';
+      const size_t first = i + (negated ? 2 : 1);
+      add_class(regex, glob.substr(first, end - first), negated);
+      i = end;
     } else if (glob[i] == '*') {
       regex += ".*";
     } else if (glob[i] == '?') {
@@ -66,6 +89,7 @@ std::optional<std::string> regex_to_glob(std::string_view regex) {
     } else if (regex[i] == '.') {
       glob += '?';
     } else if (regex[i] == '\\' && i + 1 < regex.size() &&
+               std::string_view("*?[\\").find(regex[i + 1]) == std::string_view::npos &&
                std::ispunct(static_cast<unsigned char>(regex[i + 1]))) {
       glob += regex[++i];
     } else if (std::string_view("\\+*?^$(){}[]|").find(regex[i]) == std::string_view::npos) {
