@@ -131,9 +131,8 @@ void Checkpoint::note_incomplete_modules() {
 
 void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& index, Io io) {
   const std::string where = (path_ / index_name).string();
-  std::error_code error;
   for (const std::string& file : index.files) {
-    if (!fs::exists(path_ / file, error)) {
+    if (is_absent(path_ / file)) {
       throw Error(fmt::format("{}: expected the file {} that it names, found none", where, file));
     }
   }

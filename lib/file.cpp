@@ -80,6 +80,11 @@ fs::file_status status_of(const fs::path& path) {
   return status;
 }
 
+bool is_absent(const fs::path& path) {
+  std::error_code error;
+  return fs::status(path, error).type() == fs::file_type::not_found;
+}
+
 std::string system_message(int error) { return std::generic_category().message(error); }
 
 InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> windows) : path_(path) {

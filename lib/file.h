@@ -110,6 +110,9 @@ void sync_directory(const std::filesystem::path& directory);
 /// does not say.
 std::filesystem::file_status status_of(const std::filesystem::path& path);
 
+/// Whether nothing is there; false where the system does not say, so that opening it tells why.
+bool is_absent(const std::filesystem::path& path);
+
 /// Throws Error: "PATH: cannot read: input/output error".
 [[noreturn]] void throw_io_error(const std::filesystem::path& path, const char* doing, int error);
 

@@ -11,11 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 /// Code that `auto_map` names: "modeling_x.Class" stands for modeling_x.py, "repo--modeling_x.Class" for a
 /// file that lies elsewhere.
 void check_auto_map(const LintSubject& s, const char* file, const Json& map, LintSink& sink) {
@@ -30,7 +25,7 @@ void check_auto_map(const LintSubject& s, const char* file, const Json& map, Lin
   std::string code = text.substr(0, dot);
   std::replace(code.begin(), code.end(), '.', '/');
   code += ".py";
-  if (is_there(s.path / code)) return;
+  if (!is_absent(s.path / code)) return;
   sink.add("missing-sidecar", file, code,
            fmt::format("expected as auto_map names it ({}), found none", text));
 }
@@ -41,7 +36,7 @@ void check_tokenizer_files(const LintSubject& s, const Json& config, LintSink& s
        {"tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "chat_template_file"}) {
     if (!config.contains(key) || !config[key].is_string()) continue;
     const std::string name = config[key].get<std::string>();
-    if (name.empty() || name.find('/') != name.npos || is_there(s.path / name)) continue;
+    if (name.empty() || name.find('/') != name.npos || !is_absent(s.path / name)) continue;
     sink.add("missing-sidecar", "tokenizer_config.json", name,
              fmt::format("expected as {} names it, found none", key));
   }
@@ -62,7 +57,7 @@ bool has_vocabulary(const LintSubject& s) {
 
 void check_templates(const LintSubject& s, const Json& tokenizer, LintSink& sink) {
   if (!tokenizer.is_object() || !tokenizer.contains("chat_template") ||
-      !is_there(s.path / "chat_template.jinja"))
+      is_absent(s.path / "chat_template.jinja"))
     return;
   const Json& own = tokenizer["chat_template"];
   if (own.is_null()) return;
@@ -99,7 +94,7 @@ void lint_sidecars(const LintSubject& s, LintSink& sink) {
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, sink);
   check_templates(s, tokenizer, sink);
   if (has_vocabulary(s)) return;
-  if (!is_there(s.path / "tokenizer_config.json")) {
+  if (is_absent(s.path / "tokenizer_config.json")) {
     sink.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");
   } else if (tokenizer.is_object() && !tokenizer.contains("auto_map")) {
     sink.add("missing-sidecar", "tokenizer_config.json", "tokenizer.json",

@@ -244,7 +244,7 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     s.config = read_lint_config(path, "config.json", sink);
     s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", sink);
     find_quantization(s);
-    s.has_manifest = fs::exists(path / kManifestName, error);
+    s.has_manifest = !is_absent(path / kManifestName);
     const auto index = read_lint_index(path, indexes, sink);
     read_shards(s, files_to_lint(path, index, !indexes.empty(), present, sink), index ? &*index : nullptr,
                 sink);

@@ -179,6 +179,11 @@ TEST_CASE("what the system does not let us look at is not called absent") {
   fs::remove(a.path + "/twofour.json");
   fs::create_symlink("twofour.json", a.path + "/twofour.json");
   check_one_line(run_program({"validate", a.path}), "twofour.json: cannot open: ");
+  const std::string linted = run_program({"lint", a.path}).out;
+  CHECK_MESSAGE(linted.find("cannot open") != std::string::npos, linted);
+  fs::remove(a.file());
+  fs::create_symlink(fs::path(a.file()).filename(), a.file());
+  check_one_line(run_program({"inspect", a.path}), "model-00001-of-00001.safetensors: cannot open: ");
 }
 
 TEST_CASE("man and completion give one document under --json") {
