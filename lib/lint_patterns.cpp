@@ -29,7 +29,7 @@ bool may_be_pythons(std::string_view text) {
     const char c = text[i];
     if (c == '\\' && one_of(++i, "AZ123456789")) return true;  // anchors, references to groups
     if (c == '(' && one_of(i + 1, "?")) return true;
-    if (c == '{' && !is_count(text.substr(i))) return true;  // itself, {,4}, or a large count
+    if (c == '{' && count_length(text.substr(i)) == 0) return true;  // itself, {,4}, or a large count
   }
   return false;
 }

@@ -27,23 +27,6 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
-/// How long the count is that begins at a "{": {3}, {3,}, {3,4}, none large. 0: it is none.
-size_t count_length(std::string_view brace) {
-  size_t i = 1;
-  const auto skip_digits = [&] {
-    const size_t first = i;
-    while (i < brace.size() && brace[i] >= '0' && brace[i] <= '9') ++i;
-    return i - first;
-  };
-  const size_t least = skip_digits();
-  if (least == 0 || least > 3) return 0;
-  if (brace.substr(i).starts_with(',')) {
-    ++i;
-    if (skip_digits() > 3) return 0;
-  }
-  return brace.substr(i).starts_with('}') ? i + 1 : 0;
-}
-
 /// How long the repetition is that begins there, without the "?" that makes it lazy. 0: none does.
 size_t repetition_length(std::string_view at) {
   if (at.starts_with('{')) return count_length(at);
@@ -64,7 +47,21 @@ std::string posix_glob(std::string_view glob) {
 
 }  // namespace
 
-bool is_count(std::string_view brace) { return count_length(brace) > 0; }
+size_t count_length(std::string_view brace) {
+  size_t i = 1;
+  const auto skip_digits = [&] {
+    const size_t first = i;
+    while (i < brace.size() && brace[i] >= '0' && brace[i] <= '9') ++i;
+    return i - first;
+  };
+  const size_t least = skip_digits();
+  if (least == 0 || least > 3) return 0;
+  if (brace.substr(i).starts_with(',')) {
+    ++i;
+    if (skip_digits() > 3) return 0;
+  }
+  return brace.substr(i).starts_with('}') ? i + 1 : 0;
+}
 
 Repeated repeated_repetition(std::string_view regex) {
   bool inside = false, opened = false;  // within a class; behind a "(", where "?" repeats nothing

@@ -32,8 +32,9 @@ class Pattern {
 /// Python and a name's beginning to the other.
 bool has_ambiguous_class(std::string_view regex);
 
-/// Whether a "{" begins what Python and std::regex both take for a count: {3}, {3,}, {3,4}, none large.
-bool is_count(std::string_view brace);
+/// Bytes of the count that begins at a "{", if Python and std::regex both take it for one: {3}, {3,}, {3,4},
+/// none large. 0: they do not.
+size_t count_length(std::string_view brace);
 
 /// A repetition that is repeated without parentheses: std::regex does so, to Python "a*+" gives nothing back,
 /// and others are errors.
