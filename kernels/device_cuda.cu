@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace twofour {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "kernels/device_memory.h"
+#include "kernels/device/device_memory.h"
 
 namespace twofour::cuda {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda_launch.cuh"
+#include "kernels/device/launch.cuh"
 #include "kernels/device_upload.h"
 
 namespace twofour::cuda {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/isa.h"
+#include "kernels/device/isa.h"
 
 namespace twofour {
 

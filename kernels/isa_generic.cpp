@@ -1,4 +1,4 @@
-#include "kernels/isa.h"
+#include "kernels/device/isa.h"
 
 namespace twofour {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda_launch.cuh"
+#include "kernels/device/launch.cuh"
 
 namespace twofour::cuda {
 

@@ -1,11 +1,11 @@
 #include "formats/error.h"
-#include "kernels/dense_moe.h"
-#include "kernels/device.h"
-#include "kernels/device_memory.h"
-#include "kernels/device_pack.h"
+#include "kernels/moe/dense_moe.h"
+#include "kernels/device/device.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/pack/device_pack.h"
 #include "kernels/device_upload.h"
-#include "kernels/fp8_multiply.h"
-#include "kernels/sparse_moe.h"
+#include "kernels/multiply/fp8_multiply.h"
+#include "kernels/moe/sparse_moe.h"
 #include "kernels/staged_pack.h"
 
 namespace twofour {

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/check.h"
+#include "kernels/device/check.h"
 #include "kernels/quantize_isa.h"
 
 namespace twofour {

@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
 
-#include "kernels/isa.h"
+#include "kernels/device/isa.h"
 
 namespace twofour {
 

@@ -1,7 +1,7 @@
-#include "kernels/check.h"
-#include "kernels/moe_strips.h"
-#include "kernels/prune_pack_driver.h"
-#include "kernels/prune_words.h"
+#include "kernels/device/check.h"
+#include "kernels/moe/moe_strips.h"
+#include "kernels/pack/prune_pack_driver.h"
+#include "kernels/pack/prune_words.h"
 
 namespace twofour {
 

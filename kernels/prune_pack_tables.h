@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/prune_pack_ops.h"
+#include "kernels/pack/prune_pack_ops.h"
 
 // Included by files that are compiled for one instruction set: tables alone, made by the compiler.
 

@@ -1,6 +1,6 @@
 #pragma once
-#include "kernels/isa.h"
-#include "kernels/quantize_ops.h"
+#include "kernels/device/isa.h"
+#include "kernels/numbers/quantize_ops.h"
 
 namespace twofour {
 

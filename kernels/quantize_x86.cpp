@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/check.h"
+#include "kernels/device/check.h"
 #include "kernels/quantize_isa.h"
 
 namespace twofour {

@@ -1,7 +1,7 @@
 #pragma once
-#include "kernels/sparse_rows.cuh"
-#include "kernels/sparse_step.cuh"
-#include "kernels/swiglu.cuh"
+#include "kernels/multiply/expert_rows.cuh"
+#include "kernels/multiply/sparse_warp.cuh"
+#include "kernels/numbers/swiglu.cuh"
 
 /// What becomes of sums.
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cuda_launch.cuh"
-#include "kernels/sparse_rows.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/multiply/expert_rows.cuh"
 
 namespace twofour::cuda {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "formats/layout.h"
-#include "kernels/prune_pack.h"
+#include "formats/layouts/layout.h"
+#include "kernels/pack/prune_pack.h"
 
 namespace twofour::cuda {
 

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "formats/atom.h"
-#include "formats/layout_ops.h"
-#include "formats/layouts.h"
-#include "kernels/cuda_launch.cuh"
-#include "kernels/device_memory.h"
-#include "kernels/device_pack.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/device_memory.h"
+#include "kernels/pack/device_pack.h"
 
 namespace twofour::cuda {
 namespace {

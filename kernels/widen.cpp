@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "formats/half.h"
-#include "kernels/check.h"
+#include "kernels/device/check.h"
 #include "kernels/quantize_isa.h"
 
 namespace twofour {

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "formats/dtype.h"
-#include "kernels/isa.h"
+#include "kernels/device/isa.h"
 
 namespace twofour {
 

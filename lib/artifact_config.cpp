@@ -1,4 +1,4 @@
-#include "lib/artifact_config.h"
+#include "lib/checkpoint/quantization_config.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <set>
 
 #include "formats/error.h"
-#include "formats/layouts.h"
+#include "formats/layouts/layouts.h"
 #include "lib/encode_config.h"
-#include "lib/model_config.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/quantization_config.h"
 
 namespace twofour {

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "formats/layout.h"
+#include "formats/layouts/layout.h"
 
 namespace twofour {
 

@@ -3,9 +3,9 @@
 #include <span>
 #include <vector>
 
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "lib/piece.h"
-#include "lib/plan.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

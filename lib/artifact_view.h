@@ -7,10 +7,10 @@
 
 #include "formats/json.h"
 #include "formats/safetensors.h"
-#include "lib/artifact_modules.h"
-#include "lib/artifact_unpack.h"
-#include "lib/checkpoint.h"
-#include "lib/finding.h"
+#include "lib/artifact/modules.h"
+#include "lib/artifact/unpack.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
 
 namespace twofour {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/isa.h"
+#include "kernels/device/isa.h"
 
 namespace twofour {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lib/bench_convert.h"
-#include "lib/file.h"
+#include "lib/io/file.h"
 
 namespace twofour {
 

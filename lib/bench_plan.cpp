@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/stopwatch.h"
-#include "lib/task_split.h"
+#include "lib/threads/stopwatch.h"
+#include "lib/tasks/split.h"
 
 namespace twofour {
 namespace {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "lib/bench_convert.h"
-#include "lib/plan.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

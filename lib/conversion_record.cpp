@@ -5,7 +5,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/error.h"
-#include "lib/conversion.h"
+#include "lib/convert/conversion.h"
 #include "lib/read_in_pieces.h"
 
 namespace twofour {

@@ -6,9 +6,9 @@
 
 #include "formats/e4m3.h"
 #include "formats/half.h"
-#include "kernels/check.h"
-#include "kernels/dequantize.h"
-#include "kernels/prune.h"
+#include "kernels/device/check.h"
+#include "kernels/numbers/dequantize.h"
+#include "kernels/pack/prune.h"
 
 namespace twofour {
 namespace {

@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/prune_pack.h"
-#include "lib/checkpoint.h"
-#include "lib/plan.h"
+#include "kernels/pack/prune_pack.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

@@ -3,10 +3,10 @@
 #include <span>
 #include <vector>
 
-#include "lib/checkpoint.h"
-#include "lib/expert_packer.h"
-#include "lib/plan.h"
-#include "lib/validate.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/transform/expert_packer.h"
+#include "lib/plan/plan.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
-#include "lib/diff_pairs.h"
-#include "lib/progress.h"
+#include "lib/diff/pairs.h"
+#include "lib/threads/progress.h"
 
 namespace twofour {
 

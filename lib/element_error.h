@@ -3,8 +3,8 @@
 #include <optional>
 #include <span>
 
-#include "lib/tensor_values.h"
-#include "lib/value_error.h"
+#include "lib/checkpoint/tensor_values.h"
+#include "lib/metrics/value_error.h"
 
 namespace twofour {
 

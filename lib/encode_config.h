@@ -2,8 +2,8 @@
 #include <map>
 #include <string>
 
-#include "lib/checkpoint.h"
-#include "lib/plan.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/check.h"
-#include "lib/conversion.h"
+#include "kernels/device/check.h"
+#include "lib/convert/conversion.h"
 
 namespace twofour {
 namespace {

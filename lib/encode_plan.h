@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/weight_dialect.h"
-#include "kernels/quantize.h"
+#include "kernels/numbers/quantize.h"
 
 namespace twofour {
 

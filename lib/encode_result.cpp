@@ -1,9 +1,9 @@
-#include "lib/encode_result.h"
+#include "lib/metrics/quality.h"
 
 #include <cmath>
 #include <limits>
 
-#include "kernels/quantize.h"
+#include "kernels/numbers/quantize.h"
 
 namespace twofour {
 

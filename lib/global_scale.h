@@ -1,6 +1,6 @@
 #pragma once
-#include "lib/checkpoint.h"
-#include "lib/problems.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/problems.h"
 
 namespace twofour {
 

@@ -4,13 +4,13 @@
 
 #include <map>
 
-#include "kernels/moe.h"
+#include "kernels/moe/moe.h"
 #include "lib/artifact_reader.h"
-#include "lib/artifact_rows.h"
-#include "lib/interrupt.h"
+#include "lib/validate/artifact_pieces.h"
+#include "lib/threads/interrupt.h"
 #include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
-#include "lib/rederive.h"
+#include "lib/validate/rederive.h"
 
 namespace twofour {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "lib/validate.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "formats/naming.h"
-#include "lib/model_config.h"
+#include "lib/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -9,7 +9,7 @@
 #include <xtensor/xadapt.hpp>
 #include <xtensor/xmath.hpp>
 
-#include "lib/model_config.h"
+#include "lib/checkpoint/model_config.h"
 
 namespace twofour {
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "kernels/moe.h"
-#include "lib/validate.h"
+#include "kernels/moe/moe.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

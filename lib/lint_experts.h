@@ -1,7 +1,7 @@
 #pragma once
 #include <set>
 
-#include "lib/lint_subject.h"
+#include "lib/lint/subject.h"
 
 namespace twofour {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/lint_subject.h"
-#include "lib/manifest.h"
+#include "lib/lint/subject.h"
+#include "lib/artifact/manifest.h"
 
 namespace twofour {
 

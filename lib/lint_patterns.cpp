@@ -1,4 +1,4 @@
-#include "lib/lint_patterns.h"
+#include "lib/names/config_pattern.h"
 
 #include <algorithm>
 

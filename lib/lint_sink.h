@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/lint.h"
+#include "lib/lint/lint.h"
 
 namespace twofour {
 

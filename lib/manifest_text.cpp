@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "formats/error.h"
-#include "lib/file.h"
-#include "lib/manifest.h"
+#include "lib/io/file.h"
+#include "lib/artifact/manifest.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lib/fused_linears.h"
-#include "lib/numbered_name.h"
+#include "lib/names/natural.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/dialect.h"
-#include "lib/weight_stats.h"
+#include "lib/metrics/weight_stats.h"
 
 namespace twofour {
 

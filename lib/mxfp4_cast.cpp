@@ -1,4 +1,4 @@
-#include "lib/mxfp4_cast.h"
+#include "kernels/numbers/casts.h"
 
 #include <algorithm>
 #include <cmath>

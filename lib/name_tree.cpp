@@ -1,4 +1,4 @@
-#include "lib/name_tree.h"
+#include "lib/names/name_tree.h"
 
 #include <algorithm>
 #include <map>

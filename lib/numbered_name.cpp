@@ -1,4 +1,4 @@
-#include "lib/numbered_name.h"
+#include "lib/names/natural.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "formats/layouts.h"
+#include "formats/layouts/layouts.h"
 
 namespace twofour {
 namespace {

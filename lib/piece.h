@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/layout.h"
-#include "lib/plan.h"
+#include "formats/layouts/layout.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
-#include "lib/plan.h"
-#include "lib/problems.h"
+#include "lib/plan/plan.h"
+#include "lib/findings/problems.h"
 
 namespace twofour {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/prune.h"
+#include "kernels/pack/prune.h"
 #include "lib/derive.h"
 #include "lib/global_scale.h"
 #include "lib/plan_encode.h"

@@ -1,9 +1,9 @@
 #pragma once
 #include <vector>
 
-#include "lib/manifest.h"
-#include "lib/plan.h"
-#include "lib/problems.h"
+#include "lib/artifact/manifest.h"
+#include "lib/plan/plan.h"
+#include "lib/findings/problems.h"
 
 namespace twofour {
 

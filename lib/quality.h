@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/prune_pack.h"
+#include "kernels/pack/prune_pack.h"
 
 namespace twofour {
 

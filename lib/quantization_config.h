@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 
 namespace twofour {
 

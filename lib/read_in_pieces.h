@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/interrupt.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 

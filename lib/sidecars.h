@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "lib/finding.h"
+#include "lib/findings/finding.h"
 
 namespace twofour {
 

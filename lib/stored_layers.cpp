@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "kernels/moe.h"
-#include "lib/interrupt.h"
+#include "kernels/moe/moe.h"
+#include "lib/threads/interrupt.h"
 #include "lib/layer_terms.h"
 #include "lib/layer_tokens.h"
-#include "lib/parallel.h"
+#include "lib/threads/parallel.h"
 #include "lib/read_error.h"
 
 namespace twofour {

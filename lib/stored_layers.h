@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "lib/validate.h"
+#include "lib/validate/validate.h"
 #include "lib/value_check.h"
 
 namespace twofour {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "formats/dialect.h"
-#include "lib/synth_shapes.h"
+#include "lib/synth/shapes.h"
 
 namespace twofour {
 

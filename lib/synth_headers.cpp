@@ -3,8 +3,8 @@
 #include <array>
 #include <bit>
 
-#include "lib/file.h"
-#include "lib/interrupt.h"
+#include "lib/io/file.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 

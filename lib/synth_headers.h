@@ -1,7 +1,7 @@
 #pragma once
 #include <filesystem>
 
-#include "lib/synth_plan.h"
+#include "lib/synth/plan.h"
 
 namespace twofour {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "formats/layout_ops.h"
-#include "formats/layouts.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
 #include "kernels/staged_pack.h"
-#include "lib/direct_io.h"
+#include "lib/io/direct_io.h"
 #include "lib/tiling.h"
 
 namespace twofour {

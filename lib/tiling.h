@@ -1,5 +1,5 @@
 #pragma once
-#include "lib/plan.h"
+#include "lib/plan/plan.h"
 
 namespace twofour {
 

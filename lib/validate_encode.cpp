@@ -11,10 +11,10 @@
 
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "kernels/check.h"
-#include "lib/encode_scale.h"
-#include "lib/interrupt.h"
-#include "lib/parallel.h"
+#include "kernels/device/check.h"
+#include "lib/transform/encode_scale.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
 #include "lib/validate_files.h"
 
 namespace twofour {

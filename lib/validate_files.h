@@ -1,10 +1,10 @@
 #pragma once
 #include <string>
 
-#include "lib/checkpoint.h"
-#include "lib/manifest.h"
-#include "lib/plan.h"
-#include "lib/validate.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/artifact/manifest.h"
+#include "lib/plan/plan.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

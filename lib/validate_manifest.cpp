@@ -9,12 +9,12 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "formats/layouts.h"
-#include "lib/encoder.h"
-#include "lib/interrupt.h"
-#include "lib/parallel.h"
+#include "formats/layouts/layouts.h"
+#include "lib/transform/encoder.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
 #include "lib/piece.h"
-#include "lib/rederive.h"
+#include "lib/validate/rederive.h"
 #include "lib/validate_files.h"
 
 namespace twofour {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lib/derive.h"
-#include "lib/interrupt.h"
+#include "lib/threads/interrupt.h"
 #include "lib/rederive_rewrite.h"
 
 namespace twofour {

@@ -1,8 +1,8 @@
 #pragma once
-#include "lib/checkpoint.h"
-#include "lib/plan.h"
-#include "lib/progress.h"
-#include "lib/validate.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

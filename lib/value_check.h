@@ -2,11 +2,11 @@
 #include <functional>
 #include <vector>
 
-#include "lib/matrices.h"
-#include "lib/plan.h"
-#include "lib/progress.h"
-#include "lib/validate.h"
-#include "lib/value_error.h"
+#include "lib/checkpoint/matrices.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/validate/validate.h"
+#include "lib/metrics/value_error.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/value_error.h"
+#include "lib/metrics/value_error.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 #include "tools/option_values.h"
 
 namespace twofour {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "formats/layouts.h"
-#include "lib/synth.h"
-#include "tools/bench.h"
+#include "formats/layouts/layouts.h"
+#include "lib/synth/synth.h"
+#include "tools/bench/bench.h"
 #include "tools/option_values.h"
 
 namespace twofour {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "tools/bench.h"
+#include "tools/bench/bench.h"
 
 namespace twofour {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/command.h"
+#include "tools/cli/command.h"
 
 namespace twofour {
 

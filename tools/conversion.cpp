@@ -1,15 +1,15 @@
-#include "tools/conversion.h"
+#include "tools/cli/conversion_options.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/convert.h"
-#include "lib/output_directory.h"
+#include "lib/convert/convert.h"
+#include "lib/output/output_directory.h"
 #include "tools/encoded_text.h"
 #include "tools/option_values.h"
-#include "tools/quality_text.h"
+#include "tools/cli/figures_text.h"
 
 namespace twofour {
 namespace {

@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/error_lines.h"
-#include "lib/file.h"
-#include "lib/task_run.h"
-#include "lib/task_split.h"
-#include "tools/conversion.h"
-#include "tools/recipe_options.h"
-#include "tools/task_number.h"
+#include "lib/io/file.h"
+#include "lib/tasks/run.h"
+#include "lib/tasks/split.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/recipe_options.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/diff.h"
+#include "lib/diff/diff.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lib/diff_gate.h"
-#include "lib/inspect.h"
-#include "lib/report.h"
-#include "tools/command.h"
+#include "lib/diff/gate.h"
+#include "lib/inspect/inspect.h"
+#include "lib/report/report.h"
+#include "tools/cli/command.h"
 #include "tools/option_values.h"
-#include "tools/quality_text.h"
+#include "tools/cli/figures_text.h"
 
 namespace twofour {
 namespace {

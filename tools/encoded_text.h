@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/convert.h"
+#include "lib/convert/convert.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/inspect.h"
+#include "lib/inspect/inspect.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 
 #include "formats/e2m1.h"
 #include "formats/error.h"
-#include "lib/name_tree.h"
-#include "lib/report.h"
-#include "lib/slice.h"
-#include "tools/command.h"
+#include "lib/names/name_tree.h"
+#include "lib/report/report.h"
+#include "lib/inspect/slice.h"
+#include "tools/cli/command.h"
 #include "tools/option_values.h"
 
 namespace twofour {

@@ -1,4 +1,4 @@
-#include "lib/lint.h"
+#include "lib/lint/lint.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/error_lines.h"
-#include "lib/report.h"
-#include "tools/command.h"
-#include "tools/suggest.h"
+#include "lib/report/report.h"
+#include "tools/cli/command.h"
+#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {

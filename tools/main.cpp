@@ -13,13 +13,13 @@
 #include <system_error>
 
 #include "formats/error.h"
-#include "kernels/device.h"
-#include "kernels/isa.h"
+#include "kernels/device/device.h"
+#include "kernels/device/isa.h"
 #include "lib/error_lines.h"
-#include "lib/interrupt.h"
-#include "lib/version.h"
-#include "tools/command.h"
-#include "tools/suggest.h"
+#include "lib/threads/interrupt.h"
+#include "lib/findings/version.h"
+#include "tools/cli/command.h"
+#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "lib/file.h"
-#include "lib/task_directory.h"
-#include "lib/task_run.h"
-#include "tools/conversion.h"
+#include "lib/io/file.h"
+#include "lib/tasks/task_directory.h"
+#include "lib/tasks/run.h"
+#include "tools/cli/conversion_options.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "formats/error.h"
-#include "lib/plan.h"
+#include "lib/plan/plan.h"
 #include "lib/runtime/layer.h"
 
 namespace twofour {

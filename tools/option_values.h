@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/pattern.h"
+#include "lib/names/pattern.h"
 
 namespace twofour {
 

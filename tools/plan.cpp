@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "lib/file.h"
-#include "lib/output_directory.h"
+#include "lib/io/file.h"
+#include "lib/output/output_directory.h"
 #include "lib/output_file.h"
-#include "lib/task_plan.h"
-#include "lib/task_split.h"
-#include "tools/conversion.h"
-#include "tools/recipe_options.h"
+#include "lib/tasks/task_plan.h"
+#include "lib/tasks/split.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/recipe_options.h"
 
 namespace twofour {
 namespace {

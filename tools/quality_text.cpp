@@ -1,4 +1,4 @@
-#include "tools/quality_text.h"
+#include "tools/cli/figures_text.h"
 
 #include <fmt/format.h>
 

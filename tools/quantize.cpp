@@ -1,7 +1,7 @@
 #include <memory>
 
-#include "tools/conversion.h"
-#include "tools/recipe_options.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/recipe_options.h"
 
 namespace twofour {
 namespace {

@@ -8,14 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "lib/layer_tokens.h"
 #include "lib/output_file.h"
 #include "lib/runtime/artifact.h"
-#include "lib/runtime/token_file.h"
-#include "tools/command.h"
+#include "lib/runtime/tokens.h"
+#include "tools/cli/command.h"
 #include "tools/option_values.h"
-#include "tools/suggest.h"
+#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {

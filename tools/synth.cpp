@@ -1,12 +1,12 @@
-#include "lib/synth.h"
-#include "lib/stopwatch.h"
+#include "lib/synth/synth.h"
+#include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "tools/command.h"
+#include "tools/cli/command.h"
 #include "tools/option_values.h"
 
 namespace twofour {

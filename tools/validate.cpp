@@ -1,4 +1,4 @@
-#include "lib/validate.h"
+#include "lib/validate/validate.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "lib/report.h"
-#include "tools/command.h"
-#include "tools/conversion.h"
+#include "lib/report/report.h"
+#include "tools/cli/command.h"
+#include "tools/cli/conversion_options.h"
 #include "tools/option_values.h"
-#include "tools/quality_text.h"
+#include "tools/cli/figures_text.h"
 
 namespace twofour {
 namespace {

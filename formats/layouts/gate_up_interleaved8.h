@@ -1,5 +1,5 @@
 #pragma once
-#include "formats/layout.h"
+#include "formats/layouts/layout.h"
 
 namespace twofour {
 

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "formats/error.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/twofour.h"
-#include "lib/version.h"
+#include "lib/findings/version.h"
 
 struct twofour_artifact {
   twofour::RuntimeArtifact artifact;

@@ -8,8 +8,8 @@
 #include "formats/error.h"
 #include "kernels/moe_route.h"
 #include "lib/runtime/state.h"
-#include "lib/runtime/token_file.h"
-#include "lib/stopwatch.h"
+#include "lib/runtime/tokens.h"
+#include "lib/threads/stopwatch.h"
 
 namespace twofour {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/moe.h"
-#include "kernels/sparse_moe.h"
+#include "kernels/device/device.h"
+#include "kernels/moe/moe.h"
+#include "kernels/moe/sparse_moe.h"
 
 namespace twofour {
 

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "formats/error.h"
-#include "formats/layouts.h"
+#include "formats/layouts/layouts.h"
 #include "kernels/device_upload.h"
-#include "lib/interrupt.h"
+#include "lib/threads/interrupt.h"
 #include "lib/layer_terms.h"
 #include "lib/runtime/state.h"
 #include "lib/runtime/stored_check.h"

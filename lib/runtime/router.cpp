@@ -10,7 +10,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "kernels/widen.h"
-#include "lib/model_config.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/runtime/state.h"
 
 namespace twofour {

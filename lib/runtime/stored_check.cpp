@@ -6,8 +6,8 @@
 
 #include "formats/e4m3.h"
 #include "formats/error.h"
-#include "formats/layouts.h"
-#include "lib/parallel.h"
+#include "formats/layouts/layouts.h"
+#include "lib/threads/parallel.h"
 
 namespace twofour {
 namespace {

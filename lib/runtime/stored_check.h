@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/layout.h"
+#include "formats/layouts/layout.h"
 
 namespace twofour {
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "formats/json.h"
-#include "tests/support/faults.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 

@@ -1,13 +1,13 @@
-#include "lib/convert.h"
+#include "lib/convert/convert.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "formats/layouts.h"
-#include "lib/synth.h"
+#include "formats/layouts/layouts.h"
+#include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/device.h"
+#include "tests/support/device/device.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 

@@ -1,12 +1,12 @@
-#include "kernels/dense_moe.h"
+#include "kernels/moe/dense_moe.h"
 
 #include <algorithm>
 
 #include "formats/error.h"
-#include "kernels/quantize.h"
-#include "tests/support/dense_on_device.h"
-#include "tests/support/device.h"
-#include "tests/support/device_tokens.h"
+#include "kernels/numbers/quantize.h"
+#include "tests/support/device/dense_on_device.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_tokens.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

@@ -1,11 +1,11 @@
-#include "kernels/dense_multiply.h"
+#include "kernels/multiply/dense_multiply.h"
 
 #include <cstring>
 
 #include "formats/error.h"
-#include "kernels/quantize.h"
-#include "tests/support/dense_on_device.h"
-#include "tests/support/device.h"
+#include "kernels/numbers/quantize.h"
+#include "tests/support/device/dense_on_device.h"
+#include "tests/support/device/device.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

@@ -1,15 +1,15 @@
-#include "kernels/device_pack.h"
+#include "kernels/pack/device_pack.h"
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
 #include "formats/error.h"
-#include "kernels/dense_pack.h"
-#include "kernels/dequantize.h"
-#include "kernels/quantize.h"
-#include "tests/support/device.h"
-#include "tests/support/device_experts.h"
+#include "kernels/pack/dense_pack.h"
+#include "kernels/numbers/dequantize.h"
+#include "kernels/numbers/quantize.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_experts.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

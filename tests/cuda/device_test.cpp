@@ -1,12 +1,12 @@
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdio>
 
 #include "formats/error.h"
-#include "kernels/device_memory.h"
-#include "kernels/fp8_multiply.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/multiply/fp8_multiply.h"
 
 using namespace twofour;
 

@@ -1,12 +1,12 @@
-#include "kernels/fp8_multiply.h"
+#include "kernels/multiply/fp8_multiply.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "formats/error.h"
 #include "kernels/fp8.h"
-#include "tests/support/dense_on_device.h"
-#include "tests/support/device.h"
+#include "tests/support/device/dense_on_device.h"
+#include "tests/support/device/device.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

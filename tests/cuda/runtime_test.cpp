@@ -5,10 +5,10 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "kernels/device_memory.h"
-#include "lib/runtime/token_file.h"
-#include "tests/support/device.h"
-#include "tests/support/device_experts.h"
+#include "kernels/device/device_memory.h"
+#include "lib/runtime/tokens.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_experts.h"
 #include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/sparse_moe.h"
+#include "kernels/moe/sparse_moe.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "formats/error.h"
-#include "kernels/device.h"
-#include "tests/support/device.h"
-#include "tests/support/device_tokens.h"
-#include "tests/support/green_context.h"
+#include "kernels/device/device.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_tokens.h"
+#include "tests/support/device/green_context.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

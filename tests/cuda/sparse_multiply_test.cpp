@@ -1,10 +1,10 @@
-#include "kernels/sparse_multiply.h"
+#include "kernels/multiply/sparse_multiply.h"
 
 #include <cstring>
 
 #include "formats/error.h"
-#include "tests/support/device.h"
-#include "tests/support/device_experts.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_experts.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

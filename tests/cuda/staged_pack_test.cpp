@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/dense_pack.h"
-#include "tests/support/device.h"
-#include "tests/support/device_experts.h"
+#include "kernels/pack/dense_pack.h"
+#include "tests/support/device/device.h"
+#include "tests/support/device/device_experts.h"
 
 using namespace twofour;
 using namespace twofour::cuda;

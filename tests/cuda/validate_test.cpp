@@ -1,15 +1,15 @@
-#include "lib/validate.h"
+#include "lib/validate/validate.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "formats/layouts.h"
-#include "lib/manifest.h"
-#include "lib/synth.h"
+#include "formats/layouts/layouts.h"
+#include "lib/artifact/manifest.h"
+#include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/device.h"
+#include "tests/support/device/device.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;

@@ -1,4 +1,4 @@
-#include "formats/layouts.h"
+#include "formats/layouts/layouts.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/layout_ops.h"
+#include "formats/layouts/layout_ops.h"
 
 using namespace twofour;
 

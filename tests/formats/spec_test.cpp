@@ -10,7 +10,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "formats/layouts.h"
+#include "formats/layouts/layouts.h"
 
 using namespace twofour;
 

@@ -1,7 +1,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/artifact_config.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"

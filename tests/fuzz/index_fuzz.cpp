@@ -1,4 +1,4 @@
-#include "lib/index_file.h"
+#include "lib/checkpoint/index_file.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

@@ -1,7 +1,7 @@
 #include <vector>
 
-#include "formats/layout_ops.h"
-#include "formats/layouts.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
 #include "tests/fuzz/fuzz.h"
 
 // Input: layout, N - 1, K/16 - 1, whether it is gated, then the stored bytes of one expert, zeros where they

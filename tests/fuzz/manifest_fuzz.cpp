@@ -1,7 +1,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/manifest.h"
+#include "lib/artifact/manifest.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/scratch.h"
 

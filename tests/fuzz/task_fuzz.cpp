@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "lib/shard_record.h"
-#include "lib/synth.h"
-#include "lib/task_plan.h"
+#include "lib/output/shard_record.h"
+#include "lib/synth/synth.h"
+#include "lib/tasks/task_plan.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/scratch.h"
 

@@ -14,7 +14,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "formats/safetensors.h"
-#include "kernels/quantize.h"
+#include "kernels/numbers/quantize.h"
 
 // What the producers themselves made of the same weights: tests/golden/quantize.
 

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/file.h"
-#include "lib/hash.h"
+#include "lib/io/file.h"
+#include "lib/io/hash.h"
 
 namespace twofour {
 

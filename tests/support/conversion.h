@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "formats/safetensors.h"
-#include "lib/convert.h"
-#include "lib/validate.h"
+#include "lib/convert/convert.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/diff.h"
+#include "lib/diff/diff.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"

@@ -7,7 +7,7 @@
 
 #include "formats/atom.h"
 #include "formats/half.h"
-#include "kernels/moe.h"
+#include "kernels/moe/moe.h"
 #include "lib/layer_tokens.h"
 #include "lib/runtime/layer.h"
 #include "tests/support/checkpoint_builder.h"

@@ -3,10 +3,10 @@
 #include <random>
 #include <vector>
 
-#include "formats/layout_ops.h"
-#include "formats/layouts.h"
-#include "kernels/moe.h"
-#include "kernels/moe_cpu.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
+#include "kernels/moe/moe.h"
+#include "kernels/moe/moe_cpu.h"
 #include "tests/support/nvfp4_values.h"
 
 namespace twofour {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/weights.h"
+#include "lib/checkpoint/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/slow_float.h"

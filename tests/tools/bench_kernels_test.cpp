@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "tests/support/program.h"
 
 using namespace twofour;

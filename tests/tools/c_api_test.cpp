@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "tests/support/device_experts.h"
+#include "tests/support/device/device_experts.h"
 #include "tests/support/runtime_layer.h"
 
 using namespace twofour;

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "formats/json.h"
-#include "lib/checkpoint.h"
-#include "lib/file.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "tests/support/conversion.h"
-#include "tests/support/injected.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 

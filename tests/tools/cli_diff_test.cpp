@@ -4,7 +4,7 @@
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/injected.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json.h"
-#include "tests/support/faults.h"
-#include "tests/support/injected.h"
+#include "tests/support/faults/faults.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 

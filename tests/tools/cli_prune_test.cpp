@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json.h"
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 

@@ -8,10 +8,10 @@
 
 #include "formats/half.h"
 #include "formats/json.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "lib/layer_tokens.h"
-#include "lib/runtime/token_file.h"
-#include "tests/support/device_experts.h"
+#include "lib/runtime/tokens.h"
+#include "tests/support/device/device_experts.h"
 #include "tests/support/outcome.h"
 #include "tests/support/runtime_layer.h"
 

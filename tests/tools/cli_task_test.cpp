@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "formats/json.h"
-#include "kernels/device.h"
-#include "lib/checkpoint.h"
-#include "lib/file.h"
-#include "lib/task_directory.h"
+#include "kernels/device/device.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
+#include "lib/tasks/task_directory.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "formats/json.h"
-#include "kernels/device.h"
-#include "lib/file.h"
-#include "lib/version.h"
+#include "kernels/device/device.h"
+#include "lib/io/file.h"
+#include "lib/findings/version.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

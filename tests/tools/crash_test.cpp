@@ -12,9 +12,9 @@
 #include <random>
 #include <thread>
 
-#include "lib/checkpoint.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
-#include "tests/support/injected.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"

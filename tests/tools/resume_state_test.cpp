@@ -6,10 +6,10 @@
 
 #include <fstream>
 
-#include "lib/checkpoint.h"
-#include "lib/file.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/injected.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

@@ -1,0 +1,122 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+namespace twofour::cuda {
+
+void free_device_memory(void* data) noexcept;
+void free_pinned_memory(void* data) noexcept;
+
+/// Memory with one owner, which `kFree` gives back.
+template <void (*kFree)(void*) noexcept>
+class OwnedMemory {
+ public:
+  OwnedMemory() = default;
+  OwnedMemory(OwnedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~OwnedMemory() { kFree(data_); }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  explicit OwnedMemory(size_t bytes) : bytes_(bytes) {}
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// On the current device. Every function throws Error with CUDA's words.
+class DeviceMemory : public OwnedMemory<free_device_memory> {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(size_t bytes);
+  template <class T>
+  explicit DeviceMemory(const std::vector<T>& values) : DeviceMemory(values.size() * sizeof(T)) {
+    upload(values.data(), bytes_);
+  }
+
+  template <class T = void>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+  void fill(int byte);  ///< on the default stream, then waits for it
+  void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until it is there
+  template <class T>
+  std::vector<T> download() const {
+    std::vector<T> values(bytes_ / sizeof(T));
+    read(values.data(), values.size() * sizeof(T));
+    return values;
+  }
+
+ private:
+  void read(void* to, size_t bytes) const;
+};
+
+/// Page-locked host memory: copies from and to the device run beside the program.
+class PinnedMemory : public OwnedMemory<free_pinned_memory> {
+ public:
+  PinnedMemory() = default;
+  explicit PinnedMemory(size_t bytes);
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+};
+
+/// A stream of its own, which the default stream does not wait for.
+class DeviceStream {
+ public:
+  DeviceStream();
+  explicit DeviceStream(Stream made) : stream_(made) {}  ///< made elsewhere, and this one's from now on
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+  ~DeviceStream();
+  Stream get() const { return stream_; }
+  void synchronize() const;
+
+ private:
+  Stream stream_ = nullptr;
+};
+
+/// A point in a stream.
+class DeviceEvent {
+ public:
+  DeviceEvent();
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  ~DeviceEvent();
+  void record(const DeviceStream& stream) const;
+  void wait() const;  ///< on the host; nothing to wait for before it is recorded
+
+ private:
+  void* event_ = nullptr;  ///< cudaEvent_t
+};
+
+/// What `work` puts on a stream, recorded once to be replayed.
+class DeviceGraph {
+ public:
+  DeviceGraph(const DeviceStream& stream, const std::function<void()>& work);
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+  ~DeviceGraph();
+  void replay(const DeviceStream& stream) const;
+
+ private:
+  void* graph_ = nullptr;  ///< cudaGraphExec_t
+};
+
+/// Copies from device memory to device memory on a stream, with a kernel: what others are measured against.
+/// A multiple of 16 bytes.
+void copy_device(void* to, const void* from, size_t bytes, Stream stream);
+
+/// Seconds that `work` takes on the device, by events on the stream around it. Waits for its end.
+double device_seconds(const DeviceStream& stream, const std::function<void()>& work);
+
+}  // namespace twofour::cuda

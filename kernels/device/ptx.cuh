@@ -1,0 +1,175 @@
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/device/stream.h"
+
+/// The instructions that CUDA C++ has no name for. All of them exist on sm_90 and later.
+
+namespace twofour::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// Copies 16 bytes from global to shared memory, past the L1 cache.
+__device__ __forceinline__ void copy_async16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most `kPending` groups of this thread are under way.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// The address of this block's shared memory in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+/// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier.
+/// Spares the cluster the fence over all memory that a release of its own barrier is.
+__device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
+               :
+               : "r"(to), "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)),
+                 "r"(__float_as_uint(v.w)), "r"(barrier)
+               : "memory");
+}
+/// A barrier that one thread arrives at with the bytes to wait for (expect_bytes); seen by those of the
+/// cluster who meet afterwards.
+__device__ __forceinline__ void begin_barrier(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_barrier(uint32_t barrier, int phase) {
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again; }"
+      :
+      : "r"(barrier), "r"(phase)
+      : "memory");
+}
+/// All threads of a cluster meet. Orders nothing but begin_barrier.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The same for all memory, which takes long.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// Waits for the kernels in front of this one and their writes.
+__device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// Lets the kernel behind this one start.
+__device__ __forceinline__ void release_successor() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// Two E4M3 numbers as two halves, exactly; the low byte comes first.
+__device__ __forceinline__ uint32_t half2_of_e4m3(uint32_t pair) {
+  uint32_t r;
+  asm("{ .reg .b16 lo; mov.b32 {lo, _}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }" : "=r"(r) : "r"(pair));
+  return r;
+}
+/// Four E4M3 numbers as two pairs of halves, exactly; the low byte comes first.
+__device__ __forceinline__ uint2 halves_of_e4m3(uint32_t four) {
+  uint2 r;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; cvt.rn.f16x2.e4m3x2 %1, hi; }"
+      : "=r"(r.x), "=r"(r.y)
+      : "r"(four));
+  return r;
+}
+/// Both halves of `a` times the low (high) half of `b`.
+__device__ __forceinline__ uint32_t multiply_low(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("{ .reg .b16 l, h; .reg .b32 t; mov.b32 {l, h}, %2; mov.b32 t, {l, l}; mul.rn.f16x2 %0, %1, t; }"
+      : "=r"(r)
+      : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t multiply_high(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("{ .reg .b16 l, h; .reg .b32 t; mov.b32 {l, h}, %2; mov.b32 t, {h, h}; mul.rn.f16x2 %0, %1, t; }"
+      : "=r"(r)
+      : "r"(a), "r"(b));
+  return r;
+}
+/// Halves of two floats, `low` in the low 16 bits, rounded to nearest even.
+__device__ __forceinline__ uint32_t half2_of(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+__device__ __forceinline__ uint32_t bfloat2_of(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+/// What brings numbers to halves: a power of two.
+struct HalfScale {
+  float scale;   ///< brings the largest of them to 2^14
+  float factor;  ///< 2^14 / scale: undoes it, and the 2^-14 of weights that decode4 and decode8 leave
+};
+/// `largest` of the magnitudes, as the bits of a float.
+__device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
+  const uint32_t exponent = max(largest >> 23, 15u);
+  return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
+}
+
+/// Neighbouring numbers i and i + 1 of an array of activations, i even.
+__device__ __forceinline__ float2 load_pair(const void* x, Float type, int64_t i) {
+  if (type == Float::f32) return *reinterpret_cast<const float2*>(static_cast<const float*>(x) + i);
+  const uint32_t bits = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(x) + i);
+  if (type == Float::bf16) return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u)};
+  const __half2 h = *reinterpret_cast<const __half2*>(&bits);
+  return {__low2float(h), __high2float(h)};
+}
+
+/// Eight neighbours from i on, i a multiple of 8; `wide` where x is on a multiple of 16 bytes.
+__device__ __forceinline__ void load_eight(const void* x, Float type, int64_t i, bool wide, float* to) {
+  if (wide && type != Float::f32) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x) + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 pair = load_pair(&bits, type, 2 * j);
+      to[2 * j] = pair.x, to[2 * j + 1] = pair.y;
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {
+    const float2 pair = load_pair(x, type, i + j);
+    to[j] = pair.x, to[j + 1] = pair.y;
+  }
+}
+
+__device__ __forceinline__ void store_float(void* out, Float type, int64_t i, float value) {
+  if (type == Float::f32) {
+    static_cast<float*>(out)[i] = value;
+  } else if (type == Float::bf16) {
+    static_cast<__nv_bfloat16*>(out)[i] = __float2bfloat16_rn(value);
+  } else {
+    static_cast<__half*>(out)[i] = __float2half_rn(value);
+  }
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/multiply/dense_multiply.h"
+#include "kernels/moe/sparse_moe.h"
+
+namespace twofour::cuda {
+
+/// The routed experts of a layer in g8, dense NVFP4.
+struct DenseMoe : MoeOptions {
+  DenseWeights w13;  ///< g8, gated, [E, 2I, H]; I a multiple of 16
+  DenseWeights w2;   ///< [E, H, I]
+  /// W4A4: F32 [1] multipliers of the activations, hidden's and silu(gate) * up's. nullptr: W4A16.
+  const float* w13_input_scale = nullptr;
+  const float* w2_input_scale = nullptr;
+  bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
+};
+
+/// Bytes of workspace that dense_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
+/// works on at a time.
+size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
+
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
+/// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,
+/// with float32 sums; what is between them is BF16. Otherwise as sparse_moe, so too what ids, `expert_map`
+/// and `error` mean.
+void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+               Stream stream);
+
+}  // namespace twofour::cuda

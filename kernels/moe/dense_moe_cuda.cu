@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "kernels/device/launch.cuh"
+#include "kernels/moe/dense_moe.h"
+#include "kernels/pack/device_pack.h"
+#include "kernels/multiply/sparse_launch.h"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "dense_moe";
+
+/// Tokens that are worked on at a time: bounds the workspace, and rows to what a grid has along y.
+int64_t most_tokens(int64_t topk) { return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024); }
+
+/// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
+int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
+  return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
+}
+
+ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
+  ExpertRows r;
+  r.rows = rows, r.rows_per_x = rows_per_x;
+  return r;
+}
+
+/// Hidden and active stand for activations of hidden's size and of the second multiplication's.
+struct Workspace {
+  int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
+      bytes;
+  Workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+    const int64_t rows = std::min(m, most_tokens(topk)) * topk, h = moe.w13.k, i = moe.w2.k;
+    const bool quantized = moe.w13_input_scale != nullptr;
+    hidden_codes = 0;
+    const int64_t hidden = quantized ? rows / rows_per_hidden(moe, topk) * h : 0;
+    hidden_scales = hidden_codes + align_up(hidden / 2);
+    products = hidden_scales + align_up(hidden / 16);
+    active_codes = products + align_up(rows * (moe.fused ? i : 2 * i) * 2);
+    active_scales = active_codes + (quantized ? align_up(rows * i / 2) : 0);
+    y = active_scales + (quantized ? align_up(rows * i / 16) : 0);
+    multiply = y + align_up(rows * h * 4);
+    multiply_bytes = static_cast<int64_t>(
+        std::max(dense_multiply_workspace(moe.w13, rows_of(rows, rows_per_hidden(moe, topk))),
+                 dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
+    bytes = multiply + multiply_bytes;
+  }
+};
+
+void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size_t bytes) {
+  expect(moe.w13.layout == DenseLayout::g8 && moe.w13.gated, kWhere, "gated g8 weights", "others");
+  expect(moe.w13.e == moe.w2.e && moe.w2.n == moe.w13.k && moe.w13.n == 2 * moe.w2.k && !moe.w2.gated, kWhere,
+         "w13 [E, 2I, H] and w2 [E, H, I]",
+         std::to_string(moe.w13.n) + " x " + std::to_string(moe.w13.k) + " and " + std::to_string(moe.w2.n) +
+             " x " + std::to_string(moe.w2.k));
+  expect((moe.w13_input_scale == nullptr) == (moe.w2_input_scale == nullptr), kWhere,
+         "both input scales or none", "one");
+  expect(moe.fused || moe.w2_input_scale, kWhere, "input scales where SwiGLU is not fused", "none");
+  expect(in.m >= 0 && in.topk > 0 && in.topk < 65536, kWhere, "1 to 65535 experts a token",
+         std::to_string(in.topk));
+  expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
+         "hidden, topk_ids, topk_weights and out", "nullptr");
+  expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
+  if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
+}
+
+/// The layer for as many tokens as are worked on at a time.
+void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
+  const Workspace at(moe, in.m, in.topk);
+  const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
+  const bool quantized = moe.w13_input_scale != nullptr;
+  const auto quantize = [&](QuantizeActivations q, int64_t codes, int64_t scales) {
+    q.limit = moe.limit;
+    q.codes = base + codes, q.scales = base + scales;
+    quantize_activations(q, stream);
+    return Nvfp4Rows{base + codes, base + scales, q.global_scale};
+  };
+  Nvfp4Rows nvfp4;
+
+  // Gate and up
+  ExpertRows up = rows_of(rows, rows_per_hidden(moe, in.topk));
+  const float* input_weight = moe.weight_on_input ? in.topk_weights : nullptr;
+  if (quantized) {
+    QuantizeActivations q;
+    q.x = in.hidden, q.type = in.type, q.m = rows / up.rows_per_x, q.k = h;
+    q.rows_per_x = in.topk / up.rows_per_x, q.row_weight = input_weight;
+    q.global_scale = moe.w13_input_scale;
+    nvfp4 = quantize(q, at.hidden_codes, at.hidden_scales);
+  } else {
+    up.row_weight = input_weight;
+  }
+  up.x = in.hidden, up.x_type = in.type;
+  up.ids = in.topk_ids, up.error = in.error;
+  up.out = base + at.products, up.out_type = Float::bf16;
+  up.distinct = in.m == 1;
+  DenseOptions options;
+  options.nvfp4 = quantized ? &nvfp4 : nullptr;
+  options.ending = moe.fused ? DenseEnding::swiglu : DenseEnding::stored;
+  options.limit = moe.limit;
+  options.expert_map = moe.expert_map, options.map_size = moe.map_size;
+  dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
+
+  // Down. Rows without an expert hold what the workspace did; what becomes of them is not read.
+  if (quantized) {
+    QuantizeActivations q;
+    q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
+    q.interleaved = !moe.fused;
+    q.global_scale = moe.w2_input_scale;
+    nvfp4 = quantize(q, at.active_codes, at.active_scales);
+  }
+  ExpertRows down = rows_of(rows, 1);
+  down.x = base + at.products, down.x_type = Float::bf16;
+  down.ids = in.topk_ids, down.row_weight = moe.weight_on_input ? nullptr : in.topk_weights;
+  down.out = base + at.y;
+  down.distinct = up.distinct;
+  options.ending = DenseEnding::rows;
+  dense_multiply(moe.w2, down, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
+
+  const auto e = static_cast<int32_t>(moe.w13.e);
+  const int32_t known = moe.expert_map ? static_cast<int32_t>(moe.map_size) : e;
+  launch_combine({{in.topk_ids, moe.expert_map, static_cast<int32_t>(rows), known, e, nullptr},
+                  reinterpret_cast<const float*>(base + at.y),
+                  static_cast<int32_t>(in.m),
+                  static_cast<int32_t>(in.topk),
+                  static_cast<int32_t>(h),
+                  in.out,
+                  in.type},
+                 stream);
+}
+
+}  // namespace
+
+size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+               Stream stream) {
+  check(moe, tokens, workspace, workspace_bytes);
+  const int64_t most = most_tokens(tokens.topk), bytes = moe.w13.k * size_of(tokens.type);
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += most) {
+    MoeTokens some = tokens;
+    some.m = std::min(tokens.m - m0, most);
+    some.hidden = static_cast<const char*>(tokens.hidden) + m0 * bytes;
+    some.out = static_cast<char*>(tokens.out) + m0 * bytes;
+    some.topk_ids += m0 * tokens.topk, some.topk_weights += m0 * tokens.topk;
+    run(moe, some, static_cast<uint8_t*>(workspace), stream);
+  }
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,170 @@
+#include <algorithm>
+
+#include "kernels/device/launch.cuh"
+#include "kernels/moe/sparse_moe.h"
+#include "kernels/moe/sparse_cooperative.h"
+#include "kernels/multiply/expert_rows.cuh"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "sparse_moe";
+/// Tokens that are worked on at a time: bounds the workspace.
+constexpr int64_t kMaxTokens = 1024;
+/// With this many experts a row, so few are shared that reading them again, mostly from the L2 cache, costs
+/// less than sorting.
+constexpr int64_t kExpertsPerRow = 4;
+
+/// out[m] = the sum of the token's rows, in their order.
+__global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {
+  __shared__ bool here[kMaxSegments];
+  const int64_t m = blockIdx.y;
+  for (int t = static_cast<int>(threadIdx.x); t < a.topk; t += static_cast<int>(blockDim.x))
+    here[t] = local_expert(a.rows, static_cast<int>(m) * a.topk + t) >= 0;
+  wait_for_predecessor();
+  __syncthreads();
+  const int h = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (h >= a.h) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int t = 0; t < a.topk; ++t)
+    if (here[t]) sum += a.y[(m * a.topk + t) * a.h + h];
+  store_float(a.out, a.type, m * a.h + h, sum);
+}
+
+/// The two products of tokens m0 to m0 + m - 1, as long as nothing is known of how they are launched.
+struct Products {
+  SparseArgs up{}, down{};
+  Products(const SparseMoe& moe, const MoeTokens& in, int64_t m0, int64_t m) {
+    const int64_t bytes = size_of(in.type);
+    const auto e = static_cast<int32_t>(moe.w13.e), topk = static_cast<int32_t>(in.topk);
+    const float* weights = in.topk_weights + m0 * topk;
+    describe_weights(moe.w13, moe.w13.n == 2 * moe.w2.k, kWhere, up);
+    describe_weights(moe.w2, false, kWhere, down);
+    for (SparseArgs* product : {&up, &down}) {
+      product->rows = {in.topk_ids + m0 * topk,
+                       moe.expert_map,
+                       static_cast<int32_t>(m) * topk,
+                       moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
+                       e,
+                       in.error};
+      product->limit = moe.limit;
+      product->segments = topk;
+    }
+    up.rows_per_x = topk, down.rows_per_x = 1;
+    (moe.weight_on_input ? up : down).row_weight = weights;
+    up.raw = static_cast<const char*>(in.hidden) + m0 * moe.w2.n * bytes, up.raw_type = in.type;
+    up.ending = Ending::activation;
+    down.ending = Ending::tokens;
+    down.out = static_cast<char*>(in.out) + m0 * moe.w2.n * bytes, down.out_type = in.type;
+  }
+};
+
+struct Workspace {
+  int64_t route, sorted, x, x_factors, active, active_factors, y, bytes;
+  Workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
+    const int64_t tokens = std::min(m, kMaxTokens), rows = tokens * topk;
+    const int64_t x_steps = tokens * prepared_steps(moe.w13.k),
+                  active_steps = rows * prepared_steps(moe.w2.k);
+    route = 0;
+    sorted = route + align_up(16 + std::min(rows, moe.w13.e) * 16);
+    x = sorted + align_up(rows * 4);
+    x_factors = x + align_up(x_steps * 128);
+    active = x_factors + align_up(x_steps * 4);
+    active_factors = active + align_up(active_steps * 128);
+    y = active_factors + align_up(active_steps * 4);
+    bytes = y + (m > 1 ? align_up(rows * moe.w2.n * 4) : 0);
+    // A single launch needs none of these, and the other launches no mail.
+    bytes = std::max(bytes, once_mail_bytes(moe.w13, moe.w2, topk));
+  }
+};
+
+void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t bytes) {
+  const bool gated = moe.w13.n == 2 * moe.w2.k;
+  expect(moe.w13.e == moe.w2.e && moe.w2.n == moe.w13.k && (gated || moe.w13.n == moe.w2.k), kWhere,
+         "w13 [E, I or 2I, H] and w2 [E, H, I]",
+         std::to_string(moe.w13.n) + " x " + std::to_string(moe.w13.k) + " and " + std::to_string(moe.w2.n) +
+             " x " + std::to_string(moe.w2.k));
+  expect(in.m >= 0 && in.topk > 0 && in.topk < kMaxSegments, kWhere, "1 to 511 experts a token",
+         std::to_string(in.topk));
+  expect(moe.w13.e <= 8192, kWhere, "at most 8192 experts", std::to_string(moe.w13.e));
+  expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
+         "hidden, topk_ids, topk_weights and out", "nullptr");
+  expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
+  if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
+}
+
+}  // namespace
+
+void launch_combine(const CombineArgs& a, Stream stream) {
+  const dim3 grid(static_cast<unsigned>((a.h + 255) / 256), static_cast<unsigned>(a.m));
+  launch("combine", stream, {grid, 256, 0, 1, true}, combine_kernel, a);
+}
+
+size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
+  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan) {
+  const Products products(moe, tokens, 0, tokens.m);
+  return tokens.m == 1 && fits_once(products.up, products.down, plan);
+}
+
+void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
+                Stream stream, const SparseMoePlan& plan) {
+  check(moe, tokens, workspace, workspace_bytes);
+  const int64_t h = moe.w2.n, topk = tokens.topk;
+  const Workspace at(moe, tokens.m, topk);
+  auto* base = static_cast<char*>(workspace);
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += kMaxTokens) {
+    const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
+    Products products(moe, tokens, m0, m);
+    SparseArgs &up = products.up, &down = products.down;
+    if (plan.launches != SparseMoeLaunches::several) {
+      const bool fits = m == 1 && fits_once(up, down, plan.one);
+      expect(fits || plan.launches == SparseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
+             std::to_string(m) + " tokens of " + std::to_string(h));
+      if (fits && launch_once(up, down, moe.w13.layout, workspace, plan.one, stream)) continue;
+      expect(plan.launches == SparseMoeLaunches::chosen, kWhere, "one launch that the stream takes",
+             "one that it does not");
+    }
+
+    // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
+    // multiply.
+    const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
+    auto* route = reinterpret_cast<Route*>(base + at.route);
+    auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
+    for (SparseArgs* product : {&up, &down}) {
+      product->distinct = distinct;
+      if (!distinct) product->route = route, product->sorted = sorted;
+    }
+
+    // Gate, up and activation
+    up.x = {reinterpret_cast<uint4*>(base + at.x), reinterpret_cast<float*>(base + at.x_factors)};
+    up.route_from_predecessor = true;
+    up.prepared = {reinterpret_cast<uint4*>(base + at.active),
+                   reinterpret_cast<float*>(base + at.active_factors)};
+    const void* hidden = up.raw;
+    const bool raw = distinct && takes_raw(up, hidden, tokens.type);
+    if (!raw) {
+      up.raw = nullptr;
+      launch_prepare({hidden, tokens.type, static_cast<int32_t>(m), up.k, up.x, up.rows,
+                      distinct ? nullptr : route, sorted},
+                     stream);
+    }
+    launch_sparse(up, moe.w13.layout, plan.w13, !raw, stream);
+
+    // Down
+    down.x = up.prepared;
+    void* out = down.out;
+    if (!distinct) down.ending = Ending::rows, down.out = base + at.y, down.out_type = Float::f32;
+    launch_sparse(down, moe.w2.layout, plan.w2, true, stream);
+    if (distinct) continue;
+
+    launch_combine({up.rows, reinterpret_cast<const float*>(base + at.y), static_cast<int32_t>(m),
+                    static_cast<int32_t>(topk), static_cast<int32_t>(h), out, tokens.type},
+                   stream);
+  }
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/multiply/sparse_multiply.h"
+
+namespace twofour::cuda {
+
+/// How dense NVFP4 weights lie at the device: as in a checkpoint, or g8.
+enum class DenseLayout { rows, g8 };
+
+/// Dense experts in device memory.
+///   rows  codes U8 [E, N, K/2], scales E4M3 [E, N, K/16]
+///   g8    weight and scale of formats/layouts/gate_up_interleaved8.h
+/// Both on multiples of 16 bytes, N a multiple of 16 and K of 256 are read in wide pieces, others byte by
+/// byte.
+struct DenseWeights {
+  DenseLayout layout = DenseLayout::rows;
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t e = 0, n = 0, k = 0;          ///< k a multiple of 16
+  bool gated = false;                   ///< rows are gate then up, which g8 interleaves
+  const float* global_scale = nullptr;  ///< F32 [E], multipliers
+};
+
+/// Activations in NVFP4, for W4A4; they take the place of ExpertRows::x.
+struct Nvfp4Rows {
+  const uint8_t* codes = nullptr;       ///< [R / rows_per_x, K/2]
+  const uint8_t* scales = nullptr;      ///< [R / rows_per_x, K/16] E4M3
+  const float* global_scale = nullptr;  ///< [1], the multiplier
+};
+
+/// What becomes of the products.
+enum class DenseEnding {
+  rows,    ///< out [R, N], gate then up
+  stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
+  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, where both leave the
+           ///< tensor cores in one lane
+};
+
+struct DenseOptions {
+  const Nvfp4Rows* nvfp4 = nullptr;  ///< W4A4 instead of W4A16
+  DenseEnding ending = DenseEnding::rows;
+  float limit = 0;                      ///< clamp of gate and up; 0: none
+  const int32_t* expert_map = nullptr;  ///< [map_size] of ids to experts, -1: not here; nullptr: identity
+  int64_t map_size = 0;
+  int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; 0: chosen
+};
+
+size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows);
+
+/// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] by the tensor cores in FP16: exact products of
+/// decoded weights and activations (of a row rounded to FP16 under one power of two; NVFP4 ones exact),
+/// summed in float32 in a fixed order. Otherwise as sparse_multiply.
+void dense_multiply(const DenseWeights& weights, const ExpertRows& rows, void* workspace,
+                    size_t workspace_bytes, Stream stream, const DenseOptions& options = {});
+
+}  // namespace twofour::cuda

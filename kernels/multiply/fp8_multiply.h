@@ -1,0 +1,78 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/pack/device_pack.h"
+
+namespace twofour::cuda {
+
+/// The FP8 route: NVFP4 weights decoded once to E4M3, activations quantized to E4M3 on the way, products by
+/// cuBLASLt. It is what a library at hand reaches, to hold our own kernels against: it reads 1.78 times the
+/// bytes of NVFP4, and rounds weights again (five bits of E2M1 times E4M3 become four).
+///
+/// cuBLASLt takes weights and activations under a scale each, or under scales of their rows. Every function
+/// here keeps a scale for each row; of a tensor, they are all the same.
+enum class Fp8Scaling { tensor, row };
+
+/// Scales of NVFP4 weights in E4M3, F32 [E, N]: fp8_scale_of (kernels/fp8.h) of the largest weight of the row
+/// or of all; then dequantize_to_fp8 takes them. Weights must be finite.
+void fp8_scales_of_weights(const DenseMatrices& dense, const float* global_scale, Fp8Scaling scaling,
+                           float* scales, Stream stream);
+
+/// Activations to quantize to E4M3, as encode_fp8 of kernels/fp8.h does.
+struct QuantizeToFp8 {
+  const void* x = nullptr;  ///< [M, K] on a multiple of 16 bytes
+  Float type = Float::bf16;
+  int64_t m = 0, k = 0;  ///< k a multiple of 16
+  Fp8Scaling scaling = Fp8Scaling::row;
+  uint8_t* codes = nullptr;  ///< [M, K]
+  float* scales = nullptr;   ///< [M]
+};
+void quantize_to_fp8(const QuantizeToFp8& args, Stream stream);
+
+/// Numbers in E4M3 with the scales of their rows, both on multiples of 16 bytes.
+struct Fp8Rows {
+  const uint8_t* codes = nullptr;
+  const float* scales = nullptr;
+};
+
+/// Products of one shape: out[e, m, n] = sum over k of w[e, n, k] x[e, m, k], for `e` experts of `m` rows
+/// each.
+struct Fp8Shape {
+  int64_t e = 1;                ///< 1 with scales of rows, for which cuBLASLt takes no batches on sm_90
+  int64_t m = 0, n = 0, k = 0;  ///< n and k multiples of 16
+  Fp8Scaling scaling = Fp8Scaling::tensor;
+  Float out_type = Float::bf16;  ///< f32 or bf16
+};
+
+/// Why there is no cuBLASLt here; empty where there is. It is opened when first asked for, so that programs
+/// start without it.
+std::string no_cublaslt_reason();
+
+/// cuBLASLt set up for a shape.
+///
+/// Tensor cores of sm_90 add products in fewer bits than float32 has. Measured there with cuBLASLt 13.1: of
+/// what is added, 32 products and the sum so far, all bits below 2^-13 of the largest's leading bit are cut;
+/// sums of no more than 128 k then go to float32, which is what leaving CUBLASLT_MATMUL_DESC_FAST_ACCUM off
+/// buys.
+class Fp8Multiply {
+ public:
+  /// Throws Error where there is no cuBLASLt, or it does not take the shape.
+  explicit Fp8Multiply(const Fp8Shape& shape);
+  Fp8Multiply(const Fp8Multiply&) = delete;
+  Fp8Multiply& operator=(const Fp8Multiply&) = delete;
+  ~Fp8Multiply();
+
+  size_t workspace_bytes() const;
+
+  /// `weights` [E, N, K], `x` [E, M, K], `out` [E, M, N]. Can be captured in a CUDA graph. One thread at a
+  /// time.
+  void run(const Fp8Rows& weights, const Fp8Rows& x, void* out, void* workspace, Stream stream) const;
+
+ private:
+  struct Plan;
+  Plan* plan_ = nullptr;
+};
+
+}  // namespace twofour::cuda

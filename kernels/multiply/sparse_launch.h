@@ -1,0 +1,132 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/multiply/sparse_multiply.h"
+
+namespace twofour::cuda {
+
+/// Activations as the 2:4 kernel reads them: of every row and 64 k, 64 halves in the order of its fragments
+/// and what they are to be multiplied by.
+///   halves   [rows, K/64, 64]: word (h * 4 + t) * 4 + q of 64 k holds k = 32h + 8q + 2t and the next
+///   factors  [rows, K/64]: a power of two, 2^14 times that of the halves (decode4 takes 2^14 away)
+/// K is padded with zeros.
+struct PreparedRows {
+  uint4* halves;
+  float* factors;
+};
+constexpr int64_t prepared_steps(int64_t k) { return (k + 63) / 64; }
+
+/// Rows by expert. Written by launch_prepare.
+struct Route {
+  int32_t active;  ///< records that count
+  int32_t unused[3];
+  struct Record {
+    int32_t expert, begin, count, unused;
+  } records[1];  ///< [min(rows, E)]
+};
+
+/// Which rows go to which expert.
+struct RowIds {
+  const int32_t* ids;         ///< [rows]
+  const int32_t* expert_map;  ///< [known], or nullptr
+  int32_t rows, known;        ///< ids are below `known`
+  int32_t e;                  ///< experts here
+  int32_t* error;             ///< or nullptr
+};
+
+/// What a block does with its sums.
+enum class Ending : int32_t {
+  rows,        ///< out[r] of [R, N]
+  activation,  ///< prepared[r] of [R, I]: silu(gate) * up, or relu(x)^2
+  tokens,      ///< out[m] of [M, N]: the sum over the topk rows of a token
+};
+
+/// Where things stand in a block's shared memory, bytes from its start.
+struct SharedPlan {
+  int32_t list, experts, weights, state;  ///< of the rows of a token
+  int32_t x, x_factors;                   ///< of a raw row, converted
+  int32_t received;                       ///< sums that blocks of a cluster send each other
+  int32_t scales;                         ///< of the warps' steps, converted
+  int32_t stages, stage;                  ///< a stage: weights and, unless raw, rows of x and factors
+  int32_t bytes;
+};
+
+/// Arguments of the kernel behind sparse_multiply and sparse_moe.
+struct SparseArgs {
+  // Weights
+  const uint8_t* parts[3];
+  const float* global_scale;  ///< [E]
+  int32_t e, n, k;
+  const uint8_t *comp, *meta, *scale;              ///< of expert 0, column 0, k from 0
+  int64_t comp_quad[4];                            ///< bytes from quad 0 of 16 k to each
+  int64_t comp_expert, meta_expert, scale_expert;  ///< bytes from expert to expert
+  int64_t comp_group, meta_group, scale_group;     ///< bytes from 16 k to the next
+  int64_t comp_stride, meta_stride, scale_stride;  ///< bytes from a warp's step to its next
+  int64_t meta_odd;                                ///< from the even quads' metadata to the odd's
+  bool gated;                                      ///< columns c and n / 2 + c go to the same block
+  bool aligned;                                    ///< 16 columns and 64 k can be copied at once
+  // Rows
+  RowIds rows;
+  int32_t rows_per_x;
+  uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) where that is more than 1
+  PreparedRows x;         ///< written by the kernel in front, unless raw
+  const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
+  Float raw_type;
+  const float* row_weight;  ///< [rows], or nullptr
+  bool distinct;            ///< every row is multiplied on its own
+  const Route* route;       ///< unless distinct
+  const int32_t* sorted;    ///< [rows], with route
+  bool route_from_predecessor;
+  // Cut
+  int32_t warps_k, warps_k_log2, warps_n, cluster, tile_m;
+  int32_t segments;               ///< experts along K: topk with Ending::tokens, else 1
+  int32_t k_steps;                ///< of one expert
+  int32_t least_steps, one_more;  ///< of a warp; of those before `one_more` one more. Not with Ending::tokens
+  // Ending
+  Ending ending;
+  float limit;
+  void* out;
+  Float out_type;
+  bool wide_out;  ///< on a multiple of 16 bytes
+  PreparedRows prepared;
+  SharedPlan shared;
+};
+
+/// Experts that a token can have.
+inline constexpr int kMaxSegments = 512;
+
+/// Chooses the cut where `plan` leaves it open and starts the kernel over `args`, whose cut need not be set.
+/// `overlap`: it may start before the kernel in front of it ends, which is one of ours.
+void launch_sparse(SparseArgs args, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream);
+
+/// Whether launch_sparse can take activations as they are.
+bool takes_raw(const SparseArgs& args, const void* x, Float type);
+
+/// Checks the weights and fills the fields of `args` that describe them.
+void describe_weights(const SparseExperts& experts, bool gated, const char* where, SparseArgs& args);
+
+struct PrepareArgs {
+  const void* x;  ///< [rows_x, K]
+  Float type;
+  int32_t rows_x, k;
+  PreparedRows to;
+  RowIds rows;
+  Route* route;     ///< nullptr: no sorting
+  int32_t* sorted;  ///< [rows]
+};
+
+struct CombineArgs {
+  RowIds rows;
+  const float* y;  ///< [M * topk, H], weighted
+  int32_t m, topk, h;
+  void* out;  ///< [M, H]
+  Float type;
+};
+
+/// out[m] = the sum of those rows of the token that have an expert here, in their order.
+void launch_combine(const CombineArgs& args, Stream stream);
+
+/// Prepares activations and sorts rows by expert, in one launch.
+void launch_prepare(const PrepareArgs& args, Stream stream);
+
+}  // namespace twofour::cuda

@@ -1,0 +1,114 @@
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/layouts/layouts.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/multiply_workspace.cuh"
+#include "kernels/device/ptx.cuh"
+#include "kernels/multiply/sparse_launch.h"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "sparse_multiply";
+
+/// One output: 16 weights at a time through the layout's map.
+template <class Layout>
+__global__ void reference_kernel(SparseExperts w, ExpertRows rows) {
+  const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, r = blockIdx.y;
+  const int e = rows.ids[r];
+  if (e < 0 || e >= w.e) {
+    if (rows.error) *rows.error = 1;
+    return;
+  }
+  if (n >= w.n) return;
+  const Shape shape{w.e, w.n, w.k};
+  float sum = 0;
+  for (int64_t group = 0; group < shape.groups(); ++group) {
+    SparseGroup sparse;
+    for (int byte = 0; byte < static_cast<int>(sizeof sparse); ++byte) {
+      const Stored s = Layout::place(shape, {e, n, group, byte});
+      const Part part = Layout::part(s.part, shape);
+      reinterpret_cast<uint8_t*>(&sparse)[byte] =
+          w.parts[s.part][(s.at.e * part.rows + s.at.row) * part.cols + s.at.col];
+    }
+    const DenseGroup dense = expand(sparse);
+    float products = 0;
+    for (int i = 0; i < kGroup; ++i) {
+      const float2 x = load_pair(rows.x, rows.x_type, r / rows.rows_per_x * w.k + group * kGroup + (i & ~1));
+      const unsigned code = dense.codes[i / 2] >> 4 * (i % 2) & 15u;
+      products = fmaf(e2m1_to_float(code), i % 2 ? x.y : x.x, products);
+    }
+    sum = fmaf(e4m3_to_float(sparse.scale), products, sum);
+  }
+  const float weight = w.global_scale[e] * (rows.row_weight ? rows.row_weight[r] : 1.0f);
+  store_float(rows.out, rows.out_type, r * w.n + n, sum * weight);
+}
+
+void check_rows(const ExpertRows& rows) {
+  expect(rows.rows >= 0 && rows.rows_per_x > 0 && rows.rows % rows.rows_per_x == 0, kWhere, "whole tokens",
+         std::to_string(rows.rows) + " rows of " + std::to_string(rows.rows_per_x));
+  expect(rows.rows_per_x <= 4096, kWhere, "at most 4096 rows of each x", std::to_string(rows.rows_per_x));
+  expect(rows.rows < (1 << 24), kWhere, "less than 2^24 rows", std::to_string(rows.rows));
+  expect(rows.rows == 0 || (rows.x && rows.ids && rows.out), kWhere, "x, ids and out", "nullptr");
+  expect_aligned(kWhere, "x", rows.x, 2 * size_of(rows.x_type));
+}
+
+MultiplyWorkspace workspace_of(const SparseExperts& w, const ExpertRows& rows) {
+  const int64_t steps = rows.rows / rows.rows_per_x * prepared_steps(w.k);
+  return {steps * 128, steps, rows.rows, w.e};
+}
+
+}  // namespace
+
+size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows& rows) {
+  return static_cast<size_t>(workspace_of(experts, rows).bytes);
+}
+
+void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace, size_t bytes,
+                     Stream stream, const SparsePlan& plan) {
+  SparseArgs a{};
+  describe_weights(experts, false, kWhere, a);
+  check_rows(rows);
+  if (rows.rows == 0) return;
+  const MultiplyWorkspace at = workspace_of(experts, rows);
+  expect_workspace(kWhere, workspace, bytes, at.bytes);
+  auto* base = static_cast<char*>(workspace);
+  a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
+  a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
+  a.x = {reinterpret_cast<uint4*>(base + at.halves), reinterpret_cast<float*>(base + at.factors)};
+  a.row_weight = rows.row_weight;
+  a.distinct = rows.distinct;
+  const bool raw = rows.distinct && takes_raw(a, rows.x, rows.x_type);
+  if (raw) a.raw = rows.x, a.raw_type = rows.x_type;
+  if (!rows.distinct) {
+    a.route = reinterpret_cast<Route*>(base + at.route);
+    a.sorted = reinterpret_cast<int32_t*>(base + at.sorted);
+    a.route_from_predecessor = true;
+  }
+  a.ending = Ending::rows;
+  a.out = rows.out;
+  a.out_type = rows.out_type;
+  if (!raw) {
+    launch_prepare({rows.x, rows.x_type, static_cast<int32_t>(rows.rows / rows.rows_per_x), a.k, a.x, a.rows,
+                    const_cast<Route*>(a.route), const_cast<int32_t*>(a.sorted)},
+                   stream);
+  }
+  launch_sparse(a, experts.layout, plan, !raw, stream);
+}
+
+void sparse_multiply_reference(const SparseExperts& experts, const ExpertRows& rows, Stream stream) {
+  SparseArgs a{};
+  describe_weights(experts, false, kWhere, a);
+  check_rows(rows);
+  expect(rows.rows <= 65535, kWhere, "at most 65535 rows", std::to_string(rows.rows));
+  if (rows.rows == 0) return;
+  const Launch how{dim3(static_cast<unsigned>((experts.n + 127) / 128), static_cast<unsigned>(rows.rows)),
+                   128};
+  if (experts.layout == SparseLayout::planes) {
+    launch("sparse_multiply_reference", stream, how, reference_kernel<KMajorPlanes>, experts, rows);
+  } else {
+    launch("sparse_multiply_reference", stream, how, reference_kernel<KMajorPacked>, experts, rows);
+  }
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,98 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "formats/atom.h"
+#include "formats/dtype.h"
+#include "kernels/device/isa.h"
+
+namespace twofour {
+
+/// Whose arithmetic. Both give codes e2m1_rne(x / step), where a block's step is a code's 1.0; both take the
+/// sign of x / step < 0, so that -0 gives 0x0 and a tiny negative 0x8. They differ in steps:
+///   modelopt            step = s * g, g = a / 2688. NVIDIA ModelOpt 0.45 or later.
+///   compressed_tensors  step = s / G, G = 2688 / a. 1 / a, G and b / 6 are rounded to the weights' type.
+///                       llm-compressor with its default observer of weights, round to nearest.
+///
+/// Here a is the largest magnitude of all blocks that share a global scale, b that of a block, s its block
+/// scale. Both as on CPU, where division is IEEE; on CUDA torch divides by a constant through its reciprocal.
+enum class Arithmetic { modelopt, compressed_tensors };
+
+/// How a block's scale is chosen.
+///   max            b becomes the largest code.
+///   mse            Of all 126 positive block scales the one with the least squared error; of equal ones
+///                  the smallest. ModelOpt's static NVFP4 with `fp8_scale_sweep`.
+///   four_over_six  b becomes 6, or 4 where that has the smaller squared error. The global scale is
+///                  a / 1536, so that the block scales of 4 fit. ModelOpt 0.46 or later.
+///
+/// With compressed_tensors only max is a producer's; the others are the same choices, over its steps. An
+/// error is a sum of float32 squares: with p[j] the sum of those of weights j and j + 8,
+/// ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)). A GPU's order may choose otherwise where errors differ
+/// in the last bits.
+enum class BlockScale { max, mse, four_over_six };
+
+/// What becomes of a block whose scale rounds to zero.
+///   producer  ModelOpt: 2^-9, the smallest; for a block of zeros 0x38 with max, 0x01 with mse, and with
+///             four_over_six what 1.0 is in units of the global scale, mostly 0x7E.
+///             compressed-tensors: 0.125 (0x20), unless mse finds better for weights that are not all zero.
+///   zero      Scale 0x00 and codes 0x0, as TransformerEngine and FlashInfer do.
+enum class ZeroBlock { producer, zero };
+
+struct QuantizeRule {
+  Arithmetic arithmetic = Arithmetic::modelopt;
+  BlockScale block_scale = BlockScale::max;
+  ZeroBlock zero_block = ZeroBlock::producer;
+  DType weight_type = DType::kF32;  ///< F32, BF16 or F16: the source's; ModelOpt's bytes don't depend on it
+};
+
+/// What all blocks of a matrix share, and matrices that are multiplied as one.
+struct GlobalScale {
+  float stored;  ///< as in the checkpoint: g, a multiplier, of ModelOpt; G, a divisor, of compressed-tensors
+  float amax;    ///< a; ModelOpt's mse and four_over_six compute with it, not with g
+};
+
+/// The largest magnitude; NaN where a weight is NaN.
+float largest_magnitude(std::span<const float> weights, Isa isa = best_isa());
+
+/// The global scale of weights up to `amax`. ModelOpt's is 0 where `amax` is 0 or underflows; blocks of zeros
+/// then get codes 7 and the scale NaN (0x7E with mse and four_over_six), as its own do, unless `zero_block`
+/// is zero. compressed-tensors takes the smallest normal number for a smaller `amax`, and stores 1 where the
+/// quotient overflows or is NaN.
+GlobalScale global_scale_of(const QuantizeRule& rule, float amax);
+
+/// A global scale that is given, of a checkpoint for instance. Its amax is what `stored` tells of it.
+GlobalScale global_scale_from(const QuantizeRule& rule, float stored);
+
+/// The value of code 1.0 under a block scale.
+float step_of(Arithmetic arithmetic, uint8_t block_scale, float stored_global_scale);
+
+/// Quantizes whole rows, which lie one behind the other: `weights` [n, k], k a multiple of 16, with values
+/// that `rule.weight_type` represents. Writes `codes` [n, k/2] and `scales` [n, k/16]. Weights must be finite
+/// for the choice of a block scale to mean anything; with max a NaN shows in the block scale.
+void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::span<const float> weights,
+                    uint8_t* codes, uint8_t* scales, Isa isa = best_isa());
+
+/// The same, of one row, by ModelOpt's rule for max and a given multiplier.
+void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t* codes, uint8_t* scales);
+
+/// The values of `weights.size()` codes, a multiple of 16: e2m1(code) * step, as both producers' own
+/// dequantization computes them.
+void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const uint8_t* codes,
+                      const uint8_t* scales, std::span<float> weights, Isa isa = best_isa());
+
+/// How far values are from the weights that they stand for. Sums in double, the same for every instruction
+/// set: number i is added to partial sum i % 16, in the order of i; then partial sum j takes j + 8, then
+/// j + 4, j + 2 and j + 1.
+struct QuantizeError {
+  double weights_squared = 0;  ///< sum of w^2
+  double errors_squared = 0;   ///< sum of (w - q)^2
+  double products = 0;         ///< sum of w q
+  double largest = 0;          ///< the largest |w - q|
+  QuantizeError& operator+=(const QuantizeError& other);
+};
+
+/// Of finite weights and as many finite values.
+QuantizeError quantize_error_of(std::span<const float> weights, std::span<const float> values,
+                                Isa isa = best_isa());
+
+}  // namespace twofour

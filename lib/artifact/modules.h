@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/dialect.h"
+#include "formats/json.h"
+#include "formats/layouts/layout.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
+
+namespace twofour {
+
+/// One matrix of an artifact, with all its experts.
+struct ArtifactMatrix {
+  std::string name, layout;
+  Shape shape;
+  std::vector<size_t> parts;  ///< by part of the layout: tensors of the artifact
+  size_t global_scale;        ///< likewise
+};
+
+/// Row `first + i * step` of a module is row `n0 + i` of its matrix.
+struct RowRun {
+  int64_t first, step, count, n0;
+};
+
+/// A module of the checkpoint that an artifact was made from.
+struct OriginalModule {
+  std::string name;
+  const Nvfp4Dialect* dialect;
+  size_t matrix;             ///< in ArtifactModules::matrices
+  int64_t e, n, k;           ///< [E, N, K]; E = 1 where it is no stack
+  int64_t first_expert;      ///< of the matrix, that its expert 0 is
+  bool k_outer;              ///< a stack stored as [E, K/2, N]
+  std::vector<RowRun> rows;  ///< cover its rows once
+  std::vector<int64_t> global_scale_shape;
+  std::vector<uint32_t> global_scale_bits;  ///< as many as that shape has
+};
+
+/// What twofour.json says of an artifact's layout and where it came from.
+struct ArtifactModules {
+  std::vector<ArtifactMatrix> matrices;
+  std::vector<OriginalModule> modules;
+  std::set<std::string> copied;                 ///< tensors that passed through, by name
+  std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
+  Findings findings;                            ///< gate and up that were folded
+};
+
+/// Whether a checkpoint says of itself that it is in one of the layouts.
+bool holds_layout(const Checkpoint& checkpoint);
+
+/// Reads twofour.json of an artifact in a layout and holds it against the artifact's tensors. Where gate and
+/// up were folded, the module that changed gets the stored bits of the other. Throws Error where they do not
+/// fit together.
+ArtifactModules read_artifact_modules(const Checkpoint& artifact);
+
+}  // namespace twofour

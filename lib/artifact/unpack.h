@@ -1,0 +1,82 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "lib/artifact/modules.h"
+#include "lib/checkpoint/checkpoint.h"
+
+namespace twofour {
+
+/// Which tensor of a module.
+enum class Field { kCodes, kBlockScales };
+
+/// Bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1), columns [c0, c1),
+/// whatever the order in which the module stores them.
+struct Box {
+  int64_t r0, r1, c0, c1;
+};
+
+/// Where unpacked bytes go: a run of bytes of an expert's codes or block scales, or of a part of its lines.
+/// A line is a row or, with `k_outer`, a column. Bytes outside of the run are left out.
+struct Window {
+  uint8_t* to;
+  int64_t begin, end;    ///< of the run, counted from byte `first` of line `line`
+  int64_t pitch;         ///< bytes from line to line
+  int64_t line, first;   ///< what begin and end count from
+  bool k_outer = false;  ///< the module's
+
+  /// Writes `count` bytes along K of a row.
+  void put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const;
+  /// Writes a byte of `count` rows that lie `step` apart.
+  void put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const;
+};
+
+/// The fast way from an artifact's parts to what a module stored. One a thread.
+class ArtifactUnpacker {
+ public:
+  ArtifactUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t load)
+      : artifact_(artifact), modules_(modules), load_(static_cast<int64_t>(load)) {}
+
+  /// Unpacks a box of expert `e` of a module. Throws Error where the artifact is not what its layout makes.
+  void unpack(const OriginalModule& module, Field field, int64_t e, const Box& box, const Window& window);
+
+ private:
+  /// Rows of a matrix, and the rows of a module that they are.
+  struct Rows {
+    const ArtifactMatrix& matrix;
+    Field field;
+    int64_t e, n;       ///< of the matrix: its expert and the first row
+    int64_t row, step;  ///< of the module: the first row and the distance to the next
+    int64_t count;      ///< of either
+    int64_t c0, c1;     ///< columns of the field
+  };
+  // 2:4: every byte of the atoms is a line along N.
+  template <class L>
+  void unpack_sparse(const Rows& rows, const Window& window);
+  template <class L>
+  void load_lines(const Rows& rows, int64_t g0, int64_t g1);
+  template <class L>
+  void check_lines(const Rows& rows, int64_t g0, int64_t g1) const;
+  void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const Window& window);
+  void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const Window& window);
+  // Dense: every row of codes is one run, block scales are runs of four.
+  template <class L>
+  void unpack_dense_codes(const Rows& rows, const Window& window);
+  template <class L>
+  void unpack_dense_scales(const Rows& rows, const Window& window);
+  template <class L>
+  void check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first, Shape shape) const;
+
+  void unpack_sparse_rows(const Rows& rows, const Window& window);
+  void unpack_dense_rows(const Rows& rows, const Window& window);
+  void put_block(const Rows& rows, int64_t i, int64_t count, int64_t col, int64_t cols, const uint8_t* from,
+                 int64_t pitch, const Window& window) const;
+
+  const Checkpoint& artifact_;
+  const ArtifactModules& modules_;
+  int64_t load_;
+  std::vector<uint8_t> loaded_, rows_;
+  std::vector<const uint8_t*> lines_;  ///< 2:4: what is loaded, one a byte of an atom and copy
+};
+
+}  // namespace twofour

@@ -1,0 +1,218 @@
+#include "lib/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "formats/error.h"
+#include "lib/artifact_view.h"
+#include "lib/directory_files.h"
+#include "lib/checkpoint/index_file.h"
+#include "lib/threads/interrupt.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The index to go by: the usual name, or the only one there is.
+std::optional<std::string> find_index(const fs::path& directory) {
+  const auto names = list_files(directory, ".safetensors.index.json");
+  if (names.empty()) return std::nullopt;
+  if (std::find(names.begin(), names.end(), kIndexName) != names.end()) return kIndexName;
+  if (names.size() > 1) {
+    throw Error(fmt::format("{}: expected one index, found {} ({}, {}, ...)", directory.string(),
+                            names.size(), names[0], names[1]));
+  }
+  return names[0];
+}
+
+/// A config file as an object; null where there is none.
+std::shared_ptr<Json> read_json(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
+  auto json = std::make_shared<Json>(parse_json(path.string(), read_text(path)));
+  if (!json->is_object())
+    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json->type_name()));
+  return json;
+}
+
+}  // namespace
+
+void forget_unused_metadata(Shard& shard) {
+  std::erase_if(shard.metadata, [](const auto& entry) {
+    return (entry.first != "format" && entry.first != "twofour.layout") || entry.second.size() > 64;
+  });
+}
+
+const char* find_unfinished_sign(const fs::path& directory) {
+  std::error_code error;
+  for (const char* sign : {kUnfinishedMarker, kTasksFolder}) {
+    if (fs::exists(fs::symlink_status(directory / sign, error))) return sign;
+  }
+  return nullptr;
+}
+
+Checkpoint Checkpoint::open(const fs::path& path, Io io) {
+  Checkpoint c;
+  c.path_ = path;
+  c.is_directory_ = fs::is_directory(status_of(path));
+  if (!c.is_directory_) {
+    c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    c.open_shards({path.filename().string()}, io);
+    c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
+  } else {
+    if (const char* sign = find_unfinished_sign(path)) {
+      throw Error(fmt::format(
+          "{}: expected a complete checkpoint, found one that twofour was interrupted writing ({})",
+          path.string(), sign));
+    }
+    c.config_ = read_json(path / "config.json");
+    c.hf_quant_config_ = read_json(path / "hf_quant_config.json");
+    const auto present = list_files(path, ".safetensors");
+    if (const auto index_name = find_index(path)) {
+      c.open_indexed(*index_name, read_index_file(path / *index_name), io);
+      for (const std::string& name : present) {
+        const bool known =
+            std::any_of(c.shards_.begin(), c.shards_.end(), [&](auto& s) { return s.name == name; });
+        if (!known) {
+          c.findings_.push_back({Severity::kWarning, "unindexed-file", name,
+                                 fmt::format("not named by {}: neither read nor copied", *index_name)});
+        }
+      }
+    } else if (present.empty()) {
+      throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
+    } else {
+      c.open_shards(present, io);
+    }
+  }
+  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.note_incomplete_modules();
+  return c;
+}
+
+Checkpoint Checkpoint::open_source(const fs::path& path, ReadPath how, const ViewLimits& limits, Io io) {
+  Checkpoint stored = open(path, io);
+  if (!holds_layout(stored)) return stored;
+  Checkpoint c;
+  c.path_ = stored.path();
+  c.is_directory_ = true;
+  c.view_ = std::make_shared<ArtifactView>(std::move(stored), how, limits);
+  for (const ArtifactView::Tensor& t : c.view_->tensors()) {
+    c.tensors_.push_back(t.info);
+    c.shard_of_.push_back(t.shard);
+  }
+  c.config_ = std::make_shared<Json>(c.view_->config());
+  c.hf_quant_config_ = std::make_shared<Json>(c.view_->hf_quant_config());
+  c.findings_ = c.view_->findings();
+  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.note_incomplete_modules();
+  return c;
+}
+
+void Checkpoint::note_incomplete_modules() {
+  for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
+    for (const TensorInfo& scale : tensors_) {
+      if (scale.dtype != DType::kF8E4M3 || !scale.name.ends_with(dialect.block_scale)) continue;
+      const std::string module =
+          scale.name.substr(0, scale.name.size() - std::string_view(dialect.block_scale).size());
+      const auto codes = find(module + dialect.codes);
+      const bool is_nvfp4 = codes && tensors_[*codes].dtype == DType::kU8;
+      if (!is_nvfp4 || find(module + dialect.global_scale)) continue;
+      findings_.push_back({Severity::kWarning, "incomplete-module", module,
+                           fmt::format("has NVFP4 codes and block scales but no {}: passes through as it is",
+                                       dialect.global_scale)});
+    }
+  }
+}
+
+void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& index, Io io) {
+  const std::string where = (path_ / index_name).string();
+  for (const std::string& file : index.files) {
+    if (is_absent(path_ / file)) {
+      throw Error(fmt::format("{}: expected the file {} that it names, found none", where, file));
+    }
+  }
+  open_shards(index.files, io);
+  std::vector<bool> named(tensors_.size());
+  for (const auto& [tensor, file] : index.entries) {
+    const auto at = find(tensor);
+    if (!at) {
+      throw Error(fmt::format("{}: expected {} in {}, found it nowhere", where, json_quote(tensor),
+                              index.files[file]));
+    }
+    if (shard_of(*at).name != index.files[file]) {
+      throw Error(fmt::format("{}: expected {} in {}, found it in {}", where, json_quote(tensor),
+                              index.files[file], shard_of(*at).name));
+    }
+    named[*at] = true;
+  }
+  const auto missing = std::count(named.begin(), named.end(), false);
+  if (missing > 0) {
+    const auto first = static_cast<size_t>(std::find(named.begin(), named.end(), false) - named.begin());
+    findings_.push_back(
+        {Severity::kWarning, "incomplete-index", index_name,
+         fmt::format("{} of {} tensors are missing from it, the first {}; taken from the headers", missing,
+                     tensors_.size(), tensors_[first].name)});
+  }
+}
+
+void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
+  const auto windows = io == Io::kCached ? nullptr : std::make_shared<ReadWindows>();
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> owners;
+  for (const std::string& name : names) {
+    check_interrupt();
+    InputFile file(path_ / name, io, windows);
+    const std::string where = file.path().string();
+    uint8_t prefix[kSafetensorsPrefix] = {};
+    if (file.size() >= sizeof(prefix)) file.read(0, prefix);
+    const uint64_t length = parse_safetensors_prefix(where, prefix, file.size());
+    const uint64_t data_begin = kSafetensorsPrefix + length;
+    std::string head(data_begin, '\0');
+    file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+    SafetensorsHeader header = parse_safetensors_header(
+        where, std::string_view(head).substr(kSafetensorsPrefix), file.size() - data_begin);
+    owners.insert(owners.end(), header.tensors.size(), static_cast<uint32_t>(shards_.size()));
+    const size_t count = header.tensors.size();
+    std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));
+    shards_.push_back(
+        {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)});
+    forget_unused_metadata(shards_.back());
+  }
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return tensors[a].name < tensors[b].name; });
+  tensors_.reserve(order.size());
+  shard_of_.reserve(order.size());
+  for (const size_t i : order) {
+    if (!tensors_.empty() && tensors_.back().name == tensors[i].name) {
+      throw Error(fmt::format("{}: {}: expected one tensor of that name, found another in {}",
+                              shards_[owners[i]].name, json_quote(tensors[i].name),
+                              shards_[shard_of_.back()].name));
+    }
+    tensors_.push_back(std::move(tensors[i]));
+    shard_of_.push_back(owners[i]);
+  }
+}
+
+const std::vector<Shard>& Checkpoint::shards() const { return view_ ? view_->stored().shards() : shards_; }
+uint64_t Checkpoint::reader_bytes() const { return view_ ? view_->reader_bytes() : 0; }
+const Json& Checkpoint::config() const { return *config_; }
+const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
+
+std::string Checkpoint::where(size_t tensor) const {
+  return fmt::format("{}: {}", shard_of(tensor).name, tensors_[tensor].name);
+}
+
+void Checkpoint::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+  if (view_) return view_->read(tensor, offset, out);
+  const Shard& shard = shard_of(tensor);
+  shard.file.read(shard.data_begin + tensors_[tensor].begin + offset, out);
+}
+
+}  // namespace twofour

@@ -1,0 +1,322 @@
+#include "lib/checkpoint/linears.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "formats/atom.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/natural.h"
+
+namespace twofour {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+constexpr int64_t blocks(int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
+
+/// A tensor that some dialect stores a module's weights in.
+struct Candidate {
+  std::string name;  ///< of the module
+  const WeightDialect* dialect;
+  size_t weight;
+  std::optional<size_t> scale;
+  bool stacked = false;
+};
+
+/// Weights of gate and up, and of down, of a block of stacked experts.
+struct Stacks {
+  std::optional<size_t> gate_up, down;
+};
+
+/// What a configuration says about the blocks of FP8 weights; null where it says nothing.
+Json stated_block(const Json& entry) {
+  if (!entry.is_object()) return nullptr;
+  if (entry.contains("weight_block_size")) return entry["weight_block_size"];
+  for (const Json& group : entry.value("config_groups", Json::object())) {
+    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
+    const Json& weights = group["weights"];
+    if (weights.contains("block_structure") && !weights["block_structure"].is_null()) {
+      return weights["block_structure"];
+    }
+  }
+  return entry.contains("base") ? stated_block(entry["base"]) : Json(nullptr);
+}
+
+std::optional<int64_t> hidden_size(const Json& config) {
+  for (const Json* size : model_settings(config, "hidden_size")) {
+    if (size->is_number_integer()) return size->get<int64_t>();
+  }
+  return std::nullopt;
+}
+
+class Finder {
+ public:
+  Finder(const Checkpoint& c, Problems& problems) : c_(c), problems_(problems) {}
+
+  std::vector<WeightModule> find() {
+    std::vector<Candidate> candidates;
+    for (size_t i = 0; i < c_.tensors().size(); ++i) {
+      if (auto candidate = candidate_at(i)) candidates.push_back(std::move(*candidate));
+    }
+    std::vector<WeightModule> modules;
+    for (const Candidate& candidate : candidates) {
+      if (auto module = module_of(candidate)) modules.push_back(std::move(*module));
+    }
+    for (size_t i = 0; i < c_.nvfp4_modules().size(); ++i) {
+      if (is_linear_name(c_.nvfp4_modules()[i].name)) modules.push_back(nvfp4_module(i));
+    }
+    std::sort(modules.begin(), modules.end(),
+              [](const WeightModule& a, const WeightModule& b) { return natural_less(a.name, b.name); });
+    return modules;
+  }
+
+ private:
+  const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
+  std::string described(size_t i) const { return describe(tensor(i).dtype, tensor(i).shape); }
+  void expect(size_t i, const std::string& expected) {
+    problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected, described(i)));
+  }
+  std::optional<ModuleName> parse(const std::string& name) const {
+    return parse_module_name(name, [&](const std::string& t) { return c_.find(t).has_value(); });
+  }
+
+  /// Whether a tensor of that rank is a linear's under that name; a stack must be known by it.
+  bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
+    if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
+    if (rank == 2) return !dialect.bare && is_linear_name(name);
+    if (rank != 3) return false;
+    const auto parsed = parse(name);
+    if (!parsed || parsed->kind != BlockKind::kRoutedExperts || parsed->expert >= 0) return false;
+    return stacked = true;
+  }
+
+  std::optional<Candidate> candidate_at(size_t i) {
+    const TensorInfo& t = tensor(i);
+    if (t.shape.size() < 2) return std::nullopt;
+    std::optional<Candidate> found;
+    const WeightDialect* lacking = nullptr;  // a dialect that the tensor would fit with a scale beside it
+    for (const WeightDialect& dialect : weight_dialects()) {
+      if (!dialect.weight_types.has(t.dtype) || !t.name.ends_with(dialect.weight)) continue;
+      Candidate candidate{t.name.substr(0, t.name.size() - std::string_view(dialect.weight).size()), &dialect,
+                          i, std::nullopt};
+      if (!fits_rank(t.shape.size(), dialect, candidate.name, candidate.stacked)) continue;
+      if (dialect.scale != nullptr) {
+        candidate.scale = c_.find(candidate.name + dialect.scale);
+        if (!candidate.scale || !dialect.scale_types.has(tensor(*candidate.scale).dtype)) {
+          lacking = &dialect;
+          continue;
+        }
+        if (found) {
+          problems_.add(fmt::format("{}: expected one scale beside it, found {} and {}", c_.where(i),
+                                    tensor(*found->scale).name, tensor(*candidate.scale).name));
+          return std::nullopt;
+        }
+      }
+      if (!found) {
+        found = std::move(candidate);
+        if (found->stacked) note_stack(*found);
+      }
+    }
+    if (!found && lacking != nullptr && !is_other_format(t)) {
+      expect(i, fmt::format("{}", lacking->format == WeightFormat::kFp8
+                                      ? "FP8 weights with .weight_scale_inv, .weight_scale or .scale"
+                                      : "MXFP4 codes with their scales") +
+                    " beside them");
+    }
+    return found;
+  }
+
+  /// I8 without E8M0 scales is int8, U8 without U8 scales NVFP4: not ours to read.
+  static bool is_other_format(const TensorInfo& t) {
+    return t.dtype == DType::kI8 || t.name.ends_with(".weight_packed");
+  }
+
+  void note_stack(const Candidate& stack) {
+    const auto parsed = parse(stack.name);
+    if (!parsed || stack.dialect->format == WeightFormat::kMxfp4) return;
+    Stacks& block = stacks_[std::string(parsed->block)];
+    (parsed->projection == Projection::kGateUp ? block.gate_up : block.down) = stack.weight;
+  }
+
+  WeightModule nvfp4_module(size_t i) {
+    const Nvfp4Module& m = c_.nvfp4_modules()[i];
+    WeightModule module{.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes};
+    module.scale = m.block_scale;
+    module.global_scale = m.global_scale;
+    module.input_scale = m.input_scale;
+    module.bias = c_.find(m.name + (m.dialect->stacked ? "_bias" : ".bias"));
+    module.e = m.e;
+    module.n = m.n;
+    module.k = m.k;
+    module.stacked = m.dialect->stacked;
+    module.k_outer = m.k_outer;
+    module.scale_rows = 1;
+    module.scale_cols = kGroup;
+    module.nvfp4 = i;
+    set_rows(module);
+    return module;
+  }
+
+  void set_rows(WeightModule& module) {
+    if (!module.stacked) return;
+    if (const auto parsed = parse(module.name)) module.rows = parsed->rows;
+  }
+
+  std::optional<WeightModule> module_of(const Candidate& candidate) {
+    const TensorInfo& t = tensor(candidate.weight);
+    WeightModule m{.name = candidate.name, .format = candidate.dialect->format, .weight = candidate.weight};
+    m.scale = candidate.scale;
+    m.stacked = candidate.stacked;
+    m.bias = c_.find(m.name + candidate.dialect->bias);
+    if (candidate.dialect->input_scale != nullptr) {
+      m.input_scale = c_.find(m.name + candidate.dialect->input_scale);
+    }
+    set_rows(m);
+    if (std::count(t.shape.begin(), t.shape.end(), 0) > 0) {
+      expect(candidate.weight, "at least one weight");
+      return std::nullopt;
+    }
+    const bool sound = m.format == WeightFormat::kMxfp4 ? read_mxfp4_shape(m)
+                                                        : read_shape(m) && (!m.scale || read_fp8_scale(m));
+    if (sound && m.format == WeightFormat::kFloat && !m.stacked) return without_scale(std::move(m));
+    return sound ? std::optional(std::move(m)) : std::nullopt;
+  }
+
+  /// Floats beside which an FP8 scale was left would be read one way by some and another way by others.
+  std::optional<WeightModule> without_scale(WeightModule m) {
+    for (const char* suffix : {".weight_scale_inv", ".weight_scale"}) {
+      if (!c_.find(m.name + suffix)) continue;
+      expect(m.weight, fmt::format("F8_E4M3 because of {} beside it", m.name + suffix));
+      return std::nullopt;
+    }
+    return m;
+  }
+
+  bool read_shape(WeightModule& m) {
+    const Dims& shape = tensor(m.weight).shape;
+    if (m.stacked) {
+      const auto outer = is_k_outer(m);
+      if (!outer) return false;
+      m.k_outer = *outer;
+      m.e = shape[0];
+    }
+    m.n = shape[shape.size() - (m.k_outer ? 1 : 2)];
+    m.k = shape[shape.size() - (m.k_outer ? 2 : 1)];
+    return true;
+  }
+
+  /// Whether a stack is [E, K, N]. Of gate_up [E, 2I, H] and down [E, H, I], or [E, H, 2I] and [E, I, H], one
+  /// alone may be square or turned; both together are one or the other.
+  std::optional<bool> is_k_outer(const WeightModule& m) {
+    const auto parsed = parse(m.name);
+    const Stacks& block = stacks_[std::string(parsed->block)];
+    if (block.gate_up && block.down) {
+      const Dims &a = tensor(*block.gate_up).shape, &b = tensor(*block.down).shape;
+      const auto is_twice = [](int64_t x, int64_t half) { return x % 2 == 0 && x / 2 == half; };
+      if (a[0] == b[0] && a[2] == b[1] && is_twice(a[1], b[2])) return false;
+      if (a[0] == b[0] && a[1] == b[2] && is_twice(a[2], b[1])) return true;
+      if (m.weight == *block.gate_up) {
+        expect(m.weight, fmt::format("[E, 2I, H] or [E, H, 2I] for {}, {} [E, H, I] or [E, I, H]",
+                                     tensor(*block.down).name, described(*block.down)));
+      }
+      return std::nullopt;
+    }
+    const Dims& shape = tensor(m.weight).shape;
+    const auto h = hidden_size(c_.config());
+    const bool down = parsed->projection == Projection::kDown;
+    if (!h || (shape[1] == *h) == (shape[2] == *h)) {
+      expect(m.weight, fmt::format("one dimension to be the hidden size{} and tell N from K",
+                                   h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
+      return std::nullopt;
+    }
+    return down == (shape[2] == *h);  // H is N of down and K of gate_up
+  }
+
+  bool read_mxfp4_shape(WeightModule& m) {
+    const Dims& codes = tensor(m.weight).shape;
+    Dims scales(codes.begin(), codes.end() - 1);
+    if (codes.size() == 4) {
+      if (codes[3] != kMxGroup / 2) return expect(m.weight, "[E, N, K/32, 16]"), false;
+      m.e = codes[0];
+      m.n = codes[1];
+      m.k = codes[2] * kMxGroup;
+    } else {
+      const int64_t width = codes.back();
+      if (width % (kMxGroup / 2) != 0) return expect(m.weight, "K a multiple of 32, two codes a byte"), false;
+      m.e = codes.size() == 3 ? codes[0] : 1;
+      m.n = codes[codes.size() - 2];
+      m.k = width * 2;
+      scales.push_back(m.k / kMxGroup);
+    }
+    if (tensor(*m.scale).shape != scales) {
+      return expect(*m.scale, describe(tensor(*m.scale).dtype, scales)), false;
+    }
+    m.scale_rows = 1;
+    m.scale_cols = kMxGroup;
+    return true;
+  }
+
+  /// Which weights share a scale, from the shape of the scales.
+  bool read_fp8_scale(WeightModule& m) {
+    const TensorInfo& scale = tensor(*m.scale);
+    const auto stack = [&](int64_t rows, int64_t cols) {
+      Dims dims = m.k_outer ? Dims{cols, rows} : Dims{rows, cols};
+      if (m.stacked) dims.insert(dims.begin(), m.e);
+      return dims;
+    };
+    const auto shared_by = [&](int64_t rows, int64_t cols) {
+      m.scale_rows = rows;
+      m.scale_cols = cols;
+      return true;
+    };
+    const Dims block = stack(blocks(m.n), blocks(m.k)), one{1}, each{m.e};
+    if (scale.dtype == DType::kU8) {
+      const Dims groups = stack(m.n, m.k / kMxGroup);
+      if (m.k % kMxGroup == 0 && scale.shape == groups) return shared_by(1, kMxGroup);
+      return expect(*m.scale, "U8 " + fmt::format("{}", groups) + ", one for 32 weights"), false;
+    }
+    if (scale.shape.empty() || scale.shape == one) return shared_by(m.n, m.k);
+    if (m.stacked && (scale.shape == each || scale.shape == stack(1, 1))) return shared_by(m.n, m.k);
+    if (scale.shape == stack(m.n, 1) || (!m.stacked && scale.shape == Dims{m.n})) return shared_by(1, m.k);
+    if (const Json stated = stated_block(source_quantization(c_)); !is_known_block(stated)) {
+      if (!block_refused_) {
+        problems_.add(
+            fmt::format("{}: expected blocks of [128, 128], found {}", c_.where(*m.scale), stated.dump()));
+      }
+      block_refused_ = true;
+      return false;
+    }
+    if (scale.shape == block) return shared_by(kFp8Block, kFp8Block);
+    const Dims row = stack(m.n, 1);
+    return expect(*m.scale, fmt::format("one scale, {} or {}", row, block)), false;
+  }
+
+  static bool is_known_block(const Json& stated) {
+    return stated.is_null() || stated == Json{kFp8Block, kFp8Block} || stated == "128x128";
+  }
+
+  const Checkpoint& c_;
+  Problems& problems_;
+  std::map<std::string, Stacks> stacks_;
+  bool block_refused_ = false;
+};
+
+}  // namespace
+
+std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
+  return Finder(checkpoint, problems).find();
+}
+
+std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint) {
+  Problems problems;
+  auto modules = find_weight_modules(checkpoint, problems);
+  problems.refuse();
+  return modules;
+}
+
+}  // namespace twofour

@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/naming.h"
+#include "formats/weight_dialect.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/problems.h"
+
+namespace twofour {
+
+/// One linear layer, or a stack of them, [E, N, K], in any number format that twofour reads. Tensors are
+/// positions in Checkpoint::tensors().
+struct WeightModule {
+  std::string name;  ///< without the suffix of its format: "model.layers.0.mlp.down_proj"
+  WeightFormat format;
+  size_t weight;                  ///< values or codes
+  std::optional<size_t> scale{};  ///< of FP8; of MXFP4 and NVFP4 the block scales
+  std::optional<size_t> global_scale{}, input_scale{};
+  std::optional<size_t> bias{};  ///< goes with the module, never changes
+  int64_t e = 1, n = 0, k = 0;
+  bool stacked = false;
+  bool k_outer = false;  ///< stored [E, K, N]
+  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k}, {128, 128} or, MXFP8, {1, 32}; of
+  /// MXFP4 {1, 32}; of NVFP4 {1, 16}.
+  int64_t scale_rows = 0, scale_cols = 0;
+  /// How a stack of gate and up orders its rows. The reader gives them as they are stored.
+  GateUpRows rows = GateUpRows::kHalves;
+  std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
+};
+
+/// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names. Matrices
+/// that are no linears (embeddings, norms, convolutions) are not among them, routers and heads are. Modules
+/// whose tensors disagree go into `problems`; the other form throws Error with the list of them.
+std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
+std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint);
+
+/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks.
+struct StoredRows {
+  std::span<const uint8_t> weights, scales;
+};
+
+/// Reads weights of any format as float32, exactly: every product that a format stands for is rounded once.
+/// One a thread.
+class WeightReader {
+ public:
+  explicit WeightReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  /// Rows [n0, n1) of expert `e`, [n1 - n0, K], row after row, in buffers of the bytes that they are stored
+  /// in. Where K is outer these come in K pieces, so take many rows at a time. Throws Error, naming the
+  /// place, on scales that are NaN, infinite or negative and on FP8 weights that are NaN.
+  void read_rows(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  /// The bytes that the same rows are stored in, row after row even where K is outer; valid
+  /// until the next read.
+  StoredRows read_stored(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  /// Part of an expert's matrix [rows, cols] that is stored so or, with `k_outer`, as [cols, rows].
+  struct Strip {
+    size_t tensor;
+    int64_t e, rows, cols;
+    int bytes;  ///< of an element
+    bool k_outer;
+    int64_t begin, end;  ///< rows
+  };
+  void read_strip(const Strip& strip, std::vector<uint8_t>& to);
+  void read_weights(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  /// Scales of the rows' blocks, [blocks of N, blocks of K].
+  void read_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  std::vector<float> read_fp8_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  float read_global_scale(const WeightModule& module, int64_t e);
+  void read_fp8(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_fp4(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+
+  const Checkpoint& checkpoint_;
+  std::vector<uint8_t> weights_, scales_, turned_;
+  uint64_t bytes_read_ = 0;
+};
+
+}  // namespace twofour

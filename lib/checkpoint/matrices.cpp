@@ -1,0 +1,94 @@
+#include "lib/checkpoint/matrices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace twofour {
+namespace {
+
+const char* leaf_of(Projection projection) {
+  return projection == Projection::kGate ? "gate_proj"
+         : projection == Projection::kUp ? "up_proj"
+                                         : "down_proj";
+}
+
+const StoredMatrix*& slot_of(StoredExpert& expert, Projection projection) {
+  return projection == Projection::kGate ? expert.gate
+         : projection == Projection::kUp ? expert.up
+                                         : expert.down;
+}
+
+}  // namespace
+
+Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoint_(checkpoint) {
+  Problems problems;
+  modules_ = find_weight_modules(checkpoint, problems);
+  for (std::string& line : problems.lines()) {
+    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(line)});
+  }
+  for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
+}
+
+void Matrices::add(size_t i, Findings& findings) {
+  const WeightModule& m = modules_[i];
+  const auto put = [&](const std::string& name, const StoredMatrix& matrix) -> const StoredMatrix* {
+    const auto [at, is_new] = all_.emplace(name, matrix);
+    if (is_new) return &at->second;
+    findings.push_back(
+        {Severity::kWarning, "not-compared", m.name,
+         fmt::format("expected {} once, found it in {} too", name, module_of(at->second).name)});
+    return nullptr;
+  };
+  const auto parsed =
+      parse_module_name(m.name, [&](const std::string& t) { return checkpoint_.find(t).has_value(); });
+  if (!parsed) {
+    for (int64_t e = 0; e < m.e; ++e)
+      put(m.stacked ? fmt::format("{}.{}", m.name, e) : m.name, {i, e, 0, 1, m.n});
+    return;
+  }
+  const bool routed = parsed->kind == BlockKind::kRoutedExperts;
+  const std::string block(parsed->block);
+  const auto put_projection = [&](int64_t expert, Projection projection, const StoredMatrix& matrix) {
+    const std::string prefix = routed ? fmt::format("{}.{}", block, expert) : block;
+    if (const auto* at = put(fmt::format("{}.{}", prefix, leaf_of(projection)), matrix)) {
+      slot_of(blocks_[block][expert], projection) = at;
+    }
+  };
+  for (int64_t e = 0; e < m.e; ++e) {
+    const int64_t expert = m.stacked ? e : std::max<int64_t>(parsed->expert, 0);
+    if (parsed->projection != Projection::kGateUp) {
+      put_projection(expert, parsed->projection, {i, e, 0, 1, m.n});
+    } else if (m.n % 2 == 0) {
+      const bool halves = parsed->rows == GateUpRows::kHalves;
+      const int64_t count = m.n / 2, step = halves ? 1 : 2;
+      put_projection(expert, Projection::kGate, {i, e, 0, step, count});
+      put_projection(expert, Projection::kUp, {i, e, halves ? count : 1, step, count});
+    } else {
+      findings.push_back({Severity::kWarning, "not-compared", m.name,
+                          fmt::format("expected as many rows of gate as of up, found {} in all", m.n)});
+      return;
+    }
+  }
+}
+
+std::string Matrices::format_of(const WeightModule& m) const {
+  if (m.format != WeightFormat::kFloat) return weight_format_name(m.format);
+  return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
+}
+
+void Matrices::read(WeightReader& reader, const StoredMatrix& s, int64_t n0, int64_t n1,
+                    std::span<float> out) const {
+  const WeightModule& m = module_of(s);
+  if (n0 == n1) return;
+  if (s.step == 1) return reader.read_rows(m, s.e, s.first + n0, s.first + n1, out);
+  const int64_t begin = s.first + n0 * s.step, end = s.first + (n1 - 1) * s.step + 1;
+  std::vector<float> rows(static_cast<size_t>((end - begin) * m.k));
+  reader.read_rows(m, s.e, begin, end, rows);
+  for (int64_t n = 0; n < n1 - n0; ++n) {
+    std::copy_n(rows.begin() + n * s.step * m.k, m.k, out.begin() + n * m.k);
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,61 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/findings/finding.h"
+#include "lib/natural.h"
+#include "lib/checkpoint/linears.h"
+
+namespace twofour {
+
+/// A matrix [count, K] as a checkpoint stores it: row i is row first + i * step of expert e of a module.
+struct StoredMatrix {
+  size_t module;  ///< in Matrices::modules()
+  int64_t e;
+  int64_t first, step, count;
+};
+
+/// Gate, up and down of one expert, of a shared expert or of an MLP; nullptr: it has none.
+struct StoredExpert {
+  const StoredMatrix *gate = nullptr, *up = nullptr, *down = nullptr;
+};
+
+/// The linears of a checkpoint, matrix by matrix, under names that do not depend on how it stores them: of a
+/// stack of gate and up, "P.3.gate_proj" and "P.3.up_proj", P being the block, as if each expert had its own.
+class Matrices {
+ public:
+  struct NaturalOrder {
+    bool operator()(const std::string& a, const std::string& b) const { return natural_less(a, b); }
+  };
+  using Map = std::map<std::string, StoredMatrix, NaturalOrder>;
+  using Blocks = std::map<std::string, std::map<int64_t, StoredExpert>, NaturalOrder>;
+
+  /// Modules that cannot be read become findings.
+  Matrices(const Checkpoint& checkpoint, Findings& findings);
+  Matrices(const Matrices&) = delete;
+  Matrices& operator=(const Matrices&) = delete;
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const std::vector<WeightModule>& modules() const { return modules_; }
+  const WeightModule& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
+  /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
+  std::string format_of(const WeightModule& module) const;
+  const Map& all() const { return all_; }
+  /// Feed-forward blocks by their prefix P, and their experts by number.
+  const Blocks& blocks() const { return blocks_; }
+
+  /// Rows [n0, n1) of a matrix as float32.
+  void read(WeightReader& reader, const StoredMatrix& matrix, int64_t n0, int64_t n1,
+            std::span<float> out) const;
+
+ private:
+  void add(size_t module, Findings& findings);
+
+  const Checkpoint& checkpoint_;
+  std::vector<WeightModule> modules_;
+  Map all_;
+  Blocks blocks_;
+};
+
+}  // namespace twofour

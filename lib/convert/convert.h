@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/device/isa.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/metrics/quality.h"
+#include "lib/findings/finding.h"
+#include "lib/transform/kept_codes.h"
+#include "lib/output/output_directory.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/quality.h"
+#include "lib/output/shard_record.h"
+
+namespace twofour {
+
+struct ConvertOptions {
+  int jobs = 1;
+  bool verify = true;                     ///< read back what was written and compare hashes
+  Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
+  Isa isa = Isa::portable;
+  Device device = Device::cpu;      ///< where layouts are packed; rewrites are the CPU's
+  Io io = Io::kBuffered;            ///< how what is written passes; the source says for itself
+  const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
+};
+
+struct ConvertResult {
+  uint64_t bytes_read = 0;      ///< of the source
+  uint64_t bytes_written = 0;   ///< whole weight files, headers included
+  uint64_t bytes_verified = 0;  ///< read back
+  bool was_complete = false;    ///< resumed: there was nothing to do but to verify; the rest is empty
+  size_t files_kept = 0;        ///< resumed: weight files that were finished
+  uint64_t bytes_kept = 0;      ///< of those, verified too
+  double seconds = 0;
+  struct Module {
+    std::string name;
+    Shape shape;
+  };
+  std::vector<Module> modules;         ///< targets, rewritten modules or encoded matrices of the plan
+  std::vector<Quality> quality;        ///< one a module: what pruning cost; none where weights are encoded
+  std::vector<EncodedResult> encoded;  ///< one a module of an encoded checkpoint
+  Findings findings;                   ///< of the plan and of the run
+};
+
+/// A file of an artifact that holds no weights.
+struct PlannedFile {
+  std::string name;
+  uint64_t bytes;
+  bool exact = true;  ///< twofour.json has figures that only the run finds
+};
+/// All of them, as convert() will write them.
+std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan);
+
+/// Writes the artifact that `plan` describes. Expert by expert, in bounded memory; files appear by rename,
+/// the index and twofour.json last. Throws Error on I/O errors, bad block scales and hashes that differ,
+/// Interrupted on Ctrl-C. Weight files that are finished by then stay, for a run that resumes, in a directory
+/// that is marked as unfinished; of a run that finished none, and of a source that is refused, nothing stays.
+ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                      const ConvertOptions& options, Progress& progress);
+
+/// Completes an artifact whose weight files all lie in `directory`, with a record of each: writes the other
+/// files, the index and twofour.json. The directory remains to be finished. Throws Error as join_records()
+/// does and on I/O errors.
+ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
+                                std::vector<ShardRecord> records, Progress& progress);
+
+}  // namespace twofour

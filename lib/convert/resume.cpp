@@ -1,0 +1,213 @@
+#include "lib/convert/resume.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "formats/error.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/counted.h"
+#include "lib/artifact/manifest.h"
+#include "lib/findings/problems.h"
+#include "lib/validate/validate.h"
+#include "lib/validate_files.h"
+#include "lib/findings/version.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Modification times can be put back, ctime cannot: content that changed in place has another.
+Json file_entry(const InputFile& file) {
+  return {{"bytes", file.size()}, {"modified", file.modified()}, {"ctime", file.status_changed()}};
+}
+
+/// Of the weights of a checkpoint.
+Json weights_entry(const Checkpoint& checkpoint) {
+  Json files = Json::object();
+  for (const Shard& s : checkpoint.shards()) {
+    Json& entry = files[s.name] = file_entry(s.file);
+    entry["header"] = s.header_hash.hex();
+  }
+  return files;
+}
+
+Json find_or_null(const Json& json, const std::string& key) {
+  const auto it = json.find(key);
+  return it == json.end() ? Json(nullptr) : *it;
+}
+
+std::string shown(const Json& json) {
+  constexpr size_t kShown = 80;
+  const std::string text = json.is_null() ? "none" : json_line(json);
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
+struct Change {
+  std::string where;
+  Json then, now;
+};
+
+/// The first place where two documents differ, keys of the first before those that only the second has.
+std::optional<Change> first_change(const Json& then, const Json& now, const std::string& where) {
+  if (then == now) return std::nullopt;
+  if (!then.is_object() || !now.is_object()) return Change{where, then, now};
+  const auto below = [&](const std::string& key) {
+    return first_change(find_or_null(then, key), find_or_null(now, key),
+                        where.empty() ? key : where + ": " + key);
+  };
+  for (const Json* document : {&then, &now}) {
+    for (const auto& [key, value] : document->items()) {
+      if (auto change = below(key)) return change;
+    }
+  }
+  return std::nullopt;  // the same in another order
+}
+
+/// The part of a fingerprint that a finished artifact has too.
+Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::SourceFile>& files) {
+  Json source = Json::object();
+  for (const auto& f : files) source[f.name] = {{"bytes", f.bytes}, {"header", f.header.hex()}};
+  return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
+}
+
+/// Planning read the global scales, and folds by them: they must be those that the artifact was made of.
+void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
+                       const Plan& plan) {
+  size_t at = 0;
+  const auto check = [&](size_t module, uint32_t now) {
+    const bool is_known = at < then.size();
+    if (!is_known || then[at] != now) {
+      const std::string name = source.where(source.nvfp4_modules()[module].global_scale);
+      const Json before = is_known ? Json(std::bit_cast<float>(then[at])) : Json(nullptr);
+      check_fingerprint(where, Json::object({{name, before}}),
+                        Json::object({{name, std::bit_cast<float>(now)}}));
+    }
+    ++at;
+  };
+  for (size_t t = 0; t < plan.targets.size(); ++t) {
+    for (size_t i = 0; i < plan.targets[t].sources.size(); ++i) {
+      check(plan.targets[t].sources[i].module, plan.scales[t].stored_bits[i]);
+    }
+  }
+  for (const ModulePlan& m : plan.modules) {
+    for (const uint32_t bits : m.stored_bits) check(m.module, bits);
+  }
+}
+
+/// Refuses what a directory holds whose journal tells of nothing.
+void refuse_without_journal(const fs::path& directory) {
+  Problems problems;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename() == kUnfinishedMarker) continue;
+    problems.add(
+        fmt::format("{}: expected the state of the run that left it unfinished, found none that tells of {}",
+                    directory.string(), json_quote_short(entry.path().filename().string())));
+  }
+  problems.refuse();
+}
+
+/// Whether a journal is of a run, not of synth, of tasks that write together or of their merge.
+bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
+
+}  // namespace
+
+Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept) {
+  Json files = weights_entry(source);
+  if (source.is_directory()) {
+    std::set<std::string> others{kIndexName, kManifestName};
+    for (const auto& [name, bytes] : plan.sidecars) others.insert(name);
+    for (const std::string& name : others) {
+      std::error_code error;
+      if (fs::exists(source.path() / name, error)) files[name] = file_entry(InputFile(source.path() / name));
+    }
+  }
+  Json json = {{"tool", {{"version", version()}, {"commit", version_commit()}}},
+               {"recipe", recipe_to_json(plan.recipe)},
+               {"source", std::move(files)}};
+  if (kept != nullptr) json["kept"] = weights_entry(kept->checkpoint());
+  return json;
+}
+
+void check_fingerprint(const std::string& where, const Json& then, const Json& now, const char* advice) {
+  const auto change = first_change(then, now, "");
+  if (!change) return;
+  throw Error(
+      fmt::format("{}: expected to go on with source, recipe and tool as they were, found {} changed: "
+                  "{} before, {} now; {}",
+                  where, change->where, shown(change->then), shown(change->now), advice));
+}
+
+std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
+                                         const Plan& plan, const KeptCodes* kept, Progress& progress) {
+  const Json now = fingerprint(source, plan, kept);
+  const std::string where = directory.path().string();
+  const std::vector<std::string>& lines = directory.journal();
+  if (!lines.empty() && lines.front() == kSynthNote) {
+    throw Error(fmt::format(
+        "{}: expected what a run left unfinished, found what synth did; --force replaces it", where));
+  }
+  std::error_code error;
+  if (fs::exists(directory.path() / kTasksFolder, error) ||
+      (!lines.empty() && !is_fingerprint(lines.front()))) {
+    throw Error(
+        fmt::format("{}: expected what a single run left unfinished, found what tasks of a plan did; "
+                    "they go on with it and merge completes it, --force replaces it",
+                    where));
+  }
+  if (lines.empty()) {
+    refuse_without_journal(directory.path());
+    directory.note(json_line(now));
+    return {};
+  }
+  const std::string journal = (directory.path() / kUnfinishedMarker).string();
+  check_fingerprint(where, Json::parse(lines.front()), now);
+  std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
+  for (size_t i = 1; i < lines.size(); ++i) {
+    ShardRecord record = parse_shard_record(journal, plan, lines[i]);
+    last.insert_or_assign(record.file, std::move(record));
+  }
+  std::vector<ShardRecord> records, sound;
+  for (auto& [file, record] : last) {
+    progress.total += plan.files[file].data_bytes;
+    records.push_back(std::move(record));
+  }
+  progress.phase = "checking what is there";
+  const std::vector<std::string> wrong = check_shards(directory.path(), plan, records, progress);
+  std::set<std::string> names;
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (!wrong[i].empty()) continue;
+    names.insert(plan.files[records[i].file].name);
+    sound.push_back(std::move(records[i]));
+  }
+  directory.clear(artifact_files(source, plan), names);
+  return sound;
+}
+
+uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, const Plan& plan, int jobs,
+                         Progress& progress) {
+  const Checkpoint complete = Checkpoint::open(artifact);
+  const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
+  std::vector<Manifest::SourceFile> files;
+  for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
+  check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
+                    lasting_fingerprint(plan.recipe, files));
+  check_stored_bits(artifact.string(), manifest.stored_bits, source, plan);
+  ValidateOptions options;
+  options.jobs = jobs;
+  ValidateReport report = validate(artifact, options, progress);
+  check_files(complete, source, plan, manifest, report);
+  if (!report.differences.empty()) {
+    const Finding& first = report.differences.front();
+    throw Error(fmt::format(
+        "{}: expected the complete artifact that source and recipe give, found {}, the first: "
+        "{}: {}; --force replaces it",
+        artifact.string(), counted(report.differences.size(), "difference"), first.where, first.message));
+  }
+  return report.bytes;
+}
+
+}  // namespace twofour

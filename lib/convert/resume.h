@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/transform/kept_codes.h"
+#include "lib/output/output_directory.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/output/shard_record.h"
+
+namespace twofour {
+
+/// What two runs must have in common for the files of one to be of use to the other: tool, recipe, and of
+/// every file of the source its name, size, times of last change and, of weights, header. So too of the
+/// checkpoint whose codes a run compares with, where it has one. Times stand nowhere but in the journal of an
+/// unfinished directory and in the plan of tasks, which see one file system.
+Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept);
+
+/// Throws Error naming `where`, what changed first and what to do, unless both are the same.
+void check_fingerprint(const std::string& where, const Json& then, const Json& now,
+                       const char* advice = "--force starts afresh");
+
+/// Begins the journal of a run, or takes up that of an interrupted one: re-reads the files that it finished,
+/// removes what else it left and returns the records of those that are sound. Throws Error where source,
+/// recipe or tool are no longer the same and where somebody else put files there; then nothing was removed.
+std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
+                                         const Plan& plan, const KeptCodes* kept, Progress& progress);
+
+/// Holds a complete artifact against its manifest, and against source and recipe as far as headers and files
+/// without weights tell. Returns the bytes read. Throws Error where it is not what a run would write or not
+/// as it was written.
+uint64_t verify_complete(const std::filesystem::path& artifact, const Checkpoint& source, const Plan& plan,
+                         int jobs, Progress& progress);
+
+}  // namespace twofour

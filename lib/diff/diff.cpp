@@ -1,0 +1,186 @@
+#include "lib/diff/diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "lib/diff_values.h"
+#include "lib/directory_files.h"
+#include "lib/inspect/inspect.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Where an entry belongs, by its name.
+struct EntryPlace {
+  std::string layer, projection;
+  int64_t expert = -1;
+};
+
+/// The first number of a name is the layer's; one behind "experts" an expert's.
+EntryPlace place_of(const std::string& name) {
+  EntryPlace place;
+  std::string_view previous;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view piece(name.data() + begin, end - begin);
+    const bool number = !piece.empty() && piece.size() < 10 &&
+                        piece.find_first_not_of("0123456789") == std::string_view::npos;
+    if (number && place.layer.empty() && begin > 0 && !previous.ends_with("experts")) {
+      place.layer = name.substr(0, end);
+      place.projection.clear();
+    } else if (number && place.expert < 0 && previous.ends_with("experts")) {
+      place.expert = std::stoll(std::string(piece));
+    } else {
+      if (!place.projection.empty()) place.projection += '.';
+      place.projection += piece;
+    }
+    previous = piece;
+    begin = end + 1;
+  }
+  return place;
+}
+
+/// Keeps the pairs that the options ask for.
+void restrict_to(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options,
+                 std::vector<DiffPair>& pairs) {
+  if (options.include.empty() && options.exclude.empty()) return;
+  Matcher include(options.include), exclude(options.exclude);
+  const auto any = [](Matcher& matcher, const DiffEntry& e) {
+    bool found = matcher.matches(e.name);
+    for (const DiffSide* side : {&e.a, &e.b}) found |= side->is_there() && matcher.matches(side->tensor);
+    return found;
+  };
+  std::erase_if(pairs, [&](const DiffPair& p) {
+    const bool in = options.include.empty() || any(include, p.entry);
+    return any(exclude, p.entry) || !in;
+  });
+  const std::string expected = fmt::format("a name in {} or {}", a.path().string(), b.path().string());
+  include.refuse_unused("--include", expected.c_str());
+  exclude.refuse_unused("--exclude", expected.c_str());
+}
+
+/// Whether `x` is told to be worse than `y`, NaN the worst of all.
+bool is_worse(const ValueError& x, const ValueError& y) {
+  return !std::isnan(y.snr_db()) && !(x.snr_db() >= y.snr_db());
+}
+
+void add_rows(DiffResult& result) {
+  struct RowOrder {
+    bool operator()(const std::pair<std::string, std::string>& x,
+                    const std::pair<std::string, std::string>& y) const {
+      return x.first == y.first ? natural_less(x.second, y.second) : natural_less(x.first, y.first);
+    }
+  };
+  std::map<std::pair<std::string, std::string>, std::vector<size_t>, RowOrder> members;
+  for (size_t i = 0; i < result.entries.size(); ++i) {
+    EntryPlace place = place_of(result.entries[i].name);
+    members[{std::move(place.layer), std::move(place.projection)}].push_back(i);
+  }
+  for (const auto& [place, entries] : members) {
+    DiffRow row;
+    row.layer = place.first;
+    row.projection = place.second;
+    for (const size_t i : entries) {
+      DiffEntry& e = result.entries[i];
+      e.row = result.rows.size();
+      ++row.counts[static_cast<size_t>(e.cls)];
+      if (!e.has_figures()) continue;
+      const bool is_first = row.error.weights == 0;
+      if (row.error.first.e < 0) row.first = e.first;
+      row.error += e.error;
+      if (is_first || is_worse(e.error, result.entries[row.worst].error)) row.worst = i;
+    }
+    result.rows.push_back(std::move(row));
+  }
+}
+
+/// All but the tensors' files; those of caches and of version control are nobody's.
+std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
+  if (!c.is_directory()) return {};
+  auto files = files_below(c.path());
+  for (const Shard& s : c.shards()) files.erase(s.name);
+  std::erase_if(files,
+                [](const auto& f) { return f.first.starts_with(".git/") || f.first.starts_with(".cache/"); });
+  return files;
+}
+
+void compare_files(const Checkpoint& a, const Checkpoint& b, DiffResult& result) {
+  const auto ours = other_files(a), theirs = other_files(b);
+  std::set<std::string> names;
+  for (const auto* files : {&ours, &theirs}) {
+    for (const auto& [name, size] : *files) names.insert(name);
+  }
+  for (const std::string& name : names) {
+    const auto x = ours.find(name), y = theirs.find(name);
+    auto state = DiffFile::State::kOnlyA;
+    if (x == ours.end()) {
+      state = DiffFile::State::kOnlyB;
+    } else if (y != theirs.end()) {
+      const bool same = x->second == y->second && same_contents(a.path() / name, b.path() / name);
+      state = same ? DiffFile::State::kSame : DiffFile::State::kDifferent;
+    }
+    result.files.push_back({name, state});
+  }
+}
+
+}  // namespace
+
+const char* diff_class_name(DiffClass cls) {
+  constexpr std::array<const char*, kDiffClasses> kNames = {"equal",      "reciprocal",   "within-tolerance",
+                                                            "different",  "unlike-shape", "unlike-type",
+                                                            "unreadable", "removed",      "added"};
+  return kNames[static_cast<size_t>(cls)];
+}
+
+const char* diff_kind_name(DiffKind kind) {
+  constexpr std::array<const char*, 4> kNames = {"weights", "bias", "input-scale", "tensor"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+uint64_t DiffRow::entries() const {
+  uint64_t sum = 0;
+  for (const uint64_t count : counts) sum += count;
+  return sum;
+}
+
+DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options, Progress& progress) {
+  DiffResult result;
+  result.a = a.path().string();
+  result.b = b.path().string();
+  result.a_what = describe_kind(a);
+  result.b_what = describe_kind(b);
+  result.a_tensors = a.tensors().size();
+  result.b_tensors = b.tensors().size();
+  result.tolerance = options.tolerance;
+  for (const Checkpoint* c : {&a, &b}) {
+    result.findings.insert(result.findings.end(), c->findings().begin(), c->findings().end());
+  }
+  Findings odd;  // modules whose tensors disagree: these are held against each other tensor by tensor
+  const Matrices ours(a, odd), theirs(b, odd);
+  for (Finding& f : odd) {
+    f.id = "compared-as-stored";
+    result.findings.push_back(std::move(f));
+  }
+  std::vector<DiffPair> pairs = pair_up(ours, theirs);
+  restrict_to(a, b, options, pairs);
+  for (DiffPair& p : pairs) p.entry.expert = place_of(p.entry.name).expert;
+  compare_pairs(ours, theirs, options.tolerance, progress, pairs);
+  for (DiffPair& p : pairs) {
+    ++result.counts[static_cast<size_t>(p.entry.cls)];
+    result.renamed += p.entry.renamed();
+    result.same_bytes += p.entry.same_bytes;
+    result.entries.push_back(std::move(p.entry));
+  }
+  add_rows(result);
+  compare_files(a, b, result);
+  return result;
+}
+
+}  // namespace twofour

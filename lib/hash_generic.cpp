@@ -1,5 +1,0 @@
-// The state is only complete with this.
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
-
-#include "lib/hash_impl.h"

@@ -1,0 +1,170 @@
+#include "lib/inspect/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "formats/error.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
+#include "lib/artifact/modules.h"
+#include "lib/directory_files.h"
+#include "lib/error_lines.h"
+#include "lib/read_error.h"
+#include "lib/methods/target.h"
+
+namespace twofour {
+namespace {
+
+/// Groups by what a tensor looks like beside its name, so that only equal ones fold together.
+template <class Key, class Name, class Make>
+void fold_by(size_t count, Key key, Name name, Make make) {
+  std::map<std::string, std::vector<size_t>> kinds;
+  for (size_t i = 0; i < count; ++i) kinds[key(i)].push_back(i);
+  for (const auto& [text, members] : kinds) {
+    std::vector<std::string> names;
+    for (const size_t i : members) names.push_back(name(i));
+    for (auto& [folded, positions] : fold_names(names)) {
+      std::vector<size_t> indices;
+      for (const size_t p : positions) indices.push_back(members[p]);
+      make(folded, indices);
+    }
+  }
+}
+
+uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
+  return c.tensors()[m.codes].bytes() + c.tensors()[m.block_scale].bytes() +
+         c.tensors()[m.global_scale].bytes();
+}
+
+/// What an artifact in a layout was made from, if twofour.json tells.
+std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
+  try {
+    if (c.is_directory() && holds_layout(c)) return Checkpoint::open_source(c.path());
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& e) {
+    findings.push_back({Severity::kWarning, "no-source-view", c.path().string(), e.what()});
+  }
+  return std::nullopt;
+}
+
+/// Sizes of the default set; none where a checkpoint has none that could be converted.
+void add_layout_sizes(const Checkpoint& c, InspectReport& report) {
+  try {
+    const auto targets = select_targets(c, {});
+    for (const Target& t : targets) {
+      for_each_layout([&]<class L>() {
+        report.layout_bytes[L::name] += static_cast<uint64_t>(layout_bytes<L>(t.shape)) +
+                                        static_cast<uint64_t>(t.shape.e) * sizeof(float);
+      });
+      report.default_set_bytes +=
+          static_cast<uint64_t>(t.shape.e * t.shape.n * t.shape.groups()) * sizeof(DenseGroup) +
+          t.sources.size() * sizeof(float);
+    }
+  } catch (const Error& e) {
+    if (c.nvfp4_modules().empty()) return;
+    for (std::string& line : lines_of(e)) {
+      report.findings.push_back({Severity::kNote, "no-default-set", c.path().string(), std::move(line)});
+    }
+  }
+}
+
+}  // namespace
+
+std::string describe_kind(const Checkpoint& c) {
+  for (const Shard& s : c.shards()) {
+    const auto it = s.metadata.find("twofour.layout");
+    if (it != s.metadata.end()) return fmt::format("twofour artifact, layout {}", it->second);
+  }
+  if (c.nvfp4_modules().empty()) return "checkpoint without NVFP4 modules";
+  std::map<std::string_view, size_t> dialects;
+  for (const Nvfp4Module& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
+  std::string text = "NVFP4 checkpoint, ";
+  for (const auto& [name, count] : dialects)
+    text += fmt::format("{}{}", text.ends_with(", ") ? "" : " and ", name);
+  return text;
+}
+
+uint64_t InspectReport::other_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, size] : other_files) bytes += size;
+  return bytes;
+}
+
+InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, bool stats, int jobs) {
+  InspectReport report;
+  report.what = describe_kind(c);
+  report.findings = c.findings();
+  const std::optional<Checkpoint> view = open_view(c, report.findings);
+  const Checkpoint& source = view ? *view : c;
+  const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+    source.read(tensor, offset, out);
+  };
+  if (c.is_directory()) report.other_files = files_below(c.path());
+  report.tensor_count = c.tensors().size();
+  report.file_count = c.shards().size();
+  for (const Shard& s : c.shards()) {
+    report.data_bytes += s.data_bytes();
+    report.header_bytes += s.data_begin;
+    report.other_files.erase(s.name);
+  }
+  for (const Pattern& p : only) {
+    const bool used =
+        std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
+        std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
+                    [&](auto& m) { return p.matches(m.name); });
+    if (!used)
+      throw Error(fmt::format(
+          "--tensor '{}': expected to match a tensor or module, found none that it matches", p.text()));
+  }
+  const auto wanted = [&](const std::string& name) { return only.empty() || any_matches(only, name); };
+
+  std::vector<size_t> tensors, modules;
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    if (wanted(c.tensors()[i].name)) tensors.push_back(i);
+  }
+  for (size_t i = 0; i < source.nvfp4_modules().size(); ++i) {
+    const Nvfp4Module& m = source.nvfp4_modules()[i];
+    if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
+  }
+  fold_by(
+      tensors.size(),
+      [&](size_t i) { return describe(c.tensors()[tensors[i]].dtype, c.tensors()[tensors[i]].shape); },
+      [&](size_t i) { return c.tensors()[tensors[i]].name; },
+      [&](const std::string& name, const std::vector<size_t>& members) {
+        const TensorInfo& t = c.tensors()[tensors[members[0]]];
+        report.tensors.push_back({name, t.dtype, t.shape, members.size(), t.bytes() * members.size()});
+      });
+  fold_by(
+      modules.size(),
+      [&](size_t i) {
+        const Nvfp4Module& m = source.nvfp4_modules()[modules[i]];
+        return fmt::format("{} {} {} {}", m.dialect->name, m.e, m.n, m.k);
+      },
+      [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
+      [&](const std::string& name, const std::vector<size_t>& members) {
+        const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
+        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
+        for (const size_t i : members)
+          group.bytes += module_bytes(source, source.nvfp4_modules()[modules[i]]);
+        if (stats) {
+          std::vector<Nvfp4Module> of_group;
+          for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
+          GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, jobs);
+          group.stats = std::make_unique<WeightStats>(read_stats.total);
+          group.members = std::move(read_stats.modules);
+        }
+        report.modules.push_back(std::move(group));
+      });
+  std::stable_sort(report.tensors.begin(), report.tensors.end(),
+                   [](auto& a, auto& b) { return a.name < b.name; });
+  std::stable_sort(report.modules.begin(), report.modules.end(),
+                   [](auto& a, auto& b) { return a.name < b.name; });
+  add_layout_sizes(source, report);
+  return report;
+}
+
+}  // namespace twofour

@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
+#include "lib/module_stats.h"
+#include "lib/names/pattern.h"
+
+namespace twofour {
+
+/// Names that differ only in numbers, of tensors of one type and shape: "model.layers.0-47.mlp.gate.weight".
+struct TensorGroup {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  size_t count = 0;
+  uint64_t bytes = 0;
+};
+
+/// NVFP4 modules whose names differ only in numbers.
+struct ModuleGroup {
+  std::string name;
+  std::string dialect;
+  int64_t e, n, k;
+  size_t count = 0;
+  uint64_t bytes = 0;  ///< codes, block scales and global scales
+  /// Of all together. Apart, for its 2 KiB are more than all else where no names fold.
+  std::unique_ptr<const WeightStats> stats{};
+  std::vector<ModuleStats> members{};  ///< with stats: of each
+};
+
+struct InspectReport {
+  std::string what;  ///< "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", ...
+  std::vector<TensorGroup> tensors;
+  std::vector<ModuleGroup> modules;
+  size_t tensor_count = 0, file_count = 0;
+  /// Together the bytes of the files that hold tensors; no checkpoint that can be opened has holes.
+  uint64_t data_bytes = 0, header_bytes = 0;
+  std::map<std::string, uint64_t> other_files;  ///< of a directory: everything else in it, with sizes
+  uint64_t other_bytes() const;
+  std::map<std::string, uint64_t> layout_bytes;  ///< what the default set would take in each layout
+  uint64_t default_set_bytes = 0;                ///< and what it takes now
+  Findings findings;
+};
+
+/// Describes a checkpoint or artifact, opened by Checkpoint::open, from its headers; with `stats` also from
+/// its weights. The modules of an artifact in a layout are those of its source. `only` restricts tensors and
+/// modules to those that it matches; a pattern that matches nothing is an Error.
+InspectReport inspect(const Checkpoint& checkpoint, const std::vector<Pattern>& only, bool stats, int jobs);
+
+/// "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", and so on.
+std::string describe_kind(const Checkpoint& checkpoint);
+
+/// Says what byte `offset` of a tensor is, in words: of a layout, an NVFP4 module or any other tensor.
+std::string describe_byte(const Checkpoint& checkpoint, const std::string& tensor, uint64_t offset);
+
+/// Folds names: those that differ only in numbers share a group, if all combinations of the numbers occur.
+std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names);
+
+}  // namespace twofour

@@ -1,0 +1,122 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/io/direct_io.h"
+#include "lib/io/page_cache.h"
+
+namespace twofour {
+
+/// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
+/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Reading is safe from several
+/// threads.
+class InputFile {
+ public:
+  /// `windows` is shared by files that are read together; without, a file has its own.
+  explicit InputFile(const std::filesystem::path& path, Io io = Io::kCached,
+                     std::shared_ptr<ReadWindows> windows = nullptr);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// For mmap; stays the file's own.
+  int descriptor() const { return fd_; }
+  /// When it was last written to, as it was opened: nanoseconds since 1970.
+  int64_t modified() const { return modified_; }
+  /// When it or what the file system says of it last changed, likewise. Nobody can set it, so that it shows
+  /// what was written to a file whose modified() was put back.
+  int64_t status_changed() const { return status_changed_; }
+  /// How bytes pass: not past the page cache where the file system has no direct I/O; of a file in memory
+  /// always kCached.
+  Io io() const;
+  /// Throws Error if the file was written to since it was opened.
+  void check_unchanged() const;
+  /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
+  void read(uint64_t offset, std::span<uint8_t> out) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+  int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
+  DirectFile direct_;
+  std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache keeps what is read
+  std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
+};
+
+/// What a file of that name is called until it is whole: ".NAME.unfinished", in the same folder.
+std::string temporary_name(const std::string& name);
+/// The name that a file so called is to get; empty where `name` is no such.
+std::string name_of_temporary(std::string_view name);
+
+/// A file that appears under its name only on commit(); until then it stands beside it under a temporary
+/// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
+class AtomicFile {
+ public:
+  /// Unless cached, resize() comes before the first byte, and each byte is written once.
+  explicit AtomicFile(const std::filesystem::path& path, Io io = Io::kCached);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  Io io() const { return io_; }
+  /// Reserves space for a file of `size` bytes, so that a full disk shows before the work is done.
+  void resize(uint64_t size);
+  void write(uint64_t offset, std::span<const uint8_t> bytes);
+  void write(uint64_t offset, std::string_view bytes);
+  /// Flushes to disk. Unless the page cache is to keep them, the file's pages are given up, so that read()
+  /// gets what the disk holds.
+  void flush();
+  /// Reads back what was written: unless cached, past the page cache where the file system can.
+  void read(uint64_t offset, std::span<uint8_t> out) const;
+  /// Flushes to disk what flush() did not, then renames. Throws Error and removes the temporary file where
+  /// that fails.
+  void commit();
+
+ private:
+  void write_through_cache(uint64_t offset, std::span<const uint8_t> bytes);
+
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+  Io io_ = Io::kCached;
+  std::atomic<bool> flushed_{false};
+  DirectFile direct_;
+  std::unique_ptr<WriteWindows> writes_;
+  std::unique_ptr<ReadWindows> reads_;
+};
+
+/// Whole contents of a small file. Throws Error where it is longer than `limit`.
+std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
+
+/// Writes a small file whole or not at all.
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+/// Whether two files hold the same bytes.
+bool same_contents(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Flushes a directory's entries (created, renamed and removed names) to disk.
+void sync_directory(const std::filesystem::path& directory);
+
+/// What is at a path; symbolic links are followed. Throws Error where nothing is, ReadError where the system
+/// does not say.
+std::filesystem::file_status status_of(const std::filesystem::path& path);
+
+/// Whether nothing is there; false where the system does not say, so that opening it tells why.
+bool is_absent(const std::filesystem::path& path);
+
+/// Throws Error: "PATH: cannot read: input/output error".
+[[noreturn]] void throw_io_error(const std::filesystem::path& path, const char* doing, int error);
+
+/// "permission denied", from errno.
+std::string system_message(int error);
+
+}  // namespace twofour

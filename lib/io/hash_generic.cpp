@@ -1,0 +1,5 @@
+// The state is only complete with this.
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+#include "lib/io/hash_impl.h"

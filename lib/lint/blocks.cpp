@@ -1,0 +1,181 @@
+#include "lib/lint/blocks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint8_t kTop = 0x7E;  // 448
+constexpr uint64_t kMagnitudes = 0x7777777777777777u;
+constexpr uint64_t kOnes = 0x1111111111111111u;
+
+uint64_t load64(const uint8_t* bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
+/// The largest magnitude among sixteen codes, 0 .. 7.
+unsigned largest_code(uint64_t codes) {
+  const uint64_t m = codes & kMagnitudes;
+  // From the high bit down: a code that lacks a bit which another has is out.
+  uint64_t in = kOnes;
+  unsigned largest = 0;
+  for (unsigned bit = 4; bit > 0; bit /= 2) {
+    const uint64_t has = in & (m >> (bit == 4 ? 2 : bit == 2 ? 1 : 0)) & kOnes;
+    if (has == 0) continue;
+    in = has;
+    largest |= bit;
+  }
+  return largest;
+}
+
+/// The smallest block scale that could raise `amax`; never above 448, so that those are always looked at.
+uint8_t next_scale(uint32_t amax) {
+  uint8_t scale = 1;
+  while (scale < kTop && 12 * e4m3_units(scale) <= amax) ++scale;
+  return scale;
+}
+
+/// Whether a block of this scale needs a look at its codes: 0 always, else from `least` up.
+bool is_candidate(uint8_t scale, uint8_t least) {
+  return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
+}
+
+/// Whether any of 64 blocks does. Most often none: then this loop over a vector of bytes is all.
+bool any_candidate(const uint8_t* scales, uint8_t least) {
+  uint8_t any = 0;
+  for (int i = 0; i < 64; ++i) any = static_cast<uint8_t>(any | is_candidate(scales[i], least));
+  return any != 0;
+}
+
+void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& least, BlockCounts& counts) {
+  if (!e4m3_is_block_scale(scale)) return;  // counted with the scales
+  if (scale == 0) {
+    if ((codes & kMagnitudes) == 0) return;
+    if (counts.vanished++ == 0) counts.first_vanished = block;
+    return;
+  }
+  const unsigned code = largest_code(codes);
+  if (scale == kTop) counts.top_full += code == 7;
+  const uint32_t units = static_cast<uint32_t>(e2m1_halves(code)) * e4m3_units(scale);
+  if (units <= counts.amax) return;
+  counts.amax = units;
+  least = next_scale(units);
+}
+
+}  // namespace
+
+BlockCounts& BlockCounts::operator+=(const BlockCounts& o) {
+  blocks += o.blocks;
+  nan += o.nan;
+  negative += o.negative;
+  zero += o.zero;
+  subnormal += o.subnormal;
+  vanished += o.vanished;
+  top += o.top;
+  top_full += o.top_full;
+  groups += o.groups;
+  dense += o.dense;
+  first_bad = std::min(first_bad, o.first_bad);
+  first_vanished = std::min(first_vanished, o.first_vanished);
+  first_dense = std::min(first_dense, o.first_dense);
+  amax = std::max(amax, o.amax);
+  any_code = any_code || o.any_code;
+  return *this;
+}
+
+void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
+  uint64_t small = 0, zero = 0, top = 0, bad = 0;
+  for (uint64_t at = 0; at < count;) {
+    // Sums of a byte each stay in a vector of bytes for up to 255 rounds.
+    const uint64_t end = std::min(count, at + 255 * 64);
+    for (; at + 64 <= end; at += 64) {
+      uint8_t low_bytes = 0, zero_bytes = 0, top_bytes = 0, bad_bytes = 0;
+      for (int i = 0; i < 64; ++i) {
+        const uint8_t s = scales[at + static_cast<uint64_t>(i)];
+        low_bytes = static_cast<uint8_t>(low_bytes + (s < 8));
+        zero_bytes = static_cast<uint8_t>(zero_bytes + (s == 0));
+        top_bytes = static_cast<uint8_t>(top_bytes + (s == kTop));
+        bad_bytes = static_cast<uint8_t>(bad_bytes + (s > kTop));
+      }
+      small += low_bytes;
+      zero += zero_bytes;
+      top += top_bytes;
+      bad += bad_bytes;
+    }
+    for (; at < end; ++at) {
+      small += scales[at] < 8;
+      zero += scales[at] == 0;
+      top += scales[at] == kTop;
+      bad += scales[at] > kTop;
+    }
+  }
+  counts.blocks += count;
+  counts.zero += zero;
+  counts.subnormal += small - zero;
+  counts.top += top;
+  if (bad == 0) return;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (scales[i] <= kTop) continue;
+    (e4m3_is_nan(scales[i]) ? counts.nan : counts.negative) += 1;
+    counts.first_bad = std::min(counts.first_bad, first + i);
+  }
+}
+
+void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, uint64_t first,
+                  BlockCounts& counts) {
+  count_scales(scales, count, first, counts);
+  for (uint64_t i = 0; i < count && !counts.any_code; ++i)
+    counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
+  uint8_t least = next_scale(counts.amax);
+  for (uint64_t at = 0; at < count; at += 64) {
+    if (at + 64 <= count && !any_candidate(scales + at, least)) continue;
+    for (uint64_t i = at; i < std::min(count, at + 64); ++i) {
+      if (is_candidate(scales[i], least))
+        count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+    }
+  }
+}
+
+void count_blocks_k_outer(const uint8_t* codes, const uint8_t* scales, uint64_t groups, uint64_t n,
+                          uint64_t first, BlockCounts& counts) {
+  count_scales(scales, groups * n, first, counts);
+  for (uint64_t i = 0; i < groups * n && !counts.any_code; ++i)
+    counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
+  uint8_t least = next_scale(counts.amax);
+  for (uint64_t g = 0; g < groups; ++g) {
+    for (uint64_t i = 0; i < n; ++i) {
+      const uint8_t scale = scales[g * n + i];
+      if (!is_candidate(scale, least)) continue;
+      uint8_t block[8];
+      for (uint64_t row = 0; row < 8; ++row) block[row] = codes[(g * 8 + row) * n + i];
+      count_candidate(load64(block), scale, first + g * n + i, least, counts);
+    }
+  }
+}
+
+void count_pattern(std::span<const uint8_t> codes, std::string_view pattern, uint64_t first,
+                   BlockCounts& counts) {
+  const bool paired = pattern == "4:8-paired";
+  const uint64_t count = codes.size() / 4;
+  counts.groups += count;
+  for (uint64_t i = 0; i < count; ++i) {
+    uint32_t octet = 0;
+    std::memcpy(&octet, &codes[4 * i], sizeof(octet));
+    const uint32_t non_zero = (octet | octet >> 1 | octet >> 2) & 0x11111111u;
+    // Pairs are bytes, quads halves of the word; at most two of either may be set.
+    const uint32_t pairs = (non_zero | non_zero >> 4) & 0x01010101u;
+    const bool dense =
+        paired ? __builtin_popcount(pairs) > 2
+               : __builtin_popcount(non_zero & 0xFFFFu) > 2 || __builtin_popcount(non_zero >> 16) > 2;
+    if (!dense) continue;
+    if (counts.dense++ == 0) counts.first_dense = first + i;
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,321 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_set>
+
+#include "lib/lint_experts.h"
+#include "lib/lint/rules.h"
+#include "lib/names/config_pattern.h"
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+namespace {
+
+enum class Stored { kUnquantized, kNvfp4, kFp8, kOther };
+
+const char* stored_name(Stored s) {
+  return s == Stored::kUnquantized ? "unquantized"
+         : s == Stored::kNvfp4     ? "NVFP4"
+         : s == Stored::kFp8       ? "FP8"
+                                   : "another format";
+}
+
+struct StoredModule {
+  std::string name;
+  size_t tensor;
+  Stored stored;
+};
+
+/// Matrices by module name, and how they are stored.
+std::vector<StoredModule> stored_modules(const LintSubject& s) {
+  std::vector<StoredModule> modules;
+  for (const Nvfp4Module& m : s.modules) modules.push_back({m.name, m.codes, Stored::kNvfp4});
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    constexpr std::string_view kWeight = ".weight";
+    if (t.dtype == DType::kU8 || !t.name.ends_with(kWeight) || t.shape.size() != 2) continue;
+    const std::string name = t.name.substr(0, t.name.size() - kWeight.size());
+    const bool plain = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
+    if (plain) modules.push_back({name, i, Stored::kUnquantized});
+    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, Stored::kFp8});
+  }
+  return modules;
+}
+
+/// Whether a matrix of that name belongs to something else than a linear, or to a linear that loaders never
+/// take for quantized.
+bool is_no_linear(std::string_view name) {
+  for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
+                           "audio", "patch", "pos_emb", "lora", "position", "projector"}) {
+    if (name.find(part) != name.npos) return true;
+  }
+  return false;
+}
+
+std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+bool is_head(std::string_view name) {
+  return leaf_of(name) == "lm_head" || name == "head" || name == "output";
+}
+
+bool is_router(std::string_view name) {
+  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  return ends(".router") || ends(".mlp.gate") || ends(".ffn.gate") || ends(".block_sparse_moe.gate") ||
+         ends(".mixer.gate") || ends(".feed_forward.gate") || ends(".shared_expert_gate");
+}
+
+/// What a quantization config promises, of either producer; see reference texts of both for the keys.
+struct Claims {
+  bool modelopt = false, compressed_tensors = false;
+  std::string algo;                            ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
+  std::map<std::string, std::string> ignored;  ///< pattern to the key under which it stands
+  std::map<std::string, std::string> layers;   ///< quantized_layers: module to algorithm
+  bool all_linears = false;                    ///< whatever is not ignored is quantized
+  bool only_nvfp4 = false;                     ///< and in no other format
+  bool input_scales = false;                   ///< every quantized module has one
+};
+
+std::string text_at(const Json& json, const char* key) {
+  return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
+void read_compressed_tensors(const Json& entry, Claims& c) {
+  c.compressed_tensors = true;
+  const Json groups = entry.contains("config_groups") && entry["config_groups"].is_object()
+                          ? entry["config_groups"]
+                          : Json::object();
+  c.all_linears = c.only_nvfp4 = c.input_scales = !groups.empty();
+  for (const Json& g : groups) {
+    const auto targets = string_list(g, "targets");
+    c.all_linears = c.all_linears && targets == std::vector<std::string>{"Linear"};
+    const Json none = Json::object();
+    const Json& weights =
+        g.is_object() && g.contains("weights") && g["weights"].is_object() ? g["weights"] : none;
+    c.only_nvfp4 = c.only_nvfp4 && weights.contains("num_bits") && weights["num_bits"] == 4 &&
+                   text_at(weights, "type") == "float" && weights.contains("group_size") &&
+                   weights["group_size"] == 16;
+    const bool inputs =
+        g.is_object() && g.contains("input_activations") && g["input_activations"].is_object();
+    c.input_scales = c.input_scales && inputs && g["input_activations"].contains("dynamic") &&
+                     g["input_activations"]["dynamic"] != true;
+  }
+}
+
+Claims read_claims(const LintSubject& s) {
+  Claims c;
+  const Json& entry = s.quantization;
+  if (!entry.is_object()) return c;
+  const Json* q = &entry;  // hf_quant_config.json has it one level down
+  std::string place = s.quantization_key.empty() ? "" : s.quantization_key + ".";
+  if (entry.contains("quantization") && entry["quantization"].is_object()) {
+    q = &entry["quantization"];
+    place += "quantization.";
+  }
+  for (const char* key : {"ignore", "exclude_modules"}) {
+    for (std::string& text : string_list(*q, key)) c.ignored.try_emplace(std::move(text), place + key);
+  }
+  if (text_at(entry, "quant_method") == "compressed-tensors") {
+    read_compressed_tensors(entry, c);
+    return c;
+  }
+  c.algo = text_at(*q, "quant_algo");
+  c.modelopt = text_at(entry, "quant_method") == "modelopt" || q != &entry;
+  if (q->contains("quantized_layers") && (*q)["quantized_layers"].is_object()) {
+    for (const auto& [name, layer] : (*q)["quantized_layers"].items())
+      c.layers[name] = text_at(layer, "quant_algo");
+  }
+  c.only_nvfp4 = c.algo.find("NVFP4") != c.algo.npos;
+  c.all_linears = c.modelopt && c.only_nvfp4 && c.layers.empty();
+  c.input_scales = c.modelopt && (c.algo == "NVFP4" || c.algo == "NVFP4_AWQ");
+  return c;
+}
+
+/// Whether a list of layers names `module` or something above it.
+const std::string* find_listed(const std::map<std::string, std::string>& layers, const std::string& module) {
+  for (std::string_view name = module;;) {
+    const auto it = layers.find(std::string(name));
+    if (it != layers.end()) return &it->second;
+    const size_t dot = name.rfind('.');
+    if (dot == name.npos) return nullptr;
+    name = name.substr(0, dot);
+  }
+}
+
+/// Names of modules: of tensors without their last part.
+class ModuleNames {
+ public:
+  explicit ModuleNames(const LintSubject& s) : tensors_(s.tensors) {
+    for (const TensorInfo& t : s.tensors) {
+      const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
+      if (names_.empty() || names_.back() != name) names_.push_back(name);
+    }
+  }
+  /// Whether `path` is a tensor, a module or something above one.
+  bool has(const std::string& path) const {
+    if (find_tensor(tensors_, path)) return true;
+    const std::string below = path + ".";
+    const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), below,
+                                     [](const TensorInfo& t, const std::string& b) { return t.name < b; });
+    return at != tensors_.end() && at->name.starts_with(below);
+  }
+  bool has_part(const std::string& text) const {
+    return std::any_of(names_.begin(), names_.end(),
+                       [&](std::string_view n) { return n.find(text) != n.npos; });
+  }
+  /// Whether it matches a module or anything above one.
+  bool any_matches(const ConfigPattern& pattern) {
+    if (folded_.empty()) {
+      for (std::string_view name : names_) {
+        while (folded_.insert(without_digits(name)).second) {
+          if (name.find('.') == name.npos) break;
+          name = name.substr(0, name.rfind('.'));
+        }
+      }
+    }
+    if (!pattern.tells_digits()) {
+      return std::any_of(folded_.begin(), folded_.end(), [&](auto& p) { return pattern.matches(p); });
+    }
+    for (std::string_view name : names_) {
+      for (;; name = name.substr(0, name.rfind('.'))) {
+        if (pattern.matches(name)) return true;
+        if (name.find('.') == name.npos) break;
+      }
+    }
+    return false;
+  }
+
+ private:
+  std::span<const TensorInfo> tensors_;
+  std::vector<std::string_view> names_;
+  std::unordered_set<std::string> folded_;
+};
+
+bool has_tied_head(const LintSubject& s) {
+  const auto tied = model_settings(s.config, "tie_word_embeddings");
+  return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
+}
+
+void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
+  if (claims.ignored.empty()) return;
+  ModuleNames names(s);
+  const bool tied = has_tied_head(s);
+  for (const auto& [text, key] : claims.ignored) {
+    if (is_wild(text) && !ConfigPattern(text).known()) {
+      sink.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file, text,
+               fmt::format("expected a regular expression in {}, found none that can be followed", key));
+      continue;
+    }
+    // A tied head has no tensor, and producers exclude it all the same.
+    if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
+    if (names.has(text)) continue;
+    // ModelOpt's older lists rely on substrings.
+    if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
+    if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
+    sink.add("unused-pattern", s.quantization_file, text,
+             "expected to match a module, found none that it matches");
+  }
+}
+
+void check_formats(const LintSubject& s, Claims& claims, LintSink& sink) {
+  PatternList ignored(claims.ignored);
+  const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
+  for (const StoredModule& m : stored_modules(s)) {
+    const bool quantized = m.stored != Stored::kUnquantized;
+    if (quantized && is_router(m.name)) {
+      sink.add("quantized-router", s.file_of(m.tensor), m.name,
+               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+    }
+    if (quantized && is_head(m.name)) {
+      sink.add("quantized-head", s.file_of(m.tensor), m.name,
+               fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
+    }
+    if (!claims.modelopt && !claims.compressed_tensors) continue;
+    const bool is_ignored = ignored.matches(m.name);
+    if (quantized && is_ignored) {
+      sink.add("config-dtype", s.file_of(m.tensor), m.name,
+               fmt::format("expected unquantized as the config's ignore list says, found {}",
+                           stored_name(m.stored)));
+    } else if (m.stored == Stored::kFp8 && claims.only_nvfp4 && claims.layers.empty()) {
+      sink.add("config-dtype", s.file_of(m.tensor), m.name, "expected NVFP4 as the config says, found FP8");
+    } else if (m.stored == Stored::kNvfp4 && claims.algo.starts_with("FP8")) {
+      sink.add("config-dtype", s.file_of(m.tensor), m.name,
+               fmt::format("expected {} as the config says, found NVFP4", claims.algo));
+    } else if (!claims.layers.empty()) {
+      const std::string* algo = find_listed(claims.layers, m.name);
+      const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
+      if ((m.stored == Stored::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
+        sink.add("config-dtype", s.file_of(m.tensor), m.name,
+                 fmt::format("expected {} as quantized_layers says, found {}",
+                             algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
+      }
+    } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
+               !is_no_linear(m.name) && !(tied && is_head(m.name))) {
+      sink.add("unquantized-not-ignored", s.file_of(m.tensor), m.name,
+               "expected in the config's ignore list or quantized, found neither");
+    }
+  }
+}
+
+void check_input_scales(const LintSubject& s, const Claims& claims, LintSink& sink) {
+  if (!claims.input_scales) return;
+  size_t with = 0;
+  for (const Nvfp4Module& m : s.modules) with += m.input_scale.has_value();
+  if (with == s.modules.size()) return;
+  // Experts that alone lack one were found beside their neighbours.
+  if (with > 0) {
+    for (const Nvfp4Module& m : s.modules) {
+      if (m.input_scale || m.name.find("experts.") != m.name.npos) continue;
+      sink.add("missing-input-scale", s.file_of(m.codes), m.name,
+               fmt::format("expected {} as the config promises, found none", m.dialect->input_scale));
+    }
+    return;
+  }
+  sink.add("missing-input-scale", s.quantization_file, "",
+           fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
+}
+
+}  // namespace
+
+void lint_config(const LintSubject& s, LintSink& sink) {
+  std::error_code error;
+  if (!std::filesystem::exists(s.path / "config.json", error)) {
+    sink.add("no-config", "config.json", "", "expected beside the weight files, found none");
+  }
+  if (s.quantization.is_null()) {
+    if (s.config.is_object() && !s.modules.empty()) {
+      sink.add("no-quantization-config", "config.json", "quantization_config",
+               fmt::format("expected for {} NVFP4 modules, found none", s.modules.size()));
+    }
+    for (const StoredModule& m : stored_modules(s)) {
+      if (m.stored != Stored::kUnquantized && is_router(m.name))
+        sink.add("quantized-router", s.file_of(m.tensor), m.name,
+                 fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+    }
+    return;
+  }
+  Claims claims = read_claims(s);
+  check_unused(s, claims, sink);
+  check_formats(s, claims, sink);
+  check_input_scales(s, claims, sink);
+  if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
+    const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
+    if (!claims.algo.empty() && !other.empty() && claims.algo != other) {
+      sink.add("config-disagrees", "hf_quant_config.json", "quant_algo",
+               fmt::format("expected {} as config.json says, found {}", claims.algo, other));
+    }
+    const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
+    const std::set<std::string> b(excluded.begin(), excluded.end());
+    const auto& a = claims.ignored;
+    const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
+    if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
+      sink.add("config-disagrees", "hf_quant_config.json", "exclude_modules",
+               fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
+                           a.size(), b.size()));
+    }
+  }
+}
+
+}  // namespace twofour

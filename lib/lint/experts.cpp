@@ -1,0 +1,208 @@
+#include "lib/lint_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "formats/naming.h"
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+namespace {
+
+/// Where in a tensor's name the number of a routed expert stands.
+struct ExpertName {
+  std::string_view block;  ///< "model.layers.0.mlp.experts"
+  std::string_view number;
+  int64_t expert;
+  std::string_view rest;  ///< "gate_proj.weight"
+};
+
+std::optional<ExpertName> parse_expert_name(std::string_view name) {
+  constexpr std::string_view kContainer = "experts.";
+  for (size_t at = name.find(kContainer); at != name.npos; at = name.find(kContainer, at + 1)) {
+    if (at > 0 && name[at - 1] != '.') continue;  // "shared_experts."
+    const size_t digits = at + kContainer.size(), end = name.find_first_not_of("0123456789", digits);
+    if (end == name.npos || end == digits || end - digits > 9 || name[end] != '.') continue;
+    int64_t expert = 0;
+    for (size_t i = digits; i < end; ++i) expert = 10 * expert + (name[i] - '0');
+    return ExpertName{name.substr(0, digits - 1), name.substr(digits, end - digits), expert,
+                      name.substr(end + 1)};
+  }
+  return std::nullopt;
+}
+
+/// One tensor of an expert.
+struct Member {
+  size_t tensor;          ///< in LintSubject::tensors
+  std::string_view rest;  ///< of its name, behind the expert's number
+};
+/// The tensors of each expert, sorted by `rest`.
+using Experts = std::map<int64_t, std::vector<Member>>;
+
+class BlockLint {
+ public:
+  BlockLint(const LintSubject& s, std::string_view block, const Experts& experts,
+            const std::set<int64_t>& promised, LintSink& sink)
+      : s_(s), block_(block), experts_(experts), promised_(promised), sink_(sink) {}
+
+  void run() {
+    check_count();
+    const std::vector<Member>& model = most_common();
+    for (const auto& [e, tensors] : experts_) {
+      if (!alike(tensors, model)) compare(e, tensors, model);
+    }
+  }
+
+ private:
+  void check_count() {
+    const auto count = static_cast<int64_t>(experts_.size()), last = experts_.rbegin()->first;
+    if (last + 1 > count) {
+      int64_t first = 0;
+      while (experts_.count(first)) ++first;
+      sink_.add("experts-missing", "", block_,
+                fmt::format("expected experts 0 to {}, found {} missing, the first {}", last,
+                            last + 1 - count, first));
+    }
+    if (promised_.empty() || promised_.count(count)) return;
+    const int64_t most = *promised_.rbegin();
+    const bool fewer = count < most;
+    // A gap was told already.
+    if (fewer && last + 1 >= most) return;
+    sink_.add(fewer ? "experts-missing" : "experts-extra", "", block_,
+              fmt::format("expected {} experts as config.json says, found {}", most, count));
+  }
+
+  bool alike(const std::vector<Member>& a, const std::vector<Member>& b) const {
+    return a.size() == b.size() &&
+           std::equal(a.begin(), a.end(), b.begin(), [&](const Member& x, const Member& y) {
+             const TensorInfo &p = s_.tensors[x.tensor], &q = s_.tensors[y.tensor];
+             return p.dtype == q.dtype && p.shape == q.shape && x.rest == y.rest;
+           });
+  }
+
+  /// What most experts look like; on a tie, the first of them.
+  const std::vector<Member>& most_common() const {
+    std::vector<std::pair<const std::vector<Member>*, size_t>> kinds;
+    for (const auto& [e, tensors] : experts_) {
+      const auto same =
+          std::find_if(kinds.begin(), kinds.end(), [&](auto& k) { return alike(*k.first, tensors); });
+      if (same != kinds.end()) {
+        ++same->second;
+      } else if (kinds.size() < 16) {
+        kinds.push_back({&tensors, 1});
+      }
+    }
+    return *std::max_element(kinds.begin(), kinds.end(), [](auto& a, auto& b) {
+              return a.second < b.second;
+            })->first;
+  }
+
+  void compare(int64_t e, const std::vector<Member>& tensors, const std::vector<Member>& model) {
+    std::set<std::string_view> present, changed, told;  // matrices: "gate_proj"
+    for (const Member& own : tensors) {
+      present.insert(matrix_of(own.rest));
+      const auto m =
+          std::lower_bound(model.begin(), model.end(), own.rest,
+                           [](const Member& member, std::string_view rest) { return member.rest < rest; });
+      if (m == model.end() || m->rest != own.rest) continue;
+      const TensorInfo &found = s_.tensors[own.tensor], &wanted = s_.tensors[m->tensor];
+      if (found.dtype == wanted.dtype && found.shape == wanted.shape) continue;
+      changed.insert(matrix_of(own.rest));
+      sink_.add("expert-shape", s_.file_of(own.tensor), found.name,
+                fmt::format("expected {} as the other experts have, found {}",
+                            describe(wanted.dtype, wanted.shape), describe(found.dtype, found.shape)));
+    }
+    for (const Member& m : model) {
+      const bool there =
+          std::any_of(tensors.begin(), tensors.end(), [&](auto& own) { return own.rest == m.rest; });
+      const std::string_view matrix = matrix_of(m.rest);
+      // What another format stores it need not have.
+      if (there || changed.count(matrix)) continue;
+      const TensorInfo& wanted = s_.tensors[m.tensor];
+      const std::string type = describe(wanted.dtype, wanted.shape);
+      if (!present.count(matrix)) {
+        if (!told.insert(matrix).second) continue;
+        sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, matrix),
+                  "expected as the other experts have, found none");
+      } else if (is_input_scale(m.rest)) {
+        sink_.add("missing-input-scale", "", fmt::format("{}.{}.{}", block_, e, m.rest),
+                  fmt::format("expected {} as the other experts have, found none", type));
+      } else if (!is_nvfp4(model, matrix)) {  // of those it is told with the module
+        sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, m.rest),
+                  fmt::format("expected {} as the other experts have, found none", type));
+      }
+    }
+  }
+
+  static std::string_view matrix_of(std::string_view rest) { return rest.substr(0, rest.find('.')); }
+
+  bool is_nvfp4(const std::vector<Member>& members, std::string_view matrix) const {
+    return std::any_of(members.begin(), members.end(), [&](const Member& m) {
+      return matrix_of(m.rest) == matrix && s_.tensors[m.tensor].dtype == DType::kU8;
+    });
+  }
+
+  const LintSubject& s_;
+  const std::string block_;
+  const Experts& experts_;
+  const std::set<int64_t>& promised_;
+  LintSink& sink_;
+};
+
+}  // namespace
+
+bool is_input_scale(std::string_view name) {
+  return name.ends_with("input_scale") || name.ends_with("input_global_scale") ||
+         name.ends_with("input_scale_2");
+}
+
+std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys) {
+  std::set<int64_t> counts;
+  for (const char* key : keys) {
+    for (const Json* said : model_settings(config, key)) {
+      if (said->is_number_integer() && said->get<int64_t>() > 0) counts.insert(said->get<int64_t>());
+    }
+  }
+  return counts;
+}
+
+void lint_experts(const LintSubject& s, LintSink& sink) {
+  const auto promised =
+      promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+  // Names are sorted, so the tensors of a block follow each other.
+  std::string block, odd;
+  Experts experts;
+  const auto finish = [&] {
+    if (!experts.empty()) BlockLint(s, block, experts, promised, sink).run();
+    experts.clear();
+  };
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const auto name = parse_expert_name(s.tensors[i].name);
+    if (!name) continue;
+    if (name->number.size() > 1 && name->number[0] == '0') {
+      const std::string expert = fmt::format("{}.{}", name->block, name->number);
+      if (expert == odd) continue;  // told with its first tensor
+      odd = expert;
+      sink.add("expert-name", s.file_of(i), expert,
+               fmt::format("expected an expert's number without leading zeros, {}, found {}", name->expert,
+                           name->number));
+      continue;
+    }
+    if (name->block != block) {
+      finish();
+      block = name->block;
+    }
+    experts[name->expert].push_back({i, name->rest});
+  }
+  finish();
+  for (const Nvfp4Module& m : s.modules) {
+    if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
+    sink.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,
+             fmt::format("expected {} experts as config.json says, found {}", *promised.rbegin(), m.e));
+  }
+}
+
+}  // namespace twofour

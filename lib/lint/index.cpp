@@ -1,0 +1,176 @@
+#include "lib/lint/index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/error.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "model-00002-of-00005.safetensors", taken apart.
+struct Numbered {
+  std::string stem;
+  int64_t number, total;
+};
+
+std::optional<Numbered> parse_numbered(std::string_view name) {
+  constexpr std::string_view kSuffix = ".safetensors", kOf = "-of-";
+  if (!name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_suffix(kSuffix.size());
+  const size_t of = name.rfind(kOf);
+  if (of == name.npos) return std::nullopt;
+  const size_t dash = name.rfind('-', of - 1);
+  if (of == 0 || dash == name.npos) return std::nullopt;
+  const auto number = [](std::string_view digits) -> int64_t {
+    const bool plain = !digits.empty() && digits.size() < 10 &&
+                       digits.find_first_not_of("0123456789") == std::string_view::npos;
+    return plain ? std::stoll(std::string(digits)) : -1;
+  };
+  const Numbered n{std::string(name.substr(0, dash)), number(name.substr(dash + 1, of - dash - 1)),
+                   number(name.substr(of + kOf.size()))};
+  if (n.number < 0 || n.total < 0) return std::nullopt;
+  return n;
+}
+
+/// Without an index the names themselves tell which files belong together.
+void check_numbering(const std::vector<std::string>& present, LintSink& sink) {
+  std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
+  for (const std::string& name : present) {
+    if (const auto n = parse_numbered(name)) saves[{n->stem, n->total}].insert(n->number);
+  }
+  for (const auto& [save, numbers] : saves) {
+    const int64_t missing = save.second - static_cast<int64_t>(numbers.size());
+    if (missing <= 0) continue;
+    int64_t first = 1;
+    while (numbers.count(first)) ++first;
+    sink.add("missing-shard", fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second),
+             "", fmt::format("expected {} files of this save, found {}", save.second, numbers.size()));
+  }
+  if (saves.size() < 2) return;
+  // The save with most files is taken for the one that is meant.
+  const auto most = std::max_element(saves.begin(), saves.end(),
+                                     [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+  for (const std::string& name : present) {
+    const auto n = parse_numbered(name);
+    if (!n || n->stem != most->first.first || n->total == most->first.second) continue;
+    sink.add(
+        "leftover-file", name, "",
+        fmt::format("expected a file of {}, as most are, found one of {}", most->first.second, n->total));
+  }
+}
+
+}  // namespace
+
+std::optional<std::string_view> LintIndex::file_of(std::string_view tensor) const {
+  const auto at =
+      std::lower_bound(contents.entries.begin(), contents.entries.end(), tensor,
+                       [](const IndexFile::Entry& e, std::string_view n) { return e.tensor < n; });
+  if (at == contents.entries.end() || at->tensor != tensor) return std::nullopt;
+  return contents.files[at->file];
+}
+
+bool is_one_of_several(std::string_view file) {
+  const auto n = parse_numbered(file);
+  return n && n->total > 1;
+}
+
+std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::vector<std::string>& names,
+                                         LintSink& sink) {
+  if (names.empty()) return std::nullopt;
+  std::string name = names[0];
+  if (std::find(names.begin(), names.end(), kIndexName) != names.end()) {
+    name = kIndexName;
+  } else if (names.size() > 1) {
+    sink.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
+    return std::nullopt;
+  }
+  try {
+    LintIndex index{name, read_index_file(directory / name)};
+    if (index.contents.has_mark) sink.add("bad-index", name, "", kByteOrderMarkFound);
+    return index;
+  } catch (const Error& e) {
+    sink.add("bad-index", name, "", damage_of(e, directory / name));
+    return std::nullopt;
+  }
+}
+
+std::vector<std::string> files_to_lint(const fs::path& directory, const std::optional<LintIndex>& index,
+                                       bool has_index_file, const std::vector<std::string>& present,
+                                       LintSink& sink) {
+  if (!index) {
+    check_numbering(present, sink);
+    if (present.size() > 1 && !has_index_file) {
+      sink.add("no-index", "", "",
+               fmt::format("expected {} beside {} weight files, found none", kIndexName, present.size()));
+    }
+    return present;
+  }
+  std::vector<std::string> files;
+  std::vector<size_t> tensors(index->contents.files.size());
+  for (const IndexFile::Entry& e : index->contents.entries) ++tensors[e.file];
+  for (size_t i = 0; i < index->contents.files.size(); ++i) {
+    const std::string& name = index->contents.files[i];
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(directory / name, error))) {
+      files.push_back(name);
+    } else {
+      sink.add("missing-shard", name, "",
+               fmt::format("expected as {} says, for {} tensors, found none", index->name, tensors[i]));
+    }
+  }
+  for (const std::string& name : present) {
+    if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
+    sink.add("leftover-file", name, "",
+             fmt::format("expected in {}, found no tensor of it there", index->name));
+  }
+  return files;
+}
+
+void check_lint_index(const LintIndex& index, const LintSubject& s, LintSink& sink) {
+  size_t missing = 0;
+  std::string first_missing;
+  const auto& entries = index.contents.entries;
+  std::set<std::string_view> known;
+  for (const Shard& shard : s.shards) known.insert(shard.name);
+  auto entry = entries.begin();
+  const auto stale = [&](const IndexFile::Entry& e) {
+    // A file that could not be read is a finding of its own.
+    if (!known.count(index.contents.files[e.file])) return;
+    sink.add("index-stale-tensor", index.name, e.tensor,
+             fmt::format("expected in {}, found in no file", index.contents.files[e.file]));
+  };
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    while (entry != entries.end() && entry->tensor < s.tensors[i].name) stale(*entry++);
+    if (entry == entries.end() || entry->tensor != s.tensors[i].name) {
+      if (missing++ == 0) first_missing = s.tensors[i].name;
+      continue;
+    }
+    const std::string& file = index.contents.files[entry->file];
+    if (file != s.file_of(i)) {
+      sink.add("index-wrong-file", index.name, s.tensors[i].name,
+               fmt::format("expected in {}, found in {}", file, s.file_of(i)));
+    }
+    ++entry;
+  }
+  while (entry != entries.end()) stale(*entry++);
+  if (missing > 0) {
+    sink.add("index-incomplete", index.name, first_missing,
+             fmt::format("expected all {} tensors of its files, found {} missing, this the first",
+                         s.tensors.size(), missing));
+  }
+  const bool all_read = known.size() == index.contents.files.size();
+  uint64_t bytes = 0;
+  for (const TensorInfo& t : s.tensors) bytes += t.end >= t.begin ? t.bytes() : 0;
+  if (all_read && index.contents.total_size && *index.contents.total_size != bytes) {
+    sink.add("index-total-size", index.name, "",
+             fmt::format("expected total_size {}, found {}", bytes, *index.contents.total_size));
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,36 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/checkpoint/index_file.h"
+#include "lib/lint/subject.h"
+
+namespace twofour {
+
+/// The index of a directory, its entries sorted by tensor.
+struct LintIndex {
+  std::string name;
+  IndexFile contents;
+  /// Where it says that a tensor is.
+  std::optional<std::string_view> file_of(std::string_view tensor) const;
+};
+
+/// The index to go by: the usual name or the only one there is. Nothing where there is none that can be used.
+std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
+                                         const std::vector<std::string>& names, LintSink& sink);
+
+/// Whether a file's name says that it is one of several: "model-00002-of-00005.safetensors".
+bool is_one_of_several(std::string_view file);
+
+/// The weight files to read: those that the index names and that exist; without an index all that are there.
+/// `has_index_file` tells an index that cannot be used from none.
+std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
+                                       const std::optional<LintIndex>& index, bool has_index_file,
+                                       const std::vector<std::string>& present, LintSink& sink);
+
+/// Holds the index against the headers.
+void check_lint_index(const LintIndex& index, const LintSubject& subject, LintSink& sink);
+
+}  // namespace twofour

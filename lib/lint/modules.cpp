@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lib/lint_experts.h"
+#include "lib/lint/rules.h"
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+namespace {
+
+bool ends_with_any(std::string_view name, std::initializer_list<const char*> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
+}
+
+/// Codes and block scales that lack what makes them numbers.
+void check_complete(const LintSubject& s, LintSink& sink) {
+  std::vector<bool> is_complete(s.tensors.size());
+  for (const Nvfp4Module& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    if (is_complete[i]) continue;
+    for (const Nvfp4Dialect& d : nvfp4_dialects()) {
+      if (t.dtype == DType::kF8E4M3 && t.name.ends_with(d.block_scale)) {
+        const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.block_scale).size());
+        const auto codes = s.find(module + d.codes);
+        const bool lacks = codes && s.tensors[*codes].dtype == DType::kU8 && !s.find(module + d.global_scale);
+        if (!lacks) continue;
+        sink.add("incomplete-module", s.file_of(i), module,
+                 fmt::format("expected {} beside its codes and block scales, found none", d.global_scale));
+        break;
+      }
+      const bool codes =
+          t.dtype == DType::kU8 && *d.codes != '\0' && t.name.ends_with(d.codes) && t.shape.size() == 2;
+      if (!codes) continue;
+      const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
+      // With a global scale it is told as a module whose tensors disagree.
+      if (s.find(module + d.block_scale) || s.find(module + d.global_scale)) continue;
+      sink.add("incomplete-module", s.file_of(i), module,
+               fmt::format("expected {} beside its codes, found none", d.block_scale));
+    }
+  }
+}
+
+/// Modules whose weights are stored twice.
+void check_two_weights(const LintSubject& s, LintSink& sink) {
+  constexpr std::string_view kPacked = "_packed";
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const std::string& name = s.tensors[i].name;
+    if (!name.ends_with(".weight_packed")) continue;
+    const std::string plain = name.substr(0, name.size() - kPacked.size());
+    if (!s.find(plain)) continue;
+    sink.add("two-weights", s.file_of(i), name, fmt::format("expected no {} beside it, found one", plain));
+  }
+}
+
+/// The matrices that engines put into one, side by side.
+void check_gate_up(const LintSubject& s, LintSink& sink) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs = {
+      {{".gate_proj.weight", ".up_proj.weight"}, {".w1.weight", ".w3.weight"}}};
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& gate = s.tensors[i];
+    for (const auto& [own, other] : kPairs) {
+      const bool packed = gate.name.ends_with("_packed");
+      const std::string_view name =
+          std::string_view(gate.name).substr(0, gate.name.size() - (packed ? 7 : 0));
+      if (!name.ends_with(own)) continue;
+      std::string up_name(name.substr(0, name.size() - own.size()));
+      up_name.append(other).append(packed ? "_packed" : "");
+      const auto up = s.find(up_name);
+      if (!up) continue;
+      const TensorInfo& u = s.tensors[*up];
+      if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
+      sink.add("gate-up-shape", s.file_of(*up), u.name,
+               fmt::format("expected {} as the gate has, found {}", describe(gate.dtype, gate.shape),
+                           describe(u.dtype, u.shape)));
+    }
+  }
+}
+
+/// Layer numbers by what stands before them: "model.layers".
+std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintSubject& s) {
+  std::map<std::string, std::set<int64_t>, std::less<>> layers;
+  for (const TensorInfo& t : s.tensors) {
+    constexpr std::string_view kContainer = "layers.";
+    const size_t at = t.name.find(kContainer), digits = at + kContainer.size();
+    if (at == t.name.npos || (at > 0 && t.name[at - 1] != '.')) continue;
+    const size_t end = t.name.find_first_not_of("0123456789", digits);
+    if (end == t.name.npos || end == digits || end - digits > 9 || t.name[end] != '.') continue;
+    int64_t layer = 0;
+    for (size_t i = digits; i < end; ++i) layer = 10 * layer + (t.name[i] - '0');
+    const auto prefix = std::string_view(t.name).substr(0, digits - 1);
+    auto it = layers.find(prefix);
+    if (it == layers.end()) it = layers.emplace(std::string(prefix), std::set<int64_t>{}).first;
+    it->second.insert(layer);
+  }
+  return layers;
+}
+
+void check_layers(const LintSubject& s, LintSink& sink) {
+  const auto layers = find_layers(s);
+  const auto counts = promised_counts(s.config, {"num_hidden_layers"});
+  const auto is_aside = [](std::string_view prefix) {
+    return prefix.find("vis") != prefix.npos || prefix.find("audio") != prefix.npos ||
+           prefix.find("mtp") != prefix.npos || prefix.find("encoder") != prefix.npos;
+  };
+  size_t most = 0;
+  std::string main;
+  for (const auto& [prefix, numbers] : layers) {
+    const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
+    if (missing > 0) {
+      int64_t first = 0;
+      while (numbers.count(first)) ++first;
+      sink.add("layers-missing", "", prefix,
+               fmt::format("expected layers 0 to {}, found {} missing, the first {}", *numbers.rbegin(),
+                           missing, first));
+    }
+    if (is_aside(prefix) || numbers.size() <= most) continue;
+    most = numbers.size();
+    main = prefix;
+  }
+  if (counts.empty() || main.empty()) return;
+  const int64_t promised = *counts.rbegin(), last = *layers.at(main).rbegin();
+  if (last + 1 < promised) {
+    sink.add("layers-missing", "", main,
+             fmt::format("expected {} layers as config.json says, found {}", promised, last + 1));
+  }
+  const auto mtp =
+      promised_counts(s.config, {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"});
+  if (mtp.empty()) return;
+  const bool found = last >= promised || std::any_of(s.tensors.begin(), s.tensors.end(), [](auto& t) {
+                       return t.name.find("mtp") != t.name.npos || t.name.find("nextn") != t.name.npos;
+                     });
+  if (!found) {
+    sink.add(
+        "mtp-missing", "config.json", "",
+        fmt::format("expected {} layers for multi-token prediction, found no tensor of any", *mtp.begin()));
+  }
+}
+
+/// What `key` says of the language model; nothing where config.json doesn't say it.
+std::optional<bool> text_flag(const Json& config, const char* key) {
+  std::optional<bool> flag;
+  for (const Json* said : model_settings(config, key)) {
+    if (said->is_boolean()) flag = said->get<bool>();
+  }
+  return flag;
+}
+
+void check_head(const LintSubject& s, LintSink& sink) {
+  const auto tied = text_flag(s.config, "tie_word_embeddings");
+  const std::vector<std::string> architectures = string_list(s.config, "architectures");
+  const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
+    return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
+  });
+  if (!tied || !generates || s.tensors.empty()) return;
+  bool head = false, embedding = false;
+  for (const TensorInfo& t : s.tensors) {
+    head = head || t.name.starts_with("lm_head.") || t.name.find(".lm_head.") != t.name.npos ||
+           t.name.starts_with("head.") || t.name.starts_with("output.");
+    embedding = embedding ||
+                ends_with_any(t.name, {"embed_tokens.weight", "embed.weight", "embeddings.weight",
+                                       "tok_embeddings.weight", "wte.weight", "embed_tokens.weight_packed"});
+  }
+  if (!*tied && !head) {
+    sink.add("head-missing", "config.json", "tie_word_embeddings",
+             "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
+  } else if (*tied && !head && !embedding) {
+    sink.add("head-missing", "config.json", "tie_word_embeddings",
+             "expected the embedding that the head is tied to, found none");
+  } else if (*tied && head) {
+    sink.add("tied-head", "config.json", "tie_word_embeddings", "expected no head of its own, found one");
+  }
+}
+
+}  // namespace
+
+void lint_modules(const LintSubject& s, LintSink& sink) {
+  check_gate_up(s, sink);
+  check_two_weights(s, sink);
+  if (s.is_part) return;
+  check_complete(s, sink);
+  lint_experts(s, sink);
+  check_layers(s, sink);
+  check_head(s, sink);
+}
+
+}  // namespace twofour

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "formats/json.h"
+#include "lib/lint/lint.h"
+#include "lib/findings/version.h"
+
+namespace twofour {
+namespace {
+
+/// A path as a URI reference: SARIF has no bare paths.
+std::string uri_of(const std::string& path) {
+  std::string uri;
+  for (const char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = byte < 0x80 && (std::isalnum(byte) != 0 ||
+                                       std::string_view("-._~/").find(c) != std::string_view::npos);
+    uri += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);
+  }
+  return uri;
+}
+
+Json rule_to_json(const LintRule& rule) {
+  Json json = {{"id", rule.id},
+               {"shortDescription", {{"text", rule.what}}},
+               {"help", {{"text", rule.todo}}},
+               {"defaultConfiguration", {{"level", severity_name(rule.severity)}}}};
+  if (*rule.story != '\0') json["helpUri"] = rule.story;
+  return json;
+}
+
+Json result_to_json(const LintFinding& f, const std::filesystem::path& directory) {
+  const auto file = f.file.empty() ? directory : directory / f.file;
+  // Code hosts want a line; a weight file has none, so it is always the first.
+  Json location = {
+      {"physicalLocation",
+       {{"artifactLocation", {{"uri", uri_of(file.generic_string())}}}, {"region", {{"startLine", 1}}}}}};
+  if (!f.name.empty()) location["logicalLocations"] = Json::array({{{"fullyQualifiedName", f.name}}});
+  return {{"ruleId", lint_rules()[f.rule].id},
+          {"ruleIndex", f.rule},
+          {"level", severity_name(f.severity)},
+          {"message", {{"text", f.name.empty() ? f.message : f.name + ": " + f.message}}},
+          {"locations", Json::array({location})}};
+}
+
+std::string indented_json(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void write_sarif(const LintReport& report, const std::filesystem::path& path,
+                 const std::function<void(std::string_view)>& write) {
+  std::error_code error;
+  const bool is_directory = std::filesystem::is_directory(path, error);
+  const auto directory = (is_directory ? path : path.parent_path()).lexically_normal();
+  Json rules = Json::array();
+  for (const LintRule& rule : lint_rules()) rules.push_back(rule_to_json(rule));
+  const Json driver = {{"name", "twofour"}, {"version", version()}, {"rules", rules}};
+  const Json run = {
+      {"tool", {{"driver", driver}}}, {"columnKind", "utf16CodeUnits"}, {"results", Json::array()}};
+  const Json document = {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
+                         {"version", "2.1.0"},
+                         {"runs", Json::array({run})}};
+  const std::string frame = indented_json(document);
+  const size_t results = frame.rfind("[]") + 1;  // they end the run, which ends the document
+  write(std::string_view(frame).substr(0, results));
+  const std::string line_end = fmt::format("\n{:8}", "");
+  for (size_t i = 0; i < report.findings.size(); ++i) {
+    std::string text = i > 0 ? "," : "";
+    text += line_end;
+    for (const char c : indented_json(result_to_json(report.findings[i], directory))) {
+      if (c == '\n') {
+        text += line_end;
+      } else {
+        text += c;
+      }
+    }
+    write(text);
+  }
+  if (!report.findings.empty()) write("\n      ");
+  write(std::string_view(frame).substr(results));
+  write("\n");
+}
+
+}  // namespace twofour

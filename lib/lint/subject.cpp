@@ -1,0 +1,267 @@
+#include "lib/lint/subject.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "formats/error.h"
+#include "formats/layouts/layouts.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/directory_files.h"
+#include "lib/threads/interrupt.h"
+#include "lib/lint/index.h"
+#include "lib/read_error.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Gathers tensors of all files; they are sorted at the end.
+struct Gathered {
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> owners;
+  std::vector<bool> whole;
+};
+
+/// Holds data offsets against types, shapes and the file's size, and notes which tensors can be read.
+void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
+                  std::vector<bool>& whole, LintSink& sink) {
+  uint64_t position = 0, last = 0;
+  size_t wrong = 0, cut = 0;
+  std::string first_wrong, first_cut, message;
+  const auto note = [&](const TensorInfo& t, std::string text) {
+    if (wrong++ > 0) return;
+    first_wrong = t.name;
+    message = std::move(text);
+  };
+  for (const TensorInfo& t : tensors) {
+    bool fits = t.end >= t.begin;
+    if (!fits) {
+      note(t, fmt::format("expected data_offsets that run forwards, found [{}, {}]", t.begin, t.end));
+    } else if (t.begin != position) {
+      note(t, fmt::format("expected data to begin at {}, where the tensor before it ends, found {} ({})",
+                          position, t.begin, t.begin < position ? "overlap" : "hole"));
+    }
+    try {
+      const uint64_t bytes = tensor_bytes(t.name, t.dtype, t.shape);
+      if (fits && bytes != t.bytes()) {
+        note(t, fmt::format("expected {} bytes for {}, found {} between its data_offsets", bytes,
+                            describe(t.dtype, t.shape), t.bytes()));
+        fits = false;
+      }
+    } catch (const Error& e) {
+      note(t, without_where(e.what(), t.name));
+      fits = false;
+    }
+    position = std::max(position, t.end);
+    last = std::max(last, t.end);
+    if (fits && t.end > data_bytes && cut++ == 0) first_cut = t.name;
+    whole.push_back(fits && t.end <= data_bytes);
+  }
+  if (wrong > 1) message += fmt::format("; {} more tensors are wrong in this file", wrong - 1);
+  if (wrong > 0) sink.add("data-holes", file, first_wrong, message);
+  if (last > data_bytes) {
+    sink.add("file-size", file, "",
+             fmt::format("expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}",
+                         last, data_bytes, last - data_bytes, cut, first_cut));
+  } else if (last < data_bytes) {
+    sink.add(
+        "file-size", file, "",
+        fmt::format("expected {} bytes of data, found {}: {} too many", last, data_bytes, data_bytes - last));
+  }
+}
+
+void check_format(const Shard& shard, LintSink& sink) {
+  if (shard.metadata.empty()) return;
+  const auto it = shard.metadata.find("format");
+  const bool known =
+      it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
+                                     it->second == "mlx");  // what transformers takes
+  if (known) return;
+  sink.add("no-format", shard.name, "",
+           fmt::format("expected \"format\": \"pt\" in __metadata__, found {}",
+                       it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
+}
+
+/// Reads one file's header. Throws Error where it is none.
+Shard read_shard(const fs::path& directory, const std::string& name, Gathered& all, uint32_t index,
+                 LintSink& sink) {
+  InputFile file(directory / name);
+  uint8_t prefix[kSafetensorsPrefix] = {};
+  if (file.size() >= sizeof(prefix)) file.read(0, prefix);
+  const uint64_t data_begin = kSafetensorsPrefix + parse_safetensors_prefix(name, prefix, file.size());
+  std::string head(data_begin, '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+  SafetensorsHeader header =
+      parse_safetensors_entries(name, std::string_view(head).substr(kSafetensorsPrefix));
+  check_layout(name, header.tensors, file.size() - data_begin, all.whole, sink);
+  all.owners.insert(all.owners.end(), header.tensors.size(), index);
+  const size_t count = header.tensors.size();
+  std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(all.tensors));
+  return {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)};
+}
+
+void read_shards(LintSubject& s, const std::vector<std::string>& names, const LintIndex* index,
+                 LintSink& sink) {
+  Gathered all;
+  for (const std::string& name : names) {
+    check_interrupt();
+    std::error_code error;
+    const bool opens = fs::is_regular_file(s.path / name, error);
+    try {
+      s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), sink));
+      check_format(s.shards.back(), sink);
+      forget_unused_metadata(s.shards.back());
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
+      sink.add(unreadable ? "unreadable-file" : "bad-header", name, "",
+               without_where(e.what(), unreadable ? (s.path / name).string() : name));
+    }
+  }
+  std::vector<size_t> order(all.tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int compared = all.tensors[a].name.compare(all.tensors[b].name);
+    return compared != 0 ? compared < 0 : a < b;
+  });
+  for (const size_t i : order) {
+    if (!s.tensors.empty() && s.tensors.back().name == all.tensors[i].name) {
+      sink.add("duplicate-tensor", s.shards[all.owners[i]].name, all.tensors[i].name,
+               fmt::format("expected one tensor of that name, found another in {}",
+                           s.shards[s.shard_of.back()].name));
+      const bool named =
+          index != nullptr && index->file_of(all.tensors[i].name) ==
+                                  std::optional<std::string_view>(s.shards[all.owners[i]].name);
+      if (!named) continue;
+      s.tensors.pop_back();
+      s.shard_of.pop_back();
+      s.whole.pop_back();
+    }
+    s.tensors.push_back(std::move(all.tensors[i]));
+    s.shard_of.push_back(all.owners[i]);
+    s.whole.push_back(all.whole[i]);
+  }
+}
+
+/// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
+void find_quantization(LintSubject& s) {
+  const auto entry = quantization_entry(s.config);
+  const Json& found = entry ? entry->value : s.hf_quant_config;
+  s.quantization_file = entry ? "config.json" : "hf_quant_config.json";
+  if (entry) s.quantization_key = entry->place;
+  const bool ours = found.is_object() && found.contains("base") && found.contains("quant_method") &&
+                    found["quant_method"] == "twofour";
+  s.quantization = ours ? found["base"] : found;
+  if (ours) s.quantization_key += ".base";
+}
+
+void find_modules(LintSubject& s, LintSink& sink) {
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    try {
+      auto m = read_nvfp4_module(s.tensors, i, [&](size_t t) { return s.file_of(t); });
+      if (m) s.modules.push_back(std::move(*m));
+    } catch (const Error& e) {
+      const std::string_view text(e.what());
+      const bool alone = text.find(" beside it, found none") != text.npos;
+      if (alone && s.is_part) continue;
+      // The message names a file and a tensor, the one that is wrong.
+      const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
+      sink.add(alone ? "incomplete-module" : "module-shape", std::string(text.substr(0, file_end)),
+               std::string(text.substr(file_end + 2, name_end - file_end - 2)),
+               std::string(text.substr(name_end + 2)));
+    }
+  }
+}
+
+}  // namespace
+
+Json read_lint_config(const fs::path& directory, const char* name, LintSink& sink) {
+  std::error_code error;
+  const fs::path path = directory / name;
+  if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
+  try {
+    const std::string text = read_text(path);
+    if (text.starts_with("\xEF\xBB\xBF")) sink.add("bad-config", name, "", kByteOrderMarkFound);
+    Json json = parse_json(path.string(), text);
+    if (json.is_object()) return json;
+    sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
+  } catch (const Error& e) {
+    sink.add("bad-config", name, "", damage_of(e, path));
+  }
+  return nullptr;
+}
+
+std::vector<std::string> string_list(const Json& json, const char* key) {
+  std::vector<std::string> list;
+  if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
+  for (const Json& item : json[key]) {
+    if (item.is_string()) list.push_back(item.get<std::string>());
+  }
+  return list;
+}
+
+std::string without_where(std::string_view message, std::string_view where) {
+  const std::string begin = std::string(where) + ": ";
+  return std::string(message.starts_with(begin) ? message.substr(begin.size()) : message);
+}
+
+std::string damage_of(const Error& error, const fs::path& file) {
+  if (dynamic_cast<const ReadError*>(&error) != nullptr) throw;
+  return without_where(error.what(), file.string());
+}
+
+LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
+  LintSubject s;
+  const char* unfinished = nullptr;
+  std::error_code error;
+  s.is_directory = fs::is_directory(status_of(path));
+  s.path = s.is_directory ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!s.is_directory) {
+    const std::string name = path.filename().string();
+    if (!name.ends_with(".safetensors")) {  // claims nothing, so it must be one
+      Gathered unused;
+      LintSink silent{LintOptions{}};
+      read_shard(s.path, name, unused, 0, silent);
+    }
+    s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);
+    InputFile opens(path);
+    read_shards(s, {name}, nullptr, sink);
+  } else {
+    const auto present = list_files(path, ".safetensors");
+    const auto indexes = list_files(path, ".safetensors.index.json");
+    if (present.empty() && indexes.empty()) {
+      throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
+    }
+    unfinished = find_unfinished_sign(path);
+    if (unfinished != nullptr) {
+      sink.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
+    }
+    s.config = read_lint_config(path, "config.json", sink);
+    s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", sink);
+    find_quantization(s);
+    s.has_manifest = !is_absent(path / kManifestName);
+    const auto index = read_lint_index(path, indexes, sink);
+    read_shards(s, files_to_lint(path, index, !indexes.empty(), present, sink), index ? &*index : nullptr,
+                sink);
+    if (index) check_lint_index(*index, s, sink);
+  }
+  for (const Shard& shard : s.shards) {
+    const auto it = shard.metadata.find("twofour.layout");
+    if (it != shard.metadata.end()) s.layout = it->second;
+  }
+  // One that is unfinished gets its manifest last.
+  const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
+  if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
+    sink.add("no-manifest", kManifestName, "",
+             fmt::format("expected beside tensors of layout {}, found none", s.layout));
+  }
+  find_modules(s, sink);
+  return s;
+}
+
+}  // namespace twofour

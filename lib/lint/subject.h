@@ -1,0 +1,68 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/dialect.h"
+#include "formats/error.h"
+#include "formats/json.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/lint_sink.h"
+
+namespace twofour {
+
+/// A checkpoint as it lies there, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
+/// wrong went to the sink and was left out.
+struct LintSubject {
+  std::filesystem::path path;  ///< the directory
+  bool is_directory = false;
+  bool is_part = false;             ///< one file of several: what it lacks others may hold
+  std::vector<Shard> shards;        ///< whose headers could be parsed
+  std::vector<TensorInfo> tensors;  ///< by name
+  std::vector<uint32_t> shard_of;   ///< of each tensor
+  std::vector<bool> whole;  ///< whether a tensor's bytes are all in its file and fit its type and shape
+  std::vector<Nvfp4Module> modules;  ///< whose tensors agree
+  Json config, hf_quant_config;      ///< null where there is none
+  Json quantization;  ///< what the configs say of it, a source's words for an artifact; or null
+  std::string quantization_file, quantization_key;  ///< where that stands; no key: the whole file
+  std::string layout;                               ///< of an artifact of ours; else empty
+  bool has_manifest = false;
+
+  const std::string& file_of(size_t tensor) const { return shards[shard_of[tensor]].name; }
+  std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors, name); }
+  /// Whether all three of a module's tensors are whole.
+  bool is_whole(const Nvfp4Module& m) const {
+    return whole[m.codes] && whole[m.block_scale] && whole[m.global_scale];
+  }
+  /// Reads from a whole tensor. Safe from several threads.
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+    const Shard& shard = shards[shard_of[tensor]];
+    shard.file.read(shard.data_begin + tensors[tensor].begin + offset, out);
+  }
+};
+
+/// Opens what lies at `path`; rules about files, headers and the index apply on the way. Throws Error where
+/// nothing there can be linted.
+LintSubject open_lint_subject(const std::filesystem::path& path, LintSink& sink);
+
+/// A config file of the directory; null where it is missing or, then told, no JSON object.
+Json read_lint_config(const std::filesystem::path& directory, const char* name, LintSink& sink);
+
+/// What there is to say of a JSON file that begins with a byte order mark; what follows is read all the same.
+inline constexpr const char* kByteOrderMarkFound =
+    "expected JSON, found a byte order mark before it, which Python's json refuses";
+
+/// The names of an object's strings below `key`; those that are no strings are left out.
+std::vector<std::string> string_list(const Json& json, const char* key);
+
+/// `message` without the "where: " that it begins with.
+std::string without_where(std::string_view message, std::string_view where);
+
+/// What the Error that was just caught tells of `file`, without its name. For use within the handler: throws
+/// a ReadError on, which is trouble and tells nothing of what is in the file.
+std::string damage_of(const Error& error, const std::filesystem::path& file);
+
+}  // namespace twofour

@@ -1,0 +1,298 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "formats/atom.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/job_queue.h"
+#include "lib/lint_experts.h"
+#include "lib/lint_manifest.h"
+#include "lib/lint/rules.h"
+#include "lib/lint/tensor_scan.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint64_t kPiece = 1u << 20;  ///< bytes of codes, or of another tensor, read at once
+constexpr uint64_t kJob = 64u << 20;   ///< bytes that one thread takes
+
+/// A range of a module's blocks, or of another tensor's bytes.
+struct Job {
+  size_t module, tensor;  ///< one of them is kNone
+  uint64_t begin, end;    ///< blocks of the module, bytes of the tensor
+  static constexpr size_t kNone = SIZE_MAX;
+};
+
+class WeightLint {
+ public:
+  WeightLint(const LintSubject& s, std::optional<Manifest> manifest, LintSink& sink, Progress& progress)
+      : s_(s), manifest_(std::move(manifest)), sink_(sink), progress_(progress) {
+    if (manifest_ && manifest_->recipe.layout == "prune") pattern_ = manifest_->recipe.pattern;
+    if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
+      const Json& sparsity = s.quantization["sparsity_config"];
+      const bool claims = sparsity.is_object() && sparsity.contains("sparsity_structure") &&
+                          sparsity["sparsity_structure"] == "2:4";
+      if (claims && pattern_.empty()) pattern_ = "2:4";
+    }
+    plan();
+  }
+
+  void run(int threads) {
+    for (const Job& job : jobs_) progress_.total += bytes_of(job);
+    JobQueue<Job> queue(jobs_);
+    queue.run(
+        threads,
+        [this] {
+          return [this, codes = std::vector<uint8_t>(),
+                  scales = std::vector<uint8_t>()](const Job& job) mutable {
+            job.module != Job::kNone ? count_module(job, codes, scales) : count_tensor(job, codes);
+          };
+        },
+        [] {});
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (s_.is_whole(s_.modules[i])) report_module(s_.modules[i], modules_[i]);
+    }
+    for (const auto& [tensor, counts] : tensors_) report_tensor(tensor, counts);
+    check_amax();
+  }
+
+ private:
+  uint64_t bytes_of(const Job& job) const {
+    return (job.end - job.begin) * (job.module != Job::kNone ? sizeof(DenseGroup) : 1);
+  }
+
+  void plan() {
+    modules_.resize(s_.modules.size());
+    std::vector<size_t> owner(s_.tensors.size(), Job::kNone);
+    for (size_t i = 0; i < s_.modules.size(); ++i) {
+      const Nvfp4Module& m = s_.modules[i];
+      if (!s_.is_whole(m)) continue;
+      owner[m.codes] = owner[m.block_scale] = i;
+    }
+    // In the order of the files, so that disks read ahead.
+    std::vector<size_t> order;
+    for (size_t t = 0; t < s_.tensors.size(); ++t) {
+      if (s_.whole[t]) order.push_back(t);
+    }
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return std::pair(s_.shard_of[a], s_.tensors[a].begin) < std::pair(s_.shard_of[b], s_.tensors[b].begin);
+    });
+    for (const size_t t : order) {
+      if (owner[t] == Job::kNone) {
+        const TensorScan& scan = scans_.emplace(t, plan_tensor_scan(s_, t)).first->second;
+        add_jobs(Job::kNone, t, s_.tensors[t].bytes(), std::max<uint64_t>(1, kJob / scan.unit) * scan.unit);
+      } else if (s_.modules[owner[t]].codes == t) {
+        const Nvfp4Module& m = s_.modules[owner[t]];
+        const auto blocks = static_cast<uint64_t>(m.e * m.n * m.k / kGroup);
+        const auto unit = static_cast<uint64_t>(m.k_outer ? m.n : 1);
+        add_jobs(owner[t], Job::kNone, blocks, std::max<uint64_t>(1, kJob / 8 / unit) * unit);
+      }
+    }
+  }
+
+  /// Hashes need a tensor's bytes in order, so with a manifest a tensor is one job.
+  void add_jobs(size_t module, size_t tensor, uint64_t count, uint64_t step) {
+    if (manifest_) step = std::max<uint64_t>(count, 1);
+    for (uint64_t at = 0; at < count || at == 0; at += step) {
+      jobs_.push_back({module, tensor, at, std::min(count, at + step)});
+    }
+  }
+
+  void count_module(const Job& job, std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
+    const Nvfp4Module& m = s_.modules[job.module];
+    const auto n = static_cast<uint64_t>(m.n), unit = m.k_outer ? n : 1;
+    const uint64_t step = std::max<uint64_t>(1, kPiece / 8 / unit) * unit;
+    codes.resize(8 * step);
+    scales.resize(step);
+    BlockCounts counts;
+    std::optional<Hasher> code_hash, scale_hash;  // only with a manifest to hold them against
+    if (manifest_) code_hash.emplace(), scale_hash.emplace();
+    const bool is_pruned =
+        !pattern_.empty() && !m.k_outer && (!manifest_ || manifest_->shapes.count(m.name) > 0);
+    for (uint64_t at = job.begin; at < job.end; at += step) {
+      check_interrupt();
+      const uint64_t blocks = std::min(step, job.end - at);
+      const std::span<uint8_t> c(codes.data(), 8 * blocks), b(scales.data(), blocks);
+      s_.read(m.codes, 8 * at, c);
+      s_.read(m.block_scale, at, b);
+      if (m.k_outer) {
+        count_blocks_k_outer(c.data(), b.data(), blocks / n, n, at, counts);
+      } else {
+        count_blocks(c.data(), b.data(), blocks, at, counts);
+      }
+      if (is_pruned) count_pattern(c, pattern_, 2 * at, counts);
+      if (manifest_) {
+        code_hash->update(c);
+        scale_hash->update(b);
+      }
+      progress_.done += c.size() + b.size();
+    }
+    if (manifest_) {
+      lint_tensor_hash(s_, *manifest_, m.codes, code_hash->digest(), sink_);
+      lint_tensor_hash(s_, *manifest_, m.block_scale, scale_hash->digest(), sink_);
+    }
+    const std::lock_guard lock(mutex_);
+    modules_[job.module] += counts;
+  }
+
+  void count_tensor(const Job& job, std::vector<uint8_t>& buffer) {
+    const TensorScan& scan = scans_.at(job.tensor);
+    const uint64_t step = std::max<uint64_t>(1, kPiece / scan.unit) * scan.unit;
+    TensorCounts counts;
+    std::optional<Hasher> hash;
+    if (manifest_) hash.emplace();
+    buffer.resize(std::min(step, job.end - job.begin));
+    for (uint64_t at = job.begin; at < job.end; at += step) {
+      check_interrupt();
+      const std::span<uint8_t> bytes(buffer.data(), std::min(step, job.end - at));
+      s_.read(job.tensor, at, bytes);
+      scan_bytes(scan, at, bytes, counts);
+      if (hash) hash->update(bytes);
+      progress_.done += bytes.size();
+    }
+    if (manifest_) lint_tensor_hash(s_, *manifest_, job.tensor, hash->digest(), sink_);
+    const std::lock_guard lock(mutex_);
+    tensors_[job.tensor] += counts;
+  }
+
+  void report_scales(size_t tensor, const BlockCounts& c) {
+    if (c.nan + c.negative == 0) return;
+    sink_.add(
+        "bad-block-scale", s_.file_of(tensor), s_.tensors[tensor].name,
+        fmt::format("expected scales of 0 to 448, found {} NaN and {} negative of {}, the first at byte {}",
+                    c.nan, c.negative, c.blocks, c.first_bad));
+  }
+
+  void report_module(const Nvfp4Module& m, const BlockCounts& c) {
+    const std::string& scale_file = s_.file_of(m.block_scale);
+    const std::string& scale = s_.tensors[m.block_scale].name;
+    report_scales(m.block_scale, c);
+    if (c.blocks == 0) return;
+    if (!c.any_code) {
+      sink_.add("zero-weights", s_.file_of(m.codes), s_.tensors[m.codes].name,
+                fmt::format("expected some code other than zero, found none in {} blocks", c.blocks));
+      return;
+    }
+    if (c.vanished > 0) {
+      sink_.add(
+          "zero-scale", scale_file, scale,
+          fmt::format(
+              "expected no scale 0 above codes other than zero, found {} of {} blocks, the first at byte {}",
+              c.vanished, c.blocks, c.first_vanished));
+    }
+    // A sound tensor has a few blocks within 4 % of its maximum; chance adds some to small ones.
+    constexpr uint64_t kFewBlocks = 16;
+    if (c.top > kFewBlocks + c.blocks / 100) {
+      sink_.add("saturated-scales", scale_file, scale,
+                fmt::format("expected at most {} of {} blocks at 448, found {}, of which {} hold a code of 6",
+                            kFewBlocks + c.blocks / 100, c.blocks, c.top, c.top_full));
+    }
+    if (c.subnormal > 0 && c.subnormal + c.zero == c.blocks) {
+      sink_.add("subnormal-scales", scale_file, scale,
+                fmt::format("expected scales of 2^-6 and more, found none in {} blocks", c.blocks));
+    }
+    if (c.dense > 0) {
+      sink_.add(
+          "not-2-4", s_.file_of(m.codes), s_.tensors[m.codes].name,
+          fmt::format(
+              "expected {} in every group, found {} of {} groups of eight that are not, the first at byte {}",
+              pattern_, c.dense, c.groups, 4 * c.first_dense));
+    }
+  }
+
+  void report_tensor(size_t tensor, const TensorCounts& c) {
+    const TensorInfo& t = s_.tensors[tensor];
+    const std::string& file = s_.file_of(tensor);
+    const TensorCheck check = scans_.at(tensor).check;
+    report_scales(tensor, c.scales);
+    const bool meta = check == TensorCheck::kMeta || check == TensorCheck::kPacked;
+    if (c.wrong > 0 && meta) {
+      sink_.add(
+          "meta-nibbles", file, t.name,
+          fmt::format("expected nibbles 4, 8, 9, C, D or E, found {} bytes with others, the first at byte {}",
+                      c.wrong, c.first));
+    } else if (c.wrong > 0 && check == TensorCheck::kE8m0) {
+      sink_.add("mxfp4-nan-scale", file, t.name,
+                fmt::format("expected no scale 0xFF, found {}, the first at byte {}", c.wrong, c.first));
+    } else if (c.wrong > 0 && !is_scale_number(t.name)) {
+      sink_.add("not-finite", file, t.name,
+                fmt::format("expected finite numbers, found {} that are not, the first at element {}",
+                            c.wrong, c.first));
+    }
+    if (c.negative > 0) {
+      sink_.add("bad-block-scale", file, t.name,
+                fmt::format("expected scales that are not negative, found {}, the first at element {}",
+                            c.negative, c.first_negative));
+    }
+    if (c.copies > 0)
+      sink_.add("scale-copies", file, t.name,
+                fmt::format("expected equal copies, found {} bytes that differ, the first at byte {}",
+                            c.copies, c.first_copy));
+    if (c.padding > 0)
+      sink_.add("padding", file, t.name,
+                fmt::format("expected zeros, found {} other bytes, the first at byte {}", c.padding,
+                            c.first_padding));
+    const bool number =
+        check == TensorCheck::kBf16 || check == TensorCheck::kF16 || check == TensorCheck::kE4m3;
+    if (!c.any && number && t.shape.size() >= 2 && t.bytes() > 0 && t.name.ends_with("weight"))
+      sink_.add("zero-weights", file, t.name, "expected some number other than zero, found none");
+  }
+
+  /// Scales that rules of their own look at.
+  bool is_scale_number(std::string_view name) const {
+    return is_input_scale(name) || name.ends_with(".k_scale") || name.ends_with(".v_scale") ||
+           name.ends_with("_scale_2") || name.ends_with("_global_scale");
+  }
+
+  /// Engines and producers share global scales within a block of experts or a fused linear, so only the
+  /// largest weight of all that share one must come near full scale: 2688, 1536 with four-over-six, 448 where
+  /// activations are FP8.
+  void check_amax() {
+    constexpr uint32_t kUnit = 1024, kLeast = 400 * kUnit;
+    struct Shared {
+      uint32_t amax = 0;
+      size_t module = 0;
+    };
+    std::map<std::pair<std::string, std::vector<uint8_t>>, Shared> shared;
+    for (size_t i = 0; i < s_.modules.size(); ++i) {
+      const Nvfp4Module& m = s_.modules[i];
+      if (!s_.is_whole(m) || !modules_[i].any_code || s_.tensors[m.global_scale].bytes() > kPiece) continue;
+      if (modules_[i].subnormal + modules_[i].zero == modules_[i].blocks) continue;  // told already
+      std::vector<uint8_t> scale(s_.tensors[m.global_scale].bytes());
+      s_.read(m.global_scale, 0, scale);
+      const size_t experts = m.name.find("experts.");
+      const std::string block = m.name.substr(0, experts != m.name.npos ? experts : m.name.rfind('.'));
+      Shared& at = shared.try_emplace({block, scale}, Shared{0, i}).first->second;
+      at.amax = std::max(at.amax, modules_[i].amax);
+    }
+    for (const auto& [key, at] : shared) {
+      if (at.amax >= kLeast) continue;
+      const Nvfp4Module& m = s_.modules[at.module];
+      sink_.add("amax-mismatch", s_.file_of(m.global_scale), s_.tensors[m.global_scale].name,
+                fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
+                            static_cast<double>(at.amax) / kUnit));
+    }
+  }
+
+  const LintSubject& s_;
+  const std::optional<Manifest> manifest_;
+  LintSink& sink_;
+  Progress& progress_;
+  std::string pattern_;  ///< that the checkpoint claims
+  std::vector<Job> jobs_;
+  std::map<size_t, TensorScan> scans_;
+  std::mutex mutex_;
+  std::vector<BlockCounts> modules_;
+  std::map<size_t, TensorCounts> tensors_;
+};
+
+}  // namespace
+
+void lint_weights(const LintSubject& s, int jobs, LintSink& sink, Progress& progress) {
+  WeightLint(s, lint_manifest(s, sink), sink, progress).run(jobs);
+}
+
+}  // namespace twofour

@@ -1,0 +1,263 @@
+#include "lib/methods/quantize_select.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/plan_rewrite_parts.h"
+
+namespace twofour {
+namespace {
+
+/// What producers leave as it is, by any part of a module's name. Source: NVIDIA/Model-Optimizer,
+/// modelopt_recipes, default disabled quantizers; vLLM, modelopt.py, for vision.
+constexpr std::string_view kLeftAlone[] = {
+    "lm_head",      "head",         "embed_tokens", "embed_out",   "output_layer",          "proj_out",
+    "score",        "classifier",   "gate",         "router",      "shared_expert_gate",    "conv1d",
+    "vision_tower", "vision_model", "visual",       "audio_tower", "multi_modal_projector", "mm_projector",
+    "eh_proj",      "weights_proj"};
+
+/// Leaves that engines multiply as one. Source: vLLM, packed_modules_mapping; llm-compressor, observers.
+constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj", "up_proj", ""},
+                                                                    {"w1", "w3", ""},
+                                                                    {"q_proj", "k_proj", "v_proj"},
+                                                                    {"wq", "wk", "wv"},
+                                                                    {"q_a_proj", "kv_a_proj_with_mqa", ""},
+                                                                    {"in_proj_qkv", "in_proj_z", ""},
+                                                                    {"in_proj_b", "in_proj_a", ""},
+                                                                    {"wq_a", "wkv", ""}}};
+/// The same in DeepSeek-V4's compressor, whose wkv is another's.
+constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
+
+template <class F>
+bool any_component(std::string_view name, F&& f) {
+  while (!name.empty()) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    if (f(name.substr(0, dot))) return true;
+    name.remove_prefix(std::min(dot + 1, name.size()));
+  }
+  return false;
+}
+
+bool is_left_alone(std::string_view name) {
+  return any_component(name, [](std::string_view part) {
+    return part.starts_with("mtp") ||
+           std::find(std::begin(kLeftAlone), std::end(kLeftAlone), part) != std::end(kLeftAlone);
+  });
+}
+
+/// A number that config.json has, itself or for its text model; else `otherwise`.
+int64_t config_number(const Json& config, const char* key, int64_t otherwise) {
+  for (const Json* number : model_settings(config, key)) {
+    if (number->is_number_integer()) return number->get<int64_t>();
+  }
+  return otherwise;
+}
+
+bool has_tied_head(const Json& config) {
+  const auto tied = model_settings(config, "tie_word_embeddings");
+  return !tied.empty() && *tied[0] == true;
+}
+
+/// Layers behind the model's own predict further tokens: "model.layers.61" of 61, in DeepSeek-V3 and its
+/// like.
+bool is_beyond_layers(std::string_view name, int64_t layers) {
+  bool after_layers = false;
+  return any_component(name, [&](std::string_view part) {
+    int64_t number = -1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    const bool beyond =
+        after_layers && error == std::errc() && end == part.data() + part.size() && number >= layers;
+    after_layers = part == "layers";
+    return beyond;
+  });
+}
+
+/// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
+bool fits_beside(const Checkpoint& c, const WeightModule& m, const EncodeRule& rule) {
+  return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
+         c.nvfp4_modules()[*m.nvfp4].dialect->name == rule.dialect;
+}
+
+std::string parent_of(const std::string& name) {
+  return name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
+}
+
+/// Names of linears that stay; blocks of experts that stay as a whole as one glob.
+std::vector<std::string> names_left(const Checkpoint& c, const std::vector<WeightModule>& modules,
+                                    const std::vector<bool>& is_chosen) {
+  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
+  const auto block_of = [&](const WeightModule& m) {
+    const auto parsed = parse_module_name(m.name, exists);
+    return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
+  };
+  std::set<std::string> chosen_blocks;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (is_chosen[i]) chosen_blocks.insert(block_of(modules[i]));
+  }
+  std::vector<std::string> names;
+  std::set<std::string> blocks;
+  // Loaders make a linear of a head that shares the embedding's weights.
+  if (has_tied_head(c.config()) && !exists("lm_head.weight")) names.push_back("lm_head");
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (is_chosen[i] || modules[i].format != WeightFormat::kFloat) continue;
+    const std::string block = block_of(modules[i]);
+    if (block.empty() || chosen_blocks.count(block)) {
+      names.push_back(modules[i].name);
+    } else if (blocks.insert(block).second) {
+      names.push_back(block + "*");
+    }
+  }
+  return names;
+}
+
+/// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
+void check_experts(const Checkpoint& c, const std::vector<WeightModule>& modules, Problems& problems) {
+  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
+  struct Block {
+    std::map<int64_t, std::map<Projection, const WeightModule*>> experts;
+    std::map<Projection, const WeightModule*> stacks;
+  };
+  std::map<std::string, Block> blocks;
+  for (const WeightModule& m : modules) {
+    const auto name = parse_module_name(m.name, exists);
+    if (!name || name->kind != BlockKind::kRoutedExperts || (name->expert < 0) != m.stacked) continue;
+    Block& block = blocks[std::string(name->block)];
+    (m.stacked ? block.stacks : block.experts[name->expert])[name->projection] = &m;
+  }
+  for (const auto& [name, block] : blocks) {
+    if (block.stacks.size() == 1) {
+      problems.add(fmt::format("{}: expected stacks of gate_up_proj and down_proj, found one of them", name));
+    }
+    if (block.experts.empty()) continue;
+    const auto count = static_cast<int64_t>(block.experts.size());
+    if (block.experts.rbegin()->first != count - 1) {
+      problems.add(
+          fmt::format("{}: expected experts 0 to {}, found {}", name, block.experts.rbegin()->first, count));
+    }
+    const auto largest = std::max_element(block.experts.begin(), block.experts.end(),
+                                          [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+    for (const auto& [e, matrices] : block.experts) {
+      if (matrices.size() < largest->second.size()) {
+        problems.add(fmt::format("{}.{}: expected {} matrices as expert {} has, found {}", name, e,
+                                 largest->second.size(), largest->first, matrices.size()));
+      }
+      for (const auto& [projection, m] : matrices) {
+        const auto model = largest->second.find(projection);
+        if (model == largest->second.end() || (model->second->n == m->n && model->second->k == m->k))
+          continue;
+        problems.add(fmt::format("{}: expected weights of [{}, {}] as expert {} has, found [{}, {}]", m->name,
+                                 model->second->n, model->second->k, largest->first, m->n, m->k));
+      }
+    }
+    const auto gate = largest->second.find(Projection::kGate), up = largest->second.find(Projection::kUp);
+    if (gate == largest->second.end() || up == largest->second.end()) continue;
+    if (gate->second->n != up->second->n || gate->second->k != up->second->k) {
+      problems.add(fmt::format("{}: expected [{}, {}] like gate, found [{}, {}]", up->second->name,
+                               gate->second->n, gate->second->k, up->second->n, up->second->k));
+    }
+  }
+}
+
+/// Engines want what they fuse quantized as a whole or not at all.
+void note_split_groups(const std::vector<WeightModule>& modules, const std::vector<bool>& is_chosen,
+                       Findings& findings) {
+  for (const std::vector<size_t>& group : fused_groups(modules)) {
+    const auto chosen = std::count_if(group.begin(), group.end(), [&](size_t i) { return is_chosen[i]; });
+    if (chosen == 0 || chosen == static_cast<std::ptrdiff_t>(group.size())) continue;
+    const auto stays = *std::find_if(group.begin(), group.end(), [&](size_t i) { return !is_chosen[i]; });
+    findings.push_back(
+        {Severity::kWarning, "fused-group-split", modules[stays].name,
+         fmt::format("stays as it is beside {} quantized that engines multiply with it as one", chosen)});
+  }
+}
+
+}  // namespace
+
+EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModule>& modules,
+                               const Recipe& recipe, const EncodeRule& rule, Findings& findings,
+                               Problems& problems) {
+  const bool quantized =
+      std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
+  const int64_t layers = config_number(c.config(), "num_hidden_layers", INT64_MAX);
+  Matcher include(recipe.selection.include), exclude(recipe.selection.exclude), also(recipe.selection.also);
+  std::vector<bool> is_chosen(modules.size());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const WeightModule& m = modules[i];
+    const bool is_float = m.format == WeightFormat::kFloat;
+    const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
+    const bool usual =
+        is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    const bool included = recipe.selection.include.empty() ? usual : include.matches(m.name) && usual;
+    const bool added = also.matches(m.name), excluded = exclude.matches(m.name);
+    is_chosen[i] = (included || added) && !excluded;
+    if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
+      problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
+                               kGroup, m.k));
+    } else if (is_chosen[i] && is_float && !rule.fp8 && m.k % kGroup != 0) {
+      is_chosen[i] = false;
+      findings.push_back({Severity::kWarning, "odd-inputs", m.name,
+                          fmt::format("stays as it is: expected K a multiple of {}, found {}", kGroup, m.k)});
+    }
+    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && !rule.fp8) {
+      problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4",
+                               c.where(m.weight)));
+    }
+    if (is_chosen[i] || is_float || fits_beside(c, m, rule)) continue;
+    const bool nvfp4 = m.format == WeightFormat::kNvfp4;
+    problems.add(fmt::format(
+        "{}: expected nothing beside {} {} that one configuration cannot describe, too, "
+        "found {}{} that would stay{}",
+        c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", weight_format_name(m.format),
+        nvfp4 && !rule.fp8 ? (m.input_scale ? " with input scales" : " of another dialect") : "",
+        nvfp4      ? ": convert to bf16 first"
+        : excluded ? ""
+                   : ": name it with --also"));
+  }
+  const char* expected = "a linear (model.layers.0.mlp.down_proj)";
+  include.refuse_unused("--include", expected);
+  exclude.refuse_unused("--exclude", expected);
+  also.refuse_unused("--also", expected);
+  check_experts(c, modules, problems);
+  if (!rule.fp8) note_split_groups(modules, is_chosen, findings);
+  EncodeSelection selection;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (is_chosen[i]) selection.chosen.push_back(i);
+  }
+  selection.left = names_left(c, modules, is_chosen);
+  return selection;
+}
+
+std::vector<std::vector<size_t>> fused_groups(const std::vector<WeightModule>& modules) {
+  std::vector<std::vector<size_t>> groups;
+  std::map<std::pair<std::string, size_t>, size_t> known;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::string& name = modules[i].name;
+    const std::string parent = parent_of(name);
+    const std::string_view leaf = std::string_view(name).substr(parent.empty() ? 0 : parent.size() + 1);
+    size_t family = 0;
+    const bool in_compressor =
+        parent.ends_with("compressor") &&
+        std::find(kFusedInCompressor.begin(), kFusedInCompressor.end(), leaf) != kFusedInCompressor.end();
+    if (in_compressor) family = kFused.size() + 1;
+    while (family < kFused.size() &&
+           std::find(kFused[family].begin(), kFused[family].end(), leaf) == kFused[family].end()) {
+      ++family;
+    }
+    if (family == kFused.size() || modules[i].stacked) {
+      groups.push_back({i});
+      continue;
+    }
+    const auto [at, is_new] = known.try_emplace({parent, family}, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[at->second].push_back(i);
+  }
+  return groups;
+}
+
+}  // namespace twofour

@@ -1,0 +1,294 @@
+#include "lib/methods/target.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "lib/counted.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/natural.h"
+#include "lib/findings/problems.h"
+
+namespace twofour {
+namespace {
+
+/// The matrices of one expert; positions in Checkpoint::nvfp4_modules().
+struct Expert {
+  std::optional<size_t> gate, up, down;
+};
+
+/// A feed-forward block as the checkpoint names it.
+struct Block {
+  BlockKind kind;
+  std::map<int64_t, Expert> experts;                    ///< each expert its own matrices; key 0 of an MLP
+  std::optional<size_t> stacked_gate_up, stacked_down;  ///< or all in one
+  GateUpRows rows = GateUpRows::kHalves;
+};
+
+struct NaturalOrder {
+  bool operator()(const std::string& a, const std::string& b) const { return natural_less(a, b); }
+};
+using Blocks = std::map<std::string, Block, NaturalOrder>;
+
+Blocks find_blocks(const Checkpoint& c) {
+  Blocks blocks;
+  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
+  for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
+    const Nvfp4Module& m = c.nvfp4_modules()[i];
+    const auto name = parse_module_name(m.name, exists);
+    if (!name) continue;
+    const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
+    if (in_stack != m.dialect->stacked) continue;  // a matrix that only looks like a stack's, or the reverse
+    Block& block = blocks[std::string(name->block)];
+    block.kind = name->kind;
+    if (name->expert < 0 && m.dialect->stacked) {
+      (name->projection == Projection::kDown ? block.stacked_down : block.stacked_gate_up) = i;
+      if (name->projection == Projection::kGateUp) block.rows = name->rows;
+      continue;
+    }
+    Expert& expert = block.experts[std::max<int64_t>(name->expert, 0)];
+    (name->projection == Projection::kGate ? expert.gate
+     : name->projection == Projection::kUp ? expert.up
+                                           : expert.down) = i;
+  }
+  return blocks;
+}
+
+std::string shape_text(const Nvfp4Module& m) { return fmt::format("[{}, {}]", m.n, m.k); }
+
+/// Checks that the experts are 0 .. E-1, each whole and all of one shape, and collects what is not so.
+class BlockCheck {
+ public:
+  BlockCheck(const Checkpoint& c, const std::string& name, const Block& block, Problems& problems)
+      : checkpoint_(c),
+        modules_(c.nvfp4_modules()),
+        promised_(block.kind == BlockKind::kRoutedExperts ? promised_experts(c.config()) : 0),
+        name_(name),
+        block_(block),
+        problems_(problems) {}
+
+  void run() {
+    int64_t count = 0;
+    if (block_.stacked_gate_up || block_.stacked_down) {
+      check_stack();
+      count = modules_[block_.stacked_down ? *block_.stacked_down : *block_.stacked_gate_up].e;
+    } else {
+      check_sequence();
+      check_experts();
+      count = static_cast<int64_t>(block_.experts.size());
+    }
+    check_beyond(count);
+    if (count < promised_) {
+      problems_.add(fmt::format("{}: expected {} NVFP4 experts as config.json says, found {}", name_,
+                                promised_, count));
+    }
+  }
+
+ private:
+  void check_stack() {
+    if (!block_.stacked_gate_up || !block_.stacked_down) {
+      problems_.add(fmt::format("{}: expected stacks of {} as NVFP4, found none", name_,
+                                block_.stacked_gate_up ? "down_proj" : "gate_up_proj"));
+      return;
+    }
+    const Nvfp4Module &up = modules_[*block_.stacked_gate_up], &down = modules_[*block_.stacked_down];
+    if (up.n % 2 != 0 || down.e != up.e || down.n != up.k || down.k != up.n / 2) {
+      problems_.add(fmt::format("{}: expected {} experts of [{}, {}], found {} of {}", down.name, up.e, up.k,
+                                up.n / 2, down.e, shape_text(down)));
+    }
+  }
+
+  /// No expert of another format may follow the ones found: "P.512.gate_proj.weight" beside 512 of them.
+  void check_beyond(int64_t count) {
+    if (block_.kind != BlockKind::kRoutedExperts) return;
+    const std::string prefix = name_ + ".";
+    const auto tensors = checkpoint_.tensors();
+    auto it = std::lower_bound(tensors.begin(), tensors.end(), prefix,
+                               [](const TensorInfo& t, const std::string& n) { return t.name < n; });
+    for (; it != tensors.end() && it->name.starts_with(prefix); ++it) {
+      const std::string digits =
+          it->name.substr(prefix.size(), it->name.find('.', prefix.size()) - prefix.size());
+      const bool number =
+          !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == digits.npos;
+      if (!number || std::stoll(digits) < count) continue;
+      problems_.add(fmt::format("{}: expected NVFP4 experts 0 to {} and no others, found {}", name_,
+                                count - 1, it->name));
+      return;
+    }
+  }
+
+  void check_sequence() {
+    if (block_.experts.empty()) return;
+    const int64_t last = block_.experts.rbegin()->first;
+    // A hostile name can claim any number, so missing ones are counted, not listed.
+    const int64_t missing = last + 1 - static_cast<int64_t>(block_.experts.size());
+    if (missing == 0) return;
+    int64_t first = 0;
+    for (const auto& [e, expert] : block_.experts) {
+      if (e != first) break;
+      ++first;
+    }
+    problems_.add(fmt::format("{}: expected experts 0 to {}, found {} missing, the first {}", name_, last,
+                              missing, first));
+  }
+
+  void check_experts() {
+    const bool gated = std::any_of(block_.experts.begin(), block_.experts.end(), [&](auto& x) {
+      return x.second.gate || has_gate_tensor(path_of(x.first));
+    });
+    const Nvfp4Module* model = nullptr;
+    for (const auto& [e, expert] : block_.experts) {
+      const std::string where = path_of(e);
+      const bool whole = expert.up && expert.down && (expert.gate || !gated);
+      if (!whole) {
+        problems_.add(fmt::format("{}: expected {}up and down as NVFP4, found{}{}{}", where,
+                                  gated ? "gate, " : "", expert.gate ? " gate" : "", expert.up ? " up" : "",
+                                  expert.down ? " down" : ""));
+        continue;
+      }
+      if (model == nullptr) model = &modules_[*expert.up];
+      check_shape(modules_[*expert.up], model->n, model->k);
+      if (expert.gate) check_shape(modules_[*expert.gate], model->n, model->k);
+      check_shape(modules_[*expert.down], model->k, model->n);
+    }
+  }
+
+  std::string path_of(int64_t expert) const {
+    return block_.kind == BlockKind::kRoutedExperts ? fmt::format("{}.{}", name_, expert) : name_;
+  }
+
+  /// Whether there is a gate in any format: experts whose gates alone are not NVFP4 are not gateless ones.
+  bool has_gate_tensor(const std::string& where) const {
+    const auto tensors = checkpoint_.tensors();
+    return std::any_of(naming_rules().begin(), naming_rules().end(), [&](const NamingRule& rule) {
+      if (rule.gate == nullptr) return false;
+      const std::string prefix = fmt::format("{}.{}.", where, rule.gate);
+      const auto at = std::lower_bound(tensors.begin(), tensors.end(), prefix,
+                                       [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+      return at != tensors.end() && at->name.starts_with(prefix);
+    });
+  }
+
+  void check_shape(const Nvfp4Module& m, int64_t n, int64_t k) {
+    if (m.n != n || m.k != k) {
+      problems_.add(fmt::format("{}: expected weights of [{}, {}], found {}", m.name, n, k, shape_text(m)));
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const std::vector<Nvfp4Module>& modules_;
+  const int64_t promised_;
+  const std::string& name_;
+  const Block& block_;
+  Problems& problems_;
+};
+
+Target single_target(const Nvfp4Module& m, size_t index) {
+  return {m.name, m.name, '.', Shape{1, m.n, m.k}, 1, {SourceRows{index, 0, 0, 1, m.n, 0}}};
+}
+
+/// The w13 and w2 of a block that BlockCheck found sound.
+void add_targets(const Checkpoint& c, const std::string& name, const Block& block, std::vector<Target>& out) {
+  const auto& modules = c.nvfp4_modules();
+  Target w13{name, name + ".w13", '_', {}, 2, {}}, w2{name, name + ".w2", '_', {}, 1, {}};
+  if (block.stacked_gate_up) {
+    const size_t gate_up = *block.stacked_gate_up, down = *block.stacked_down;
+    const Nvfp4Module& m = modules[gate_up];
+    const int64_t i = m.n / 2;
+    const bool halves = block.rows == GateUpRows::kHalves;
+    for (int64_t e = 0; e < m.e; ++e) {
+      w13.sources.push_back({gate_up, e, 0, halves ? 1 : 2, i, 0});
+      w13.sources.push_back({gate_up, e, halves ? i : 1, halves ? 1 : 2, i, i});
+      w2.sources.push_back({down, e, 0, 1, m.k, 0});
+    }
+    w13.shape = {m.e, m.n, m.k, true};
+    w2.shape = {m.e, m.k, i};
+  } else {
+    const auto count = static_cast<int64_t>(block.experts.size());
+    for (const auto& [e, expert] : block.experts) {
+      const Nvfp4Module& up = modules[*expert.up];
+      const bool gated = expert.gate.has_value();
+      if (gated) w13.sources.push_back({*expert.gate, 0, 0, 1, up.n, 0});
+      w13.sources.push_back({*expert.up, 0, 0, 1, up.n, gated ? up.n : 0});
+      w2.sources.push_back({*expert.down, 0, 0, 1, up.k, 0});
+      w13.sources_per_expert = gated ? 2 : 1;
+      w13.shape = {count, gated ? 2 * up.n : up.n, up.k, gated};
+      w2.shape = {count, up.k, up.n};
+    }
+  }
+  out.push_back(std::move(w13));
+  out.push_back(std::move(w2));
+}
+
+}  // namespace
+
+std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection) {
+  const auto& modules = checkpoint.nvfp4_modules();
+  if (modules.empty()) {
+    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors",
+                            checkpoint.path().string(), checkpoint.tensors().size()));
+  }
+  const Blocks blocks = find_blocks(checkpoint);
+  const bool is_moe = std::any_of(blocks.begin(), blocks.end(),
+                                  [](auto& b) { return b.second.kind == BlockKind::kRoutedExperts; });
+  const BlockKind default_kind = is_moe ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp;
+
+  Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
+  std::vector<Target> targets;
+  std::set<size_t> taken;  // modules that belong to a chosen block
+  Problems problems;
+  for (const auto& [name, block] : blocks) {
+    const bool by_default =
+        block.kind == default_kind && (selection.include.empty() || include.matches(name));
+    const bool added = also.matches(name);
+    if ((!by_default && !added) || exclude.matches(name)) continue;
+    BlockCheck(checkpoint, name, block, problems).run();
+    if (!problems.empty()) continue;  // the list goes on; it is thrown below
+    const size_t before = targets.size();
+    add_targets(checkpoint, name, block, targets);
+    for (size_t t = before; t < targets.size(); ++t) {
+      targets[t].rule = !by_default ? "--also" : selection.include.empty() ? "default set" : "--include";
+      for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
+    }
+  }
+  problems.refuse();
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const bool single = !taken.count(i) && !modules[i].dialect->stacked && also.matches(modules[i].name);
+    if (!single || exclude.matches(modules[i].name)) continue;
+    targets.push_back(single_target(modules[i], i));
+    targets.back().rule = "--also";
+  }
+  const char* expected = "NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts)";
+  include.refuse_unused("--include", expected);
+  exclude.refuse_unused("--exclude", expected);
+  also.refuse_unused("--also", expected);
+  if (targets.empty()) {
+    throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
+                            checkpoint.path().string(), modules.size()));
+  }
+  std::stable_sort(targets.begin(), targets.end(),
+                   [](const Target& a, const Target& b) { return natural_less(a.name, b.name); });
+  return targets;
+}
+
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+                           Findings& findings) {
+  const int64_t promised = promised_experts(checkpoint.config());
+  const auto has_extra = [&](const Target& t) {
+    return promised > 0 && t.shape.e > promised && t.name.ends_with(".w13");
+  };
+  const auto first = std::find_if(targets.begin(), targets.end(), has_extra);
+  if (first == targets.end()) return;
+  const auto more = std::count_if(first + 1, targets.end(), has_extra);
+  findings.push_back(
+      {Severity::kWarning, "experts-extra", first->block,
+       fmt::format(
+           "expected {} experts as config.json says, found {}{}; all of them are taken", promised,
+           first->shape.e,
+           more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
+}
+
+}  // namespace twofour

@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/layouts/layout.h"
+#include "formats/naming.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/names/pattern.h"
+
+namespace twofour {
+
+/// Rows of a stored module that make up rows of a target: row i is row `first + i * step` of the module.
+struct SourceRows {
+  size_t module;   ///< in Checkpoint::nvfp4_modules()
+  int64_t expert;  ///< in the module's stack; 0 where it is no stack
+  int64_t first, step, count;
+  int64_t n0;  ///< row of the target where they begin
+};
+
+/// One matrix of an artifact, with all its experts: "P.w13", "P.w2" or, of a single linear, "P".
+struct Target {
+  std::string block;  ///< P
+  std::string name;   ///< what its parts' names begin with
+  char joint;         ///< between name and part: "P.w13_comp", but "P.comp" of a single linear
+  Shape shape;
+  size_t sources_per_expert;        ///< 2 for gate and up, else 1
+  std::vector<SourceRows> sources;  ///< [E][sources_per_expert]
+  std::string rule{};               ///< why it is converted: "default set" or the option that added it
+  std::string tensor_name(const char* part) const { return name + joint + part; }
+};
+
+/// Which modules a command works on; see product.md, "Everywhere".
+struct Selection {
+  std::vector<Pattern> include;  ///< restrict the default set; empty: all of it
+  std::vector<Pattern> exclude;
+  std::vector<Pattern> also;  ///< add to the default set
+};
+
+/// The targets of a 2:4 or gate/up layout, in natural order: the routed experts of an MoE model, the MLPs of
+/// a dense one, as restricted and extended by `selection`. Throws Error, with a list, where an expert lacks a
+/// matrix, experts are missing from the sequence or shapes disagree; on patterns that match nothing; on an
+/// empty set.
+std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection);
+
+/// One warning where blocks among `targets` have more experts than config.json says; fewer are an Error
+/// above.
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+                           Findings& findings);
+
+}  // namespace twofour

@@ -1,0 +1,54 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "lib/names/pattern.h"
+
+namespace twofour {
+
+/// Whether an entry of a config's list is a pattern and not a name.
+bool is_wild(const std::string& text);
+
+/// `name` with every digit as 0. Names differ mostly in their numbers, and few patterns tell digits apart, so
+/// what holds for one name holds for many: regular expressions are slow, experts many.
+std::string without_digits(std::string_view name);
+
+/// Whether an expression that we cannot follow may be sound for Python: it is long, or has what only Python
+/// has.
+bool may_be_pythons(std::string_view text);
+
+/// One pattern of a config.
+class ConfigPattern {
+ public:
+  explicit ConfigPattern(const std::string& text);
+  /// Python knows expressions that we cannot follow; of those it is only told that they are there.
+  bool known() const { return pattern_.has_value(); }
+  bool tells_digits() const { return tells_digits_; }
+  bool matches(std::string_view name) const;
+
+ private:
+  bool tells_digits_ = false;
+  std::optional<Pattern> pattern_;
+};
+
+/// A config's list of patterns and names.
+class PatternList {
+ public:
+  /// The keys of `texts`.
+  explicit PatternList(const std::map<std::string, std::string>& texts);
+  bool matches(const std::string& name);
+  bool all_known() const { return all_known_; }
+
+ private:
+  std::unordered_set<std::string> exact_;
+  std::vector<ConfigPattern> numbered_, folded_;
+  std::unordered_map<std::string, bool> seen_;
+  bool all_known_ = true;
+};
+
+}  // namespace twofour

@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <compare>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "lib/inspect/inspect.h"
+#include "lib/natural.h"
+#include "lib/names/natural.h"
+
+namespace twofour {
+namespace {
+
+/// "0-3,7"
+std::string ranges(const std::set<int64_t>& numbers) {
+  std::string text;
+  for (auto it = numbers.begin(); it != numbers.end();) {
+    const int64_t first = *it;
+    int64_t last = first;
+    while (++it != numbers.end() && *it == last + 1) last = *it;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+  }
+  return text;
+}
+
+using Member = std::pair<std::vector<int64_t>, size_t>;  // numbers of a name, its index
+using Group = std::vector<Member>;
+
+/// Parts of a group that are alike but for the number at `place`: layers with the same experts. Numbers are
+/// compared where they are, for names may hold thousands.
+std::vector<Group> split_at(size_t place, Group group) {
+  const auto at = static_cast<std::ptrdiff_t>(place);
+  const auto others_less = [at](const Member* a, const Member* b) {
+    const auto x = a->first.begin() + at, y = b->first.begin() + at;
+    const auto before = std::lexicographical_compare_three_way(a->first.begin(), x, b->first.begin(), y);
+    if (before != 0) return before < 0;
+    return std::lexicographical_compare(x + 1, a->first.end(), y + 1, b->first.end());
+  };
+  using Members = std::vector<const Member*>;
+  const auto all_less = [&](const Members& a, const Members& b) {
+    if (a.size() != b.size()) return a.size() < b.size();
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), others_less);
+  };
+  std::map<int64_t, Group> by_number;
+  for (Member& member : group) by_number[member.first[place]].push_back(std::move(member));
+  std::map<size_t, size_t> of_size;
+  for (const auto& [number, members] : by_number) ++of_size[members.size()];
+  std::map<Members, std::vector<Group*>, decltype(all_less)> by_others(all_less);
+  for (auto& [number, members] : by_number) {
+    Members sorted;
+    for (const Member& member : members) sorted.push_back(&member);
+    if (of_size[members.size()] > 1) std::sort(sorted.begin(), sorted.end(), others_less);
+    by_others[std::move(sorted)].push_back(&members);
+  }
+  std::vector<Group> parts;
+  for (const auto& [others, alike] : by_others) {
+    Group& part = parts.emplace_back();
+    for (Group* members : alike) std::move(members->begin(), members->end(), std::back_inserter(part));
+  }
+  return parts;
+}
+
+/// A group of which no place before `depth` is left to split at.
+struct Part {
+  size_t depth;
+  Group group;
+};
+
+/// Names the parts whose numbers form all combinations; splits the others at their depth and behind where
+/// they don't. Names may hold thousands of numbers, each of which splits once more: parts wait on a list, not
+/// on the stack.
+void fold(const std::string& skeleton, Group whole,
+          std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
+  const size_t places = whole[0].first.size();
+  std::vector<Part> parts;
+  parts.push_back({0, std::move(whole)});
+  while (!parts.empty()) {
+    auto [depth, group] = std::move(parts.back());
+    parts.pop_back();
+    const auto differ_at = [&group = group](size_t place) {
+      return std::any_of(group.begin(), group.end(),
+                         [&](const Member& m) { return m.first[place] != group[0].first[place]; });
+    };
+    while (depth < places && !differ_at(depth)) ++depth;
+    std::vector<std::set<int64_t>> sets;
+    size_t combinations = 1;
+    // Once these are too many the rest does not matter.
+    while (sets.size() < places && (combinations <= group.size() || depth == places)) {
+      std::set<int64_t> numbers;
+      for (const Member& member : group) numbers.insert(member.first[sets.size()]);
+      combinations = std::min<size_t>(combinations * numbers.size(), group.size() + 1);
+      sets.push_back(std::move(numbers));
+    }
+    if (combinations != group.size() && depth < places) {
+      for (Group& part : split_at(depth, std::move(group))) parts.push_back({depth + 1, std::move(part)});
+      continue;
+    }
+    std::string name;
+    size_t place = 0;
+    for (const char c : skeleton) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
+    std::vector<size_t> members;
+    for (const auto& [numbers, index] : group) members.push_back(index);
+    out.emplace_back(std::move(name), std::move(members));
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names) {
+  std::map<std::string, Group> groups;
+  for (size_t i = 0; i < names.size(); ++i) {
+    NumberedName s = split_numbers(names[i]);
+    groups[s.skeleton].emplace_back(std::move(s.numbers), i);
+  }
+  std::vector<std::pair<std::string, std::vector<size_t>>> folded;
+  for (auto& [skeleton, group] : groups) fold(skeleton, std::move(group), folded);
+  std::sort(folded.begin(), folded.end(), [](auto& a, auto& b) { return natural_less(a.first, b.first); });
+  return folded;
+}
+
+}  // namespace twofour

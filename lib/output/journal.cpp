@@ -1,0 +1,151 @@
+#include "lib/output/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "formats/error.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
+#include "lib/io/hash.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhat = "a directory that twofour has not finished";
+
+/// The first line. Its number changes when an older program would misunderstand what follows.
+const std::string& first_line() {
+  static const std::string line = seal_line(fmt::format("{}, format 2", kWhat)) + "\n";
+  return line;
+}
+
+/// The first line of `text` without its hash, which is taken off `text`; empty where there is no sound one.
+std::string_view take_line(std::string_view& text) {
+  const size_t end = text.find('\n');
+  if (end == text.npos) return {};
+  const std::string_view line = text_of_line(text.substr(0, end));
+  text.remove_prefix(end + 1);
+  return line;
+}
+
+bool is_part_of_first_line(std::string_view text) {
+  return text.size() < first_line().size() && first_line().starts_with(text);
+}
+
+[[noreturn]] void fail(const fs::path& path, const char* doing) {
+  throw Error(fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(errno)));
+}
+
+}  // namespace
+
+MarkerState marker_state(const fs::path& directory) {
+  const fs::path path = directory / kUnfinishedMarker;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return MarkerState::kNone;
+  if (!fs::is_regular_file(status)) return MarkerState::kForeign;
+  const InputFile file(path);
+  // That of another version may be longer: it is the run's fingerprint.
+  std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
+  if (is_part_of_first_line(head)) return MarkerState::kBegun;
+  std::string_view rest = head;
+  const std::string_view first = take_line(rest);
+  if (first.empty()) return MarkerState::kForeign;
+  const bool is_cut = file.size() > head.size();
+  const std::string_view second = take_line(rest);
+  if (second == kSynthNote && take_line(rest).empty()) return MarkerState::kSynth;
+  return first.starts_with(kWhat) && second.empty() && !is_cut ? MarkerState::kMarked : MarkerState::kOurs;
+}
+
+UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)
+    : path_(directory / kUnfinishedMarker) {
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
+  fd_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
+  if (fd_ < 0 && errno == EEXIST) {
+    was_there_ = true;
+    fd_ = ::open(path_.c_str(), kFlags);
+  }
+  if (fd_ < 0) fail(path_, was_there_ ? "open" : "create");
+  // Two runs into one directory would take each other's files away. The file that is locked must still be the
+  // one that has the name: a run that just finished removes it.
+  const int how = sharing == Sharing::kAlone ? LOCK_EX : LOCK_SH;
+  const bool locked = ::flock(fd_, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
+  try {
+    if (!locked || !has_name()) {
+      throw Error(fmt::format("{}: expected a directory of our own, found another run writing it",
+                              directory.string()));
+    }
+    read_lines();
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+UnfinishedMarker::~UnfinishedMarker() { ::close(fd_); }
+
+bool UnfinishedMarker::has_name() const {
+  struct stat ours {
+  }, named{};
+  return ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
+         ours.st_dev == named.st_dev;
+}
+
+void UnfinishedMarker::read_lines() {
+  constexpr uint64_t kMaxJournal = 1u << 30;
+  const std::string all = read_text(path_, kMaxJournal);
+  for (size_t next; (next = all.find('\n', end_)) != std::string::npos; end_ = next + 1) {
+    const std::string_view text = text_of_line(std::string_view(all).substr(end_, next - end_));
+    if (text.empty()) break;
+    lines_.emplace_back(text);
+  }
+  torn_ = end_ < all.size();
+  current_ = all.starts_with(first_line()) || is_part_of_first_line(all);
+  if (all.starts_with(first_line())) lines_.erase(lines_.begin());
+}
+
+void UnfinishedMarker::begin() {
+  if (end_ > 0) return;
+  // Tasks that get here together write the same bytes to the same place.
+  write(0, first_line());
+  torn_ = false;
+}
+
+void UnfinishedMarker::note(std::string_view text) {
+  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail(path_, "cut");
+  torn_ = true;  // until all of it is there
+  write(end_, seal_line(text) + "\n");
+  torn_ = false;
+}
+
+void UnfinishedMarker::restart() {
+  if (::ftruncate(fd_, 0) != 0) fail(path_, "empty");
+  lines_.clear();
+  end_ = 0;
+  torn_ = false;
+  current_ = true;
+  begin();
+}
+
+void UnfinishedMarker::write(uint64_t at, std::string_view text) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t put =
+        ::pwrite(fd_, rest.data(), rest.size(), static_cast<off_t>(at + text.size() - rest.size()));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(path_, "write");
+    rest.remove_prefix(static_cast<size_t>(put));
+  }
+  if (::fdatasync(fd_) != 0) fail(path_, "flush");
+  end_ = at + text.size();
+}
+
+}  // namespace twofour

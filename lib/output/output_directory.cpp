@@ -1,0 +1,361 @@
+#include "lib/output/output_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
+#include "lib/artifact/manifest.h"
+#include "lib/findings/problems.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names at the top of a directory, but for its marker.
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.insert(it->path().filename().string());
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  names.erase(kUnfinishedMarker);
+  return names;
+}
+
+/// Whose a directory is. Nobody but us writes either sign by chance: a line, or a manifest, with its own
+/// hash.
+struct Ownership {
+  MarkerState marker = MarkerState::kNone;
+  bool has_manifest = false;
+  std::string damage;  ///< of the manifest
+  bool is_whole() const { return has_manifest && damage.empty(); }
+  bool is_ours() const {
+    return marker == MarkerState::kOurs || marker == MarkerState::kMarked || marker == MarkerState::kSynth ||
+           is_whole();
+  }
+};
+
+Ownership ownership_of(const fs::path& directory) {
+  Ownership found;
+  found.marker = marker_state(directory);
+  std::error_code error;
+  const fs::path manifest = directory / kManifestName;
+  found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
+  if (found.has_manifest) found.damage = manifest_damage(InputFile(manifest));
+  return found;
+}
+
+/// Refuses what stands beside a marker that tells of nothing: of files, only one that is not whole yet has a
+/// name of ours, and nobody asked to lose the others.
+void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
+  if (found.marker != MarkerState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
+  Problems problems;
+  std::error_code error;
+  for (const std::string& name : names) {
+    const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
+    if (is_file && !name_of_temporary(name).empty()) continue;
+    problems.add(fmt::format("{}: expected only what {} tells of, found what it does not; --force leaves it",
+                             (directory / name).string(), kUnfinishedMarker));
+  }
+  problems.refuse();
+}
+
+/// A line of the journal: what follows, a list of names, goes. A run that replaces a directory writes it
+/// first, so that one that is killed meanwhile can be gone on with.
+constexpr std::string_view kEmptying = "emptying ";
+
+std::set<std::string> names_from_line(const fs::path& marker, std::string_view line) {
+  try {
+    const Json json = Json::parse(line.substr(kEmptying.size()));
+    return json.get<std::set<std::string>>();
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a list of names, found something else", marker.string()));
+  }
+}
+
+/// The same place however it is spelled: absolute, without links, without a slash at the end.
+fs::path resolved(const fs::path& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
+  if (error) throw Error(fmt::format("{}: cannot resolve: {}", path.string(), error.message()));
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+/// "link/" and "link/." name what a link points to; "link" names the link. Nothing else is made simpler: what
+/// "link/.." means only the file system knows.
+fs::path without_trailing_slash(const fs::path& path) {
+  std::string text = path.string();
+  for (;;) {
+    if (text.size() > 1 && text.ends_with('/')) {
+      text.pop_back();
+    } else if (text.size() > 2 && text.ends_with("/.")) {
+      text.resize(text.size() - 2);
+    } else {
+      return text;
+    }
+  }
+}
+
+/// Whether `inner` is `outer` or lies below it; both must be resolved. Nothing lies in an empty path.
+bool is_within(const fs::path& inner, const fs::path& outer) {
+  if (outer.empty()) return false;
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+/// Throws unless `given` and a checkpoint that is read, which `what` names, lie apart.
+void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
+  const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
+  if (!is_within(target, from) && !is_within(from, target)) return;
+  throw Error(fmt::format("{}: expected a directory apart from the {} {}, found one that overlaps it",
+                          given.string(), what, read.string()));
+}
+
+/// Throws if a file of a checkpoint that is read is a link into `target`, which is about to be emptied.
+void check_links(const fs::path& source, const fs::path& target, const char* what = "source") {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(source, error), end; !error && it != end; it.increment(error)) {
+    if (!it->is_symlink(error) || !is_within(resolved(it->path()), target)) continue;
+    throw Error(fmt::format("{0}: expected a directory apart from the {1}, found the {1}'s {2} in it",
+                            target.string(), what, it->path().filename().string()));
+  }
+}
+
+}  // namespace
+
+void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing, bool advise) {
+  const fs::path path = without_trailing_slash(given);
+  std::error_code error;
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    throw Error(fmt::format(
+        "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
+  }
+  check_overlap(given, source, "source");
+  if (!fs::exists(path, error)) return;
+  if (!fs::is_directory(path, error)) {
+    throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
+  }
+  // Before the marker, which every run writes before anything else.
+  const std::set<std::string> names = names_in(path);
+  const Ownership found = ownership_of(path);
+  const bool only_marker = names.empty();
+  if (only_marker && found.marker == MarkerState::kNone) return;
+  const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
+  if (existing != Existing::kResume) refuse_strangers(path, found, names);
+  if (existing == Existing::kRefuse) {
+    const bool resumable = found.marker != MarkerState::kNone && found.marker != MarkerState::kSynth;
+    const char* advice = !advise || !is_ours ? ""
+                         : resumable         ? "; --resume goes on with it, --force replaces it"
+                                             : "; --force replaces it";
+    throw Error(
+        fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
+  }
+  const std::string why =
+      found.damage.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.damage);
+  if (existing == Existing::kResume && !is_ours) {
+    throw Error(fmt::format(
+        "{}: expected an absent or empty directory or one that twofour wrote, found files in it{}",
+        path.string(), why));
+  }
+  if (!is_ours) {
+    throw Error(
+        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of "
+                    "ours{}",
+                    path.string(), kManifestName, why));
+  }
+  if (existing == Existing::kReplace && !source.empty()) check_links(source, resolved(path));
+}
+
+void OutputDirectory::check_apart_from_kept(const fs::path& path, const fs::path& kept) {
+  check_overlap(path, kept, "kept checkpoint");
+  check_links(kept, resolved(without_trailing_slash(path)), "kept checkpoint");
+}
+
+OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
+    : path_(path) {
+  check(path, source, existing, !source.empty());  // synth, which has none, knows no --resume
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    fs::create_directories(path, error);
+    if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
+    created_ = true;
+  }
+  marker_.emplace(path_, UnfinishedMarker::Sharing::kAlone);
+  try {
+    take_over(source, existing);
+    sync_directory(path_);
+  } catch (...) {
+    release(existing != Existing::kReplace && !marker_->was_there());
+    throw;
+  }
+}
+
+void OutputDirectory::take_over(const fs::path& source, Existing existing) {
+  const std::set<std::string> names = names_in(path_);
+  if (existing == Existing::kRefuse) {
+    if (!names.empty()) {
+      throw Error(fmt::format("{}: expected no files in it, found {}", path_.string(), *names.begin()));
+    }
+    return marker_->begin();
+  }
+  if (existing == Existing::kReplace) return empty(names);
+  if (!marker_->was_there()) {
+    if (!names.empty()) {
+      throw Error(
+          fmt::format("{}: expected a directory that is not finished, found that it is", path_.string()));
+    }
+    return marker_->begin();
+  }
+  if (!marker_->is_current()) {
+    throw Error(
+        fmt::format("{}: expected what this version of twofour left unfinished, found what another "
+                    "did; --force replaces it",
+                    path_.string()));
+  }
+  const std::vector<std::string>& lines = marker_->lines();
+  const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
+  // A marker beside a whole artifact, and nothing noted: of a run that was killed just before.
+  const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && ownership_of(path_).is_whole();
+  if (!emptying && !was_to_empty) {
+    keep_ = true;
+    return marker_->begin();
+  }
+  if (!source.empty()) check_links(resolved(source), resolved(path_));
+  if (emptying) {
+    const std::set<std::string> going = names_from_line(marker_->path(), lines.back());
+    Problems problems;
+    for (const std::string& name : names) {
+      if (going.count(name)) continue;
+      problems.add(fmt::format("{}: expected only what --force was taking away, found {}", path_.string(),
+                               json_quote_short(name)));
+    }
+    problems.refuse();
+  }
+  empty(names);
+}
+
+void OutputDirectory::empty(const std::set<std::string>& names) {
+  // The marker comes first, so that a run stopped while emptying is seen as unfinished too.
+  if (!names.empty()) {
+    if (marker_->is_current()) marker_->begin();
+    sync_directory(path_);
+    marker_->note(fmt::format("{}{}", kEmptying, json_line(names)));
+  }
+  for (const std::string& name : names) {
+    std::error_code error;
+    fs::remove_all(path_ / name, error);
+    if (error) throw Error(fmt::format("{}: cannot remove: {}", (path_ / name).string(), error.message()));
+  }
+  marker_->restart();
+}
+
+void OutputDirectory::clear(const std::set<std::string>& files, const std::set<std::string>& keep) {
+  std::set<std::string> folders;
+  for (const std::string& file : files) {
+    for (fs::path at = fs::path(file).parent_path(); !at.empty(); at = at.parent_path()) folders.insert(at);
+  }
+  std::vector<fs::path> going;
+  Problems problems;
+  std::error_code error;
+  fs::recursive_directory_iterator it(path_, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const fs::path name = it->path().lexically_relative(path_);
+    const fs::file_status status = it->symlink_status(error);
+    if (keep.count(name) || name == kUnfinishedMarker) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    if (fs::is_directory(status) && folders.count(name)) continue;
+    const std::string whole = name_of_temporary(name.filename().string());
+    const bool ours = files.count(name) || (!whole.empty() && files.count(name.parent_path() / whole));
+    if (ours && fs::is_regular_file(status)) {
+      going.push_back(it->path());
+      continue;
+    }
+    problems.add(fmt::format("{}: expected {}, found {}", it->path().string(),
+                             ours ? "a file of our own" : "only files that the run writes",
+                             fs::is_directory(status)      ? "a directory"
+                             : fs::is_symlink(status)      ? "a symbolic link"
+                             : fs::is_regular_file(status) ? "another file"
+                                                           : "something else"));
+    if (fs::is_directory(status)) it.disable_recursion_pending();
+  }
+  if (error) throw Error(fmt::format("{}: cannot list: {}", path_.string(), error.message()));
+  problems.refuse();
+  for (const fs::path& file : going) {
+    if (!fs::remove(file, error) && error) {
+      throw Error(fmt::format("{}: cannot remove: {}", file.string(), error.message()));
+    }
+  }
+}
+
+void OutputDirectory::note(std::string_view line) {
+  sync_directory(path_);
+  marker_->note(line);
+}
+
+void OutputDirectory::release(bool remove_marker) {
+  std::error_code ignored;
+  if (marker_ && remove_marker) fs::remove(marker_->path(), ignored);
+  marker_.reset();
+  if (created_) fs::remove(path_, ignored);  // only if nothing is in it
+}
+
+OutputDirectory::~OutputDirectory() {
+  if (!marker_) return;  // finished
+  if (keep_) {
+    release(false);
+    return;
+  }
+  std::error_code ignored;
+  for (const fs::path& file : files_) fs::remove(file, ignored);
+  // Deepest first; only empty ones go.
+  for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) fs::remove(*it, ignored);
+  release(true);
+}
+
+fs::path OutputDirectory::add(const std::string& relative) {
+  const fs::path file = path_ / relative;
+  for (fs::path folder = fs::path(relative).parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    folders_.insert(path_ / folder);
+  }
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (error) throw Error(fmt::format("{}: cannot create: {}", file.parent_path().string(), error.message()));
+  files_.insert(file);
+  return file;
+}
+
+bool is_complete_output(const fs::path& directory) {
+  std::error_code error;
+  return fs::is_directory(directory, error) && find_unfinished_sign(directory) == nullptr &&
+         ownership_of(directory).is_whole();
+}
+
+void OutputDirectory::finish() {
+  const fs::path marker = marker_->path();
+  if (!marker_->has_name())
+    throw Error(
+        fmt::format("{}: expected the marker of this run, found that somebody removed it", marker.string()));
+  for (const fs::path& file : files_) {
+    std::error_code missing;
+    if (!fs::is_regular_file(fs::symlink_status(file, missing)))
+      throw Error(fmt::format("{}: expected the file as it was written, found none", file.string()));
+  }
+  for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) sync_directory(*it);
+  sync_directory(path_);
+  std::error_code error;
+  fs::remove(marker, error);
+  if (error) throw Error(fmt::format("{}: cannot remove: {}", marker.string(), error.message()));
+  sync_directory(path_);
+  marker_.reset();
+}
+
+}  // namespace twofour

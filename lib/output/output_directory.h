@@ -1,0 +1,75 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/output/journal.h"
+
+namespace twofour {
+
+/// What to do about files that are in a destination already.
+enum class Existing {
+  kRefuse,
+  kReplace,  ///< empty a directory that twofour wrote
+  kResume,   ///< keep those of a directory that twofour left unfinished
+};
+
+/// A directory being written. From the first file to finish() it holds a marker by which every command knows
+/// it as unfinished. The marker is the journal of the run too, a line for each thing done, so that both go in
+/// one step. The destructor takes away what was written unless finish() or keep() was called, so that a
+/// failed run leaves nothing that looks complete.
+class OutputDirectory {
+ public:
+  /// `path` must be absent or empty, or be one of ours that `existing` allows. Refuses a symbolic link, and a
+  /// directory that is, holds or lies in `source`. One that is resumed stays as it is when the run fails; one
+  /// that an earlier run was killed emptying is emptied first.
+  OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing);
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
+  ~OutputDirectory();
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Where a file of that relative name goes; its parent folders are made. Remembers it as ours.
+  std::filesystem::path add(const std::string& relative);
+  /// Lines that the run before wrote to the journal; of one that was killed while writing none.
+  const std::vector<std::string>& journal() const { return marker_->lines(); }
+  /// Adds a line to the journal. It is on disk when this returns, after all names that the directory has.
+  void note(std::string_view line);
+  /// Takes away what an earlier run left of `files` (relative names), whole or not, but what `keep` names at
+  /// the top. Throws Error naming what else there is, before anything goes: nobody asked to lose that.
+  void clear(const std::set<std::string>& files, const std::set<std::string>& keep);
+  /// From now on a run that fails leaves its files and the journal, to be resumed.
+  void keep() { keep_ = true; }
+  /// From now on a run that fails leaves nothing.
+  void discard() { keep_ = false; }
+  bool keeps() const { return keep_; }
+  /// Flushes the directory and takes the marker away. Everything else must be in place.
+  void finish();
+
+  /// Throws what the constructor would, without changing anything. `advise`: the command has --resume and
+  /// --force.
+  static void check(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
+                    bool advise = true);
+  /// Throws Error where `path` is, holds or lies in a checkpoint whose scales are kept, or is linked to by
+  /// it.
+  static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
+
+ private:
+  void take_over(const std::filesystem::path& source, Existing existing);
+  void empty(const std::set<std::string>& names);
+  void release(bool remove_marker);
+
+  std::filesystem::path path_;
+  std::optional<UnfinishedMarker> marker_;  ///< none once finished
+  bool created_ = false, keep_ = false;
+  std::set<std::filesystem::path> files_, folders_;
+};
+
+/// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
+bool is_complete_output(const std::filesystem::path& directory);
+
+}  // namespace twofour

@@ -1,0 +1,15 @@
+# Writes a C++ file that holds other files as strings: cmake -DOUT=FILE -DFILES="NAME=PATH;NAME=;..." -P embed.cmake.
+# A name without a path becomes an empty string.
+set(source "#include \"lib/report/report_assets.h\"\n\nnamespace twofour::report_assets {\n")
+foreach(entry ${FILES})
+  string(REGEX MATCH "^([^=]+)=(.*)$" matched "${entry}")
+  set(name ${CMAKE_MATCH_1})
+  set(path "${CMAKE_MATCH_2}")
+  set(text "")
+  if(path)
+    file(READ "${path}" text)
+  endif()
+  string(APPEND source "const std::string_view ${name} = R\"embedded(${text})embedded\";\n")
+endforeach()
+string(APPEND source "}  // namespace twofour::report_assets\n")
+file(WRITE ${OUT} "${source}")

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "kernels/device/stream.h"
+#include "lib/findings/finding.h"
+#include "lib/runtime/layer.h"
+
+namespace twofour {
+
+/// Numbers as bytes of a type, nearest and ties to even, and back.
+std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
+std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
+
+/// Tokens as a safetensors file brings them.
+struct TokenFile {
+  cuda::Float type = cuda::Float::f32;  ///< of hidden in the file
+  int64_t m = 0;
+  int64_t topk = 0;            ///< 0: without ids
+  std::vector<float> hidden;   ///< [M, H]
+  std::vector<int32_t> ids;    ///< [M, topk]
+  std::vector<float> weights;  ///< [M, topk]
+};
+
+/// Reads `hidden` F32, BF16 or F16 [M, H] and, both or neither, `topk_ids` I32 and `topk_weights` F32 [M, T].
+/// Throws Error on anything else, on another H than the layer's and on other tensors.
+TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& layer);
+
+/// Marks, in a file's metadata, what a run wrote.
+inline constexpr const char* kOutputMark = "twofour.run";
+/// Whether write_output_file wrote it.
+bool is_output_file(const std::filesystem::path& path);
+
+/// Writes `output` [M, H] as a safetensors file, whole or not at all.
+void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
+                       cuda::Float type);
+
+/// A warning where numbers of an output [M, H] are NaN or infinite in the type that it is written in: how
+/// many, and the first of them.
+Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
+                         cuda::Float type);
+
+}  // namespace twofour

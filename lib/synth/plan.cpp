@@ -1,0 +1,95 @@
+#include "lib/synth/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/atom.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "kernels/device/check.h"
+#include "lib/natural.h"
+
+namespace twofour {
+namespace {
+
+/// The tensors of one module, as the dialect stores it.
+void append_tensors(const SynthModule& m, const Nvfp4Dialect& dialect, std::vector<TensorInfo>& tensors) {
+  const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
+    tensors.push_back({std::move(name), dtype, std::move(shape)});
+  };
+  if (m.is_nvfp4()) {
+    // ModelOpt writes scalars without dimensions, compressed-tensors with one.
+    const std::vector<int64_t> scalar(dialect.divides ? 1 : 0, 1);
+    add(m.name + dialect.codes, DType::kU8, {m.n, m.k / 2});
+    add(m.name + dialect.block_scale, DType::kF8E4M3, {m.n, m.k / kGroup});
+    add(m.name + dialect.global_scale, DType::kF32, scalar);
+    add(m.name + dialect.input_scale, DType::kF32, scalar);
+  } else if (m.role == SynthRole::kVector) {
+    add(m.name, DType::kBF16, {m.n});
+  } else if (m.role == SynthRole::kConvolution) {
+    add(m.name + ".weight", DType::kBF16, {m.n, 1, m.k});
+  } else {
+    add(m.name + ".weight", DType::kBF16, {m.n, m.k});
+  }
+}
+
+}  // namespace
+
+SynthPlan::SynthPlan(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size) {
+  std::vector<TensorInfo> tensors;
+  for_each_module(model, [&](std::span<const SynthModule> modules) {
+    for (const SynthModule& m : modules) append_tensors(m, dialect, tensors);
+  });
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorInfo& a, const TensorInfo& b) { return natural_less(a.name, b.name); });
+
+  tensors_.reserve(tensors.size());
+  std::vector<TensorInfo> shard;
+  uint64_t filled = 0;
+  for (TensorInfo& t : tensors) {
+    const uint64_t bytes = tensor_bytes(t.name, t.dtype, t.shape);
+    if (!shard.empty() && (filled > max_shard_size || bytes > max_shard_size - filled)) {
+      add_shard(std::move(shard));
+      shard.clear();
+      filled = 0;
+    }
+    filled += bytes;
+    shard.push_back(std::move(t));
+  }
+  add_shard(std::move(shard));
+
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const Tensor& a, const Tensor& b) { return a.name < b.name; });
+}
+
+void SynthPlan::add_shard(std::vector<TensorInfo> tensors) {
+  const uint64_t bytes = assign_offsets(tensors);
+  shards_.push_back({"", format_safetensors_header(tensors, {{"format", "pt"}}), bytes});
+  const auto shard = static_cast<uint32_t>(shards_.size() - 1);
+  const uint64_t data = shards_.back().header.size();
+  for (TensorInfo& t : tensors) tensors_.push_back({std::move(t.name), {shard, data + t.begin}});
+  data_bytes_ += bytes;
+}
+
+SynthPlace SynthPlan::find(std::string_view tensor) const {
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
+                                   [](const Tensor& t, std::string_view name) { return t.name < name; });
+  check(at != tensors_.end() && at->name == tensor, "a tensor of the plan");
+  return at->place;
+}
+
+std::string SynthPlan::index() const {
+  std::string json = fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{\n", data_bytes_);
+  for (const Tensor& t : tensors_) {
+    json += fmt::format("    {}: {}{}\n", json_quote(t.name), json_quote(shards_[t.place.shard].name),
+                        &t == &tensors_.back() ? "" : ",");
+  }
+  return json + "  }\n}\n";
+}
+
+}  // namespace twofour

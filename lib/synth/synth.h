@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/threads/progress.h"
+
+namespace twofour {
+
+/// What `synth` makes: a checkpoint with the names, shapes and config of a known model, weights drawn from a
+/// heavy-tailed distribution and quantized properly. The same options give the same bytes on any machine.
+struct SynthOptions {
+  std::string shape = "tiny";              ///< one of synth_shapes()
+  std::string dialect = "modelopt";        ///< or "compressed-tensors"
+  std::optional<int64_t> layers, experts;  ///< the model's own where not given
+  int64_t vocab = 1024;
+  uint64_t seed = 0;
+  uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
+  int jobs = 1;
+  bool dry_run = false;       ///< plan only, write nothing
+  bool headers_only = false;  ///< holes in place of weights: see lib/synth_headers.h
+};
+
+struct SynthResult {
+  uint64_t bytes = 0;  ///< of tensor data
+  size_t tensors = 0, shards = 0;
+  std::vector<std::pair<std::string, uint64_t>> files{};  ///< weight files with their sizes
+};
+
+/// The names that `shape` may have.
+std::vector<std::string> synth_shapes();
+
+/// Writes the checkpoint into `directory`, which must be absent or empty. Throws Error on unknown names, on
+/// experts fewer than the router picks and on I/O errors; then nothing is left that looks like a checkpoint.
+SynthResult synth(const std::filesystem::path& directory, const SynthOptions& options, Progress& progress);
+
+}  // namespace twofour

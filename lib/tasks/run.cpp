@@ -1,0 +1,156 @@
+#include "lib/tasks/run.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+
+#include "formats/error.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/convert/conversion.h"
+#include "lib/output/output_directory.h"
+#include "lib/findings/problems.h"
+#include "lib/read_error.h"
+#include "lib/output/shard_record.h"
+#include "lib/threads/stopwatch.h"
+#include "lib/tasks/task_directory.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The line of the journal that says that all is there but for taking away what tasks kept.
+constexpr const char* kMerged = "merged";
+
+/// The last line of the journal; empty where there is none.
+std::string last_note(const fs::path& destination) {
+  const MarkerState state = marker_state(destination);
+  if (state != MarkerState::kOurs && state != MarkerState::kMarked) return {};
+  const UnfinishedMarker marker(destination, UnfinishedMarker::Sharing::kAlone);
+  return marker.lines().empty() ? std::string() : marker.lines().back();
+}
+
+/// Throws Error where there is none, or none that can be used: its task has to run again.
+ShardRecord read_record(const Plan& plan, const TaskPlan& tasks, uint32_t file) {
+  const std::string& name = plan.files[file].name;
+  const std::string where = (tasks.destination / name).string();
+  const auto text = read_task_record(tasks.destination, tasks, name);
+  if (!text)
+    throw Error(fmt::format("{}: expected a task to have finished it, found no record of it", where));
+  ShardRecord record = parse_shard_record(where, plan, *text);
+  if (record.file != file)
+    throw Error(
+        fmt::format("{}: expected its record, found that of {}", where, plan.files[record.file].name));
+  return record;
+}
+
+/// Throws Error where something stands in the way of a weight file: it could not get its name in the end.
+void check_places(const Plan& plan, const fs::path& destination, const std::vector<uint32_t>& files) {
+  Problems problems;
+  std::error_code error;
+  for (const uint32_t f : files) {
+    const fs::path path = destination / plan.files[f].name;
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (!fs::exists(status) || fs::is_regular_file(status)) continue;
+    problems.add(fmt::format("{}: expected a weight file or nothing of that name, found {}", path.string(),
+                             fs::is_directory(status) ? "a directory" : "something else"));
+  }
+  problems.refuse();
+}
+
+/// Marks what is to be written: the files given, without those that are finished and sound.
+std::vector<bool> unfinished(const Plan& plan, const TaskPlan& tasks, const std::vector<uint32_t>& files,
+                             Progress& progress) {
+  std::vector<bool> wanted(plan.files.size());
+  std::vector<ShardRecord> records;
+  for (const uint32_t f : files) {
+    wanted[f] = true;
+    try {
+      records.push_back(read_record(plan, tasks, f));
+      progress.total += plan.files[f].data_bytes;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) {
+    }
+  }
+  progress.phase = "checking what is there";
+  const auto wrong = check_shards(tasks.destination, plan, records, progress);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (wrong[i].empty()) wanted[records[i].file] = false;
+  }
+  return wanted;
+}
+
+}  // namespace
+
+TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const std::vector<uint32_t>& files,
+                    const ConvertOptions& options, Progress& progress) {
+  const Stopwatch watch;
+  const Checkpoint& source = planned.source;
+  const Plan& plan = planned.plan;
+  TaskDirectory directory(tasks);
+  check_places(plan, tasks.destination, files);
+  const std::vector<bool> wanted = unfinished(plan, tasks, files, progress);
+  TaskResult result;
+  ConvertOptions with_kept = options;
+  with_kept.kept = planned.kept.get();
+  Conversion conversion(source, plan, with_kept, directory.own(), progress, wanted,
+                        [&](ShardRecord&& record) {
+                          directory.publish(plan.files[record.file].name, format_shard_record(plan, record));
+                          ++result.files;
+                          result.bytes_written += plan.files[record.file].size();
+                        });
+  progress.total += conversion.total_bytes();
+  conversion.run();
+  for (const Shard& shard : source.shards()) shard.file.check_unchanged();
+  result.files_kept = files.size() - result.files;
+  result.bytes_read = conversion.bytes_read();
+  result.bytes_verified = conversion.bytes_verified();
+  result.findings = conversion.io_findings();
+  result.seconds = watch.seconds();
+  return result;
+}
+
+ConvertResult merge_tasks(const PlannedSource& planned, const TaskPlan& tasks, Progress& progress) {
+  const Checkpoint& source = planned.source;
+  const Plan& plan = planned.plan;
+  if (!last_note(tasks.destination).empty()) {
+    throw Error(fmt::format("{}: expected what tasks have written, found what another run left unfinished",
+                            tasks.destination.string()));
+  }
+  OutputDirectory directory(tasks.destination, tasks.source, Existing::kResume);
+  progress.phase = "reading records";
+  std::vector<ShardRecord> records;
+  std::set<std::string> names{kTasksFolder};
+  Problems problems;
+  for (uint32_t f = 0; f < plan.files.size(); ++f) {
+    names.insert(plan.files[f].name);
+    try {
+      records.push_back(read_record(plan, tasks, f));
+      open_shard(directory.path(), plan.files[f]);
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
+  problems.refuse();
+  check_task_files(directory.path());
+  // Of a merge that was killed.
+  directory.clear(artifact_files(source, plan), names);
+  ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
+  // A directory without marker must not have the tasks' folder, nor one without the folder be a riddle.
+  directory.note(kMerged);
+  remove_task_files(directory.path());
+  directory.finish();
+  return result;
+}
+
+bool finish_merge(const fs::path& destination) {
+  if (last_note(destination) != kMerged) return false;
+  OutputDirectory directory(destination, {}, Existing::kResume);
+  remove_task_files(destination);
+  directory.finish();
+  return true;
+}
+
+}  // namespace twofour

@@ -1,0 +1,113 @@
+#include "lib/tasks/task_plan.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "lib/artifact/manifest.h"
+#include "lib/convert/resume.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Changes when an older program would misunderstand the plan.
+constexpr int kPlanFormat = 2;
+
+fs::path whole_path(const fs::path& path) {
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what "link/.." is only it knows
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+/// What names a checkpoint: its directory, or its one file.
+fs::path given_path(const Checkpoint& checkpoint) {
+  return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
+}
+
+Hash128 hash_outputs(const Plan& plan) {
+  Hasher hasher;
+  for (const OutputFile& file : plan.files) {
+    hasher.update(file.name);
+    hasher.update(file.header);
+  }
+  const auto add_bits = [&](const std::vector<uint32_t>& bits) {
+    for (const uint32_t b : bits) hasher.update(fmt::format("{:08x}", b));
+  };
+  for (const TargetScales& scales : plan.scales) add_bits(scales.stored_bits);
+  for (const ModulePlan& module : plan.modules) add_bits(module.stored_bits);
+  return hasher.digest();
+}
+
+}  // namespace
+
+Hash128 TaskPlan::id() const { return hash_text(fingerprint + outputs.hex()); }
+
+TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
+                        const KeptCodes* kept) {
+  return {whole_path(given_path(source)),
+          whole_path(destination),
+          kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),
+          json_line(fingerprint(source, plan, kept)),
+          hash_outputs(plan),
+          plan.files.size()};
+}
+
+std::string format_task_plan(const TaskPlan& plan) {
+  Json json = {{"format", kPlanFormat}, {"source", plan.source.string()}};
+  if (!plan.kept.empty()) json["keep_global_scale"] = plan.kept.string();
+  json["destination"] = plan.destination.string();
+  json["files"] = plan.files;
+  json["outputs_xxh3_128"] = plan.outputs.hex();
+  json["fingerprint"] = Json::parse(plan.fingerprint);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
+  const Json json = parse_json(where, text);
+  const auto path = [&](const char* key) {
+    const fs::path found = json.at(key).get<std::string>();
+    if (found.is_absolute()) return found;
+    throw Error(fmt::format("{}: {}: expected an absolute path, found {}", where, key,
+                            json_quote_short(found.string())));
+  };
+  try {
+    if (const Json& format = json.at("format"); format != kPlanFormat) {
+      throw Error(fmt::format("{}: expected a plan of format {}, found {}; plan again", where, kPlanFormat,
+                              json_line(format)));
+    }
+    TaskPlan plan{path("source"),
+                  path("destination"),
+                  json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
+                  json_line(json.at("fingerprint")),
+                  parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
+                  whole_number<uint64_t>(json.at("files"))};
+    recipe_from_json(where, json.at("fingerprint").at("recipe"));
+    return plan;
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a plan of twofour, found something else", where));
+  }
+}
+
+void check_same_plan(const std::string& where, const TaskPlan& planned, const TaskPlan& found) {
+  check_fingerprint(where, Json::parse(planned.fingerprint), Json::parse(found.fingerprint), "plan again");
+  if (planned.outputs == found.outputs) return;
+  throw Error(
+      fmt::format("{}: expected the files and global scales that were planned ({}), found others ({})", where,
+                  planned.outputs.hex(), found.outputs.hex()));
+}
+
+PlannedSource open_planned(const std::string& where, const TaskPlan& planned, Io io) {
+  PlannedSource found{Checkpoint::open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
+  if (!planned.kept.empty())
+    found.kept = std::make_unique<const KeptCodes>(Checkpoint::open_source(planned.kept));
+  found.plan =
+      make_plan(found.source, recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe")));
+  check_same_plan(where, planned,
+                  make_task_plan(found.source, found.plan, planned.destination, found.kept.get()));
+  return found;
+}
+
+}  // namespace twofour

@@ -1,0 +1,48 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/hash.h"
+#include "lib/transform/kept_codes.h"
+#include "lib/plan/plan.h"
+
+namespace twofour {
+
+/// A conversion that tasks on several machines share, as plan.json says it. Each task plans again, from the
+/// source's headers and the recipe; that it comes to the same is what the rest is for.
+struct TaskPlan {
+  std::filesystem::path source, destination;  ///< absolute
+  std::filesystem::path kept;  ///< quantize: the checkpoint whose global scales are kept; empty where none
+  std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/resume.h
+  Hash128 outputs;  ///< over all files to write, their names and headers, and over the global scales
+  size_t files = 0;
+  /// What a record of a finished file carries, so that those of another plan are known.
+  Hash128 id() const;
+};
+
+/// Of a conversion that was planned here, with the codes to compare with or nullptr. Relative paths become
+/// absolute ones.
+TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                        const KeptCodes* kept = nullptr);
+
+/// As plan.json holds it.
+std::string format_task_plan(const TaskPlan& plan);
+/// Throws Error naming `where` on what is no plan, or one of another format.
+TaskPlan parse_task_plan(std::string_view where, std::string_view text);
+
+/// Throws Error naming `where` and what differs first unless both lead to the same bytes.
+void check_same_plan(const std::string& where, const TaskPlan& planned, const TaskPlan& found);
+
+/// The source that a plan names, planned again.
+struct PlannedSource {
+  Checkpoint source;
+  Plan plan;
+  std::unique_ptr<const KeptCodes> kept;  ///< nullptr where the plan names none
+};
+/// Throws Error naming `where` if source, recipe or tool are not those of the plan.
+PlannedSource open_planned(const std::string& where, const TaskPlan& plan, Io io = Io::kCached);
+
+}  // namespace twofour

@@ -1,0 +1,68 @@
+#include "lib/transform/encode_scale.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace twofour {
+namespace {
+
+bool divides(Arithmetic arithmetic) { return arithmetic == Arithmetic::compressed_tensors; }
+
+}  // namespace
+
+void KeptScales::sort() {
+  std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });
+}
+
+const KeptScales::Scale* KeptScales::find(std::string_view name) const {
+  const auto at = std::lower_bound(scales.begin(), scales.end(), name,
+                                   [](const Scale& s, std::string_view n) { return s.name < n; });
+  return at != scales.end() && at->name == name ? &*at : nullptr;
+}
+
+QuantizeRule quantize_rule(const Checkpoint& source, const Plan& plan, const EncodeGroup& group) {
+  const auto type_of = [&](size_t i) {
+    const WeightModule& m = plan.weights[plan.matrices[i].module];
+    return m.format == WeightFormat::kFloat ? source.tensors()[m.weight].dtype : DType::kF32;
+  };
+  QuantizeRule rule = encode_rule(plan.recipe).quantize;
+  rule.weight_type = type_of(group.first);
+  for (size_t i = group.first; i < group.first + group.count; ++i) {
+    if (type_of(i) != rule.weight_type) rule.weight_type = DType::kF32;
+  }
+  return rule;
+}
+
+MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {
+  if (amax == 0) return {{1, 1}, 1, ZeroBlock::zero};
+  const GlobalScale global = global_scale_of(quantize, amax);
+  const bool same = divides(quantize.arithmetic) == rule.divides;
+  return {global, same ? global.stored : 1.0f / global.stored, quantize.zero_block};
+}
+
+std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
+                                      const KeptScales& kept, const std::string& name) {
+  const KeptScales::Scale* found = kept.find(name);
+  if (found == nullptr) return std::nullopt;
+  const auto stored = std::bit_cast<float>(found->bits);
+  const float own = kept.divides == divides(quantize.arithmetic) ? stored : 1.0f / stored;
+  return MatrixScale{global_scale_from(quantize, own), kept.divides == rule.divides ? stored : 1.0f / stored,
+                     quantize.zero_block, true};
+}
+
+void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes) {
+  constexpr uint32_t kNegativeZero = 0x80000000u;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const unsigned low = std::bit_cast<uint32_t>(weights[2 * i]) == kNegativeZero ? 0x08 : 0;
+    const unsigned high = std::bit_cast<uint32_t>(weights[2 * i + 1]) == kNegativeZero ? 0x80 : 0;
+    codes[i] |= static_cast<uint8_t>(low | high);
+  }
+}
+
+bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale) {
+  // 1 is right for magnitudes of 2688 or 1536.
+  return divides(quantize.arithmetic) && scale.global.stored == 1 && scale.global.amax < 1024 &&
+         scale.zero_block == quantize.zero_block;
+}
+
+}  // namespace twofour

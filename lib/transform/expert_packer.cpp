@@ -1,0 +1,383 @@
+#include "lib/transform/expert_packer.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "formats/e4m3.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
+#include "kernels/pack/dense_pack.h"
+
+namespace twofour {
+
+/// Some rows of a stored module, over some of K, with K contiguous.
+struct ExpertPacker::Strip {
+  int64_t r0, rows;                 ///< rows of the module
+  int64_t k0, k;                    ///< inputs
+  const uint8_t* codes = nullptr;   ///< [rows, k/2]
+  const uint8_t* scales = nullptr;  ///< [rows, k/16]
+  Hasher* codes_hash = nullptr;     ///< fed with the bytes as stored, where set
+  Hasher* scales_hash = nullptr;
+};
+
+namespace {
+
+/// Bytes [rows, cols] to [cols, rows].
+void turn(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
+  constexpr int64_t kTile = 64;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c) {
+        for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) out[c * rows + r] = in[r * cols + c];
+      }
+    }
+  }
+}
+
+/// First bad block scale of a strip, in rows of the module.
+void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t r0, int64_t g0,
+                    SourceResult& result) {
+  if (result.first_bad_row >= 0) return;
+  for (int64_t i = 0; i < rows * groups; ++i) {
+    if (e4m3_is_block_scale(scales[i])) continue;
+    result.first_bad_row = r0 + i / groups;
+    result.first_bad_group = g0 + i % groups;
+    result.first_bad_scale = scales[i];
+    return;
+  }
+}
+
+bool has_bad_scales(const cuda::ScaleTally& tally) {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (tally.groups[byte] > 0 && !e4m3_is_block_scale(byte)) return true;
+  }
+  return false;
+}
+
+/// What pruning did under the block scales that `fold` (nullptr: none) leaves.
+void add_stats(const cuda::ScaleTally& tally, const std::array<uint8_t, 256>* fold, PruneStats& stats) {
+  stats.tied += tally.tied;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const unsigned __int128 units = e4m3_units(fold != nullptr ? (*fold)[byte] : byte);
+    stats.quads += 4 * tally.groups[byte];
+    stats.energy += units * units * tally.energy[byte];
+    stats.kept_energy += units * units * tally.kept[byte];
+  }
+}
+
+void add_fold(const cuda::ScaleTally& tally, float factor, const std::array<uint8_t, 256>& table,
+              SourceResult& result) {
+  if (!result.fold) result.fold = std::make_unique<FoldLoss>();
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    result.fold->energy[byte] += tally.energy[byte];
+    if (e4m3_to_float(table[byte]) != e4m3_to_float(byte) * factor)
+      result.fold->changed += tally.groups[byte];
+  }
+}
+
+/// Rows of `s` that fall into module rows [r0, r0 + rows): the first and how many.
+std::pair<int64_t, int64_t> rows_within(const SourceRows& s, int64_t r0, int64_t rows) {
+  const int64_t begin = std::max<int64_t>(0, (r0 - s.first + s.step - 1) / s.step);
+  const int64_t end =
+      r0 + rows <= s.first ? 0 : std::min(s.count, (r0 + rows - s.first + s.step - 1) / s.step);
+  return {begin, std::max<int64_t>(0, end - begin)};
+}
+
+}  // namespace
+
+FoldLoss& FoldLoss::operator+=(const FoldLoss& other) {
+  for (size_t i = 0; i < energy.size(); ++i) energy[i] += other.energy[i];
+  changed += other.changed;
+  return *this;
+}
+
+std::array<uint8_t, 256> fold_table(float own, float folded) {
+  std::array<uint8_t, 256> table{};
+  const float factor = own / folded;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    table[byte] = e4m3_is_block_scale(byte) ? e4m3_from_float(e4m3_to_float(byte) * factor)
+                                            : static_cast<uint8_t>(byte);
+  }
+  return table;
+}
+
+ExpertPacker::ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa, Device device)
+    : source_(source), plan_(plan), isa_(isa) {
+  if (device == Device::cuda) cuda_ = std::make_unique<cuda::StagedPacker>(plan.recipe.layout);
+}
+
+uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
+  if (b.size() < bytes) b.resize(bytes);
+  return b.data();
+}
+
+void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
+  const auto code_bytes = static_cast<size_t>(strip.rows * strip.k / 2),
+             scale_bytes = static_cast<size_t>(strip.rows * strip.k / kGroup);
+  uint8_t* to = cuda_ ? cuda_->stage(code_bytes + scale_bytes) : buffer(strip_, code_bytes + scale_bytes);
+  strip.codes = to;
+  strip.scales = to + code_bytes;
+  if (m.k_outer) {
+    load_k_outer(m, expert, strip, to);
+    return;
+  }
+  const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* rows, Hasher* hasher) {
+    const int64_t pitch = m.k / per_byte, width = strip.k / per_byte;
+    const int64_t first = (expert * m.n + strip.r0) * pitch + strip.k0 / per_byte;
+    const auto bytes = static_cast<size_t>(strip.rows * width);
+    if (width == pitch) {
+      source_.read(tensor, static_cast<uint64_t>(first), {rows, bytes});
+    } else {
+      for (int64_t r = 0; r < strip.rows; ++r) {
+        source_.read(tensor, static_cast<uint64_t>(first + r * pitch),
+                     {rows + r * width, static_cast<size_t>(width)});
+      }
+    }
+    if (hasher != nullptr) hasher->update({rows, bytes});
+    bytes_read_ += bytes;
+  };
+  fill(m.codes, 2, to, strip.codes_hash);
+  fill(m.block_scale, kGroup, to + code_bytes, strip.scales_hash);
+}
+
+void ExpertPacker::load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to) {
+  // A row of the file is one step of K for all N; turning rows gives K contiguous.
+  const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* turned, Hasher* hasher) {
+    const int64_t lines = strip.k / per_byte;
+    const int64_t first = (expert * (m.k / per_byte) + strip.k0 / per_byte) * m.n + strip.r0;
+    const auto bytes = static_cast<size_t>(lines * strip.rows);
+    uint8_t* stored = buffer(stored_, bytes);
+    if (strip.rows == m.n) {
+      source_.read(tensor, static_cast<uint64_t>(first), {stored, bytes});
+    } else {
+      for (int64_t i = 0; i < lines; ++i) {
+        source_.read(tensor, static_cast<uint64_t>(first + i * m.n),
+                     {stored + i * strip.rows, static_cast<size_t>(strip.rows)});
+      }
+    }
+    if (hasher != nullptr) hasher->update({stored, bytes});
+    bytes_read_ += bytes;
+    turn(stored, lines, strip.rows, turned);
+  };
+  fill(m.codes, 2, to, strip.codes_hash);
+  fill(m.block_scale, kGroup, to + strip.rows * strip.k / 2, strip.scales_hash);
+}
+
+std::pair<DenseRows, int64_t> ExpertPacker::rows_of(const Target& target, size_t source, const Piece& piece,
+                                                    const Strip& strip) {
+  const SourceRows s = piece_rows(target.sources[source], target, piece);
+  const auto [begin, count] = rows_within(s, strip.r0, strip.rows);
+  const int64_t groups = strip.k / kGroup, at = s.first + begin * s.step - strip.r0;
+  return {{strip.codes + at * strip.k / 2, strip.scales + at * groups, s.step * strip.k / 2, s.step * groups,
+           count, strip.k},
+          s.n0 + begin};
+}
+
+void ExpertPacker::pack_strip(const Target& target, const TargetScales& scales, size_t source,
+                              const Piece& piece, const Strip& strip, SourceResult& result) {
+  auto [rows, n0] = rows_of(target, source, piece, strip);
+  if (rows.n == 0) return;
+  const int64_t count = rows.n, groups = strip.k / kGroup;
+
+  const float own = scales.own[source], folded = scales.folded[source / target.sources_per_expert];
+  if (own != folded) {
+    if (!result.fold) result.fold = std::make_unique<FoldLoss>();
+    const auto table = fold_table(own, folded);
+    uint8_t* to = buffer(folded_, static_cast<size_t>(count * groups));
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const uint8_t byte = rows.scales[r * rows.scales_pitch + g];
+        uint32_t energy = 0;
+        for (int64_t j = 0; j < 8; ++j) {
+          const unsigned codes = rows.codes[r * rows.codes_pitch + g * 8 + j];
+          const int low = e2m1_halves(codes & 15), high = e2m1_halves(codes >> 4);
+          energy += static_cast<uint32_t>(low * low + high * high);
+        }
+        result.fold->energy[byte] += energy;
+        result.fold->changed += e4m3_to_float(table[byte]) != e4m3_to_float(byte) * (own / folded);
+        to[r * groups + g] = table[byte];
+      }
+    }
+    rows.scales = to;
+    rows.scales_pitch = groups;
+  }
+
+  with_layout(plan_.recipe.layout, [&]<class L>() {
+    if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
+      result.stats += prune_pack<L>(rows, piece_shape(target, piece), n0, part_pointers_, isa_);
+    } else {
+      result.stats.bad_scales += dense_pack<L>(rows, piece_shape(target, piece), n0, part_pointers_);
+    }
+  });
+}
+
+void ExpertPacker::prepare_parts(const Target& target, const Piece& piece) {
+  with_layout(plan_.recipe.layout, [&]<class L>() {
+    storage_.resize(L::part_count);
+    parts_.clear();
+    part_pointers_.clear();
+    for (int p = 0; p < L::part_count; ++p) {
+      const auto bytes = static_cast<size_t>(L::part(p, piece_shape(target, piece)).bytes());
+      part_pointers_.push_back(buffer(storage_[static_cast<size_t>(p)], bytes));
+      parts_.push_back({part_pointers_.back(), bytes});
+    }
+    // Packers leave padding alone, and the buffer holds another expert's bytes.
+    const Part last = L::part(L::part_count - 1, piece_shape(target, piece));
+    const bool padded =
+        layout_bytes<L>(piece_shape(target, piece)) != unpadded_bytes<L>(piece_shape(target, piece));
+    if (padded) std::fill_n(part_pointers_.back(), last.bytes(), uint8_t{0});
+  });
+}
+
+/// Rows [lo, hi) of a module that sources of an expert take, to be read once for all of them.
+struct ExpertPacker::Run {
+  size_t module;
+  int64_t expert, lo, hi;
+};
+
+std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const Target& target, int64_t e,
+                                                     const Piece& piece) const {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows s =
+        piece_rows(target.sources[static_cast<size_t>(e) * target.sources_per_expert + i], target, piece);
+    const int64_t hi = s.first + (s.count - 1) * s.step + 1;
+    if (!runs.empty() && runs.back().module == s.module && s.first <= runs.back().hi) {
+      runs.back().hi = std::max(runs.back().hi, hi);
+    } else {
+      runs.push_back({s.module, s.expert, s.first, hi});
+    }
+  }
+  return runs;
+}
+
+template <class F>
+void ExpertPacker::for_each_strip(size_t target_index, int64_t e, const Piece& piece,
+                                  std::span<SourceResult> results, F&& f) {
+  const Target& target = plan_.targets[target_index];
+  const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
+  for (const Run& run : runs_of(target, e, piece)) {
+    const Nvfp4Module& m = source_.nvfp4_modules()[run.module];
+    const bool whole = piece.k == m.k && run.hi - run.lo == m.n;
+    Hasher codes_hash, scales_hash;
+    const int64_t step = m.k_outer ? run.hi - run.lo : plan_.tilings[target_index].strip_rows;
+    for (int64_t r0 = run.lo; r0 < run.hi; r0 += step) {
+      Strip strip{r0, std::min(step, run.hi - r0), piece.k0, piece.k};
+      if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
+      load(m, run.expert, strip);
+      for (size_t j = 0; j < target.sources_per_expert; ++j) {
+        if (target.sources[first + j].module == run.module) f(strip, j);
+      }
+    }
+    for (size_t j = 0; j < target.sources_per_expert && whole; ++j) {
+      if (target.sources[first + j].module != run.module) continue;
+      results[j].codes_hash = codes_hash.digest();
+      results[j].scales_hash = scales_hash.digest();
+    }
+  }
+}
+
+void ExpertPacker::pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results) {
+  if (cuda_ && pack_on_cuda(target, e, piece, results)) return;
+  pack_on_cpu(target, e, piece, results);
+}
+
+void ExpertPacker::pack_on_cpu(size_t target_index, int64_t e, const Piece& piece,
+                               std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
+  prepare_parts(target, piece);
+  for_each_strip(target_index, e, piece, results, [&](const Strip& strip, size_t j) {
+    const uint64_t before = results[j].stats.bad_scales;
+    pack_strip(target, plan_.scales[target_index], first + j, piece, strip, results[j]);
+    if (results[j].stats.bad_scales == before) return;
+    note_first_bad(strip.scales, strip.rows, piece.k / kGroup, strip.r0, piece.k0 / kGroup, results[j]);
+  });
+}
+
+bool ExpertPacker::pack_on_cuda(size_t target_index, int64_t e, const Piece& piece,
+                                std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  const TargetScales& scales = plan_.scales[target_index];
+  const size_t sources = target.sources_per_expert, first = static_cast<size_t>(e) * sources;
+  const float folded = scales.folded[static_cast<size_t>(e)];
+  std::vector<cuda::TalliedRows> rows(sources);
+  std::vector<cuda::ScaleTally> tallies(sources);
+  std::vector<std::array<uint8_t, 256>> tables(sources);
+  cuda_->begin(piece_shape(target, piece));
+  for_each_strip(target_index, e, piece, results, [&](const Strip& strip, size_t j) {
+    const auto [dense, n0] = rows_of(target, first + j, piece, strip);
+    if (dense.n > 0) cuda_->add(dense, n0);
+  });
+  for (size_t j = 0; j < sources; ++j) {
+    const SourceRows s = piece_rows(target.sources[first + j], target, piece);
+    rows[j] = {s.n0, s.count};
+    if (scales.own[first + j] == folded) continue;
+    tables[j] = fold_table(scales.own[first + j], folded);
+    rows[j].fold = &tables[j];
+  }
+  cuda_->finish(rows, tallies);
+  // Where a bad one stands, the CPU tells.
+  if (std::any_of(tallies.begin(), tallies.end(), has_bad_scales)) return false;
+  parts_.clear();
+  with_layout(plan_.recipe.layout, [&]<class L>() {
+    for (int p = 0; p < L::part_count; ++p) parts_.push_back(cuda_->part(p));
+    for (size_t j = 0; j < sources; ++j) {
+      if (rows[j].fold != nullptr)
+        add_fold(tallies[j], scales.own[first + j] / folded, tables[j], results[j]);
+      // A dense layout has no figures of pruning.
+      if (std::is_same_v<typename L::Atom, SparseGroup>)
+        add_stats(tallies[j], rows[j].fold, results[j].stats);
+    }
+  });
+  return true;
+}
+
+void ExpertPacker::check(size_t target_index, int64_t e, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
+    if (i > 0 && s.module == target.sources[static_cast<size_t>(e) * target.sources_per_expert].module) break;
+    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const int64_t groups = m.k / kGroup, row_bytes = m.k_outer ? m.n : groups,
+                  rows = m.n * groups / row_bytes;
+    const int64_t step = std::max<int64_t>(1, (1 << 20) / row_bytes);
+    for (int64_t r0 = 0; r0 < rows; r0 += step) {
+      const int64_t count = std::min(step, rows - r0);
+      const auto bytes = static_cast<size_t>(count * row_bytes);
+      uint8_t* to = buffer(scales_, bytes);
+      source_.read(m.block_scale, static_cast<uint64_t>((s.expert * rows + r0) * row_bytes), {to, bytes});
+      bytes_read_ += bytes;
+      for (size_t b = 0; b < bytes; ++b) results[i].stats.bad_scales += !e4m3_is_block_scale(to[b]);
+      if (results[i].stats.bad_scales > 0) note_first_bad(to, count, row_bytes, r0, 0, results[i]);
+    }
+    if (m.k_outer && results[i].first_bad_row >= 0)
+      std::swap(results[i].first_bad_row, results[i].first_bad_group);
+  }
+}
+
+void ExpertPacker::hash(size_t target_index, int64_t e, std::span<SourceResult> results) {
+  const Target& target = plan_.targets[target_index];
+  for (size_t i = 0; i < target.sources_per_expert; ++i) {
+    const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
+    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const auto slice = [&](size_t tensor, int64_t per_byte) {
+      Hasher hasher;
+      const auto bytes = static_cast<uint64_t>(m.n * m.k / per_byte),
+                 begin = static_cast<uint64_t>(s.expert) * bytes;
+      constexpr uint64_t kChunk = 1 << 20;
+      uint8_t* to = buffer(stored_, kChunk);
+      for (uint64_t at = 0; at < bytes; at += kChunk) {
+        const auto count = static_cast<size_t>(std::min(kChunk, bytes - at));
+        source_.read(tensor, begin + at, {to, count});
+        hasher.update({to, count});
+        bytes_read_ += count;
+      }
+      return hasher.digest();
+    };
+    results[i].codes_hash = slice(m.codes, 2);
+    results[i].scales_hash = slice(m.block_scale, kGroup);
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,89 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/device/isa.h"
+#include "kernels/pack/prune_pack.h"
+#include "kernels/staged_pack.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/hash.h"
+#include "lib/piece.h"
+#include "lib/plan/plan.h"
+
+namespace twofour {
+
+/// How block scales of a source change when its global scale is folded into a larger one. Exact integers.
+struct FoldLoss {
+  /// Sums of squared code halves by block-scale byte.
+  std::array<uint64_t, 256> energy{};
+  uint64_t changed = 0;  ///< block scales whose value is no longer exactly s * g_own / g
+  FoldLoss& operator+=(const FoldLoss& other);
+};
+
+/// What packing one source of one expert found.
+struct SourceResult {
+  PruneStats stats;
+  std::unique_ptr<FoldLoss> fold;   ///< where its global scale is folded
+  Hash128 codes_hash, scales_hash;  ///< of the expert's slice; set where the whole slice was read
+  int64_t first_bad_row = -1, first_bad_group = -1;
+  uint8_t first_bad_scale = 0;
+};
+
+/// Block scales after folding: e4m3_rne(s * (own / folded)) in float32.
+std::array<uint8_t, 256> fold_table(float own, float folded);
+
+/// Reads one expert of a target from the source by bounded reads and packs it, keeping its buffers from
+/// expert to expert. One a worker.
+class ExpertPacker {
+ public:
+  /// On Device::cuda throws Error where there is no CUDA device.
+  ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa, Device device = Device::cpu);
+
+  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to. The same
+  /// bytes and results on every device.
+  void pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
+  /// Only looks for bad block scales.
+  void check(size_t target, int64_t e, std::span<SourceResult> results);
+  /// Only hashes the expert's slices.
+  void hash(size_t target, int64_t e, std::span<SourceResult> results);
+
+  /// The packed piece: part p of it, valid until the next call.
+  std::span<const uint8_t> part(int p) const { return parts_[static_cast<size_t>(p)]; }
+  /// Bytes read from the source since construction.
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct Strip;
+  struct Run;
+  template <class F>
+  void for_each_strip(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results, F&& f);
+  void pack_on_cpu(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
+  /// False where a block scale is bad; then nothing is packed.
+  bool pack_on_cuda(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
+  void prepare_parts(const Target& target, const Piece& piece);
+  std::vector<Run> runs_of(const Target& target, int64_t e, const Piece& piece) const;
+  void load(const Nvfp4Module& m, int64_t expert, Strip& strip);
+  void load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to);
+  /// Rows of a strip that belong to a source, and the row of the piece where they begin.
+  static std::pair<DenseRows, int64_t> rows_of(const Target& target, size_t source, const Piece& piece,
+                                               const Strip& strip);
+  void pack_strip(const Target& target, const TargetScales& scales, size_t source, const Piece& piece,
+                  const Strip& strip, SourceResult& result);
+  uint8_t* buffer(std::vector<uint8_t>& b, size_t bytes);
+
+  const Checkpoint& source_;
+  const Plan& plan_;
+  Isa isa_;
+  std::unique_ptr<cuda::StagedPacker> cuda_;  ///< on Device::cuda
+  std::vector<uint8_t> strip_, stored_, scales_, folded_;
+  std::vector<std::vector<uint8_t>> storage_;
+  std::vector<std::span<const uint8_t>> parts_;
+  std::vector<uint8_t*> part_pointers_;
+  uint64_t bytes_read_ = 0;
+};
+
+}  // namespace twofour

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/encode_plan.h"
+#include "lib/metrics/quality.h"
+
+namespace twofour {
+
+/// The NVFP4 matrices of a checkpoint whose global scales are kept, by the names that quantize gives them.
+class KeptCodes {
+ public:
+  /// Throws Error where the checkpoint has no NVFP4 modules, or of both kinds of global scale, or bad ones.
+  explicit KeptCodes(Checkpoint checkpoint);
+  const KeptScales& scales() const { return scales_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+
+  /// Compares rows [row, row + ...) of a matrix, codes [., k/2] and block scales [., k/16]. Safe from several
+  /// threads.
+  void compare(const std::string& name, int64_t row, int64_t k, std::span<const uint8_t> codes,
+               std::span<const uint8_t> scales, KeptDifference& difference) const;
+
+ private:
+  struct Rows {
+    size_t module;
+    int64_t expert, first, step, rows;
+  };
+  uint64_t compare_rows(const Rows& at, size_t tensor, int64_t row, int64_t width,
+                        std::span<const uint8_t> ours, KeptDifference& difference) const;
+
+  Checkpoint checkpoint_;
+  std::map<std::string, Rows> rows_;
+  KeptScales scales_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,160 @@
+#include "lib/value_check.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <set>
+
+#include "lib/metrics/matrix_pair.h"
+#include "lib/stored_layers.h"
+#include "lib/metrics/strips.h"
+
+namespace twofour {
+namespace {
+
+struct StripResult {
+  ValueError error;
+  std::string failure;
+};
+
+class Comparison {
+ public:
+  Comparison(const Matrices& source, const Matrices& other, double tolerance, Progress& progress,
+             Findings& findings)
+      : source_(source), other_(other), tolerance_(tolerance), progress_(progress), findings_(findings) {}
+
+  void add(const std::string& name, const StoredMatrix& ours) {
+    const WeightModule& m = source_.module_of(ours);
+    const auto at = other_.all().find(name);
+    if (at == other_.all().end()) {
+      findings_.push_back(
+          {Severity::kWarning, "not-compared", name,
+           fmt::format("expected it in {}, found none", other_.checkpoint().path().string())});
+      return;
+    }
+    const StoredMatrix& theirs = at->second;
+    const WeightModule& t = other_.module_of(theirs);
+    if (theirs.count != ours.count || t.k != m.k) {
+      findings_.push_back({Severity::kWarning, "not-compared", name,
+                           fmt::format("expected [{}, {}] in {}, found [{}, {}]", ours.count, m.k,
+                                       other_.checkpoint().path().string(), theirs.count, t.k)});
+      return;
+    }
+    progress_.total += stored_bytes(source_, ours, ours.count) + stored_bytes(other_, theirs, ours.count);
+    items_.push_back({pairs_.size(), ours.count, strip_rows(m.k)});
+    pairs_.push_back({&ours, &theirs});
+  }
+
+  std::vector<ValueReport> run() {
+    std::set<size_t> failed;              // modules of the source; one failure each is told
+    std::map<size_t, ValueError> errors;  // by the source's module, which are in natural order
+    const auto make_worker = [&] {
+      return [this, reader = PairReader(source_, other_)](const Strip& s) mutable { return work(reader, s); };
+    };
+    for_each_strip<StripResult>(items_, make_worker, [&](const Strip& s, StripResult result) {
+      const size_t module = pairs_[s.item].a->module;
+      errors[module] += result.error;
+      if (!result.failure.empty() && failed.insert(module).second) {
+        findings_.push_back({Severity::kError, "values", source_.modules()[module].name, result.failure});
+      }
+    });
+    std::vector<ValueReport> reports;
+    for (const auto& [module, error] : errors) {
+      const WeightModule& m = source_.modules()[module];
+      reports.push_back({m.name, m.e, m.n, m.k, error});
+    }
+    return reports;
+  }
+
+ private:
+  StripResult work(PairReader& reader, const Strip& s) {
+    const MatrixPair& pair = pairs_[s.item];
+    const int64_t rows = s.end - s.begin;
+    progress_.done += stored_bytes(source_, *pair.a, rows) + stored_bytes(other_, *pair.b, rows);
+    StripResult result{reader.compare(pair, s.begin, s.end, tolerance_), {}};
+    // The place in the source's module, gate and up of a stack together.
+    if (result.error.first.e >= 0) {
+      result.error.first.n = pair.a->first + result.error.first.n * pair.a->step;
+    }
+    return result;
+  }
+
+  const Matrices &source_, &other_;
+  double tolerance_;
+  Progress& progress_;
+  Findings& findings_;
+  std::vector<MatrixPair> pairs_;
+  std::vector<StripItem> items_;
+};
+
+/// How far a weight may lie from the source's, relative to it; nothing where the rewrite is meant to lose.
+std::optional<double> tolerance_of(const Recipe& recipe) {
+  switch (rewrite_of(recipe.layout)) {
+    case Rewrite::kNvfp4:
+      return 0x1p-22;  // a last bit of the multiplier and two roundings
+    case Rewrite::kBf16:
+      return 0x1p-8;  // half a last bit
+    case Rewrite::kPrune:
+    case Rewrite::kFp8:
+    case Rewrite::kQuantize:
+    case Rewrite::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
+void check_tolerance(const ValueReport& r, double tolerance, ValidateReport& report) {
+  if (r.error.beyond == 0) return;
+  const WeightDifference& d = r.error.first;
+  report.differences.push_back(
+      {Severity::kError, "values", r.module,
+       fmt::format(
+           "{} of {} weights lie further from the source's than {:.2g} of them, the first at expert {}, "
+           "n {}, k {}: expected {}, found {}",
+           r.error.beyond, r.error.weights, tolerance, d.e, d.n, d.k, d.expected, d.found)});
+}
+
+}  // namespace
+
+std::vector<ValueReport> compare_values(const Matrices& source, const Matrices& other,
+                                        const ModuleFilter& filter, double tolerance, Progress& progress,
+                                        Findings& findings) {
+  Comparison comparison(source, other, tolerance, progress, findings);
+  for (const auto& [name, matrix] : source.all()) {
+    if (filter(source.module_of(matrix))) comparison.add(name, matrix);
+  }
+  return comparison.run();
+}
+
+void check_values(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                  const ValidateOptions& options, Progress& progress, ValidateReport& report) {
+  std::set<size_t> changed(plan.merged.begin(), plan.merged.end());
+  for (const OutputTensor& t : plan.tensors) {
+    if (t.kind == OutputTensor::Kind::kDerived) changed.insert(t.source);
+  }
+  for (const WeightModule& m : plan.weights) changed.insert(m.weight);
+  const ModuleFilter filter = [&](const WeightModule& m) {
+    return changed.contains(m.weight) || (m.scale && changed.contains(*m.scale)) ||
+           (m.global_scale && changed.contains(*m.global_scale));
+  };
+  Findings findings;
+  const Matrices ours(source, findings), theirs(artifact, findings);
+  // Pruning has figures of its own, by exact integers.
+  if (rewrite_of(plan.recipe.layout) != Rewrite::kPrune) {
+    const auto tolerance = tolerance_of(plan.recipe);
+    progress.phase = "comparing weights";
+    report.values =
+        compare_values(ours, theirs, filter, tolerance.value_or(std::numeric_limits<double>::infinity()),
+                       progress, findings);
+    for (const ValueReport& r : report.values) {
+      if (tolerance) check_tolerance(r, *tolerance, report);
+    }
+  }
+  progress.phase = "running layers";
+  if (options.tokens > 0) run_stored_layers(ours, theirs, filter, options, findings, report.layers);
+  for (Finding& f : findings) {
+    (f.severity == Severity::kError ? report.differences : report.notes).push_back(std::move(f));
+  }
+}
+
+}  // namespace twofour

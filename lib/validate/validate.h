@@ -1,0 +1,83 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/quality.h"
+#include "lib/metrics/value_error.h"
+
+namespace twofour {
+
+struct ValidateOptions {
+  int jobs = 1;
+  int64_t tokens = 4;  ///< a layer is run on; 0: no layer is run
+  uint64_t seed = 0;   ///< of activations and routing
+  /// On Device::cuda it is also asked what the device makes of source and artifact; the CPU's checks remain.
+  Device device = Device::cpu;
+  Io io = Io::kBuffered;  ///< how artifact and source pass
+};
+
+/// What running one layer on seeded activations showed.
+struct LayerReport {
+  std::string block;
+  int64_t tokens = 0, experts_used = 0;
+  bool reference = true;      ///< the source was also run pruned; else `exact` says nothing
+  bool exact = false;         ///< artifact and pruned source give the same doubles
+  double cosine = 0;          ///< between the layer's output with dense and with the artifact's weights
+  double relative_error = 0;  ///< in Frobenius norm, likewise
+};
+
+/// How a layer on the CUDA device, which runs float32 and BF16 activations, one token and all, compares with
+/// the reference in double over the same weights.
+struct DeviceLayerReport {
+  std::string block, layout;
+  int64_t tokens = 0, experts_used = 0;
+  double cosine = 0, relative_error = 0;  ///< of BF16 activations and output
+  uint64_t beyond = 0;  ///< numbers further from the reference than roundings explain: see moe_tolerance()
+  struct {
+    double share = 0;  ///< error over what is allowed; infinite for NaN
+    int64_t token = 0, column = 0;
+    double expected = 0, found = 0;
+  } worst;
+};
+
+/// What pruning cost one matrix.
+struct WeightReport {
+  std::string target;
+  Shape shape;
+  Quality quality;
+  double zero_share = 0;  ///< codes of magnitude 0 in the source
+};
+
+struct ValidateReport {
+  Findings differences;  ///< any makes the artifact wrong
+  Findings notes;
+  uint64_t tensors = 0, bytes = 0;                ///< of the artifact, checked
+  uint64_t source_tensors = 0, source_bytes = 0;  ///< accounted for
+  std::vector<WeightReport> weights;              ///< with a source, of what was pruned
+  std::vector<ValueReport> values;                ///< with a source, of other rewritten modules
+  std::vector<LayerReport> layers;                ///< with a source
+  std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
+  double seconds = 0;
+};
+
+/// What can be said of an artifact without differences.
+const char* sound_verdict(bool with_source);
+
+/// Holds an artifact against the hashes of its own manifest.
+ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
+                        Progress& progress);
+
+/// Proves an artifact from its source: same files and headers, every byte derived again through the slow
+/// path, every source tensor accounted for, twofour.json said again, layers run against the double reference.
+ValidateReport validate(const std::filesystem::path& artifact, const std::filesystem::path& source,
+                        const ValidateOptions& options, Progress& progress);
+
+}  // namespace twofour

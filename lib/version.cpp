@@ -1,8 +1,0 @@
-#include "lib/version.h"
-
-namespace twofour {
-
-const char* version() { return TWOFOUR_VERSION; }
-const char* version_commit() { return TWOFOUR_COMMIT; }
-
-}  // namespace twofour

@@ -1,0 +1,76 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "lib/lint/lint.h"
+#include "tests/support/faults/faults.h"
+#include "tests/support/scratch.h"
+
+using namespace twofour;
+
+namespace {
+
+/// "rule: file: name: message" of each finding, a line each.
+std::string findings_in(const std::filesystem::path& path) {
+  Progress progress;
+  std::string text;
+  for (const LintFinding& f : lint(path, {.headers_only = true}, progress).findings)
+    text += std::string(lint_rules()[f.rule].id) + ": " + f.where() + ": " + f.message + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("findings in a config name its file and the key, wherever the entry stands") {
+  const Save sound = sound_checkpoint();
+  const auto check = [&](const std::function<void(Save&)>& change, const std::string& finding) {
+    const Scratch scratch;
+    Save save = sound;
+    change(save);
+    write_save(save, scratch / "checkpoint");
+    const std::string text = findings_in(scratch / "checkpoint");
+    CAPTURE(text);
+    CAPTURE(finding);
+    CHECK(text.find(finding) != text.npos);
+  };
+  const std::string unreadable = "re:(?<!x)y: expected a regular expression in ";
+  // A list of either name in one entry.
+  const auto add_to_both = [](Save& save) {
+    save.edit("config.json", [](Json& j) {
+      j["quantization_config"]["ignore"].push_back("re:(?<!x)y");
+      j["quantization_config"]["exclude_modules"] = Json::array({"lm_head"});
+    });
+  };
+  check(add_to_both, "python-only-pattern: config.json: " + unreadable + "quantization_config.ignore, found");
+  const auto add_to_file = [](Save& save) {
+    save.edit("config.json", [](Json& j) { j.erase("quantization_config"); });
+    save.edit("hf_quant_config.json", [](Json& j) {
+      j["quantization"]["exclude_modules"].push_back("re:(?<!x)y");
+      j["quantization"]["exclude_modules"].push_back("nothing.*");
+    });
+  };
+  check(add_to_file,
+        "python-only-pattern: hf_quant_config.json: " + unreadable + "quantization.exclude_modules, found");
+  check(add_to_file, "unused-pattern: hf_quant_config.json: nothing.*: expected to match a module");
+  for (const Json& nothing : {Json(nullptr), Json(false), Json("none"), Json::array({1})}) {
+    const auto say_nothing = [&](Save& save) {
+      add_to_file(save);
+      save.edit("config.json", [&](Json& j) { j["quantization_config"] = nothing; });
+    };
+    check(say_nothing, "unused-pattern: hf_quant_config.json: nothing.*: expected to match a module");
+  }
+  for (const std::string place :
+       {"quantization_config", "text_config.quantization_config", "compression_config"}) {
+    const auto move_there = [&](Save& save) {
+      save.edit("config.json", [&](Json& j) {
+        Json entry = j["quantization_config"];
+        j.erase("quantization_config");
+        entry["config_groups"]["group_0"]["weights"]["group_size"] = 32;
+        (place.starts_with("text") ? j["text_config"] : j)[place.substr(place.find('.') + 1)] = entry;
+      });
+    };
+    check(move_there, "config-group-size: config.json: " + place +
+                          ".config_groups.group_0.weights.group_size: expected 16");
+  }
+}

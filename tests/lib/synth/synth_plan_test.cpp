@@ -1,0 +1,138 @@
+#include "lib/synth/plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "formats/dialect.h"
+#include "formats/error.h"
+#include "formats/json.h"
+#include "formats/naming.h"
+#include "formats/safetensors.h"
+#include "lib/natural.h"
+#include "lib/names/pattern.h"
+#include "lib/synth_config.h"
+#include "tests/support/dialects.h"
+
+using namespace twofour;
+
+namespace {
+
+/// With layers of both kinds of a hybrid model, and few experts.
+SynthModel few_layers(const SynthShape& shape) {
+  return {&shape, 4, std::min<int64_t>(shape.experts, 12), 64};
+}
+
+}  // namespace
+
+TEST_CASE("shards are filled in natural order up to the limit") {
+  for (const SynthShape& shape : synth_shape_table()) {
+    CAPTURE(shape.name);
+    constexpr uint64_t kLimit = 40'000'000;
+    const SynthPlan plan(few_layers(shape), dialect("modelopt"), kLimit);
+    std::string last;
+    uint64_t bytes = 0;
+    size_t count = 0;
+    for (const SynthShard& shard : plan.shards()) {
+      auto header =
+          parse_safetensors_header(shard.name, std::string_view(shard.header).substr(8), shard.data_bytes);
+      CHECK((shard.data_bytes <= kLimit || header.tensors.size() == 1));
+      std::sort(header.tensors.begin(), header.tensors.end(),
+                [](const TensorInfo& a, const TensorInfo& b) { return natural_less(a.name, b.name); });
+      CHECK((last.empty() || natural_less(last, header.tensors.front().name)));
+      last = header.tensors.back().name;
+      count += header.tensors.size();
+      bytes += shard.data_bytes;
+    }
+    CHECK(count == plan.tensor_count());
+    CHECK(bytes == plan.data_bytes());
+  }
+}
+
+TEST_CASE("every shape has the names that readers know") {
+  for (const SynthShape& shape : synth_shape_table()) {
+    for (const char* name : {"modelopt", "compressed-tensors"}) {
+      CAPTURE(shape.name);
+      CAPTURE(name);
+      const SynthModel model = few_layers(shape);
+      const SynthPlan plan(model, dialect(name), 1u << 30);
+      std::vector<TensorInfo> tensors;
+      for (const SynthShard& shard : plan.shards()) {
+        const auto header =
+            parse_safetensors_header(shard.name, std::string_view(shard.header).substr(8), shard.data_bytes);
+        tensors.insert(tensors.end(), header.tensors.begin(), header.tensors.end());
+      }
+      std::sort(tensors.begin(), tensors.end(),
+                [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+      const auto modules = find_nvfp4_modules(tensors, [](size_t) { return std::string("shard"); });
+      const auto exists = [&](const std::string& tensor) { return find_tensor(tensors, tensor).has_value(); };
+      int64_t routed = 0, mlp = 0;
+      for (const Nvfp4Module& m : modules) {
+        CHECK(std::string_view(m.dialect->name) == name);
+        CHECK(m.input_scale.has_value());
+        const auto parsed = parse_module_name(m.name, exists);
+        if (!parsed) continue;  // o_proj
+        ++mlp;
+        routed += parsed->kind == BlockKind::kRoutedExperts;
+      }
+      CHECK(routed == 3 * model.layers * model.experts);
+      CHECK(mlp >= 3 * model.layers);
+    }
+  }
+}
+
+TEST_CASE("what is not quantized, and nothing else, stands in the ignore list") {
+  for (const SynthShape& shape : synth_shape_table()) {
+    for (const char* name : {"modelopt", "compressed-tensors"}) {
+      for (const int64_t layers : {1, 4}) {
+        CAPTURE(shape.name);
+        CAPTURE(name);
+        SynthModel model = few_layers(shape);
+        model.layers = layers;
+        std::map<std::string, Json> files;
+        for (const auto& [file, text] : synth_sidecars(model, dialect(name)))
+          files[file] = parse_json(file, text);
+        const Json& config = files.at("config.json")["quantization_config"];
+        CHECK(config["quant_method"] == name);
+        const auto patterns = parse_patterns(config["ignore"].get<std::vector<std::string>>());
+        std::vector<bool> used(patterns.size());
+        for_each_module(model, [&](std::span<const SynthModule> modules) {
+          for (const SynthModule& m : modules) {
+            const bool listed = m.role == SynthRole::kLinear || m.role == SynthRole::kConvolution;
+            CHECK_MESSAGE(any_matches(patterns, m.name) == listed, m.name);
+            for (size_t i = 0; i < patterns.size(); ++i) used[i] = used[i] || patterns[i].matches(m.name);
+          }
+        });
+        for (size_t i = 0; i < patterns.size(); ++i) CHECK_MESSAGE(used[i], patterns[i].text());
+      }
+    }
+  }
+}
+
+TEST_CASE("the configuration is what each dialect's loaders want") {
+  const SynthModel model{&synth_shape_table().front(), 2, 4, 77};
+  std::map<std::string, Json> files;
+  for (const auto& [file, text] : synth_sidecars(model, dialect("modelopt")))
+    files[file] = parse_json(file, text);
+  CHECK(files.at("config.json")["vocab_size"] == 77);
+  CHECK(files.at("config.json")["num_experts"] == 4);
+  CHECK(files.at("config.json")["num_hidden_layers"] == 2);
+  const Json& quantization = files.at("hf_quant_config.json")["quantization"];
+  CHECK(quantization["group_size"] == 16);
+  CHECK(quantization["kv_cache_quant_algo"].is_null());
+  CHECK(quantization["exclude_modules"] == files.at("config.json")["quantization_config"]["ignore"]);
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    CHECK(files.count(name) == 1);
+  }
+
+  files.clear();
+  for (const auto& [file, text] : synth_sidecars(model, dialect("compressed-tensors"))) {
+    files[file] = parse_json(file, text);
+  }
+  CHECK(files.count("hf_quant_config.json") == 0);
+  const Json& config = files.at("config.json")["quantization_config"];
+  CHECK(config["format"] == "nvfp4-pack-quantized");
+  CHECK(config["config_groups"]["group_0"]["weights"]["strategy"] == "tensor_group");
+}

@@ -1,0 +1,337 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/faults/faults.h"
+
+namespace twofour {
+namespace {
+
+using Random = std::mt19937;
+
+constexpr const char* kLayer0 = "model.layers.0.";
+constexpr const char* kLinear = "model.layers.0.self_attn.o_proj";  // NVFP4 and no expert
+
+void set_float(TensorData& t, float value) { std::memcpy(t.bytes.data(), &value, sizeof(value)); }
+float get_float(const TensorData& t) {
+  float value = 0;
+  std::memcpy(&value, t.bytes.data(), sizeof(value));
+  return value;
+}
+
+/// A matrix of a random expert of layer 0.
+std::string expert(Random& random, const char* matrix) {
+  return fmt::format("{}mlp.experts.{}.{}", kLayer0, random() % 8, matrix);
+}
+
+/// The first half of a matrix's rows.
+void halve_rows(TensorData& t) {
+  t.shape[0] /= 2;
+  t.bytes.resize(t.bytes.size() / 2);
+}
+void halve_module(Save& s, const std::string& module) {
+  halve_rows(s.at(module + ".weight"));
+  halve_rows(s.at(module + ".weight_scale"));
+}
+
+/// The tensors of `from` again under the name `to`.
+void copy_below(Save& s, const std::string& from, const std::string& to) {
+  Tensors copies;
+  for (const auto& [file, tensors] : s.shards) {
+    for (const TensorData& t : tensors) {
+      if (t.name.starts_with(from + "."))
+        copies.push_back({to + t.name.substr(from.size()), t.dtype, t.shape, t.bytes});
+    }
+  }
+  for (const TensorData& t : copies) s.add(t);
+}
+
+std::vector<Fault> module_faults() {
+  return {
+      {"incomplete-module", "no global scale",
+       [](Save& s, Random&) { s.erase(std::string(kLinear) + ".weight_scale_2"); }},
+      {"incomplete-module", "no codes", [](Save& s, Random&) { s.erase(std::string(kLinear) + ".weight"); }},
+      {"incomplete-module", "no block scales",
+       [](Save& s, Random& r) { s.erase(expert(r, "up_proj.weight_scale")); }},
+      {"incomplete-module", "codes alone",
+       [](Save& s, Random&) {
+         s.erase(std::string(kLinear) + ".weight_scale");
+         s.erase(std::string(kLinear) + ".weight_scale_2");
+       }},
+      {"module-shape", "half the scales",
+       [](Save& s, Random&) { halve_rows(s.at(std::string(kLinear) + ".weight_scale")); }},
+      {"two-weights", "plain and packed",
+       [](Save& s, Random&) {
+         s.add({"model.layers.1.self_attn.q_proj.weight_packed", DType::kI32, {4}, std::vector<uint8_t>(16)});
+       }},
+      {"gate-up-shape", "half of up",
+       [](Save& s, Random&) {
+         for (int e = 0; e < 8; ++e) halve_module(s, fmt::format("{}mlp.experts.{}.up_proj", kLayer0, e));
+       }},
+      {"experts-missing", "a matrix", [](Save& s, Random& r) { s.erase_below(expert(r, "down_proj.")); }},
+      {"experts-missing", "a whole one", [](Save& s, Random& r) { s.erase_below(expert(r, "")); }},
+      {"experts-extra", "a ninth",
+       [](Save& s, Random& r) {
+         std::string from = expert(r, "");
+         from.pop_back();
+         copy_below(s, from, std::string(kLayer0) + "mlp.experts.8");
+       }},
+      {"expert-name", "once more with a leading zero",
+       [](Save& s, Random& r) {
+         const auto e = r() % 8;
+         copy_below(s, fmt::format("{}mlp.experts.{}", kLayer0, e),
+                    fmt::format("{}mlp.experts.0{}", kLayer0, e));
+       }},
+      {"expert-shape", "half of one",
+       [](Save& s, Random& r) {
+         const std::string from = expert(r, "");
+         for (const char* m : {"gate_proj", "up_proj"}) halve_module(s, from + m);
+       }},
+      {"layers-missing", "the first", [](Save& s, Random&) { s.erase_below(kLayer0); }},
+      {"layers-missing", "the last", [](Save& s, Random&) { s.erase_below("model.layers.1."); }},
+      {"mtp-missing", "promised",
+       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_nextn_predict_layers"] = 1; }); }},
+      {"head-missing", "not tied",
+       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["tie_word_embeddings"] = false; }); }},
+      {"head-missing", "tied to nothing", [](Save& s, Random&) { s.erase("model.embed_tokens.weight"); }},
+      {"tied-head", "stored", [](Save& s, Random&) { copy_below(s, "model.embed_tokens", "lm_head"); }},
+      {"missing-input-scale", "an expert's",
+       [](Save& s, Random& r) { s.erase(expert(r, "down_proj.input_scale")); }},
+      {"missing-input-scale", "a linear's",
+       [](Save& s, Random&) { s.erase(std::string(kLinear) + ".input_scale"); }},
+  };
+}
+
+std::vector<Fault> config_faults() {
+  const auto drop_quantization = [](Save& s, Random&) {
+    s.edit("config.json", [](Json& j) { j.erase("quantization_config"); });
+    s.files.erase("hf_quant_config.json");
+  };
+  return {
+      {"no-config", "deleted", [](Save& s, Random&) { s.files.erase("config.json"); }},
+      {"bad-config", "a list", [](Save& s, Random&) { s.files["config.json"] = "[1]"; }},
+      {"bad-config", "not JSON", [](Save& s, Random&) { s.files["generation_config.json"] = "{"; }},
+      {"bad-config", "behind a byte order mark",
+       [](Save& s, Random&) { s.files["config.json"].insert(0, "\xEF\xBB\xBF"); }},
+      {"no-quantization-config", "dropped", drop_quantization},
+      {"config-disagrees", "algorithm",
+       [](Save& s, Random&) {
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "FP8"; });
+       }},
+      {"config-disagrees", "lists",
+       [](Save& s, Random&) {
+         s.edit("hf_quant_config.json",
+                [](Json& j) { j["quantization"]["exclude_modules"].push_back("*.q_norm"); });
+       }},
+      {"config-dtype", "quantized and ignored",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.layers.0.*.o_proj"); }); }},
+      {"config-dtype", "FP8 for NVFP4",
+       [](Save& s, Random&) {
+         s.erase_below(kLinear);
+         s.add({std::string(kLinear) + ".weight",
+                DType::kF8E4M3,
+                {64, 64},
+                std::vector<uint8_t>(64 * 64, 0x31)});
+         s.add({std::string(kLinear) + ".weight_scale", DType::kF32, {}, {0, 0, 0x80, 0x3F}});
+       }},
+      {"config-dtype", "not in quantized_layers",
+       [](Save& s, Random& r) {
+         const std::string left_out = expert(r, "up_proj");
+         Json layers = Json::object();
+         for (const auto& [file, tensors] : s.shards) {
+           for (const TensorData& t : tensors) {
+             if (!t.name.ends_with(".weight_scale_2")) continue;
+             const std::string module = t.name.substr(0, t.name.rfind('.'));
+             if (module != left_out) layers[module] = {{"quant_algo", "NVFP4"}, {"group_size", 16}};
+           }
+         }
+         s.edit("config.json", [&](Json& j) {
+           j["quantization_config"]["quant_algo"] = "MIXED_PRECISION";
+           j["quantization_config"]["quantized_layers"] = layers;
+         });
+         s.files.erase("hf_quant_config.json");
+       }},
+      {"config-group-size", "of ModelOpt's algorithm",
+       [](Save& s, Random&) {
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["group_size"] = 32; });
+       }},
+      {"config-group-size", "of a config group",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) {
+           j["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 32;
+         });
+       }},
+      {"unquantized-not-ignored", "left out",
+       [](Save& s, Random& r) {
+         const size_t which = r();
+         s.edit_ignored([&](Json& list) {
+           Json kept = Json::array();
+           size_t heads = 0;
+           for (const Json& p : list) heads += p == "lm_head";
+           size_t left_out = which % (list.size() - heads), at = 0;
+           for (const Json& p : list) {
+             if (p == "lm_head" || at++ != left_out) kept.push_back(p);
+           }
+           list = kept;
+         });
+       }},
+      {"unused-pattern", "a glob",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.vision_tower.*"); }); }},
+      {"unused-pattern", "a name",
+       [](Save& s, Random&) {
+         s.edit_ignored([](Json& list) { list.push_back("language_model.model.layers.0.mlp.gate"); });
+       }},
+      {"unreadable-pattern", "no regular expression",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:("); }); }},
+      {"python-only-pattern", "look-behind",
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("re:(?<=x)lm_head"); }); }},
+      {"quantized-router", "NVFP4",
+       [](Save& s, Random&) {
+         for (int l = 0; l < 2; ++l) {
+           const std::string gate = fmt::format("model.layers.{}.mlp.gate", l);
+           s.erase_below(gate + ".");
+           copy_below(s, kLinear, gate);
+         }
+         s.edit_ignored([](Json& list) {
+           Json kept = Json::array();
+           for (const Json& p : list) {
+             if (!p.get<std::string>().ends_with("mlp.gate")) kept.push_back(p);
+           }
+           list = kept;
+         });
+       }},
+      {"quantized-head", "NVFP4",
+       [](Save& s, Random&) {
+         copy_below(s, kLinear, "lm_head");
+         s.edit("config.json", [](Json& j) { j["tie_word_embeddings"] = false; });
+         s.edit_ignored([](Json& list) {
+           Json kept = Json::array();
+           for (const Json& p : list) {
+             if (p != "lm_head") kept.push_back(p);
+           }
+           list = kept;
+         });
+       }},
+      {"missing-sidecar", "code",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) { j["auto_map"] = {{"AutoModel", "modeling_mine.Model"}}; });
+       }},
+      {"missing-sidecar", "vocabulary", [](Save& s, Random&) { s.files.erase("tokenizer.json"); }},
+      {"missing-sidecar", "named file",
+       [](Save& s, Random&) {
+         s.edit("tokenizer_config.json", [](Json& j) { j["vocab_file"] = "vocab.txt"; });
+       }},
+      {"no-tokenizer", "deleted",
+       [](Save& s, Random&) {
+         s.files.erase("tokenizer.json");
+         s.files.erase("tokenizer_config.json");
+       }},
+      {"two-chat-templates", "different",
+       [](Save& s, Random&) {
+         s.files["chat_template.jinja"] = "{{ messages }}";
+         s.edit("tokenizer_config.json", [](Json& j) { j["chat_template"] = "{{ other }}"; });
+       }},
+  };
+}
+
+std::vector<Fault> weight_faults() {
+  const auto set_scale = [](const char* rule, const char* suffix, float value, const char* what) {
+    return Fault{rule, what,
+                 [=](Save& s, Random&) { set_float(s.at(std::string(kLinear) + suffix), value); }};
+  };
+  const auto set_block = [](const char* what, uint8_t value) {
+    return Fault{"bad-block-scale", what, [=](Save& s, Random& r) {
+                   TensorData& t = s.at(expert(r, "gate_proj.weight_scale"));
+                   t.bytes[r() % t.bytes.size()] = value;
+                 }};
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  return {
+      {"unequal-global-scales", "gate and up",
+       [](Save& s, Random& r) {
+         TensorData& t = s.at(expert(r, "up_proj.weight_scale_2"));
+         set_float(t, 2 * get_float(t));
+       }},
+      {"unequal-input-scales", "gate and up",
+       [](Save& s, Random& r) {
+         TensorData& t = s.at(expert(r, "up_proj.input_scale"));
+         set_float(t, 2 * get_float(t));
+       }},
+      set_scale("bad-global-scale", ".weight_scale_2", NAN, "NaN"),
+      set_scale("bad-global-scale", ".weight_scale_2", inf, "infinity"),
+      set_scale("bad-global-scale", ".weight_scale_2", 0, "zero"),
+      set_scale("bad-global-scale", ".weight_scale_2", -0.25f, "negative"),
+      set_scale("bad-input-scale", ".input_scale", inf, "infinity"),
+      set_scale("bad-input-scale", ".input_scale", 0, "zero"),
+      {"bad-input-scale", "of the KV cache",
+       [](Save& s, Random&) {
+         s.add({"model.layers.0.self_attn.k_proj.k_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
+       }},
+      set_scale("suspicious-scale", ".weight_scale_2", 5000, "a divisor"),
+      set_scale("suspicious-scale", ".input_scale", 1e-30f, "uninitialized"),
+      set_block("NaN", 0x7F),
+      set_block("negative NaN", 0xFF),
+      set_block("minus zero", 0x80),
+      {"zero-scale", "a block",
+       [](Save& s, Random& r) {
+         const std::string module = expert(r, "down_proj");
+         TensorData &scales = s.at(module + ".weight_scale"), &codes = s.at(module + ".weight");
+         const size_t block = r() % scales.bytes.size();
+         scales.bytes[block] = 0;
+         codes.bytes[8 * block + r() % 8] |= 0x20;
+       }},
+      {"saturated-scales", "a third",
+       [](Save& s, Random& r) {
+         for (uint8_t& b : s.at(std::string(kLinear) + ".weight_scale").bytes) b = r() % 3 == 0 ? 0x7E : b;
+       }},
+      {"subnormal-scales", "all",
+       [](Save& s, Random& r) {
+         for (uint8_t& b : s.at(std::string(kLinear) + ".weight_scale").bytes)
+           b = static_cast<uint8_t>(1 + r() % 7);
+       }},
+      {"amax-mismatch", "a quarter of 448",
+       [](Save& s, Random& r) {
+         for (uint8_t& b : s.at(expert(r, "down_proj.weight_scale")).bytes)
+           b = static_cast<uint8_t>(0x40 + r() % 0x24);
+       }},
+      {"zero-weights", "a dead expert",
+       [](Save& s, Random& r) {
+         for (uint8_t& b : s.at(expert(r, "down_proj.weight")).bytes) b &= 0x88;  // -0, too
+       }},
+      {"zero-weights", "BF16",
+       [](Save& s, Random&) {
+         auto& bytes = s.at("model.layers.1.self_attn.q_proj.weight").bytes;
+         bytes.assign(bytes.size(), 0);
+       }},
+      {"not-finite", "NaN",
+       [](Save& s, Random& r) {
+         auto& bytes = s.at("model.embed_tokens.weight").bytes;
+         const size_t at = r() % (bytes.size() / 2) * 2;
+         bytes[at] = 0x01;
+         bytes[at + 1] = 0x7F;
+         bytes[at] |= 0x80;
+       }},
+      {"mxfp4-nan-scale", "0xFF",
+       [](Save& s, Random& r) {
+         std::vector<uint8_t> scales(16, 0x7F);
+         scales[r() % 16] = 0xFF;
+         s.add({"model.extra_blocks", DType::kU8, {2, 4, 2, 16}, std::vector<uint8_t>(256, 0x21)});
+         s.add({"model.extra_scales", DType::kU8, {2, 4, 2}, scales});
+       }},
+  };
+}
+
+}  // namespace
+
+std::vector<Fault> content_faults() {
+  std::vector<Fault> all;
+  for (auto& faults : {module_faults(), config_faults(), weight_faults()}) {
+    all.insert(all.end(), faults.begin(), faults.end());
+  }
+  return all;
+}
+
+}  // namespace twofour

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "kernels/device/device_memory.h"
+#include "kernels/multiply/sparse_multiply.h"
+
+/// Random inputs of the kernel benches, in device memory.
+
+namespace twofour {
+
+/// Beyond the L2 cache of any device, several times.
+inline constexpr int64_t kRotation = 600'000'000;
+
+/// How often `bytes` fit into what a bench rotates through, at least twice.
+int rotations(int64_t bytes);
+
+/// Random bytes of a kind, a pattern repeated: no cache line is near its like.
+cuda::DeviceMemory random_bytes(int64_t bytes, const std::function<uint8_t(uint32_t)>& byte, unsigned seed);
+
+uint8_t any_byte(uint32_t random);
+uint8_t scale_byte(uint32_t random);  ///< an E4M3 block scale as models have them
+uint8_t legal_meta(uint32_t random);
+
+/// Numbers from 0.5 to 2, either sign.
+cuda::DeviceMemory random_bf16(int64_t count, unsigned seed);
+
+/// Bytes of one expert that a multiplication reads: 7 for 16 weights in both 2:4 layouts, 9 in NVFP4.
+constexpr int64_t sparse_bytes(int64_t n, int64_t k) { return n * k / 16 * 7; }
+constexpr int64_t dense_bytes(int64_t n, int64_t k) { return n * k / 16 * 9; }
+
+/// Random experts. Rows of v7-packed are drawn as if all of it were metadata, which is legal as any of its
+/// four kinds of bytes.
+struct RandomSparse {
+  std::vector<cuda::DeviceMemory> parts;
+  cuda::DeviceMemory global_scale;
+  cuda::SparseExperts experts;
+
+  RandomSparse(cuda::SparseLayout layout, int64_t e, int64_t n, int64_t k);
+  /// Experts l * e to (l + 1) * e - 1 on their own.
+  cuda::SparseExperts of_layer(int64_t l, int64_t e) const;
+};
+
+/// Different experts for each of `tokens` tokens, one after the other.
+std::vector<int32_t> random_experts(std::mt19937& random, int experts, int tokens, int topk);
+
+}  // namespace twofour

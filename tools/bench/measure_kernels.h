@@ -1,0 +1,77 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/moe/dense_moe.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/multiply/fp8_multiply.h"
+#include "lib/bench_convert.h"
+
+namespace twofour {
+
+/// One kernel on one shape.
+struct KernelBench {
+  std::string name, shape;
+  double bytes;  ///< that it must move: weights where it multiplies, input and output where it converts
+  Spread microseconds;  ///< of a launch
+  double gb_s;          ///< bytes over the median
+  double copy_share;    ///< gb_s over that of a copy on the same device, bytes read and written
+  double tflop_s;       ///< of the products with stored weights; 0 where nothing is multiplied
+};
+
+/// The routed experts of a model's layer.
+struct MoeShape {
+  std::string model;
+  int64_t h, i;
+  int experts, topk;
+};
+
+struct KernelBenchOptions {
+  std::string filter;  ///< only kernels whose "name, shape" contains this
+  int rounds = 15;
+};
+
+/// What a device can do, and the kernels against it. Every measurement replays a CUDA graph of launches that
+/// rotate through more memory than the L2 cache holds.
+class KernelBenches {
+ public:
+  /// Throws Error where there is no CUDA device. Measures the copy.
+  explicit KernelBenches(const KernelBenchOptions& options);
+
+  double copy_gb_s() const { return copy_gb_s_; }
+  /// Throws Error where the filter leaves nothing.
+  std::vector<KernelBench> run();
+
+  /// Seconds of one of `launches` calls of `launch(i)`, replayed as a graph.
+  Spread time(int launches, const std::function<void(int, cuda::Stream)>& launch) const;
+  bool wanted(const std::string& name, const std::string& shape) const;
+  struct Work {
+    double bytes, flops = 0;
+  };
+  KernelBench result(std::string name, std::string shape, Work work, Spread seconds) const;
+
+  /// sparse_multiply with `active` different experts and `per_expert` rows each.
+  KernelBench sparse_multiply(cuda::SparseLayout layout, int64_t n, int64_t k, int active, int per_expert,
+                              const cuda::SparsePlan& plan = {}) const;
+  /// dense_multiply of weights as in a checkpoint, the same way: what 2:4 has to beat.
+  KernelBench dense_multiply(int64_t n, int64_t k, int active, int per_expert) const;
+  /// Fp8Multiply of experts that are neighbours, BF16 out: all at once, or with scales of rows one by one.
+  KernelBench fp8_multiply(cuda::Fp8Scaling scaling, int64_t n, int64_t k, int active, int per_expert) const;
+  /// sparse_moe; experts are drawn anew for every token.
+  KernelBench sparse_moe(const MoeShape& shape, cuda::SparseLayout layout, int m,
+                         const cuda::SparseMoePlan& plan = {}) const;
+  /// dense_moe the same way, W4A4 (`quantized`) or W4A16, SwiGLU fused or not.
+  KernelBench dense_moe(const MoeShape& shape, int m, bool quantized, bool fused) const;
+
+  /// Pruning and packing, dequantization and quantization of `experts` [n, k]; bytes read and written.
+  void add_conversions(std::vector<KernelBench>& results, int64_t n, int64_t k, int experts) const;
+  void add_quantization_of_products(std::vector<KernelBench>& results) const;
+
+ private:
+  KernelBenchOptions options_;
+  cuda::DeviceStream stream_;
+  double copy_gb_s_ = 0;
+};
+
+}  // namespace twofour

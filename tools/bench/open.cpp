@@ -1,0 +1,114 @@
+#include "lib/bench_open.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "formats/error.h"
+#include "formats/safetensors.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
+#include "lib/inspect/inspect.h"
+#include "lib/threads/interrupt.h"
+#include "lib/lint/lint.h"
+#include "lib/threads/stopwatch.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kFiles = 16, kExperts = 128;
+
+std::string file_name(uint64_t i) { return fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, kFiles); }
+
+/// The four tensors of one small matrix, as ModelOpt stores it.
+void add_matrix(const std::string& module, std::vector<TensorInfo>& to) {
+  constexpr int64_t kN = 64, kK = 128;
+  to.push_back({module + ".weight", DType::kU8, {kN, kK / 2}});
+  to.push_back({module + ".weight_scale", DType::kF8E4M3, {kN, kK / 16}});
+  to.push_back({module + ".weight_scale_2", DType::kF32, {}});
+  to.push_back({module + ".input_scale", DType::kF32, {}});
+}
+
+/// Layers of routed experts, one after the other, cut into files.
+uint64_t write_headers(const fs::path& directory, uint64_t tensors) {
+  const uint64_t matrices = std::max(kFiles, tensors / 4);
+  nlohmann::json map;
+  uint64_t made = 0, bytes = 0;
+  for (uint64_t file = 0, matrix = 0; file < kFiles; ++file) {
+    std::vector<TensorInfo> infos;
+    for (; matrix < matrices * (file + 1) / kFiles; ++matrix) {
+      const uint64_t expert = matrix / 3;
+      const char* leaf = matrix % 3 == 0 ? "gate_proj" : matrix % 3 == 1 ? "up_proj" : "down_proj";
+      add_matrix(fmt::format("model.layers.{}.mlp.experts.{}.{}", expert / kExperts, expert % kExperts, leaf),
+                 infos);
+    }
+    const uint64_t data = assign_offsets(infos);
+    const std::string header = format_safetensors_header(infos, {{"format", "pt"}});
+    write_text(directory / file_name(file), header);
+    fs::resize_file(directory / file_name(file), header.size() + data);
+    for (const TensorInfo& t : infos) map[t.name] = file_name(file);
+    made += infos.size();
+    bytes += data;
+  }
+  write_text(directory / kIndexName,
+             nlohmann::json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump());
+  write_text(directory / "config.json", "{}");
+  return made;
+}
+
+/// Reads and parses every header into a document; returns their bytes.
+uint64_t parse_headers(const fs::path& directory) {
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < kFiles; ++i) {
+    const InputFile file(directory / file_name(i));
+    uint8_t prefix[kSafetensorsPrefix];
+    file.read(0, prefix);
+    std::string text(parse_safetensors_prefix("bench", prefix, file.size()), '\0');
+    file.read(kSafetensorsPrefix, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+    if (!nlohmann::json::parse(text).is_object()) throw Error("bench: expected an object");
+    bytes += kSafetensorsPrefix + text.size();
+  }
+  return bytes;
+}
+
+template <class F>
+double seconds_of(F&& f) {
+  check_interrupt();
+  const Stopwatch watch;
+  f();
+  return watch.seconds();
+}
+
+}  // namespace
+
+OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
+  const fs::path directory = work / "headers";
+  fs::create_directory(directory);
+  OpenBench bench;
+  bench.tensors = write_headers(directory, tensors);
+  bench.files = kFiles;
+  bench.index_bytes = fs::file_size(directory / kIndexName);
+  std::vector<double> json, open, lint_headers, inspected;
+  for (int round = -1; round < rounds; ++round) {  // the first is not counted
+    const double base = seconds_of([&] { bench.header_bytes = parse_headers(directory); });
+    const double opened = seconds_of([&] { Checkpoint::open(directory); });
+    Progress progress;
+    const double linted = seconds_of([&] { lint(directory, {.headers_only = true}, progress); });
+    const double seen = seconds_of([&] { inspect(Checkpoint::open(directory), {}, false, 1); });
+    if (round < 0) continue;
+    json.push_back(base);
+    open.push_back(opened / base);
+    lint_headers.push_back(linted / base);
+    inspected.push_back(seen / base);
+  }
+  bench.json_seconds = spread_of(json);
+  bench.open_ratio = spread_of(open);
+  bench.lint_ratio = spread_of(lint_headers);
+  bench.inspect_ratio = spread_of(inspected);
+  return bench;
+}
+
+}  // namespace twofour

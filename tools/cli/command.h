@@ -1,0 +1,146 @@
+#pragma once
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "formats/json.h"
+#include "kernels/device/device.h"
+#include "lib/counted.h"
+#include "lib/findings/finding.h"
+#include "lib/threads/progress.h"
+
+namespace twofour {
+
+/// Exit codes of the program; findings count only for commands that look for them.
+enum ExitCode { kDone = 0, kFound = 1, kTrouble = 2, kInterrupted = 130 };
+
+/// Options that every command has.
+struct Common {
+  bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  int jobs = 0;
+  std::string device = "auto";
+};
+
+/// One command of the program. `setup` adds its options and gives what runs it.
+struct Command {
+  const char* name;
+  const char* summary;
+  std::function<int()> (*setup)(CLI::App& app, const Common& common);
+  const char* example;  ///< a command line, without the program's name
+  bool finds = false;   ///< whether findings or differences end it with 1
+  bool cuda = false;    ///< whether it has work for a CUDA device
+};
+
+std::function<int()> setup_bench(CLI::App& app, const Common& common);
+std::function<int()> setup_completion(CLI::App& app, const Common& common);
+std::function<int()> setup_convert(CLI::App& app, const Common& common);
+std::function<int()> setup_diff(CLI::App& app, const Common& common);
+std::function<int()> setup_inspect(CLI::App& app, const Common& common);
+std::function<int()> setup_lint(CLI::App& app, const Common& common);
+std::function<int()> setup_man(CLI::App& app, const Common& common);
+std::function<int()> setup_merge(CLI::App& app, const Common& common);
+std::function<int()> setup_plan(CLI::App& app, const Common& common);
+std::function<int()> setup_prune(CLI::App& app, const Common& common);
+std::function<int()> setup_quantize(CLI::App& app, const Common& common);
+std::function<int()> setup_run(CLI::App& app, const Common& common);
+std::function<int()> setup_synth(CLI::App& app, const Common& common);
+std::function<int()> setup_validate(CLI::App& app, const Common& common);
+
+/// Throws Error where a device is demanded and `command` runs on the CPU alone.
+void check_device(const Common& common, const std::string& command);
+
+/// Where a command with CUDA code works as --device says; `automatic` for auto, where there is such a device.
+/// Throws Error where cuda is demanded and there is none.
+Device choose_device(const Common& common, Device automatic);
+
+/// The device for people: "cpu" or "cuda (NVIDIA H200)".
+std::string device_text(Device device);
+/// The same of a command that auto has on a device, and why it is not there: "cpu (no CUDA device: ...)".
+std::string device_text(const Common& common, Device device);
+
+/// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
+/// now and then elsewhere, nothing with --quiet.
+void with_progress(const Common& common, const std::function<void(Progress&)>& work);
+
+/// Findings on stderr, a line each; notes only with --verbose.
+void print_findings(const Common& common, const Findings& findings);
+Json findings_to_json(const Findings& findings);
+
+/// Adds --html to a command: the file of its report.
+CLI::Option* add_html_option(CLI::App& app, std::string& file);
+
+/// One document on stdout.
+void print_json(const Json& json);
+
+/// The elements of a list that a document has under a name.
+struct JsonList {
+  const char* name;
+  size_t size;
+  std::function<Json(size_t)> element;
+};
+/// The same of a document that ends with long lists, an element a line: as one document in memory they would
+/// take several times what they are made from.
+void print_json(const Json& head, const std::vector<JsonList>& lists);
+
+/// `text` with what a terminal would obey or hide in place of showing it as \\xNN or \\u{N}, as names from
+/// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
+/// width and those that turn the direction of what follows (Unicode's Bidi_Control).
+std::string printable(std::string_view text);
+/// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
+std::string printable_line(std::string_view text);
+
+/// Lines of ours as an argument of put() and tell(), their names made printable already.
+struct Lines {
+  std::string text;
+};
+
+/// An argument of put() or tell(): texts keep to their line, for they may be or hold names from files.
+template <class T>
+decltype(auto) put_argument(const T& value) {
+  if constexpr (std::is_same_v<T, Lines>) {
+    return std::string_view(value.text);
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return printable_line(value);
+  } else {
+    return (value);
+  }
+}
+
+template <class... Arguments>
+using PutFormat =
+    fmt::format_string<std::remove_cvref_t<decltype(put_argument(std::declval<const Arguments&>()))>...>;
+
+template <class... Values>
+std::string put_text(fmt::string_view format, const Values&... values) {
+  return fmt::vformat(format, fmt::make_format_args(values...));
+}
+
+/// Prints to stdout, control characters made harmless, of arguments line ends, too. What cannot be written is
+/// told at the end, by main().
+template <class... Arguments>
+void put(PutFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = printable(put_text(format, put_argument(arguments)...));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// Prints to stderr; of arguments control characters are made harmless, line ends, too. Where that fails
+/// there is nobody left to tell.
+template <class... Arguments>
+void tell(PutFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = put_text(format, put_argument(arguments)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+/// "12.9 GB", decimal.
+std::string format_bytes(uint64_t bytes);
+
+}  // namespace twofour

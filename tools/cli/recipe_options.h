@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+
+#include "lib/plan/plan.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+
+/// What says how a checkpoint is to be written, apart from the choice of modules and the size of files.
+struct RecipeOptions {
+  std::string layout, fold = "larger", dialect, granularity;
+  std::string pattern, arithmetic, block_scale, zero_block;
+  std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
+};
+
+/// Commands whose options these are.
+enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
+
+/// Adds those of some commands to an app: convert's (--to among them), prune's and quantize's; of several,
+/// --to names prune and quantize too.
+void add_recipe_options(CLI::App& app, RecipeOptions& options, unsigned kinds);
+
+/// The recipe that they ask for. Throws Error on an option that `layout` does not have.
+Recipe make_recipe(const RecipeOptions& options);
+
+}  // namespace twofour

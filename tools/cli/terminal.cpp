@@ -1,0 +1,205 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "formats/error.h"
+#include "kernels/device/device.h"
+#include "lib/start_thread.h"
+#include "lib/threads/stopwatch.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+namespace {
+
+std::string progress_line(const Progress& progress, double seconds) {
+  const uint64_t done = progress.done, total = progress.total;
+  const double share = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
+  std::string line =
+      fmt::format("{} {:3.0f} %  {} of {}  {:.2f} GB/s", progress.phase.load(), 100 * share,
+                  format_bytes(done), format_bytes(total), static_cast<double>(done) / 1e9 / seconds);
+  if (share > 0.02 && share < 1) line += fmt::format("  {:.0f} s left", seconds / share * (1 - share));
+  return line;
+}
+
+/// Shows progress from a thread of its own until destroyed.
+class ProgressPrinter {
+ public:
+  explicit ProgressPrinter(const Progress& progress)
+      : progress_(progress), thread_(start_thread([this] { run(); })) {}
+  ~ProgressPrinter() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    if (shown_ && terminal_) tell("\r\033[K");
+  }
+
+ private:
+  void run() {
+    const auto period = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
+      const std::string line = progress_line(progress_, watch_.seconds());
+      terminal_ ? tell("\r\033[K{}", line) : tell("{}\n", line);
+      std::fflush(stderr);
+      shown_ = true;
+    }
+  }
+
+  const Progress& progress_;
+  const Stopwatch watch_;
+  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false, shown_ = false;
+  std::jthread thread_;
+};
+
+/// A character of UTF-8, or a byte that begins none.
+struct Character {
+  uint32_t code;
+  size_t bytes = 1;
+  bool valid = true;
+};
+
+Character first_character(std::string_view text) {
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead};
+  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {lead, 1, false};
+  uint32_t code = lead & (0x7Fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {lead, 1, false};
+    code = code << 6 | (byte(i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xD800 && code < 0xE000;
+  if (code < kLeast[bytes] || code > 0x10FFFF || surrogate) return {lead, 1, false};
+  return {code, bytes};
+}
+
+/// C1 controls, soft hyphen, and Unicode's format characters and separators that show nothing or turn the
+/// text.
+bool is_unseen(uint32_t c) {
+  return (c >= 0x80 && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x180E || (c >= 0x200B && c <= 0x200F) ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+         (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
+}
+
+/// `text` with control characters and what is unseen spelled out; line ends too, or not.
+std::string spelled_out(std::string_view text, bool keep_line_ends) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (!c.valid || (c.code < 0x20 && !(keep_line_ends && c.code == '\n')) || c.code == 0x7F) {
+      out += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[0]));
+    } else if (is_unseen(c.code)) {
+      out += fmt::format("\\u{{{:X}}}", c.code);
+    } else {
+      out += text.substr(0, c.bytes);
+    }
+    text.remove_prefix(c.bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+Device choose_device(const Common& common, Device automatic) {
+  // The driver is started only where it may be used: that takes longer than a small command.
+  if (common.device == "cpu" || (common.device == "auto" && automatic == Device::cpu)) return Device::cpu;
+  if (common.device == "auto") return cuda_device() ? Device::cuda : Device::cpu;
+  if (!cuda_device())
+    throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
+  return Device::cuda;
+}
+
+void check_device(const Common& common, const std::string& command) {
+  if (choose_device(common, Device::cpu) == Device::cuda)
+    throw Error(
+        fmt::format("--device cuda: expected cpu or auto, found {}, which runs on the CPU alone", command));
+}
+
+std::string device_text(Device device) {
+  return device == Device::cpu ? "cpu" : fmt::format("cuda ({})", cuda_device()->name);
+}
+
+std::string device_text(const Common& common, Device device) {
+  const bool none = device == Device::cpu && common.device == "auto";
+  return none ? fmt::format("cpu (no CUDA device: {})", no_cuda_reason()) : device_text(device);
+}
+
+void with_progress(const Common& common, const std::function<void(Progress&)>& work) {
+  Progress progress;
+  if (common.quiet) {
+    work(progress);
+    return;
+  }
+  const ProgressPrinter printer(progress);
+  work(progress);
+}
+
+void print_findings(const Common& common, const Findings& findings) {
+  if (common.json || common.quiet) return;
+  for (const Finding& f : findings) {
+    if (f.severity == Severity::kNote && !common.verbose) continue;
+    tell("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+  }
+}
+
+Json findings_to_json(const Findings& findings) {
+  Json list = Json::array();
+  for (const Finding& f : findings) {
+    list.push_back(
+        {{"severity", severity_name(f.severity)}, {"id", f.id}, {"where", f.where}, {"message", f.message}});
+  }
+  return list;
+}
+
+CLI::Option* add_html_option(CLI::App& app, std::string& file) {
+  return app
+      .add_option("--html", file, "Write a page with heat maps, histograms and findings, for a browser")
+      ->type_name("FILE");
+}
+
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+void print_json(const Json& head, const std::vector<JsonList>& lists) {
+  std::string opened = head.dump(2, ' ', false, Json::error_handler_t::replace);
+  opened.resize(opened.size() - 2);  // its "\n}"
+  fmt::print("{}", opened);
+  for (const JsonList& list : lists) {
+    fmt::print(",\n  \"{}\": [", list.name);
+    for (size_t i = 0; i < list.size; ++i) {
+      fmt::print("{}\n    {}", i > 0 ? "," : "", json_line(list.element(i)));
+    }
+    fmt::print("{}]", list.size > 0 ? "\n  " : "");
+  }
+  fmt::print("\n}}\n");
+}
+
+std::string printable(std::string_view text) { return spelled_out(text, true); }
+
+std::string printable_line(std::string_view text) { return spelled_out(text, false); }
+
+std::string format_bytes(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  if (value < 999.5e3) return fmt::format("{:.3g} kB", value / 1e3);
+  if (value < 999.5e6) return fmt::format("{:.3g} MB", value / 1e6);
+  if (value < 999.5e9) return fmt::format("{:.3g} GB", value / 1e9);
+  return fmt::format("{:.4g} TB", value / 1e12);
+}
+
+}  // namespace twofour
