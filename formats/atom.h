@@ -9,10 +9,14 @@ namespace twofour {
 /// Weights along K that share one block scale.
 inline constexpr int kGroup = 16;
 
+/// What a stored byte holds.
+enum class ByteKind { kCodes, kMeta, kScale, kPadding };
+
 /// Sixteen dense weights of one row: NVFP4 as checkpoints store it, 4.5 bits a weight.
 struct DenseGroup {
   uint8_t codes[8];  ///< byte j: k = 2j in the low nibble, 2j + 1 in the high one
   uint8_t scale;     ///< E4M3 block scale
+  static constexpr ByteKind kind(int byte) { return byte < 8 ? ByteKind::kCodes : ByteKind::kScale; }
 };
 static_assert(sizeof(DenseGroup) == 9, "16 weights in 9 bytes: 4.5 bits a weight");
 
@@ -21,6 +25,9 @@ struct SparseGroup {
   uint8_t comp[4];  ///< quad q keeps two E2M1 codes, the lower k in the low nibble
   uint8_t meta[2];  ///< 4 bits a quad, the even quad low: first | second << 2, first < second
   uint8_t scale;    ///< E4M3 block scale
+  static constexpr ByteKind kind(int byte) {
+    return byte < 4 ? ByteKind::kCodes : byte < 6 ? ByteKind::kMeta : ByteKind::kScale;
+  }
 };
 static_assert(sizeof(SparseGroup) == 7, "16 weights in 7 bytes: 3.5 bits a weight");
 

@@ -3,193 +3,237 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cmath>
 #include <utility>
 
-#include "formats/error.h"
-
 namespace twofour {
-namespace {
 
-/// What a string begins with that stands for a number that has no other place in a document: a private-use
-/// character and our name.
-constexpr std::string_view kMark = "\xEF\xA3\xBFtwofour:";
-constexpr std::string_view kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
-/// No integer of fewer digits needs more than 64 bits.
-constexpr size_t kWideDigits = 19;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// Whether `token`, which may have a sign, is an integer of JSON that needs more than 64 bits.
-bool is_wide_integer(std::string_view token) {
-  const bool negative = token.starts_with('-');
-  const std::string_view digits = token.substr(negative);
-  if (digits.size() < kWideDigits || digits[0] == '0' || !std::all_of(digits.begin(), digits.end(), is_digit))
-    return false;
-  const std::string_view largest = negative ? "9223372036854775808" : "18446744073709551615";
-  return digits.size() != largest.size() ? digits.size() > largest.size() : digits > largest;
+Json Json::of_type(Type type) {
+  Json json;
+  if (type == Type::kArray) json.array_ = new Array;
+  if (type == Type::kObject) json.object_ = new Object;
+  json.type_ = type;
+  return json;
 }
 
-/// The number at the beginning of `text` that a marked string must stand for; empty where none does.
-std::string_view number_to_mark(std::string_view text) {
-  for (const std::string_view token : kNotFinite) {
-    if (text.starts_with(token)) return text.substr(0, token.size());
+Json::Json(std::string text) : type_(Type::kString), string_(new std::string(std::move(text))) {}
+
+Json::Json(std::initializer_list<JsonItem> items) {
+  const bool is_object = std::all_of(items.begin(), items.end(), [](const JsonItem& item) {
+    return item.value().is_array() && item.value().size() == 2 && item.value()[size_t{0}].is_string();
+  });
+  *this = is_object ? object(items) : array(items);
+}
+
+Json::Json(const Json& other) : type_(other.type_), unsigned_(other.unsigned_) {
+  switch (type_) {
+    case Type::kRaw:
+    case Type::kString:
+      string_ = new std::string(*other.string_);
+      break;
+    case Type::kArray:
+      array_ = new Array(*other.array_);
+      break;
+    case Type::kObject:
+      object_ = new Object(*other.object_);
+      break;
+    default:
+      break;
   }
-  const std::string_view token = text.substr(0, text.find_first_not_of("0123456789+-.eE"));
-  return is_wide_integer(token) ? token : std::string_view();
 }
 
-/// `text` with numbers that need it as marked strings; adds how many there are to `count`.
-std::string mark_numbers(std::string_view text, size_t& count) {
-  std::string out;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size();) {
-    const char c = text[i];
-    if (c == '"') in_string = !in_string;
-    const bool begins = !in_string && (c == '-' || c == 'N' || c == 'I' || is_digit(c));
-    const std::string_view number = begins ? number_to_mark(text.substr(i)) : std::string_view();
-    if (!number.empty()) {
-      out += fmt::format("\"{}{}\"", kMark, number);
-      i += number.size();
-      ++count;
-      continue;
+void Json::destroy() noexcept {
+  switch (type_) {
+    case Type::kArray:
+      delete array_;
+      break;
+    case Type::kObject:
+      delete object_;
+      break;
+    default:
+      delete string_;
+      break;
+  }
+}
+
+Json Json::array(std::initializer_list<JsonItem> items) {
+  Json json = array();
+  json.array_->reserve(items.size());
+  for (const JsonItem& item : items) json.array_->push_back(item.take());
+  return json;
+}
+
+Json Json::object(std::initializer_list<JsonItem> items) {
+  Json json = object();
+  json.object_->reserve(items.size());
+  for (const JsonItem& item : items) {
+    const Json& pair = item.value();
+    if (!pair.is_array() || pair.size() != 2 || !pair[size_t{0}].is_string()) {
+      throw exception("expected pairs of a key and a value");
     }
-    // An escaped quote ends nothing, and the rest of a number is not looked at again.
-    size_t take = in_string && c == '\\' ? 2 : 1;
-    if (begins)
-      take = std::max(take, std::min(text.find_first_not_of("0123456789+-.eE", i), text.size()) - i);
-    out += text.substr(i, take);
-    i += take;
-  }
-  return out;
-}
-
-bool has_numbers_to_mark(std::string_view text) {
-  if (text.find("NaN") != text.npos || text.find("Infinity") != text.npos) return true;
-  size_t digits = 0;
-  for (const char c : text) {
-    digits = is_digit(c) ? digits + 1 : 0;
-    if (digits == kWideDigits) return true;
-  }
-  return false;
-}
-
-/// Refuses what would take the parser far more memory than its text, or its stack. Done before parsing, for a
-/// callback makes nlohmann-json look at all of an array after each of its objects.
-void check_extent(std::string_view where, std::string_view text) {
-  constexpr int kMaxDepth = 64;
-  constexpr size_t kMaxValues = 1'000'000;
-  int depth = 0;
-  size_t values = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') in_string = !in_string;
-    if (in_string) {
-      i += c == '\\';
-      continue;
-    }
-    const bool opens = c == '[' || c == '{';
-    depth += opens - (c == ']' || c == '}');
-    values += opens || c == ',' || c == ':';
-    if (depth > kMaxDepth) throw Error(fmt::format("{}: nested deeper than {} levels", where, kMaxDepth));
-    if (values > kMaxValues) {
-      throw Error(fmt::format("{}: expected at most {} values, found more", where, kMaxValues));
+    Array taken = std::move(*item.take().array_);
+    if (!json.contains(*taken[0].string_)) {
+      json.object_->emplace_back(std::move(*taken[0].string_), std::move(taken[1]));
     }
   }
+  return json;
 }
 
-/// How many strings begin with the mark; a key, which no number is, counts twice.
-size_t count_marks(const Json& json) {
-  size_t count = json.is_string() && json.get_ref<const std::string&>().starts_with(kMark);
-  if (json.is_object()) {
-    for (const auto& [key, value] : json.items()) count += key.starts_with(kMark) ? 2 : 0;
-  }
-  if (json.is_structured()) {
-    for (const Json& value : json) count += count_marks(value);
-  }
-  return count;
+Json Json::raw_number(std::string text) {
+  Json json(std::move(text));
+  json.type_ = Type::kRaw;
+  return json;
 }
 
-}  // namespace
-
-Json parse_json(std::string_view where, std::string_view text) {
-  // Keeping the order of keys costs a search of the object for each of them. A config that lists 100,000
-  // modules would take minutes, so a long document is sorted instead.
-  constexpr size_t kMaxOrdered = 256u << 10;
-  refuse_zero_byte(where, text);
-  check_extent(where, text);
-  std::string marked;
-  size_t marks = 0;
-  if (has_numbers_to_mark(text)) {
-    marked = mark_numbers(text, marks);
-    text = marked;
-  }
-  Json document;
-  try {
-    if (text.size() > kMaxOrdered) {
-      document = nlohmann::json::parse(text.begin(), text.end());
-    } else {
-      document = Json::parse(text.begin(), text.end());
-    }
-  } catch (const nlohmann::detail::parse_error& e) {
-    throw Error(fmt::format("{}: not JSON: error at byte {}", where, e.byte));
-  } catch (const nlohmann::detail::out_of_range&) {
-    throw Error(fmt::format("{}: not JSON: a number is too large", where));
-  }
-  if (count_marks(document) > marks) {
-    throw Error(
-        fmt::format("{}: not JSON: a number as a key, or a string that begins with \\uf8fftwofour:", where));
-  }
-  return document;
+const char* Json::type_name() const {
+  constexpr const char* kNames[] = {"null",   "boolean", "number", "number", "number",
+                                    "number", "string",  "array",  "object"};
+  return kNames[static_cast<size_t>(type_)];
 }
 
-std::string format_json(const Json& json) {
-  std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  const std::string opening = fmt::format("\"{}", kMark);
-  std::string out;
-  size_t copied = 0;
-  for (size_t at = 0; (at = text.find(opening, at)) != text.npos;) {
-    const size_t begin = at + opening.size(), end = text.find('"', begin);
-    const std::string_view number = std::string_view(text).substr(begin, end - begin);
-    const bool within_string = text[at - (at > 0)] == '\\';
-    if (within_string || number.empty() || number_to_mark(number) != number) {
-      at = begin;
-      continue;
-    }
-    out.append(text, copied, at - copied).append(number);
-    copied = at = end + 1;
-  }
-  return out.append(text, copied);
+void Json::refuse(const char* expected) const {
+  throw exception(fmt::format("expected {}, found {}", expected, type_name()));
 }
 
-std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-void refuse_zero_byte(std::string_view where, std::string_view text) {
-  const size_t at = text.find('\0');
-  if (at != text.npos) throw Error(fmt::format("{}: not JSON: error at byte {}", where, at + 1));
+bool Json::as_boolean() const {
+  if (!is_boolean()) refuse("a boolean");
+  return boolean_;
 }
 
-void refuse_long_tokens(std::string_view where, std::string_view text) {
-  constexpr size_t kMaxBytes = 16u << 20;
-  constexpr std::string_view kEnds = "{}[]:, \n\r\t\"";
-  size_t kept = 0;  // what the lexer has read since here it holds
-  for (size_t at = 0, end = 0; at < text.size(); at = end) {
-    end = at + 1;
-    if (text[at] == '"') {
-      while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-      ++end;
-      kept = at;
-    } else if (kEnds.find(text[at]) == kEnds.npos) {
-      end = std::min(text.find_first_of(kEnds, at), text.size());
-      if (text[at] == '-' || is_digit(text[at])) kept = at;
-    }
-    if (end - kept > kMaxBytes) {
-      throw Error(
-          fmt::format("{}: expected at most {} bytes in a string or number or between two, found more", where,
-                      kMaxBytes));
-    }
+int64_t Json::as_signed() const {
+  if (is_number_integer()) return signed_;
+  if (!is_number_float() || !(float_ >= -0x1p63 && float_ < 0x1p63)) refuse("an integer");
+  return static_cast<int64_t>(float_);
+}
+
+uint64_t Json::as_unsigned() const {
+  if (is_number_integer()) return unsigned_;
+  if (!is_number_float() || !(float_ > -1 && float_ < 0x1p64)) refuse("an integer");
+  return static_cast<uint64_t>(float_);
+}
+
+double Json::as_float() const {
+  if (type_ == Type::kSigned) return static_cast<double>(signed_);
+  if (type_ == Type::kUnsigned) return static_cast<double>(unsigned_);
+  if (!is_number_float()) refuse("a number");
+  return float_;
+}
+
+const std::string& Json::as_string() const {
+  if (!is_string()) refuse("a string");
+  return *string_;
+}
+
+const Json::Array& Json::as_array() const {
+  if (!is_array()) refuse("an array");
+  return *array_;
+}
+
+bool Json::equals(const Json& other) const {
+  if (is_number() && other.is_number()) {
+    if (is_number_float() || other.is_number_float()) return as_float() == other.as_float();
+    const bool same_sign = type_ == other.type_ || (signed_ >= 0 && other.signed_ >= 0);
+    return same_sign && signed_ == other.signed_;
   }
+  if (type_ != other.type_) return false;
+  switch (type_) {
+    case Type::kBoolean:
+      return boolean_ == other.boolean_;
+    case Type::kRaw:
+    case Type::kString:
+      return *string_ == *other.string_;
+    case Type::kArray:
+      return *array_ == *other.array_;
+    case Type::kObject:
+      return *object_ == *other.object_;
+    default:
+      return true;  // null; numbers are above
+  }
+}
+
+const Json::Member* Json::look_up(std::string_view key) const {
+  if (!is_object()) refuse("an object");
+  for (const Member& m : *object_) {
+    if (m.first == key) return &m;
+  }
+  return nullptr;
+}
+
+Json& Json::operator[](std::string_view key) {
+  if (is_null()) *this = object();
+  if (const Member* found = look_up(key)) return const_cast<Json&>(found->second);
+  return object_->emplace_back(std::string(key), Json()).second;
+}
+
+const Json& Json::at(std::string_view key) const {
+  const Member* found = look_up(key);
+  if (found == nullptr) throw exception(fmt::format("expected a key {}, found none", json_quote_short(key)));
+  return found->second;
+}
+
+const Json& Json::at(size_t index) const {
+  const Array& items = as_array();
+  if (index >= items.size()) {
+    throw exception(fmt::format("expected more than {} elements, found {}", index, items.size()));
+  }
+  return items[index];
+}
+
+Json::const_iterator Json::find(std::string_view key) const {
+  const Member* found = is_object() ? look_up(key) : nullptr;
+  return found != nullptr ? const_iterator(nullptr, found) : end();
+}
+
+Json::iterator Json::find(std::string_view key) {
+  const Member* found = is_object() ? look_up(key) : nullptr;
+  return found != nullptr ? iterator(nullptr, const_cast<Member*>(found)) : end();
+}
+
+Json::iterator Json::begin() {
+  if (is_object()) return {nullptr, object_->data()};
+  return {is_array() ? array_->data() : this, nullptr};
+}
+
+Json::iterator Json::end() {
+  if (is_object()) return {nullptr, object_->data() + object_->size()};
+  return {is_array() ? array_->data() + array_->size() : this + !is_null(), nullptr};
+}
+
+Json::const_iterator Json::begin() const {
+  if (is_object()) return {nullptr, object_->data()};
+  return {is_array() ? array_->data() : this, nullptr};
+}
+
+Json::const_iterator Json::end() const {
+  if (is_object()) return {nullptr, object_->data() + object_->size()};
+  return {is_array() ? array_->data() + array_->size() : this + !is_null(), nullptr};
+}
+
+size_t Json::size() const {
+  if (is_null()) return 0;
+  return is_array() ? array_->size() : is_object() ? object_->size() : 1;
+}
+
+void Json::push_back(Json value) {
+  if (is_null()) *this = array();
+  as_array();
+  array_->push_back(std::move(value));
+}
+
+size_t Json::erase(std::string_view key) {
+  if (!is_object()) refuse("an object");
+  return std::erase_if(*object_, [&](const Member& m) { return m.first == key; });
+}
+
+void Json::update(const Json& other) {
+  for (const auto& [key, value] : other.items()) (*this)[key] = value;
+}
+
+const Json::Object& Json::items() const {
+  static const Object none;
+  if (is_null()) return none;
+  if (!is_object()) refuse("an object");
+  return *object_;
 }
 
 template <class T>
@@ -199,19 +243,12 @@ T whole_number(const Json& json) {
   } else if (json.is_number_integer()) {
     if (const auto n = json.get<int64_t>(); std::in_range<T>(n)) return static_cast<T>(n);
   }
-  throw Json::type_error::create(302, fmt::format("no whole number of {} bits", 8 * sizeof(T)), &json);
+  throw Json::exception(fmt::format("expected a whole number of {} bits, found {}", 8 * sizeof(T),
+                                    json.is_number() ? "another number" : json.type_name()));
 }
 template int whole_number(const Json&);
 template int64_t whole_number(const Json&);
 template uint32_t whole_number(const Json&);
 template uint64_t whole_number(const Json&);
-
-std::string json_quote_short(std::string_view text) {
-  constexpr size_t kShown = 256;
-  if (text.size() <= kShown) return json_quote(text);
-  return fmt::format("{}... ({} bytes)", json_quote(text.substr(0, kShown)), text.size());
-}
-
-std::string json_quote(std::string_view text) { return json_line(Json(text)); }
 
 }  // namespace twofour

@@ -1,36 +1,292 @@
 #pragma once
-#include <nlohmann/json_fwd.hpp>
+#include <compare>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace twofour {
 
-/// Keeps the order of keys, so that a rewritten config reads like the one it came from (one of more than 256
-/// KiB is sorted instead).
-using Json = nlohmann::ordered_json;
+class Json;
+class JsonItem;
+
+template <class T>
+concept JsonScalar = std::is_arithmetic_v<T>;
+/// A vector, set, span or map, which texts and paths are not.
+template <class C>
+concept JsonItems = !std::same_as<C, Json> && !std::same_as<typename C::value_type, C> &&
+                    !std::same_as<typename C::value_type, char> && requires(const C& items) {
+  items.begin() != items.end();
+};
+
+/// A JSON value of 16 bytes. Objects keep the order of their keys, so that a rewritten config reads like the
+/// one it came from, and look keys up one after the other. In a list of braces, one whose elements are all
+/// pairs that begin with a string is an object, every other an array. A null becomes an object or array
+/// where it is assigned to as one. Whatever asks a value for what it is not throws Json::exception.
+class Json {
+ public:
+  struct exception : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  /// kRaw: NaN, Infinity, -Infinity or an integer of more than 64 bits, as its text.
+  enum class Type : uint8_t { kNull, kBoolean, kSigned, kUnsigned, kFloat, kRaw, kString, kArray, kObject };
+  using Array = std::vector<Json>;
+  using Member = std::pair<std::string, Json>;
+  using Object = std::vector<Member>;
+  /// dump() writes a raw number as a string that begins with this, a private-use character and our name: so
+  /// the text is JSON to every reader.
+  static constexpr std::string_view kRawMark = "\xEF\xA3\xBFtwofour:";
+
+  /// Over the elements of an array, the values of an object, or a single value itself.
+  template <class J>
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Json;
+    using difference_type = std::ptrdiff_t;
+    using pointer = J*;
+    using reference = J&;
+    using M = std::conditional_t<std::is_const_v<J>, const Member, Member>;
+
+    Iterator() = default;
+    Iterator(J* element, M* member) : element_(element), member_(member) {}
+    J& operator*() const { return member_ != nullptr ? member_->second : *element_; }
+    J* operator->() const { return &**this; }
+    Iterator& operator++() {
+      member_ != nullptr ? static_cast<void>(++member_) : static_cast<void>(++element_);
+      return *this;
+    }
+    Iterator operator++(int) {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator&) const = default;
+    /// Of a member of an object.
+    const std::string& key() const { return member_->first; }
+
+   private:
+    J* element_ = nullptr;
+    M* member_ = nullptr;
+  };
+  using iterator = Iterator<Json>;
+  using const_iterator = Iterator<const Json>;
+  using value_type = Json;
+
+  Json() noexcept {}
+  Json(std::nullptr_t) noexcept {}
+  template <JsonScalar T>
+  Json(T value) noexcept {
+    if constexpr (std::same_as<T, bool>) {
+      type_ = Type::kBoolean, boolean_ = value;
+    } else if constexpr (std::floating_point<T>) {
+      type_ = Type::kFloat, float_ = static_cast<double>(value);
+    } else if constexpr (std::signed_integral<T>) {
+      type_ = Type::kSigned, signed_ = value;
+    } else {
+      type_ = Type::kUnsigned, unsigned_ = value;
+    }
+  }
+  Json(const char* text) : Json(std::string(text)) {}
+  Json(std::string_view text) : Json(std::string(text)) {}
+  Json(std::string text);
+  Json(std::initializer_list<JsonItem> items);
+  /// An array of the items; an object of those of a map.
+  template <JsonItems C>
+  Json(const C& items) : Json(of_type(Type::kArray)) {
+    if constexpr (requires { typename C::mapped_type; }) {
+      *this = of_type(Type::kObject);
+      for (const auto& [key, value] : items) (*this)[key] = value;
+    } else {
+      for (const auto& item : items) push_back(item);
+    }
+  }
+  Json(const Json& other);
+  Json(Json&& other) noexcept : type_(other.type_), unsigned_(other.unsigned_) { other.type_ = Type::kNull; }
+  Json& operator=(Json other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Json() {
+    if (type_ >= Type::kRaw) destroy();
+  }
+  void swap(Json& other) noexcept {
+    std::swap(type_, other.type_);
+    std::swap(unsigned_, other.unsigned_);
+  }
+
+  static Json array(std::initializer_list<JsonItem> items);
+  static Json array() { return of_type(Type::kArray); }
+  static Json object(std::initializer_list<JsonItem> items);
+  static Json object() { return of_type(Type::kObject); }
+  /// A number that has no other type; see kRaw.
+  static Json raw_number(std::string text);
+  /// One document that json_line() or dump() wrote: their marked strings are numbers again. Objects of any
+  /// size keep their order; nesting goes to 256 levels. Throws Json::exception on what is no JSON.
+  static Json parse(std::string_view text);
+
+  Type type() const { return type_; }
+  /// null, boolean, number, string, array or object.
+  const char* type_name() const;
+  bool is_null() const { return type_ == Type::kNull; }
+  bool is_boolean() const { return type_ == Type::kBoolean; }
+  /// Of at most 64 bits.
+  bool is_number_integer() const { return type_ == Type::kSigned || type_ == Type::kUnsigned; }
+  bool is_number_unsigned() const { return type_ == Type::kUnsigned; }
+  bool is_number_float() const { return type_ == Type::kFloat; }
+  /// All but kRaw.
+  bool is_number() const { return is_number_integer() || is_number_float(); }
+  bool is_string() const { return type_ == Type::kString; }
+  bool is_array() const { return type_ == Type::kArray; }
+  bool is_object() const { return type_ == Type::kObject; }
+  bool is_structured() const { return is_array() || is_object(); }
+
+  /// What it holds: bool, a number, a string, a container of these, or Json. Numbers are converted as C++
+  /// does, those that do not fit are refused; see whole_number() for those that must stand as they are.
+  template <class T>
+  T get() const {
+    if constexpr (std::same_as<T, Json>) {
+      return *this;
+    } else if constexpr (std::same_as<T, bool>) {
+      return as_boolean();
+    } else if constexpr (std::floating_point<T>) {
+      return static_cast<T>(as_float());
+    } else if constexpr (std::unsigned_integral<T>) {
+      return static_cast<T>(as_unsigned());
+    } else if constexpr (std::signed_integral<T>) {
+      return static_cast<T>(as_signed());
+    } else if constexpr (std::same_as<T, std::string>) {
+      return as_string();
+    } else {
+      T items;
+      for (const Json& item : as_array()) items.insert(items.end(), item.get<typename T::value_type>());
+      return items;
+    }
+  }
+  template <std::same_as<const std::string&> T>
+  T get_ref() const {
+    return as_string();
+  }
+
+  /// The value of a key, null where there was none.
+  Json& operator[](std::string_view key);
+  /// As at(), where it cannot add a key.
+  const Json& operator[](std::string_view key) const { return at(key); }
+  Json& operator[](size_t index) { return at(index); }
+  const Json& operator[](size_t index) const { return at(index); }
+  Json& at(std::string_view key) { return const_cast<Json&>(std::as_const(*this).at(key)); }
+  const Json& at(std::string_view key) const;
+  Json& at(size_t index) { return const_cast<Json&>(std::as_const(*this).at(index)); }
+  const Json& at(size_t index) const;
+  Json& back() { return at(size() - 1); }
+  const Json& back() const { return at(size() - 1); }
+  /// The value of `key` in an object, `fallback` where it has none. Throws on all but objects.
+  template <class T>
+  T value(std::string_view key, const T& fallback) const {
+    const Member* found = look_up(key);
+    return found != nullptr ? found->second.template get<T>() : fallback;
+  }
+  std::string value(std::string_view key, const char* fallback) const {
+    return value(key, std::string(fallback));
+  }
+  /// end() where it is no object or has no such key.
+  iterator find(std::string_view key);
+  const_iterator find(std::string_view key) const;
+  bool contains(std::string_view key) const { return find(key) != end(); }
+  /// How many members, elements; 0 of null and 1 of everything else.
+  size_t size() const;
+  bool empty() const { return size() == 0; }
+
+  void push_back(Json value);
+  /// How many keys went. Throws on all but objects.
+  size_t erase(std::string_view key);
+  /// Sets each member of `other`, which is an object, here.
+  void update(const Json& other);
+
+  iterator begin();
+  iterator end();
+  const_iterator begin() const;
+  const_iterator end() const;
+  /// The members of an object: `for (const auto& [key, value] : json.items())`; of null none.
+  Object& items() { return const_cast<Object&>(std::as_const(*this).items()); }
+  const Object& items() const;
+
+  /// As text: without blanks and line ends, or with so many spaces a level. Raw numbers are marked strings,
+  /// so that every reader takes it; what is not UTF-8 is replaced and floats that are not finite are null.
+  std::string dump(int indent = -1) const;
+
+  /// Members in another order make another object; numbers are equal by value.
+  friend bool operator==(const Json& a, const Json& b) { return a.equals(b); }
+  /// Of two numbers, as doubles. Throws on everything else.
+  friend std::partial_ordering operator<=>(const Json& a, const Json& b) {
+    return a.as_float() <=> b.as_float();
+  }
+
+ private:
+  static Json of_type(Type type);
+  void destroy() noexcept;
+  bool equals(const Json& other) const;
+  [[noreturn]] void refuse(const char* expected) const;
+  const Member* look_up(std::string_view key) const;
+  bool as_boolean() const;
+  int64_t as_signed() const;
+  uint64_t as_unsigned() const;
+  double as_float() const;
+  const std::string& as_string() const;
+  const Array& as_array() const;
+
+  Type type_ = Type::kNull;
+  union {
+    bool boolean_;
+    int64_t signed_;
+    uint64_t unsigned_ = 0;
+    double float_;
+    std::string* string_;  ///< of kRaw, too
+    Array* array_;
+    Object* object_;
+  };
+
+  friend class JsonWriter;
+};
+
+/// What makes a Json.
+template <class T>
+concept JsonValue = !std::same_as<std::remove_cvref_t<T>, JsonItem> && std::constructible_from<Json, T>;
+
+/// What a list of braces holds. Its value can be moved from, which that of an initializer_list cannot.
+class JsonItem {
+ public:
+  JsonItem() = default;
+  template <JsonValue T>
+  JsonItem(T&& value) : value_(std::forward<T>(value)) {}
+  JsonItem(std::initializer_list<JsonItem> items) : value_(items) {}
+  const Json& value() const { return value_; }
+  Json take() const { return std::move(value_); }
+
+ private:
+  mutable Json value_;
+};
 
 /// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
 /// nesting deeper than 64 and on more than 1,000,000 values. Of duplicate keys the last counts, as in
 /// Python's loader. NaN, Infinity and -Infinity, which that loader takes too and some configs have, and
-/// integers of more than 64 bits become marked strings that format_json turns back.
+/// integers of more than 64 bits become raw numbers. Keys of a text of more than 256 KiB are sorted.
 Json parse_json(std::string_view where, std::string_view text);
 
-/// The document as text, two spaces a level, with a newline at the end.
+/// The document as text, two spaces a level, with a newline at the end; raw numbers as they were.
 std::string format_json(const Json& json);
-/// The document without blanks and line ends, for journals, records and messages. Marked strings stay.
+/// The document without blanks and line ends, for journals, records and messages, as dump() writes it.
 std::string json_line(const Json& json);
 
-/// Throws Error naming `where` if `text` has a zero byte. JSON has none, but nlohmann-json takes one for the
-/// end of the text and would not see what stands behind it.
-void refuse_zero_byte(std::string_view where, std::string_view text);
-
-/// Throws Error naming `where` if a string or number of `text`, or what stands between two, takes more than
-/// 16 MiB: nlohmann-json's lexer holds all since the last one began, and a string several times over.
-void refuse_long_tokens(std::string_view where, std::string_view text);
-
-/// The whole number that `json` is, for int, int64_t, uint32_t and uint64_t. Throws Json::type_error on
-/// everything else, numbers that T does not have among it: nlohmann-json cuts those, and conversions of
-/// floats are undefined.
+/// The whole number that `json` is, for int, int64_t, uint32_t and uint64_t. Throws Json::exception on
+/// everything else, numbers that T does not have among it.
 template <class T>
 T whole_number(const Json& json);
 

@@ -1,31 +1,69 @@
 #include "formats/naming.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <iterator>
+#include <string_view>
 
 namespace twofour {
-namespace {
 
-constexpr GateUpRows kHalves = GateUpRows::kHalves, kInterleaved = GateUpRows::kInterleaved;
+namespace {
 
 // Rules are tried in order; the first that fits wins.
 constexpr NamingRule kRules[] = {
-    {"gpt-oss", "mlp.experts", nullptr, nullptr, nullptr, nullptr, nullptr,  //
-     "gate_up_proj", "down_proj", kInterleaved, "gate_up_proj_bias"},
-    {"Qwen2-MoE, Qwen3-MoE, Qwen3-Next, Qwen3.5", "mlp.experts", "mlp.shared_expert", "mlp",  //
-     "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj", kHalves, nullptr},
+    {"Qwen2-MoE, Qwen3-MoE, Qwen3-Next, Qwen3.5, gpt-oss", "mlp.experts", "mlp.shared_expert", "mlp",  //
+     "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
     {"DeepSeek-V2/V3/R1, Kimi-K2, GLM-4.x, GLM-5, dots1, ERNIE-4.5", "mlp.experts", "mlp.shared_experts",
-     "mlp", "gate_proj", "up_proj", "down_proj", nullptr, nullptr, kHalves, nullptr},
-    {"DeepSeek-V4", "ffn.experts", "ffn.shared_experts", "ffn", "w1", "w3", "w2",  //
-     nullptr, nullptr, kHalves, nullptr},
+     "mlp", "gate_proj", "up_proj", "down_proj", nullptr, nullptr},
+    {"DeepSeek-V4", "ffn.experts", "ffn.shared_experts", "ffn", "w1", "w3", "w2", nullptr, nullptr},
     {"Mixtral, MiniMax", "block_sparse_moe.experts", "block_sparse_moe.shared_experts", nullptr,  //
-     "w1", "w3", "w2", nullptr, nullptr, kHalves, nullptr},
-    {"Phi-MoE", "mlp.experts", nullptr, nullptr, "w1", "w3", "w2", nullptr, nullptr, kHalves, nullptr},
-    {"LFM2-MoE", "feed_forward.experts", nullptr, "feed_forward", "w1", "w3", "w2",  //
-     nullptr, nullptr, kHalves, nullptr},
+     "w1", "w3", "w2", nullptr, nullptr},
+    {"Phi-MoE", "mlp.experts", nullptr, nullptr, "w1", "w3", "w2", nullptr, nullptr},
+    {"LFM2-MoE", "feed_forward.experts", nullptr, "feed_forward", "w1", "w3", "w2", nullptr, nullptr},
     {"Llama-4", "feed_forward.experts", "feed_forward.shared_expert", "feed_forward",  //
-     "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj", kHalves, nullptr},
+     "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
     {"Nemotron-H", "mixer.experts", "mixer.shared_experts", "mixer", nullptr, "up_proj", "down_proj",  //
-     nullptr, nullptr, kHalves, nullptr},
+     nullptr, nullptr},
+};
+
+constexpr GateUpRows kHalves = GateUpRows::kHalves;
+
+/// Source: huggingface/transformers, modeling_gpt_oss.py (gate_up[..., ::2]),
+/// modeling_openai_privacy_filter.py and the experts of the rest (chunk(2, dim=-1)).
+constexpr StackFamily kStackFamilies[] = {
+    {"gpt_oss", GateUpRows::kInterleaved, true},
+    {"openai_privacy_filter", kHalves, true},
+    {"llama4", kHalves, false},
+    {"llama4_text", kHalves, false},
+    {"qwen2_moe", kHalves, false},
+    {"qwen3_moe", kHalves, false},
+    {"qwen3_next", kHalves, false},
+    {"qwen3_vl_moe", kHalves, false},
+    {"qwen3_vl_moe_text", kHalves, false},
+    {"qwen3_omni_moe", kHalves, false},
+    {"qwen3_5_moe", kHalves, false},
+    {"qwen3_5_moe_text", kHalves, false},
+    {"mixtral", kHalves, false},
+    {"minimax", kHalves, false},
+    {"minimax_m2", kHalves, false},
+    {"olmoe", kHalves, false},
+    {"flex_olmo", kHalves, false},
+    {"phimoe", kHalves, false},
+    {"lfm2_moe", kHalves, false},
+    {"jamba", kHalves, false},
+    {"deepseek_v2", kHalves, false},
+    {"deepseek_v3", kHalves, false},
+    {"deepseek_v4", kHalves, false},
+    {"kimi_k2", kHalves, false},
+    {"dots1", kHalves, false},
+    {"ernie4_5_moe", kHalves, false},
+    {"exaone_moe", kHalves, false},
+    {"glm4_moe", kHalves, false},
+    {"glm4_moe_lite", kHalves, false},
+    {"glm4v_moe", kHalves, false},
+    {"glm_moe_dsa", kHalves, false},
+    {"hunyuan_v1_moe", kHalves, false},
 };
 
 /// Whether `path` is `container` or ends in ".container".
@@ -70,28 +108,52 @@ std::optional<Projection> stacked_projection_of(const NamingRule& rule, std::str
 
 std::span<const NamingRule> naming_rules() { return kRules; }
 
-std::optional<ModuleName> parse_module_name(std::string_view module,
-                                            const std::function<bool(const std::string&)>& exists) {
+const StackFamily* find_stack_family(std::string_view model_type) {
+  const auto at = std::find_if(std::begin(kStackFamilies), std::end(kStackFamilies),
+                               [&](const StackFamily& f) { return model_type == f.model_type; });
+  return at == std::end(kStackFamilies) ? nullptr : at;
+}
+
+std::optional<ModuleName> parse_module_name(std::string_view module) {
   const auto [path, leaf] = split_last(module);
   const auto [above, number] = split_last(path);
   const auto expert = parse_index(number);
   for (const NamingRule& rule : kRules) {
     const auto single = projection_of(rule, leaf);
     if (single && expert && ends_with_path(above, rule.routed)) {
-      return ModuleName{BlockKind::kRoutedExperts, *single, kHalves, *expert, above};
+      return ModuleName{BlockKind::kRoutedExperts, *single, *expert, above};
     }
     const auto stacked = stacked_projection_of(rule, leaf);
     if (stacked && ends_with_path(path, rule.routed)) {
-      const bool applies = rule.stacked_sibling == nullptr ||
-                           exists(std::string(path) + "." + std::string(rule.stacked_sibling));
-      if (applies) return ModuleName{BlockKind::kRoutedExperts, *stacked, rule.stacked_rows, -1, path};
+      return ModuleName{BlockKind::kRoutedExperts, *stacked, -1, path};
     }
     if (single && ends_with_path(path, rule.shared)) {
-      return ModuleName{BlockKind::kSharedExpert, *single, kHalves, -1, path};
+      return ModuleName{BlockKind::kSharedExpert, *single, -1, path};
     }
     if (single && ends_with_path(path, rule.dense)) {
-      return ModuleName{BlockKind::kDenseMlp, *single, kHalves, -1, path};
+      return ModuleName{BlockKind::kDenseMlp, *single, -1, path};
     }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// Source: llm-compressor, observers/helpers.py.
+constexpr std::array<std::array<std::string_view, 3>, 4> kFused = {{{"gate_proj", "up_proj", ""},
+                                                                    {"w1", "w3", ""},
+                                                                    {"q_proj", "k_proj", "v_proj"},
+                                                                    {"q_a_proj", "kv_a_proj_with_mqa", ""}}};
+
+}  // namespace
+
+std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module) {
+  const size_t dot = module.rfind('.');
+  if (dot == module.npos) return std::nullopt;
+  const std::string_view leaf = std::string_view(module).substr(dot + 1);
+  for (size_t g = 0; g < kFused.size(); ++g) {
+    if (std::find(kFused[g].begin(), kFused[g].end(), leaf) != kFused[g].end())
+      return std::pair(module.substr(0, dot), g);
   }
   return std::nullopt;
 }

@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace twofour {
 
@@ -26,28 +26,38 @@ struct NamingRule {
   const char *gate, *up, *down;  ///< the matrices of one expert, or of the MLP
   /// Stacked experts: one tensor [E, ...] for gate and up, one for down; nullptr: each expert has its own.
   const char *stacked_gate_up, *stacked_down;
-  GateUpRows stacked_rows;
-  /// Applies only where the stack has this sibling: the sole mark that tells interleaved stacks from halves.
-  const char* stacked_sibling;
 };
 
 /// Every naming twofour knows. Source: Hugging Face transformers, conversion_mapping.py; vLLM,
 /// model_executor/models.
 std::span<const NamingRule> naming_rules();
 
+/// How the models of one model_type (in config.json) store stacks of experts. Names do not tell: gpt-oss and
+/// Qwen3.5 have the same.
+struct StackFamily {
+  const char* model_type;
+  GateUpRows rows;
+  bool has_bias;  ///< "gate_up_proj_bias" beside the stack
+};
+
+/// nullptr where the model_type is not known to stack experts.
+const StackFamily* find_stack_family(std::string_view model_type);
+
 /// A module's name, taken apart.
 struct ModuleName {
   BlockKind kind;
   Projection projection;
-  GateUpRows rows = GateUpRows::kHalves;
   int64_t expert = -1;  ///< -1: a stack of experts, a shared expert or a dense MLP
-  std::string_view
-      block;  ///< the prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp"
+  /// The prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp".
+  std::string_view block;
 };
 
-/// Takes apart the name of a module (a tensor's name without the dialect's suffix). `exists` says whether the
-/// checkpoint has a tensor of a given name. Empty where no rule knows the name; such modules pass through.
-std::optional<ModuleName> parse_module_name(std::string_view module,
-                                            const std::function<bool(const std::string&)>& exists);
+/// Takes apart the name of a module (a tensor's name without the dialect's suffix). Empty where no rule knows
+/// the name; such modules pass through.
+std::optional<ModuleName> parse_module_name(std::string_view module);
+
+/// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
+/// scale: what stands before the module's last dot, and which group. Nothing for a module that stays alone.
+std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module);
 
 }  // namespace twofour

@@ -5,31 +5,23 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "formats/json_events.h"
 
 namespace twofour {
 namespace {
 
 /// Builds a header from parser events, so that memory stays at what the tensors themselves take.
-/// nlohmann-json's event parser keeps no recursion, so depth is no danger; anything deeper than a tensor's
-/// arrays is refused here.
-class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
+class HeaderEvents : public JsonEvents {
  public:
   explicit HeaderEvents(std::string_view where) : where_(where) {}
   SafetensorsHeader take() { return std::move(header_); }
 
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool) override { return unexpected("a boolean"); }
-  bool number_integer(number_integer_t v) override { return unexpected(fmt::format("{}", v)); }
-  bool number_float(number_float_t, const string_t& text) override { return unexpected(text.substr(0, 64)); }
-  bool binary(binary_t&) override { return unexpected("binary data"); }
-
-  bool number_unsigned(number_unsigned_t v) override {
+  void unsigned_number(uint64_t v) override {
     if (state_ != State::kShape && state_ != State::kOffsets) return unexpected(fmt::format("{}", v));
     if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
       return unexpected(fmt::format("{}", v));
@@ -37,10 +29,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       fail(fmt::format("expected at most {} numbers in an array, found more", kSafetensorsMaxRank));
     }
     numbers_.push_back(static_cast<int64_t>(v));
-    return true;
   }
 
-  bool string(string_t& text) override {
+  void string(std::string& text) override {
     if (state_ == State::kMetadata) {
       if (header_.metadata.size() == kSafetensorsMaxMetadata) {
         fail(fmt::format("expected at most {} entries of __metadata__, found more", kSafetensorsMaxMetadata));
@@ -53,10 +44,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     } else {
       return unexpected(json_quote_short(text));
     }
-    return true;
   }
 
-  bool start_object(std::size_t) override {
+  void begin_object() override {
     if (state_ == State::kStart) {
       state_ = State::kTop;
     } else if (state_ == State::kTop) {
@@ -73,10 +63,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     } else {
       return unexpected("an object");
     }
-    return true;
   }
 
-  bool key(string_t& text) override {
+  void key(std::string& text) override {
     if (state_ == State::kTensor) {
       field_ = text == "dtype"          ? Field::kDtype
                : text == "shape"        ? Field::kShape
@@ -88,7 +77,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       const unsigned bit = 1u << static_cast<unsigned>(field_);
       if (fields_seen_ & bit) fail(fmt::format("duplicate key '{}'", text));
       fields_seen_ |= bit;
-      return true;
+      return;
     }
     if (text.size() > kSafetensorsMaxName) {
       throw Error(fmt::format("{}: header: expected names of at most {} bytes, found {}", where_,
@@ -96,10 +85,9 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     }
     key_ = text;
     if (state_ == State::kMetadata && header_.metadata.count(key_)) fail("duplicate key in __metadata__");
-    return true;
   }
 
-  bool end_object() override {
+  void end_object() override {
     if (state_ == State::kTensor) {
       if (fields_seen_ != 0b1110u) fail("expected dtype, shape and data_offsets, found fewer");
       header_.tensors.push_back(std::move(tensor_));
@@ -109,19 +97,17 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     } else {
       state_ = State::kEnd;
     }
-    return true;
   }
 
-  bool start_array(std::size_t) override {
+  void begin_array() override {
     if (state_ != State::kTensor || (field_ != Field::kShape && field_ != Field::kOffsets)) {
       return unexpected("an array");
     }
     numbers_.clear();
     state_ = field_ == Field::kShape ? State::kShape : State::kOffsets;
-    return true;
   }
 
-  bool end_array() override {
+  void end_array() override {
     if (state_ == State::kShape) {
       tensor_.shape.assign(numbers_.begin(), numbers_.end());
     } else {
@@ -130,11 +116,6 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
       tensor_.end = static_cast<uint64_t>(numbers_[1]);
     }
     state_ = State::kTensor;
-    return true;
-  }
-
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    throw Error(fmt::format("{}: header: not JSON: error at byte {}", where_, position));
   }
 
  private:
@@ -144,7 +125,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   [[noreturn]] void fail(const std::string& message) const {
     throw Error(fmt::format("{}: {}: {}", where_, json_quote(key_), message));
   }
-  bool unexpected(const std::string& found) {
+  void unexpected(const std::string& found) override {
     const char* expected = state_ == State::kStart      ? "an object"
                            : state_ == State::kTop      ? "an object that describes a tensor"
                            : state_ == State::kMetadata ? "a string"
@@ -219,8 +200,42 @@ uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64
   return bits / 8;
 }
 
+namespace {
+
+/// What a file is that begins so, and what to do; "" where that is not known. A header's length has zeros in
+/// its upper bytes, so nothing that is text begins like one.
+std::string other_format(std::span<const uint8_t> first) {
+  const std::string_view head(reinterpret_cast<const char*>(first.data()), first.size());
+  const size_t text = std::min(head.find_first_not_of(" \t\r\n"), head.size());
+  const auto begins = [&](std::string_view magic) { return head.starts_with(magic); };
+  const auto tag = [&](std::string_view name) {
+    return head.size() >= text + name.size() &&
+           std::equal(name.begin(), name.end(), head.begin() + static_cast<std::ptrdiff_t>(text),
+                      [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
+  };
+  const bool has_json = head.size() > kSafetensorsPrefix && head[kSafetensorsPrefix] == '{';
+  if (has_json) return "";
+  if (begins("version https://git-lfs")) return "a Git LFS pointer: run git lfs pull";
+  if (tag("<!doctype html") || tag("<html") || tag("<head"))
+    return "an HTML page, which servers send in place of a file that they do not give: download it again";
+  if (tag("<?xml") || tag("<error"))
+    return "an XML document, which servers send in place of a file that they do not give: download it again";
+  if (begins("\x1F\x8B\x08")) return "a gzip archive: unpack it";
+  if (begins("PK\x03\x04")) return "a zip archive, as torch.save writes: convert it to safetensors";
+  if (begins("\x80\x02") || begins("\x80\x03") || begins("\x80\x04") || begins("\x80\x05"))
+    return "a Python pickle: convert it to safetensors";
+  if (begins("GGUF")) return "a GGUF file: take the checkpoint that it was made from";
+  if (tag("{")) return "JSON without a length before it, perhaps a server's message: download it again";
+  return "";
+}
+
+}  // namespace
+
 uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first,
                                   uint64_t file_size) {
+  if (const std::string other = other_format(first.first(std::min<size_t>(first.size(), kSafetensorsHead)));
+      !other.empty())
+    throw Error(fmt::format("{}: expected a safetensors file, found {}", where, other));
   if (file_size < kSafetensorsPrefix || first.size() < kSafetensorsPrefix) {
     throw Error(
         fmt::format("{}: expected at least {} bytes, found {}", where, kSafetensorsPrefix, file_size));
@@ -243,10 +258,8 @@ SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_
     throw Error(fmt::format("{}: expected a header that begins with '{{', found {}", where,
                             json.empty() ? std::string("an empty one") : json_quote(json.substr(0, 1))));
   }
-  refuse_zero_byte(fmt::format("{}: header", where), json);
-  refuse_long_tokens(fmt::format("{}: header", where), json);
   HeaderEvents events(where);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
+  read_json(fmt::format("{}: header", where), json, events);
   SafetensorsHeader header = events.take();
   check_names(where, header.tensors);
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {

@@ -34,7 +34,12 @@ inline constexpr uint64_t kSafetensorsPrefix = 8;
 /// Longest JSON that readers accept. Source: huggingface/safetensors, MAX_HEADER_SIZE.
 inline constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
 
-/// Length of the JSON, from the first 8 bytes of a file of `file_size` bytes. Throws Error naming `where`.
+/// Bytes that tell other kinds of files by their beginning: give as many of them as the file has.
+inline constexpr uint64_t kSafetensorsHead = 64;
+
+/// Length of the JSON, from the first 8 bytes or more of a file of `file_size` bytes. Throws Error naming
+/// `where` and, of kSafetensorsHead bytes, what the file is instead: a Git LFS pointer, an HTML page, an
+/// archive, ...
 uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first, uint64_t file_size);
 
 /// Longest name of a tensor, most dimensions of one, and most entries of the metadata. The reference reader

@@ -12,7 +12,7 @@ constexpr DTypes kNone{}, kFloats{DType::kBF16, DType::kF16, DType::kF32}, kF8{D
 constexpr DTypes kAnyScales{DType::kBF16, DType::kF16, DType::kF32, DType::kF8E8M0, DType::kU8};
 
 // A row fits a tensor of its weight's suffix and type that has a scale of its suffix and type beside it.
-constexpr WeightDialect kDialects[] = {
+constexpr WeightDialect kWeightDialects[] = {
     {"gpt-oss", kMxfp4, "_blocks", kU8, "_scales", kU8, nullptr, "_bias", false},
     {"compressed-tensors", kMxfp4, ".weight_packed", kU8, ".weight_scale", kU8, nullptr, ".bias", false},
     {"DeepSeek-V4", kMxfp4, ".weight", kI8, ".scale", kE8m0, nullptr, ".bias", false},
@@ -63,7 +63,7 @@ const char* weight_format_name(WeightFormat format) {
   return "";
 }
 
-std::span<const WeightDialect> weight_dialects() { return kDialects; }
+std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
 
 bool is_linear_name(std::string_view module) {
   const std::string_view leaf = module.substr(module.rfind('.') + 1);  // all of it where there is no dot

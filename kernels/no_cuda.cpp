@@ -1,12 +1,9 @@
 #include "formats/error.h"
-#include "kernels/moe/dense_moe.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
-#include "kernels/pack/device_pack.h"
-#include "kernels/device_upload.h"
-#include "kernels/multiply/fp8_multiply.h"
+#include "kernels/moe/dense_moe.h"
 #include "kernels/moe/sparse_moe.h"
-#include "kernels/staged_pack.h"
+#include "kernels/pack/device_pack.h"
 
 namespace twofour {
 namespace {
@@ -31,15 +28,6 @@ void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory")
 void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
 
 PinnedMemory::PinnedMemory(size_t) { refuse("page-locked memory"); }
-
-struct StagedPacker::State {};
-StagedPacker::StagedPacker(const std::string&) { refuse("staged_pack"); }
-StagedPacker::~StagedPacker() = default;
-void StagedPacker::begin(Shape) { refuse("staged_pack"); }
-uint8_t* StagedPacker::stage(size_t) { refuse("staged_pack"); }
-void StagedPacker::add(const DenseRows&, int64_t) { refuse("staged_pack"); }
-void StagedPacker::finish(std::span<const TalliedRows>, std::span<ScaleTally>) { refuse("staged_pack"); }
-std::span<const uint8_t> StagedPacker::part(int) const { refuse("staged_pack"); }
 
 DeviceStream::DeviceStream() { refuse("stream"); }
 DeviceStream::~DeviceStream() = default;
@@ -71,11 +59,6 @@ void dequantize_to_fp8(const DenseMatrices&, const float*, const float*, uint8_t
   refuse("dequantize_to_fp8");
 }
 void quantize_activations(const QuantizeActivations&, Stream) { refuse("quantize_activations"); }
-
-void fp8_scales_of_weights(const DenseMatrices&, const float*, Fp8Scaling, float*, Stream) {
-  refuse("fp8_scales_of_weights");
-}
-void quantize_to_fp8(const QuantizeToFp8&, Stream) { refuse("quantize_to_fp8"); }
 
 size_t sparse_multiply_workspace(const SparseExperts&, const ExpertRows&) { refuse("sparse_multiply"); }
 void sparse_multiply(const SparseExperts&, const ExpertRows&, void*, size_t, Stream, const SparsePlan&) {

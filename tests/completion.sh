@@ -14,7 +14,7 @@ twofour completion "$shell" >"$work/_twofour"
 cd "$work"
 touch weights.safetensors 'with blank.safetensors'
 
-# What the shell offers for a line, a word each. The shells' own variables stand in single quotes.
+# What the shell offers for a line, a word each. The shells' own variables are in single quotes.
 # shellcheck disable=SC2016
 offers() {
   case $shell in
@@ -66,8 +66,7 @@ expect 'twofour prune a b --pattern ' 2:4 4:8-paired
 expect 'twofour lint --head' --headers-only not:--html
 expect 'twofour lint w' weights.safetensors
 expect 'twofour lint --html w' weights.safetensors
-expect 'twofour bench ' convert kernels lint not:validate
-expect 'twofour bench convert --lay' --layers
+expect 'twofour synth a --lay' --layers
 expect 'twofour run a --ra' --random not:--input
 expect 'twofour run ' not:convert
 expect 'twofour completion ' bash zsh fish not:convert

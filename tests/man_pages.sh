@@ -7,7 +7,7 @@ trap 'rm -rf "$work"' EXIT
 "$TWOFOUR" man "$work"
 # Pages are the same for the same program, so they have no date.
 mandoc -Tlint -Wwarning "$work"/*.1 | grep -v 'missing date' && exit 1
-commands=$("$TWOFOUR" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z]*\) .*/\1/p')
+commands=$("$TWOFOUR" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p')
 [ -n "$commands" ]
 for command in $commands; do
   mandoc -Tascii "$work/twofour-$command.1" | sed 's/.\x08//g' >"$work/text"

@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 .ci/setup
 cmake --preset cuda "$@"  # without nvcc this is the CPU-only build, and says so
 cmake --build --preset cuda
-ctest --preset cuda
+ctest --preset cuda -j"$(nproc)"

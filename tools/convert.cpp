@@ -1,33 +1,33 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 
-#include "lib/error_lines.h"
+#include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/tasks/run.h"
 #include "lib/tasks/split.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/cli/recipe_options.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/recipe_options.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   ConversionOptions common;
   RecipeOptions recipe;
   std::string plan, task;
-  size_t tasks = 0;
+  std::optional<uint64_t> tasks;
 };
 
 /// One task of a plan.
-int run_planned(const Options& o, const Common& common) {
-  const TaskNumber number = find_task(o.task, o.tasks);
+int run_planned(const ConvertArguments& o, const Common& common) {
+  const TaskNumber number = find_task(o.task, o.tasks.value_or(0));
   const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
   const Io io = parse_io(o.common.io);
   const PlannedSource planned = open_planned(o.plan, tasks, io);
-  const Device device = conversion_device(common, planned.plan.recipe);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
@@ -35,7 +35,6 @@ int run_planned(const Options& o, const Common& common) {
     options.jobs = common.jobs;
     options.verify = !o.common.no_verify;
     options.isa = best_isa();
-    options.device = device;
     options.io = io;
     result = run_task(planned, tasks, files, options, progress);
   });
@@ -44,7 +43,7 @@ int run_planned(const Options& o, const Common& common) {
     print_json({{"task", number.index},
                 {"tasks", number.count},
                 {"from", number.from},
-                {"device", device_name(device)},
+                {"device", device_name(Device::cpu)},
                 {"destination", tasks.destination.string()},
                 {"files", result.files},
                 {"files_kept", result.files_kept},
@@ -54,24 +53,25 @@ int run_planned(const Options& o, const Common& common) {
                 {"seconds", result.seconds},
                 {"findings", findings_to_json(result.findings)}});
   } else if (!common.quiet) {
-    put("{}: task {} of {} (by {}): {} of {}, {} (from {}){}\n", tasks.destination.string(), number.index,
-        number.count, number.from, result.files, counted(planned.plan.files.size(), "file"),
-        format_bytes(result.bytes_written), format_bytes(result.bytes_read),
-        result.files_kept > 0 ? fmt::format("; {} finished before", result.files_kept) : "");
-    put("{}", Lines{speed_text(device, result.seconds, result.bytes_read, result.bytes_written,
-                               !o.common.no_verify)});
+    print_stdout("{}: task {} of {} (by {}): {} of {}, {} (from {}){}\n", tasks.destination.string(),
+                 number.index, number.count, number.from, result.files,
+                 counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_written),
+                 format_bytes(result.bytes_read),
+                 result.files_kept > 0 ? fmt::format("; {} finished before", result.files_kept) : "");
+    print_stdout("{}", Lines{speed_text(result.seconds, result.bytes_read, result.bytes_written,
+                                        !o.common.no_verify)});
   }
   return kDone;
 }
 
-int run(const Options& o, const Common& common) {
+int run_convert(const ConvertArguments& o, const Common& common) {
   if (!o.plan.empty()) return run_planned(o, common);
   for (const auto& [name, value] :
        {std::pair{"SRC", &o.common.source}, {"DST", &o.common.destination}, {"--to", &o.recipe.layout}}) {
     if (value->empty())
       throw ErrorLines({fmt::format("{} is required", name), "See twofour convert --help."});
   }
-  if (!o.task.empty() || o.tasks != 0) {
+  if (!o.task.empty() || o.tasks) {
     throw Error(
         fmt::format("{}: expected with --plan only, found without", o.task.empty() ? "--tasks" : "--task"));
   }
@@ -80,24 +80,18 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_convert(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  add_conversion_options(app, o->common);
-  add_recipe_options(app, o->recipe, kConverts);
-  CLI::Option* plan = app.add_option("--plan", o->plan,
-                                     "Do a task of this plan, made by twofour plan, in place of all options");
-  for (CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_name();
-    option->required(false);  // run() looks, since --plan stands for all
-    if (option != plan && name != "--help" && name != "--no-verify" && name != "--io") plan->excludes(option);
-  }
-  app.add_option("--task", o->task,
-                 "Of a plan: i/n, from 0/n (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or "
-                 "JOB_COMPLETION_INDEX)")
-      ->type_name("I/N");
-  app.add_option("--tasks", o->tasks, "Of a plan: how many tasks there are, where --task does not say")
-      ->check(CLI::Range(1, 1'000'000));
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_convert(Arguments& args, const Common& common) {
+  auto o = std::make_shared<ConvertArguments>();
+  add_conversion_options(args, o->common);
+  add_recipe_options(args, o->recipe, kConverts);
+  args.option("--plan", o->plan, "Do a task of this plan, made by twofour plan, instead of all options")
+      .value_name("FILE");
+  args.replaces_all("--plan", {"--no-verify", "--io"});  // run_convert() asks for SRC, DST and --to
+  args.option("--task", o->task, "Task of a plan, from 0/N")
+      .value_name("I/N")
+      .default_text("by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX");
+  args.option("--tasks", o->tasks, "Tasks of a plan, where --task does not say how many").range(1, 1'000'000);
+  return [o, &common] { return run_convert(*o, common); };
 }
 
 }  // namespace twofour

@@ -1,4 +1,6 @@
 #include "lib/diff/diff.h"
+#include "formats/error.h"
+#include "lib/artifact/open_source.h"
 
 #include <fmt/format.h>
 
@@ -6,19 +8,19 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "lib/diff/gate.h"
 #include "lib/inspect/inspect.h"
 #include "lib/report/report.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/option_values.h"
 #include "tools/cli/figures_text.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct DiffArguments {
   std::string a, b, html;
   std::vector<std::string> include, exclude, fail_on;
   double tolerance = 0;
@@ -167,10 +169,10 @@ void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
   }
   const uint64_t all = names.empty() ? r.count(cls) : lines.size();
   if (all == 0) return;
-  put("{}\n", diff_class_name(cls));
-  for (size_t i = 0; i < std::min(shown, lines.size()); ++i) put("  {}\n", lines[i]);
-  if (all > shown) put("  ... and {} more (--verbose shows all)\n", all - shown);
-  put("\n");
+  print_stdout("{}\n", diff_class_name(cls));
+  for (size_t i = 0; i < std::min(shown, lines.size()); ++i) print_stdout("  {}\n", lines[i]);
+  if (all > shown) print_stdout("  ... and {} more (--verbose shows all)\n", all - shown);
+  print_stdout("\n");
 }
 
 /// Layers and projections that have figures.
@@ -183,17 +185,17 @@ void print_rows(const DiffResult& r, size_t shown) {
     if (rows.size() <= shown) width = std::max(width, row.layer.size() + row.projection.size() + 1);
   }
   if (rows.size() < 2) return;
-  put("by layer and projection, of what differs\n");
+  print_stdout("by layer and projection, of what differs\n");
   for (size_t i = 0; i < std::min(shown, rows.size()); ++i) {
     const DiffRow& row = *rows[i];
     const std::string name =
         row.layer.empty() ? row.projection : fmt::format("{}.{}", row.layer, row.projection);
     const uint64_t count = row.count(DiffClass::kDifferent) + row.count(DiffClass::kWithin);
-    put("  {:<{}}  {:>9}  {}\n", name, width, fmt::format("{}/{}", count, row.entries()),
-        figures_text(row.error));
+    print_stdout("  {:<{}}  {:>9}  {}\n", name, width, fmt::format("{}/{}", count, row.entries()),
+                 figures_text(row.error));
   }
-  if (rows.size() > shown) put("  ... and {} more (--verbose shows all)\n", rows.size() - shown);
-  put("\n");
+  if (rows.size() > shown) print_stdout("  ... and {} more (--verbose shows all)\n", rows.size() - shown);
+  print_stdout("\n");
 }
 
 void print_files(const DiffResult& r) {
@@ -201,13 +203,13 @@ void print_files(const DiffResult& r) {
   for (const DiffFile& f : r.files) by_state[f.state].push_back(f.name);
   for (const auto& [state, names] : by_state) {
     if (state == DiffFile::State::kSame) continue;
-    put("other files, {}: {}\n", state_name(state), fmt::format("{}", fmt::join(names, ", ")));
+    print_stdout("other files, {}: {}\n", state_name(state), fmt::format("{}", fmt::join(names, ", ")));
   }
 }
 
 void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
-  put("A  {}: {}, {}\nB  {}: {}, {}\n\n", r.a, r.a_what, counted(r.a_tensors, "tensor"), r.b, r.b_what,
-      counted(r.b_tensors, "tensor"));
+  print_stdout("A  {}: {}, {}\nB  {}: {}, {}\n\n", r.a, r.a_what, counted(r.a_tensors, "tensor"), r.b,
+               r.b_what, counted(r.b_tensors, "tensor"));
   constexpr size_t kFew = 10, kFewRows = 40;
   for (const DiffClass cls : {DiffClass::kDifferent, DiffClass::kShape, DiffClass::kType,
                               DiffClass::kUnreadable, DiffClass::kRemoved, DiffClass::kAdded}) {
@@ -227,17 +229,17 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
     }
   }
   if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
-  put("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
+  print_stdout("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
 }
 
-int run(const Options& o, const Common& common) {
+int run_diff(const DiffArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_pattern_option("--include", o.include),
                             parse_pattern_option("--exclude", o.exclude), o.tolerance};
   if (!std::isfinite(o.tolerance))
     throw Error(fmt::format("--tolerance: expected a finite number, found {}", o.tolerance));
-  const Checkpoint a = Checkpoint::open_source(o.a), b = Checkpoint::open_source(o.b);
+  const Checkpoint a = open_source(o.a), b = open_source(o.b);
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
   result.a = o.a;  // a file's own name rather than its directory's
@@ -255,27 +257,24 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_diff(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  const auto patterns = [&](const char* name, std::vector<std::string>& to, const char* help) {
-    app.add_option(name, to, help)->take_all()->allow_extra_args(false);
-  };
-  app.add_option("A", o->a, "Checkpoint or artifact, in any dialect or layout")->required();
-  app.add_option("B", o->b, "What is held against it")->required();
-  patterns("--include", o->include, "Only these: module or tensor, name, glob or re:regex");
-  patterns("--exclude", o->exclude, "All but these");
-  app.add_option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
-      ->check(CLI::Range(0.0, 1e30));
-  app.add_option(
-         "--fail-on", o->fail_on,
-         "What makes the exit code 1: any (default), none, a class of differences (different, removed, "
-         "added, unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, "
-         "snr<DB, max-abs>X")
-      ->delimiter(',')
-      ->take_all()
-      ->allow_extra_args(false);
-  add_html_option(app, o->html);
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_diff(Arguments& args, const Common& common) {
+  auto o = std::make_shared<DiffArguments>();
+  args.option("A", o->a, "Checkpoint or artifact, in any dialect or layout").required();
+  args.option("B", o->b, "Checkpoint or artifact to compare with A").required();
+  args.option("--include", o->include, "Only these modules or tensors: name, glob or re:regex")
+      .value_name("PATTERN");
+  args.option("--exclude", o->exclude, "All but these").value_name("PATTERN");
+  args.option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
+      .range(0.0, 1e30);
+  args.option("--fail-on", o->fail_on,
+              "What ends with exit code 1: any, none, a class of differences (different, removed, added, "
+              "unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, "
+              "max-abs>X; several with commas")
+      .separated_by(',')
+      .value_name("GATE")
+      .default_text("any");
+  add_html_option(args, o->html);
+  return [o, &common] { return run_diff(*o, common); };
 }
 
 }  // namespace twofour

@@ -1,23 +1,24 @@
 #include "lib/inspect/inspect.h"
+#include "lib/artifact/open_source.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "formats/e2m1.h"
 #include "formats/error.h"
+#include "lib/inspect/slice.h"
 #include "lib/names/name_tree.h"
 #include "lib/report/report.h"
-#include "lib/inspect/slice.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/option_values.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct InspectArguments {
   std::string path, at, values, html;
   std::vector<std::string> tensors;
   bool stats = false;
@@ -87,15 +88,15 @@ void print_report_json(const InspectReport& r) {
 
 void print_stats(const WeightStats& s) {
   const auto [low, high] = s.scale_range();
-  put("    codes  ");
+  print_stdout("    codes  ");
   for (unsigned code = 0; code < 16; ++code) {
     const double share = static_cast<double>(s.codes[code]) / static_cast<double>(s.weights());
-    put("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code), 100 * share);
+    print_stdout("{}{:g}: {:.2f} %", code ? "  " : "", e2m1_to_float(code), 100 * share);
   }
-  put("\n    zero {:.2f} %, quads already 2:4 {:.2f} %, octets already 4:8-paired {:.2f} %\n",
-      100 * s.zero_share(), 100 * s.share_2_4(), 100 * s.share_4_8_paired());
-  put("    block scales {:g} to {:g}, global scales {:.6g} to {:.6g}\n", low, high, s.global_min,
-      s.global_max);
+  print_stdout("\n    zero {:.2f} %, quads already 2:4 {:.2f} %, octets already 4:8-paired {:.2f} %\n",
+               100 * s.zero_share(), 100 * s.share_2_4(), 100 * s.share_4_8_paired());
+  print_stdout("    block scales {:g} to {:g}, global scales {:.6g} to {:.6g}\n", low, high, s.global_min,
+               s.global_max);
 }
 
 /// Tensors as a tree; returns the bytes shown.
@@ -116,7 +117,7 @@ uint64_t print_tree(const InspectReport& r) {
       what = describe(g.dtype, g.shape);
       if (g.count > 1) count = fmt::format("{} x", g.count);
     }
-    put("{:<{}}  {:>9} {:<24}  {:>10}\n", indented(l), width, count, what, format_bytes(l.bytes));
+    print_stdout("{:<{}}  {:>9} {:<24}  {:>10}\n", indented(l), width, count, what, format_bytes(l.bytes));
     if (l.depth == 0) shown += l.bytes;
   }
   return shown;
@@ -124,58 +125,62 @@ uint64_t print_tree(const InspectReport& r) {
 
 void print_totals(const InspectReport& r, uint64_t shown) {
   if (shown != r.data_bytes) {
-    if (!r.tensors.empty()) put("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
+    if (!r.tensors.empty()) print_stdout("\n{} bytes of {} bytes of tensors\n", shown, r.data_bytes);
     return;
   }
   const uint64_t files = r.data_bytes + r.header_bytes;
-  put("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes, files);
+  print_stdout("\n{} bytes of tensors + {} of headers = {} bytes of files\n", r.data_bytes, r.header_bytes,
+               files);
   if (r.other_files.empty()) return;
-  put("{} bytes of {}; {} in all\n", r.other_bytes(), counted(r.other_files.size(), "other file"),
-      files + r.other_bytes());
+  print_stdout("{} bytes of {}; {} in all\n", r.other_bytes(), counted(r.other_files.size(), "other file"),
+               files + r.other_bytes());
 }
 
 void print_member(const ModuleStats& s) {
-  put("      {}  zero {:.2f} %, 2:4 {:.2f} %, 4:8-paired {:.2f} %, block scales {:g} to {:g}, global "
+  print_stdout(
+      "      {}  zero {:.2f} %, 2:4 {:.2f} %, 4:8-paired {:.2f} %, block scales {:g} to {:g}, global "
       "{:.6g}\n",
       s.name, 100 * s.zero_share, 100 * s.share_2_4, 100 * s.share_4_8_paired, s.scale_min, s.scale_max,
       s.global_max);
 }
 
 void print_report(const Common& common, const InspectReport& r, const std::string& path) {
-  put("{}: {}\n{} in {}\n\n", path, r.what, counted(r.tensor_count, "tensor"), counted(r.file_count, "file"));
+  print_stdout("{}: {}\n{} in {}\n\n", path, r.what, counted(r.tensor_count, "tensor"),
+               counted(r.file_count, "file"));
   print_totals(r, print_tree(r));
   if (common.verbose) {
-    for (const auto& [name, bytes] : r.other_files) put("  {}  {}\n", name, format_bytes(bytes));
+    for (const auto& [name, bytes] : r.other_files) print_stdout("  {}  {}\n", name, format_bytes(bytes));
   }
-  if (!r.modules.empty()) put("\nNVFP4 modules, [N, K] or [E, N, K]\n");
+  if (!r.modules.empty()) print_stdout("\nNVFP4 modules, [N, K] or [E, N, K]\n");
   for (const ModuleGroup& m : r.modules) {
     const std::string shape =
         m.e > 1 ? fmt::format("[{}, {}, {}]", m.e, m.n, m.k) : fmt::format("[{}, {}]", m.n, m.k);
-    put("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
+    print_stdout("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
     if (m.stats) print_stats(*m.stats);
     if (!common.verbose || m.members.size() < 2) continue;
     for (const ModuleStats& member : m.members) print_member(member);
   }
   if (!r.layout_bytes.empty()) {
-    put("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));
-    for (const auto& [layout, bytes] : r.layout_bytes) put(", {} as {}", format_bytes(bytes), layout);
-    put("\n");
+    print_stdout("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));
+    for (const auto& [layout, bytes] : r.layout_bytes)
+      print_stdout(", {} as {}", format_bytes(bytes), layout);
+    print_stdout("\n");
   }
 }
 
 /// Values [begin, ...) of dimension `depth` in brackets, innermost rows a line each, as NumPy prints them.
 void print_values(const SliceValues& s, size_t depth, size_t width, size_t& next) {
   if (depth == s.shape.size()) {
-    put("{:>{}}", fmt::format("{:g}", s.values[next++]), depth == 0 ? 0 : width);
+    print_stdout("{:>{}}", fmt::format("{:g}", s.values[next++]), depth == 0 ? 0 : width);
     return;
   }
   const bool row = depth + 1 == s.shape.size();
-  put("[");
+  print_stdout("[");
   for (int64_t i = 0; i < s.shape[depth]; ++i) {
-    if (i > 0) put("{}", Lines{row ? " " : "\n" + std::string(depth + 1, ' ')});
+    if (i > 0) print_stdout("{}", Lines{row ? " " : "\n" + std::string(depth + 1, ' ')});
     print_values(s, depth + 1, width, next);
   }
-  put("]");
+  print_stdout("]");
 }
 
 Json values_to_json(const SliceValues& s) {
@@ -184,21 +189,21 @@ Json values_to_json(const SliceValues& s) {
   return {{"name", s.name}, {"format", s.format}, {"whole", s.whole}, {"shape", s.shape}, {"values", values}};
 }
 
-int run_values(const Options& o, const Common& common) {
-  const SliceValues slice = read_slice(Checkpoint::open_source(o.path), o.values);
+int run_values(const InspectArguments& o, const Common& common) {
+  const SliceValues slice = read_slice(open_source(o.path), o.values);
   if (common.json) {
     print_json(values_to_json(slice));
     return kDone;
   }
   size_t width = 0, next = 0;
   for (const double v : slice.values) width = std::max(width, fmt::format("{:g}", v).size());
-  put("{}: {} [{}]\n", o.values, slice.format, fmt::join(slice.whole, ", "));
+  print_stdout("{}: {} [{}]\n", o.values, slice.format, fmt::join(slice.whole, ", "));
   print_values(slice, 0, width, next);
-  put("\n");
+  print_stdout("\n");
   return kDone;
 }
 
-int run(const Options& o, const Common& common) {
+int run_inspect(const InspectArguments& o, const Common& common) {
   if (!o.values.empty()) return run_values(o, common);
   const Checkpoint checkpoint = Checkpoint::open(o.path);
   if (!o.at.empty()) {
@@ -211,7 +216,7 @@ int run(const Options& o, const Common& common) {
     if (common.json) {
       print_json({{"at", o.at}, {"text", text}});
     } else {
-      put("{}\n", text);
+      print_stdout("{}\n", text);
     }
     return kDone;
   }
@@ -231,22 +236,22 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_inspect(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  app.add_option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file")->required();
-  app.add_option("--tensor", o->tensors, "Only these tensors and modules: name, glob or re:regex")
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_flag("--stats", o->stats,
-               "Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges");
-  app.add_option("--at", o->at, "Say what one stored byte is: TENSOR:OFFSET");
-  app.add_option(
-         "--values", o->values,
-         "Print weights or elements as numbers: NAME or NAME[e, n, k0:k1], a module's name for weights "
-         "decoded, a tensor's for what it stores")
-      ->excludes("--at");
-  add_html_option(app, o->html)->excludes("--at")->excludes("--values");
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_inspect(Arguments& args, const Common& common) {
+  auto o = std::make_shared<InspectArguments>();
+  args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file").required();
+  args.option("--tensor", o->tensors, "Only these tensors and modules: name, glob or re:regex")
+      .value_name("PATTERN");
+  args.flag("--stats", o->stats,
+            "Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges");
+  args.option("--at", o->at, "Say what one stored byte is").value_name("TENSOR:OFFSET");
+  args.option(
+          "--values", o->values,
+          "Print weights or elements as numbers: NAME or NAME[e, n, k0:k1]. A module's name prints decoded "
+          "weights, a tensor's name what it stores")
+      .value_name("NAME")
+      .excludes("--at");
+  add_html_option(args, o->html).excludes("--at").excludes("--values");
+  return [o, &common] { return run_inspect(*o, common); };
 }
 
 }  // namespace twofour

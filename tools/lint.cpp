@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
-#include "lib/error_lines.h"
+#include "lib/findings/problems.h"
 #include "lib/report/report.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct LintArguments {
   std::string path, against, html;
   std::vector<std::string> levels;
   bool headers_only = false, sarif = false, rules = false;
@@ -64,21 +64,21 @@ int print_rules(const Common& common) {
     return kDone;
   }
   for (const LintRule& rule : lint_rules()) {
-    put("{:<24} {:<8} {}\n{:34}{}\n", rule.id, severity_name(rule.severity), rule.what, "", rule.todo);
-    if (*rule.story != '\0') put("{:34}{}\n", "", rule.story);
+    print_stdout("{:<24} {:<8} {}\n{:34}{}\n", rule.id, severity_name(rule.severity), rule.what, "",
+                 rule.todo);
+    if (*rule.story != '\0') print_stdout("{:34}{}\n", "", rule.story);
   }
   return kDone;
 }
 
 Json finding_to_json(const LintFinding& f) {
-  return {{"rule", lint_rules()[f.rule].id},
-          {"severity", severity_name(f.severity)},
-          {"file", f.file},
-          {"name", f.name},
+  return {{"severity", severity_name(f.severity)},
+          {"rule", lint_rules()[f.rule].id},
+          {"where", f.where()},
           {"message", f.message}};
 }
 
-void print_report_json(const Options& o, const LintReport& r) {
+void print_report_json(const LintArguments& o, const LintReport& r) {
   Json rules = Json::array();
   for (size_t i = 0; i < r.findings.size(); ++i) {
     const LintFinding& f = r.findings[i];
@@ -110,19 +110,20 @@ void print_rule(const LintReport& r, size_t begin, size_t end, size_t shown) {
   const LintFinding& first = r.findings[begin];
   const LintRule& rule = lint_rules()[first.rule];
   const auto summary = r.summaries.find(first.rule);
-  put("{} [{}] {}\n", severity_name(first.severity), rule.id, rule.what);
-  if (summary != r.summaries.end()) put("  {}\n", summary->second);
+  print_coloured(stdout, first.severity, severity_name(first.severity));
+  print_stdout(" [{}] {}\n", rule.id, rule.what);
+  if (summary != r.summaries.end()) print_stdout("  {}\n", summary->second);
   for (size_t i = begin; i < std::min(end, begin + shown); ++i) {
     const std::string where = r.findings[i].where();
-    put("  {}{}{}\n", where, where.empty() ? "" : ": ", r.findings[i].message);
+    print_stdout("  {}{}{}\n", where, where.empty() ? "" : ": ", r.findings[i].message);
   }
-  if (end - begin > shown) put("  ... and {} more (--verbose shows all)\n", end - begin - shown);
-  put("  to do: {}\n", rule.todo);
-  if (*rule.story != '\0') put("  see {}\n", rule.story);
-  put("\n");
+  if (end - begin > shown) print_stdout("  ... and {} more (--verbose shows all)\n", end - begin - shown);
+  print_stdout("  to do: {}\n", rule.todo);
+  if (*rule.story != '\0') print_stdout("  see {}\n", rule.story);
+  print_stdout("\n");
 }
 
-void print_report(const Options& o, const Common& common, const LintReport& r) {
+void print_report(const LintArguments& o, const Common& common, const LintReport& r) {
   constexpr size_t kFew = 5;
   for (size_t begin = 0, end = 0; begin < r.findings.size(); begin = end) {
     while (end < r.findings.size() && r.findings[end].rule == r.findings[begin].rule) ++end;
@@ -134,13 +135,13 @@ void print_report(const Options& o, const Common& common, const LintReport& r) {
                                ? "headers only"
                                : fmt::format("{} read at {:.1f} GB/s", format_bytes(r.bytes),
                                              static_cast<double>(r.bytes) / 1e9 / std::max(r.seconds, 1e-9));
-  put("{}: {}, {}, {}{}; {} in {}, {}\n", o.path, counted(r.count(Severity::kError), "error"),
-      counted(r.count(Severity::kWarning), "warning"), counted(notes, "note"),
-      notes > 0 && !common.verbose ? " (--verbose shows notes)" : "", counted(r.tensors, "tensor"),
-      counted(r.files, "file"), read);
+  print_stdout("{}: {}, {}, {}{}; {} in {}, {}\n", o.path, counted(r.count(Severity::kError), "error"),
+               counted(r.count(Severity::kWarning), "warning"), counted(notes, "note"),
+               notes > 0 && !common.verbose ? " (--verbose shows notes)" : "", counted(r.tensors, "tensor"),
+               counted(r.files, "file"), read);
 }
 
-int run(const Options& o, const Common& common) {
+int run_lint(const LintArguments& o, const Common& common) {
   if (o.sarif && common.json) throw Error("--sarif: expected one document on stdout, found --json, too");
   const LintOptions options{common.jobs, o.headers_only, parse_levels(o.levels), o.against, !o.html.empty()};
   if (o.rules) return print_rules(common);
@@ -163,20 +164,26 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_lint(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  app.add_option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file");
-  app.add_flag("--rules", o->rules, "List every rule instead");
-  app.add_option("--rule", o->levels, "Change a rule's severity: ID=off, note, warning or error")
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_flag("--headers-only", o->headers_only, "Headers, index and configs; no weights");
-  app.add_option("--against", o->against,
-                 "A checkpoint of the same model: finds swapped nibbles, gates and ups")
-      ->type_name("PATH");
-  app.add_flag("--sarif", o->sarif, "SARIF 2.1.0 on stdout, for code hosts");
-  add_html_option(app, o->html);
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_lint(Arguments& args, const Common& common) {
+  auto o = std::make_shared<LintArguments>();
+  args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file");
+  args.flag("--rules", o->rules, "List every rule instead");
+  args.option("--rule", o->levels, "Change a rule's severity: off, note, warning or error")
+      .value_name("ID=LEVEL");
+  args.flag("--headers-only", o->headers_only, "Check headers, index and configs; read no weights");
+  args.option("--against", o->against,
+              "Checkpoint of the same model to compare with: finds swapped nibbles, gates and ups")
+      .value_name("PATH");
+  args.flag("--sarif", o->sarif, "Print SARIF 2.1.0, for code hosts");
+  add_html_option(args, o->html);
+  args.footer(
+      "Checks that files, index and headers agree, that configs describe the tensors, that shapes, dtypes "
+      "and "
+      "scales of a module and of its siblings (gate and up, the experts of a layer) fit together, and that "
+      "no "
+      "block of weights is NaN, zero or damaged. --rules lists every rule, what it means and what to do.\n"
+      "Findings of severity warning or error end with exit code 1.");
+  return [o, &common] { return run_lint(*o, common); };
 }
 
 }  // namespace twofour

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "lib/io/file.h"
-#include "lib/tasks/task_directory.h"
 #include "lib/tasks/run.h"
+#include "lib/tasks/task_directory.h"
 #include "tools/cli/conversion_options.h"
 
 namespace twofour {
@@ -15,12 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int run(const fs::path& destination, const Common& common) {
+int run_merge(const fs::path& destination, const Common& common) {
   if (is_complete_output(destination) || finish_merge(destination)) {
     if (common.json) {
       print_json({{"destination", destination.string()}, {"was_complete", true}});
     } else if (!common.quiet) {
-      put("{}: was complete\n", destination.string());
+      print_stdout("{}: was complete\n", destination.string());
     }
     return kDone;
   }
@@ -37,31 +36,31 @@ int run(const fs::path& destination, const Common& common) {
   with_progress(common, [&](Progress& progress) { result = merge_tasks(planned, tasks, progress); });
   print_findings(common, result.findings);
   if (common.json) {
-    print_json(result_to_json(planned.plan, result, Device::cpu));
+    print_json(result_to_json(planned.plan, result));
   } else if (!common.quiet) {
-    put("{}: {} in {}, {}, {}: complete\n", destination.string(),
-        counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.layout,
-        counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
-    put("{}", Lines{weights_text(planned.plan, result, common.verbose)});
+    print_stdout("{}: {} in {}, {}, {}: complete\n", destination.string(),
+                 counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.what(),
+                 counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
+    print_stdout("{}", Lines{weights_text(planned.plan, result, common.verbose)});
     uint64_t written = 0;
     for (const PlannedFile& f : planned_files(planned.source, planned.plan)) {
       written += fs::file_size(destination / f.name);
     }
-    put("{:.2f} s: no weights read or written; {} of other files at {:.3f} GB/s\n", result.seconds,
-        format_bytes(written), static_cast<double>(written) / 1e9 / std::max(result.seconds, 1e-9));
+    print_stdout("{:.2f} s: no weights read or written; {} of other files at {:.3f} GB/s\n", result.seconds,
+                 format_bytes(written), static_cast<double>(written) / 1e9 / std::max(result.seconds, 1e-9));
   }
   return kDone;
 }
 
 }  // namespace
 
-std::function<int()> setup_merge(CLI::App& app, const Common& common) {
+std::function<int()> setup_merge(Arguments& args, const Common& common) {
   auto destination = std::make_shared<std::string>();
-  app.add_option("DST", *destination, "Directory that all tasks of a plan have written")->required();
-  app.footer(
-      "Holds what the tasks recorded against the plan, then writes everything but weights, the index and\n"
+  args.option("DST", *destination, "Directory that all tasks of a plan have written").required();
+  args.footer(
+      "Checks what the tasks recorded against the plan, then writes everything but weights, the index and "
       "twofour.json. Weights are not read again: twofour validate DST compares their hashes.");
-  return [destination, &common] { return run(*destination, common); };
+  return [destination, &common] { return run_merge(*destination, common); };
 }
 
 }  // namespace twofour

@@ -1,14 +1,14 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "formats/error.h"
+#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "lib/output/output_directory.h"
-#include "lib/output_file.h"
-#include "lib/tasks/task_plan.h"
 #include "lib/tasks/split.h"
+#include "lib/tasks/task_plan.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/recipe_options.h"
 
@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct PlanArguments {
   ConversionOptions common;
   RecipeOptions recipe;
   std::string output;
-  size_t tasks = 0;
+  std::optional<uint64_t> tasks;
 };
 
-int run(const Options& o, const Common& common) {
+int run_plan(const PlanArguments& o, const Common& common) {
   check_output_file(o.output, "plan", [](const fs::path& file) {
     try {
       parse_task_plan(file.string(), read_text(file));
@@ -42,25 +42,25 @@ int run(const Options& o, const Common& common) {
     if (within.empty() || *within.begin() != "..")
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
-  const Checkpoint source = Checkpoint::open_source(o.common.source);
-  Recipe recipe = with_selection(make_recipe(o.recipe), o.common);
+  const Checkpoint source = open_source(o.common.source);
+  Recipe recipe = with_selection(make_rule(o.recipe), o.common);
   const auto kept = keep_global_scales(o.recipe, recipe);
   const Plan plan = make_plan(source, recipe);
   write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get())));
   print_findings(common, plan.findings);
 
-  const size_t tasks = o.tasks == 0 ? 1 : o.tasks;
+  const size_t tasks = o.tasks.value_or(1);
   const TaskSplit split = split_tasks(source, plan, tasks);
   if (common.json) {
     Json json = {{"plan", o.output},
-                 {"layout", plan.recipe.layout},
+                 {"layout", plan.recipe.what()},
                  {"files", plan.files.size()},
                  {"tensors", plan.tensors.size()},
                  {"bytes_read", plan.read_bytes},
                  {"bytes_written", plan.data_bytes},
                  {"peak_memory", plan.peak_memory(common.jobs)},
                  {"findings", findings_to_json(plan.findings)}};
-    if (o.tasks != 0) {
+    if (o.tasks) {
       json["tasks"] = tasks;
       json["balance"] = split.balance();
       json["overhead"] = split.overhead();
@@ -68,10 +68,12 @@ int run(const Options& o, const Common& common) {
     }
     print_json(json);
   } else if (!common.quiet) {
-    put("{}: {} in {}, {}, {} (from {})\n", o.output, o.common.destination, plan.recipe.layout,
-        counted(plan.files.size(), "file"), format_bytes(plan.data_bytes), format_bytes(plan.read_bytes));
-    if (o.tasks != 0) {
-      put("{}: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
+    print_stdout("{}: {} in {}, {}, {} (from {})\n", o.output, o.common.destination, plan.recipe.what(),
+                 counted(plan.files.size(), "file"), format_bytes(plan.data_bytes),
+                 format_bytes(plan.read_bytes));
+    if (o.tasks) {
+      print_stdout(
+          "{}: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
           "would\n",
           counted(tasks, "task"), format_bytes(split.largest()), split.balance(), split.overhead());
     }
@@ -81,21 +83,21 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_plan(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  add_source_and_selection(app, o->common);
-  add_recipe_options(app, o->recipe, kConverts | kPrunes | kQuantizes);
-  app.get_option("--to")->required();
-  app.add_option("-o,--output", o->output, "Plan to write, for twofour convert --plan")->required();
-  app.add_option("--tasks", o->tasks, "Say how well the work divides among so many tasks")
-      ->check(CLI::Range(1, 1'000'000));
-  app.footer(
+std::function<int()> setup_plan(Arguments& args, const Common& common) {
+  auto o = std::make_shared<PlanArguments>();
+  add_source_and_selection(args, o->common);
+  add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
+  args.at("--to").required();
+  args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
+      .required()
+      .value_name("FILE");
+  args.option("--tasks", o->tasks, "Say how well the work divides among this many tasks").range(1, 1'000'000);
+  args.footer(
       "Then run twofour convert --plan PLAN --task I/N for I from 0 to N - 1, anywhere, in any order, with "
-      "the\n"
-      "same N, and twofour merge DST when all are done. The unit of work is an output file: where it "
-      "divides\n"
+      "the "
+      "same N, and twofour merge DST when all are done. The unit of work is an output file: where it divides "
       "badly, a smaller --max-shard-size makes more of them.");
-  return [o, &common] { return run(*o, common); };
+  return [o, &common] { return run_plan(*o, common); };
 }
 
 }  // namespace twofour

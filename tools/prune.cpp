@@ -6,18 +6,18 @@
 namespace twofour {
 namespace {
 
-struct Options {
+struct PruneArguments {
   ConversionOptions common;
   RecipeOptions recipe;
 };
 
 }  // namespace
 
-std::function<int()> setup_prune(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
+std::function<int()> setup_prune(Arguments& args, const Common& common) {
+  auto o = std::make_shared<PruneArguments>();
   o->recipe.layout = "prune";
-  add_conversion_options(app, o->common);
-  add_recipe_options(app, o->recipe, kPrunes);
+  add_conversion_options(args, o->common);
+  add_recipe_options(args, o->recipe, kPrunes);
   return [o, &common] { return run_conversion(o->common, o->recipe, common); };
 }
 

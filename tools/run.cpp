@@ -5,16 +5,18 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "formats/error.h"
+#include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
-#include "lib/layer_tokens.h"
-#include "lib/output_file.h"
+#include "lib/artifact/manifest.h"
+#include "lib/output/output_directory.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/tokens.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/option_values.h"
+#include "tools/cli/option_values.h"
 #include "tools/cli/suggest.h"
 
 namespace twofour {
@@ -22,12 +24,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct RunArguments {
   std::string artifact, layer, input, output;
-  int64_t random = 0, topk = 0;
+  bool check = false;  ///< hold the layer against the hashes of twofour.json
+  std::optional<int64_t> random, topk;
   uint64_t seed = 0;
   LayerOptions layer_options;
-  bool limit_given = false;
+  std::optional<float> limit;
 };
 
 /// Tokens of a run and who routed them.
@@ -60,37 +63,39 @@ size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
 }
 
 /// The result must not take the place of the input, nor of anything that no run wrote.
-void check_output(const Options& o) {
+void check_output(const RunArguments& o) {
   check_output_file(o.output, "output of run", is_output_file);
   std::error_code ignored;
   if (!o.input.empty() && fs::equivalent(o.output, o.input, ignored))
     throw Error(fmt::format("{}: expected an output other than the input, found the same file", o.output));
 }
 
-RoutedTokens tokens_of(const Options& o, const RuntimeArtifact& artifact, size_t layer) {
+RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, size_t layer) {
   const LayerInfo& info = artifact.layers()[layer];
-  if (o.topk > info.e) {
+  if (o.topk.value_or(0) > info.e) {
     throw Error(
-        fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, o.topk));
+        fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, *o.topk));
   }
-  const auto topk_of_model = [&] { return o.topk > 0 ? o.topk : artifact.experts_per_token(layer); };
-  if (o.random > 0) {
-    const int64_t stated = topk_of_model(), topk = stated > 0 ? stated : std::min<int64_t>(2, info.e);
-    Tokens drawn = draw_tokens(o.random, info.h, info.e, topk, o.seed);
-    return {{cuda::Float::f32, o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),
+  const auto topk_of_model = [&] {
+    const int64_t topk = o.topk ? *o.topk : artifact.experts_per_token(layer);
+    if (topk > 0) return topk;
+    throw Error(
+        fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
+  };
+  if (o.random) {
+    const int64_t topk = topk_of_model();
+    Tokens drawn = draw_tokens(*o.random, info.h, info.e, topk, o.seed);
+    return {{cuda::Float::f32, *o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),
              std::move(drawn.weights)},
             "random"};
   }
   TokenFile tokens = read_token_file(o.input, info);
   if (tokens.topk > 0) {
-    if (o.topk > 0 && o.topk != tokens.topk)
-      throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, o.topk));
+    if (o.topk && *o.topk != tokens.topk)
+      throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, *o.topk));
     return {std::move(tokens), "given"};
   }
   const int64_t topk = topk_of_model();
-  if (topk == 0)
-    throw Error(
-        fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
   Routing routing = artifact.route(layer, tokens.hidden, tokens.m, topk);
   tokens.topk = routing.topk;
   tokens.ids = std::move(routing.ids);
@@ -110,17 +115,21 @@ std::string time_text(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.1f} us", 1e6 * seconds) : fmt::format("{:.2f} ms", 1e3 * seconds);
 }
 
-int run(const Options& o, const Common& common) {
-  const Device device = choose_device(common, Device::cuda);
+int run_layer(const RunArguments& o, const Common& common) {
+  const Device device = choose_device(common);
   check_output(o);
   const RuntimeArtifact artifact = RuntimeArtifact::open(o.artifact);
   const size_t index = find_layer(artifact, o.layer);
   artifact.check_layer(index);
+  if (o.check) {
+    Progress progress;
+    check_tensor_hashes(o.artifact, artifact.layers()[index].name + ".", progress);
+  }
   const RoutedTokens routed = tokens_of(o, artifact, index);
   const TokenFile& tokens = routed.tokens;
   if (device == Device::cpu) std::signal(SIGBUS, on_bus_error);
   LayerOptions options = o.layer_options;
-  if (!o.limit_given) options.limit = artifact.swiglu_limit();
+  options.limit = o.limit ? *o.limit : artifact.swiglu_limit();
   const RuntimeLayer layer = artifact.load(index, device, options);
   const LayerInfo& info = layer.info();
   const MoeInput input{.m = tokens.m,
@@ -158,44 +167,44 @@ int run(const Options& o, const Common& common) {
                 {"dtype", type},
                 {"findings", findings_to_json(findings)}});
   } else if (!common.quiet) {
-    put("{}: {}, {}, H {}, I {}{}, {} of weights\n", info.name, info.layout,
-        counted(static_cast<uint64_t>(info.e), "expert"), info.h, info.i, info.gated ? "" : ", no gate",
-        format_bytes(info.bytes));
-    put("{}, {} each ({}), on {}: {}\n", counted(static_cast<uint64_t>(tokens.m), "token"),
-        counted(static_cast<uint64_t>(tokens.topk), "expert"), routed.routing, device_text(common, device),
-        time_text(result.seconds));
-    put("{}: output {} [{}, {}]\n", o.output, type, tokens.m, info.h);
+    print_stdout("{}: {}, {}, H {}, I {}{}, {} of weights\n", info.name, info.layout,
+                 counted(static_cast<uint64_t>(info.e), "expert"), info.h, info.i,
+                 info.gated ? "" : ", no gate", format_bytes(info.bytes));
+    print_stdout("{}, {} each ({}), on {}: {}\n", counted(static_cast<uint64_t>(tokens.m), "token"),
+                 counted(static_cast<uint64_t>(tokens.topk), "expert"), routed.routing,
+                 device_text(common, device), time_text(result.seconds));
+    print_stdout("{}: output {} [{}, {}]\n", o.output, type, tokens.m, info.h);
   }
   return kDone;
 }
 
 }  // namespace
 
-std::function<int()> setup_run(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  app.add_option("DST", o->artifact, "Artifact in v7, v7-packed or g8")->required();
-  app.add_option("--layer", o->layer, "Prefix of the layer's tensors, or its number")->required();
-  auto* tokens = app.add_option_group("tokens");
-  tokens->add_option("--input", o->input,
-                     "Safetensors file: hidden [M, H] and, unless the router is to choose, topk_ids I32 and "
-                     "topk_weights F32 [M, T]");
-  tokens->add_option("--random", o->random, "Run this many random tokens through random experts")
-      ->check(CLI::Range(1, 1 << 20));
-  tokens->require_option(1);
-  add_seed_option(app, o->seed, "Of the random tokens");
-  app.add_option("-o,--output", o->output, "Safetensors file to write: output [M, H], in the type of hidden")
-      ->required();
-  app.add_option("--top-k", o->topk, "Experts a token (default: as config.json says)")
-      ->check(CLI::Range(1, 1 << 20));
-  check_finite_not_negative(
-      app.add_option("--limit", o->layer_options.limit,
-                     "Clamp of gate and up; 0: none (default: swiglu_limit of config.json)"));
-  app.add_flag("--router-weight-on-input", o->layer_options.weight_on_input,
-               "The router's weight multiplies hidden instead of the result");
-  return [o, &app, &common] {
-    o->limit_given = app.count("--limit") > 0;
-    return run(*o, common);
-  };
+std::function<int()> setup_run(Arguments& args, const Common& common) {
+  auto o = std::make_shared<RunArguments>();
+  args.option("DST", o->artifact, "Artifact in " + layout_names()).required();
+  args.option("--layer", o->layer, "Prefix of the layer's tensors, or its number")
+      .required()
+      .value_name("NAME");
+  args.option("--input", o->input,
+              "Safetensors file with hidden [M, H] and, unless the router is to choose, topk_ids I32 and "
+              "topk_weights F32 [M, T]")
+      .value_name("FILE");
+  args.option("--random", o->random, "Run this many random tokens through random experts").range(1, 1 << 20);
+  args.exactly_one_of({"--input", "--random"});
+  add_seed_option(args, o->seed, "Seed of the random tokens");
+  args.option("-o,--output", o->output, "Safetensors file to write: output [M, H], in the type of hidden")
+      .required()
+      .value_name("FILE");
+  args.option("--top-k", o->topk, "Experts a token")
+      .range(1, 1 << 20)
+      .default_text("num_experts_per_tok of config.json");
+  check_finite_not_negative(args.option("--limit", o->limit, "Clamp of gate and up; 0 means none")
+                                .default_text("swiglu_limit of config.json"));
+  args.flag("--check", o->check, "First compare the layer's tensors with the hashes in twofour.json");
+  args.flag("--router-weight-on-input", o->layer_options.weight_on_input,
+            "Multiply hidden by the router's weight instead of the result");
+  return [o, &common] { return run_layer(*o, common); };
 }
 
 }  // namespace twofour

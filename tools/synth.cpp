@@ -4,26 +4,33 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/option_values.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct SynthArguments {
   std::string directory, max_shard_size = "5GB";
   SynthOptions synth;
-  int64_t layers = 0, experts = 0;
 };
 
-int run(const Options& o, const Common& common) {
+/// Each shape has a least number of its own.
+std::string experts_help() {
+  std::string least;
+  for (const std::string& shape : synth_shapes()) {
+    const int64_t count = synth_least_experts(shape);
+    if (count > 0) least += fmt::format("{}{} {}", least.empty() ? "" : ", ", shape, count);
+  }
+  return fmt::format("Experts of a layer, at least as many as a token's router picks: {}", least);
+}
+
+int run_synth(const SynthArguments& o, const Common& common) {
   SynthOptions options = o.synth;
   options.jobs = common.jobs;
   options.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
-  if (o.layers > 0) options.layers = o.layers;
-  if (o.experts > 0) options.experts = o.experts;
   SynthResult result;
   const Stopwatch watch;
   with_progress(common, [&](Progress& progress) { result = synth(o.directory, options, progress); });
@@ -54,24 +61,25 @@ int run(const Options& o, const Common& common) {
 
 }  // namespace
 
-std::function<int()> setup_synth(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  app.add_option("DST", o->directory, "Directory to write; absent or empty")->required();
-  app.add_option("--shape", o->synth.shape, "Model whose names and shapes to take")
-      ->required()
-      ->check(CLI::IsMember(synth_shapes()));
-  app.add_option("--layers", o->layers, "Layers (default: the model's)")->check(CLI::Range(1, 1000));
-  app.add_option("--experts", o->experts, "Experts of a layer (default: the model's)")
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--dialect", o->synth.dialect, "modelopt or compressed-tensors")
-      ->check(CLI::IsMember({"modelopt", "compressed-tensors"}));
-  app.add_option("--vocab", o->synth.vocab, "Rows of the embedding")->check(CLI::Range(1, 10'000'000));
-  add_seed_option(app, o->synth.seed, "Of the weights");
-  app.add_option("--max-shard-size", o->max_shard_size, "Bytes of data in a file, decimal: 5GB, 500MB");
-  app.add_flag("--headers-only", o->synth.headers_only,
-               "Files of full size with holes in place of weights, to try what reads headers only");
-  app.add_flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_synth(Arguments& args, const Common& common) {
+  auto o = std::make_shared<SynthArguments>();
+  args.option("DST", o->directory, "Directory to write; absent or empty").required();
+  args.option("--shape", o->synth.shape, "Model whose names and shapes to take")
+      .required()
+      .one_of(synth_shapes());
+  args.option("--layers", o->synth.layers, "Layers").range(1, 1000).default_text("the model's");
+  args.option("--experts", o->synth.experts, experts_help())
+      .range(1, kSynthMostExperts)
+      .default_text("the model's");
+  args.option("--dialect", o->synth.dialect, "How NVFP4 is stored")
+      .one_of({"modelopt", "compressed-tensors"});
+  args.option("--vocab", o->synth.vocab, "Rows of the embedding").range(1, 10'000'000);
+  add_seed_option(args, o->synth.seed, "Seed of the weights");
+  add_shard_size_option(args, o->max_shard_size);
+  args.flag("--headers-only", o->synth.headers_only,
+            "Files of full size with holes instead of weights, to try what reads headers only");
+  args.flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
+  return [o, &common] { return run_synth(*o, common); };
 }
 
 }  // namespace twofour

@@ -4,22 +4,51 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lib/report/report.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/option_values.h"
 #include "tools/cli/figures_text.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
-struct Options {
+struct ValidateArguments {
   std::string artifact, source, html, io = "buffered";
-  int64_t tokens = 4;
+  std::optional<int64_t> tokens;
   uint64_t seed = 0;
+  bool all_layers = false;
 };
+
+/// What --tokens, --all-layers and --seed say, with what is run by default.
+ValidateOptions validate_options(const ValidateArguments& o, const Common& common, Device device) {
+  ValidateOptions options;
+  options.jobs = common.jobs;
+  options.seed = o.seed;
+  options.device = device;
+  options.io = parse_io(o.io);
+  if (o.tokens) {
+    options.tokens = *o.tokens;
+    options.experts = 0;
+  }
+  if (o.all_layers) options.layers = 0;
+  return options;
+}
+
+Json coverage_to_json(const LayerCoverage& c) {
+  Json not_run = Json::array();
+  for (const LayerCoverage::NotRun& l : c.not_run) not_run.push_back({{"name", l.block}, {"why", l.why}});
+  return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
+}
+
+/// Of every layer found; null stands for no bound.
+Json sample_to_json(const ValidateOptions& o) {
+  const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
+  return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
+}
 
 Json device_layers_to_json(const std::vector<DeviceLayerReport>& layers) {
   Json list = Json::array();
@@ -41,7 +70,8 @@ Json device_layers_to_json(const std::vector<DeviceLayerReport>& layers) {
   return list;
 }
 
-Json report_to_json(const ValidateReport& r, bool with_source, Device device) {
+Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOptions& options) {
+  const Device device = options.device;
   Json weights = Json::array(), values = Json::array(), layers = Json::array();
   for (const WeightReport& w : r.weights) {
     weights.push_back({{"name", w.target},
@@ -71,8 +101,13 @@ Json report_to_json(const ValidateReport& r, bool with_source, Device device) {
     json["weights"] = weights;
     json["values"] = values;
     json["layers"] = layers;
+    json["layer_coverage"] = coverage_to_json(r.coverage);
   }
-  if (device == Device::cuda) json["device_layers"] = device_layers_to_json(r.device_layers);
+  if (device == Device::cuda) {
+    json["device_layers"] = device_layers_to_json(r.device_layers);
+    json["device_layer_coverage"] = coverage_to_json(r.device_coverage);
+  }
+  if (with_source || device == Device::cuda) json["sample"] = sample_to_json(options);
   json["differences"] = findings_to_json(r.differences);
   json["notes"] = findings_to_json(r.notes);
   return json;
@@ -99,6 +134,48 @@ std::string total_text(const std::vector<ValueReport>& values) {
   return fmt::format("{}: {}", counted(values.size(), "matrix", "matrices"), value_error_text(all));
 }
 
+/// ", 1 not run, 44 not in the sample"; empty where every layer was run.
+std::string left_out_text(const LayerCoverage& c) {
+  std::string text;
+  if (!c.not_run.empty()) text += fmt::format(", {} not run", c.not_run.size());
+  if (c.not_sampled > 0) text += fmt::format(", {} not in the sample", c.not_sampled);
+  return text;
+}
+
+/// Why layers were not run, a line for each reason.
+void print_not_run(const LayerCoverage& c, bool all) {
+  constexpr size_t kFewReasons = 3;
+  std::vector<std::pair<const LayerCoverage::NotRun*, size_t>> reasons;
+  for (const LayerCoverage::NotRun& l : c.not_run) {
+    const auto same =
+        std::find_if(reasons.begin(), reasons.end(), [&](auto& r) { return r.first->why == l.why; });
+    if (same == reasons.end()) {
+      reasons.emplace_back(&l, 0);
+    } else {
+      ++same->second;
+    }
+  }
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    if (i == kFewReasons && !all) {
+      print_stdout("not run: {} more reasons (--verbose shows all)\n", reasons.size() - i);
+      return;
+    }
+    const auto& [first, more] = reasons[i];
+    print_stdout("not run: {}{}: {}\n", first->block, more > 0 ? fmt::format(" and {} more", more) : "",
+                 first->why);
+  }
+}
+
+/// What the layers that were run are a sample of.
+void print_sample(const ValidateOptions& o) {
+  const std::string experts =
+      o.experts == 0 ? "the experts that its router may pick" : fmt::format("at most {} experts", o.experts);
+  print_stdout("sample: {} a layer through {}, {}, seed {}{}\n",
+               counted(static_cast<uint64_t>(o.tokens), "token"), experts,
+               o.layers == 0 ? "all layers" : fmt::format("at most {} layers", o.layers), o.seed,
+               o.experts == 0 && o.layers == 0 ? "" : "; --tokens N and --all-layers run more");
+}
+
 void print_layers(const ValidateReport& r, bool each) {
   double low = 1, high = -1;
   size_t exact = 0;
@@ -111,21 +188,25 @@ void print_layers(const ValidateReport& r, bool each) {
         fmt::format("{}: {} through {}", l.block, counted(static_cast<uint64_t>(l.tokens), "token"),
                     counted(static_cast<uint64_t>(l.experts_used), "expert"));
     if (l.reference) {
-      put("{}: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n", ran,
-          l.exact ? "equal to the reference" : "NOT equal to the reference", l.cosine,
-          100 * l.relative_error);
+      print_stdout("{}: {}, cosine to the dense layer {:.4f}, relative error {:.2f} %\n", ran,
+                   l.exact ? "equal to the reference" : "NOT equal to the reference", l.cosine,
+                   100 * l.relative_error);
     } else {
-      put("{}: cosine to the source's layer {:.4f}, relative error {:.3g} %\n", ran, l.cosine,
-          100 * l.relative_error);
+      print_stdout("{}: cosine to the source's layer {:.4f}, relative error {:.3g} %\n", ran, l.cosine,
+                   100 * l.relative_error);
     }
   }
   const std::string cosines =
       fmt::format("{:.4f}{}", low, r.layers.size() > 1 ? fmt::format(" to {:.4f}", high) : "");
-  if (r.layers[0].reference) {
-    put("{} of {} layers give the reference's output; cosine to the dense layers {}\n", exact,
-        r.layers.size(), cosines);
+  const LayerCoverage& c = r.coverage;
+  if (r.layers.empty()) {
+    print_stdout("0 of {} layers run{}\n", c.found, left_out_text(c));
+  } else if (r.layers[0].reference) {
+    print_stdout("{} of {} layers give the reference's output{}; cosine to the dense layers {}\n", exact,
+                 c.found, left_out_text(c), cosines);
   } else {
-    put("layers run: {}; cosine to the source's layers {}\n", r.layers.size(), cosines);
+    print_stdout("{} of {} layers run{}; cosine to the source's layers {}\n", r.layers.size(), c.found,
+                 left_out_text(c), cosines);
   }
 }
 
@@ -137,57 +218,77 @@ void print_device_layers(const ValidateReport& r, Device device, bool each) {
     low = std::min(low, l.cosine);
     worst = std::max(worst, l.worst.share);
     if (!each) continue;
-    put("{} ({}) on the device: cosine to the reference {:.8f}, relative error {:.2g}; worst number {:.3g} "
+    print_stdout(
+        "{} ({}) on the device: cosine to the reference {:.8f}, relative error {:.2g}; worst number {:.3g} "
         "of its tolerance, at token {}, column {}: expected {:.6g}, found {:.6g}\n",
         l.block, l.layout, l.cosine, l.relative_error, l.worst.share, l.worst.token, l.worst.column,
         l.worst.expected, l.worst.found);
   }
-  put("{}: {} of {} layers give the reference's output up to their roundings; cosine at least {:.8f}, worst "
-      "number {:.3g} of its tolerance\n",
-      device_text(device), good, r.device_layers.size(), low, worst);
+  const LayerCoverage& c = r.device_coverage;
+  if (r.device_layers.empty()) {
+    print_stdout("{}: 0 of {} layers run{}\n", device_text(device), c.found, left_out_text(c));
+    return;
+  }
+  print_stdout(
+      "{}: {} of {} layers give the reference's output up to their roundings{}; cosine at least {:.8f}, "
+      "worst number {:.3g} of its tolerance\n",
+      device_text(device), good, c.found, left_out_text(c), low, worst);
 }
 
-void print_report(const Options& o, const Common& common, const ValidateReport& r, Device device) {
+void print_report(const ValidateArguments& o, const Common& common, const ValidateReport& r,
+                  const ValidateOptions& options) {
+  const Device device = options.device;
   constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
   for (const Finding& f : r.differences) {
-    put("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+    print_coloured(stdout, f.severity, severity_name(f.severity));
+    print_stdout(": {}: {} [{}]\n", f.where, f.message, f.id);
   }
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;
-    put("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
-        100 * w.zero_share, quality_text(w.quality));
+    print_stdout("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
+                 100 * w.zero_share, quality_text(w.quality));
   }
-  if (!r.weights.empty()) put("{}\n", total_text(r));
+  if (!r.weights.empty()) print_stdout("{}\n", total_text(r));
   for (const ValueReport& v : r.values) {
     if (r.values.size() > kFewRows && !common.verbose) break;
-    put("{} [{}, {}, {}]: {}\n", v.module, v.e, v.n, v.k, value_error_text(v.error));
+    print_stdout("{} [{}, {}, {}]: {}\n", v.module, v.e, v.n, v.k, value_error_text(v.error));
   }
-  if (!r.values.empty()) put("{}\n", total_text(r.values));
-  if (!r.layers.empty()) print_layers(r, r.layers.size() <= kFewRows || common.verbose);
-  if (!r.device_layers.empty())
+  if (!r.values.empty()) print_stdout("{}\n", total_text(r.values));
+  if (r.coverage.found > 0) {
+    print_layers(r, r.layers.size() <= kFewRows || common.verbose);
+    print_not_run(r.coverage, common.verbose);
+  }
+  if (r.device_coverage.found > 0) {
     print_device_layers(r, device, r.device_layers.size() <= kFewRows || common.verbose);
+    // With a source most reasons are those of the layers on the CPU.
+    if (r.coverage.found == 0) print_not_run(r.device_coverage, common.verbose);
+  }
+  if (!r.layers.empty() || !r.device_layers.empty()) print_sample(options);
+  if (options.tokens == 0 && (!o.source.empty() || device == Device::cuda)) {
+    print_stdout("no layer was run: --tokens 0\n");
+  }
   if (!r.differences.empty()) {
-    put("{}: {}\n", o.artifact, counted(r.differences.size(), "difference"));
+    print_stdout("{}: {}\n", o.artifact, counted(r.differences.size(), "difference"));
     return;
   }
-  put("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
-      sound_verdict(!o.source.empty()));
+  print_stdout("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
+               sound_verdict(!o.source.empty()));
   if (!o.source.empty()) {
-    put("{}: {} accounted for, {}\n", o.source,
-        r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),
-        format_bytes(r.source_bytes));
+    print_stdout("{}: {} accounted for, {}\n", o.source,
+                 r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),
+                 format_bytes(r.source_bytes));
   }
-  put("{}, {:.2f} s: {:.2f} GB/s {}\n", device_text(common, device), r.seconds,
-      static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),
-      o.source.empty() ? "read" : "of artifact and source");
+  print_stdout("{}, {:.2f} s: {:.2f} GB/s {}\n", device_text(common, device), r.seconds,
+               static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),
+               o.source.empty() ? "read" : "of artifact and source");
 }
 
-int run(const Options& o, const Common& common) {
-  const Device device = choose_device(common, Device::cuda);
+int run_validate(const ValidateArguments& o, const Common& common) {
+  const Device device = choose_device(common);
   if (!o.html.empty()) check_report_file(o.html);
   ValidateReport report;
+  const ValidateOptions options = validate_options(o, common, device);
   with_progress(common, [&](Progress& progress) {
-    const ValidateOptions options{common.jobs, o.tokens, o.seed, device, parse_io(o.io)};
     report = o.source.empty() ? validate(o.artifact, options, progress)
                               : validate(o.artifact, o.source, options, progress);
   });
@@ -197,28 +298,35 @@ int run(const Options& o, const Common& common) {
   }
   if (!o.html.empty()) write_report(o.html, validate_report(report, o.artifact, o.source));
   if (common.json) {
-    print_json(report_to_json(report, !o.source.empty(), device));
+    print_json(report_to_json(report, !o.source.empty(), options));
   } else if (!common.quiet) {
     print_findings(common, report.notes);
-    print_report(o, common, report, device);
+    print_report(o, common, report, options);
   }
   return report.differences.empty() ? kDone : kFound;
 }
 
 }  // namespace
 
-std::function<int()> setup_validate(CLI::App& app, const Common& common) {
-  auto o = std::make_shared<Options>();
-  app.add_option("DST", o->artifact, "Artifact to prove")->required();
-  app.add_option("--source", o->source,
-                 "The checkpoint it was made from; without it the manifest's hashes are checked")
-      ->type_name("PATH");
-  app.add_option("--tokens", o->tokens, "Tokens to run through each layer; 0: none")
-      ->check(CLI::Range(0, 4096));
-  add_seed_option(app, o->seed, "Of the activations and the routing");
-  add_io_option(app, o->io);
-  add_html_option(app, o->html);
-  return [o, &common] { return run(*o, common); };
+std::function<int()> setup_validate(Arguments& args, const Common& common) {
+  auto o = std::make_shared<ValidateArguments>();
+  args.option("DST", o->artifact, "Artifact to check").required();
+  args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
+  args.option(
+          "--tokens", o->tokens,
+          "Tokens to run through a layer, each through as many experts as the model picks; 0 runs no layer")
+      .range(0, 4096)
+      .default_text("2, through at most 4 experts");
+  args.flag("--all-layers", o->all_layers, "Run every layer, not only the first, the last and 2 between");
+  add_seed_option(args, o->seed, "Seed of the layers, experts, activations and routing that are run");
+  add_io_option(args, o->io);
+  add_html_option(args, o->html);
+  args.footer(
+      "Without --source, every byte is read and compared with the hashes in twofour.json. That finds damage, "
+      "not a wrong conversion.\n"
+      "With --source, every tensor of the source is accounted for, every byte is derived again by slow code "
+      "that the converter does not use, and layers are run against a reference in double precision.");
+  return [o, &common] { return run_validate(*o, common); };
 }
 
 }  // namespace twofour

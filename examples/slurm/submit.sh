@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Converts a checkpoint on a Slurm cluster: plans here, lets an array job write the weight files and a job that waits for
-# all of it complete the artifact. Source, destination and plan must lie on a file system that all nodes share.
+# all of it complete the artifact. Source, destination and plan must be on a file system that all nodes share.
 #   examples/slurm/submit.sh SRC DST TASKS --to v7 [more options of twofour plan]
 # Options for sbatch, such as the partition, go into SBATCH_PARTITION and its like; TWOFOUR names the program.
 set -euo pipefail

@@ -13,6 +13,8 @@ namespace twofour {
 struct GateUpInterleaved8 {
   using Atom = DenseGroup;
   static constexpr const char* name = "g8";
+  static constexpr const char* summary =
+      "dense NVFP4, 4.5 bits a weight: gate and up rows interleaved by 8, block scales in 128x4 tiles";
   static constexpr const char* pattern = "dense";
   static constexpr int part_count = 2;
   static constexpr Axis outer = Axis::kN;
@@ -22,6 +24,8 @@ struct GateUpInterleaved8 {
     return i == 0 ? Part{"weight", DType::kU8, s.n, s.k / 2}
                   : Part{"scale", DType::kF8E4M3, (s.n + 127) / 128 * 128, (s.k / 16 + 3) / 4 * 4};
   }
+
+  static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, rows, 2 * cols}; }
 
   /// Row of gate-then-up that stored row `r` holds.
   TWOFOUR_HD static constexpr int64_t source_row(Shape s, int64_t r) {

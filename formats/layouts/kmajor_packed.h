@@ -9,6 +9,8 @@ namespace twofour {
 struct KMajorPacked {
   using Atom = SparseGroup;
   static constexpr const char* name = "v7-packed";
+  static constexpr const char* summary =
+      "2:4-pruned NVFP4, 4 bits a weight: v7 in one tensor, with each block scale twice";
   static constexpr const char* pattern = "2:4";
   static constexpr int part_count = 1;
   static constexpr Axis outer = Axis::kK;
@@ -17,6 +19,8 @@ struct KMajorPacked {
   TWOFOUR_HD static constexpr Part part(int /*i*/, Shape s) {
     return {"packed", DType::kU8, s.k / 8, 4 * s.n};
   }
+
+  static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, cols / 4, 8 * rows}; }
 
   TWOFOUR_HD static constexpr Source source(int /*part*/, Shape s, Place at) {
     const int64_t group = at.row / 2, n = at.col % s.n;

@@ -11,6 +11,8 @@ namespace twofour {
 struct KMajorPlanes {
   using Atom = SparseGroup;
   static constexpr const char* name = "v7";
+  static constexpr const char* summary =
+      "2:4-pruned NVFP4, 3.5 bits a weight: codes, metadata and block scales as three tensors, N contiguous";
   static constexpr const char* pattern = "2:4";
   static constexpr int part_count = 3;
   static constexpr Axis outer = Axis::kK;
@@ -21,6 +23,9 @@ struct KMajorPlanes {
            : i == 1 ? Part{"meta", DType::kU8, s.k / 8, s.n}
                     : Part{"scale", DType::kF8E4M3, s.k / 16, s.n};
   }
+
+  /// The matrices that have a first part of these rows and columns.
+  static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, cols, 4 * rows}; }
 
   /// What the byte at `at` of a part holds. This is the normative map.
   TWOFOUR_HD static constexpr Source source(int part, Shape, Place at) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <string>
 #include <string_view>
 #include <tuple>
 
@@ -27,6 +29,21 @@ bool with_layout(std::string_view name, F&& f) {
 template <class F>
 void for_each_layout(F&& f) {
   std::apply([&](auto... layout) { (f.template operator()<decltype(layout)>(), ...); }, Layouts{});
+}
+
+/// The largest number of parts that a layout has.
+inline constexpr int kMostParts =
+    std::apply([](auto... layout) { return std::max({decltype(layout)::part_count...}); }, Layouts{});
+
+/// The names of all layouts for a message: "v7, v7-packed or g8".
+inline std::string layout_names() {
+  std::string names;
+  int left = std::tuple_size_v<Layouts>;
+  for_each_layout([&]<class L>() {
+    --left;
+    names.append(L::name).append(left > 1 ? ", " : left == 1 ? " or " : "");
+  });
+  return names;
 }
 
 }  // namespace twofour

@@ -1,9 +1,29 @@
 #include <cuda.h>
+#include <cuda_runtime.h>
 
+#include "kernels/device/device.h"
 #include "kernels/device/launch.cuh"
 
-namespace twofour::cuda {
+namespace twofour {
 
+std::optional<CudaDevice> cuda_device() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return std::nullopt;
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return std::nullopt;
+  return CudaDevice{properties.name, 10 * properties.major + properties.minor, properties.multiProcessorCount,
+                    properties.totalGlobalMem, static_cast<uint64_t>(properties.l2CacheSize)};
+}
+
+std::string no_cuda_reason() {
+  int driver = 0, count = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no CUDA driver";
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  return count == 0 ? "no CUDA device" : "";
+}
+
+namespace cuda {
 namespace {
 
 /// A function of the driver, which is not linked with; nullptr where it is older than that.
@@ -30,4 +50,5 @@ int multiprocessors(cudaStream_t stream) {
   return green ? static_cast<int>(resource.sm.smCount) : multiprocessors();
 }
 
-}  // namespace twofour::cuda
+}  // namespace cuda
+}  // namespace twofour

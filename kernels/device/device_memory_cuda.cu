@@ -1,5 +1,7 @@
-#include "kernels/device/launch.cuh"
+#include <algorithm>
+
 #include "kernels/device/device_memory.h"
+#include "kernels/device/launch.cuh"
 
 namespace twofour::cuda {
 namespace {
@@ -64,6 +66,29 @@ void DeviceEvent::record(const DeviceStream& stream) const {
 void DeviceEvent::wait() const {
   check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)), "event");
 }
+
+DeviceUpload::DeviceUpload(size_t bytes) : bytes_(bytes) {
+  for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(bytes);
+}
+
+// Nobody copies from memory that is about to go.
+DeviceUpload::~DeviceUpload() { cudaStreamSynchronize(stream_.get()); }
+
+void DeviceUpload::copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill) {
+  for (size_t at = 0; at < bytes; at += bytes_) {
+    const size_t count = std::min(bytes_, bytes - at);
+    const Buffer& buffer = buffers_[next_];
+    buffer.sent.wait();
+    fill(at, {buffer.memory.data(), count});
+    check_cuda(cudaMemcpyAsync(static_cast<uint8_t*>(to) + at, buffer.memory.data(), count,
+                               cudaMemcpyHostToDevice, stream_.get()),
+               "upload");
+    buffer.sent.record(stream_);
+    next_ ^= 1;
+  }
+}
+
+void DeviceUpload::finish() { stream_.synchronize(); }
 
 DeviceGraph::DeviceGraph(const DeviceStream& stream, const std::function<void()>& work) {
   check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "graph");

@@ -6,7 +6,8 @@
 
 #include "kernels/device/stream.h"
 
-/// The instructions that CUDA C++ has no name for. All of them exist on sm_90 and later.
+/// The instructions that CUDA C++ has no name for (all of them exist on sm_90 and later), and how activations
+/// are loaded, stored and scaled by them.
 
 namespace twofour::cuda {
 
@@ -133,6 +134,19 @@ struct HalfScale {
 __device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
   const uint32_t exponent = max(largest >> 23, 15u);
   return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
+}
+
+/// The largest of what the threads of a block give, in all of them. Called once in a kernel. The bits of
+/// magnitudes sort as these do, so floats go through here as their bits.
+template <int kThreads>
+__device__ __forceinline__ uint32_t block_largest(uint32_t mine) {
+  __shared__ uint32_t of_warp[kThreads / 32];
+  uint32_t largest = __reduce_max_sync(0xFFFFFFFFu, mine);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (const uint32_t other : of_warp) largest = max(largest, other);
+  return largest;
 }
 
 /// Neighbouring numbers i and i + 1 of an array of activations, i even.

@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/multiply/dense_multiply.h"
 #include "kernels/moe/sparse_moe.h"
+#include "kernels/multiply/dense_multiply.h"
 
 namespace twofour::cuda {
 

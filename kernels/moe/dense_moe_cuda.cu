@@ -2,8 +2,8 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/moe/dense_moe.h"
-#include "kernels/pack/device_pack.h"
 #include "kernels/multiply/sparse_launch.h"
+#include "kernels/pack/device_pack.h"
 
 namespace twofour::cuda {
 namespace {
@@ -94,7 +94,7 @@ void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream)
   up.distinct = in.m == 1;
   DenseOptions options;
   options.nvfp4 = quantized ? &nvfp4 : nullptr;
-  options.ending = moe.fused ? DenseEnding::swiglu : DenseEnding::stored;
+  options.epilogue = moe.fused ? DenseEpilogue::swiglu : DenseEpilogue::stored;
   options.limit = moe.limit;
   options.expert_map = moe.expert_map, options.map_size = moe.map_size;
   dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
@@ -112,7 +112,7 @@ void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream)
   down.ids = in.topk_ids, down.row_weight = moe.weight_on_input ? nullptr : in.topk_weights;
   down.out = base + at.y;
   down.distinct = up.distinct;
-  options.ending = DenseEnding::rows;
+  options.epilogue = DenseEpilogue::rows;
   dense_multiply(moe.w2, down, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
   const auto e = static_cast<int32_t>(moe.w13.e);

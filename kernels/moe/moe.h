@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,16 @@ struct MoeInput {
   bool weight_on_input = false;           ///< multiply hidden by the router's weight instead of the result
   double limit = 0;                       ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
 };
+
+/// One token at one of its experts.
+struct RoutedRow {
+  int64_t m, t;
+};
+
+/// Which rows each expert serves, by local expert; within one in the order of `topk_ids` [M, topk].
+/// `expert_map` as in MoeInput. Throws Error on ids outside of the map or the experts.
+std::map<int64_t, std::vector<RoutedRow>> route_rows(std::span<const int32_t> topk_ids, int64_t topk,
+                                                     int64_t experts, std::span<const int32_t> expert_map);
 
 /// The MoE layer in double, every sum in the order of K: the reference that all kernels are held against.
 ///   out[m] = sum over t of weight[m,t] * w2[e] (silu(gate) * up),  gate, up = w13[e] hidden[m],  e =

@@ -10,9 +10,9 @@
 #include "formats/error.h"
 #include "formats/half.h"
 #include "formats/layouts/layouts.h"
-#include "kernels/moe_route.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/moe_strips.h"
-#include "kernels/widen.h"
+#include "kernels/numbers/casts.h"
 
 namespace twofour::cpu {
 namespace {
@@ -25,6 +25,38 @@ template <class L>
 int64_t offset_of(const Shape& one, int64_t n, int64_t group, int byte) {
   const Stored s = L::place(one, {0, n, group, byte});
   return s.at.row * L::part(s.part, one).cols + s.at.col;
+}
+
+/// Whether strips describe how a layout stores its rows: of 2:4 every byte of an atom in one part, rows next
+/// to each other and groups a fixed step apart; of dense ones codes of a row without gaps and scales of four
+/// groups a fixed step apart, tiles of four another.
+template <class L>
+constexpr bool has_strips(bool gated) {
+  const Shape one{1, 96, 160, gated};
+  const auto at = [&](int64_t n, int64_t group, int byte) {
+    const Stored s = L::place(one, {0, n, group, byte});
+    return std::pair(s.part, s.at.row * L::part(s.part, one).cols + s.at.col);
+  };
+  for (int64_t n = 0; n < one.n; ++n) {
+    for (int64_t group = 0; group < one.groups(); ++group) {
+      for (int byte = 0; byte < static_cast<int>(sizeof(typename L::Atom)); ++byte) {
+        const auto [part, first] = at(n, 0, byte);
+        int64_t expected = 0;
+        if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
+          expected = at(0, 0, byte).second + n + group * (at(0, 1, byte).second - at(0, 0, byte).second);
+        } else if (byte < 8) {
+          expected = at(n, 0, 0).second + group * 8 + byte;
+        } else {
+          expected = first + group % 4 * (at(0, 1, byte).second - at(0, 0, byte).second) +
+                     group / 4 * (at(0, 4, byte).second - at(0, 0, byte).second);
+        }
+        const bool sparse = std::is_same_v<typename L::Atom, SparseGroup>;
+        const int wanted = sparse ? part : byte < 8 ? 0 : 1;
+        if (at(n, group, byte) != std::pair(wanted, expected)) return false;
+      }
+    }
+  }
+  return true;
 }
 
 /// Multiplies rows [n0, n0 + rows) of expert `e` with some tokens; out [tokens, kStripRows].
@@ -74,6 +106,7 @@ struct Multiplier {
 Multiplier multiplier(const Experts& w, const char* name) {
   Multiplier found;
   const bool known = with_layout(w.layout, [&]<class L>() {
+    static_assert(has_strips<L>(false) && has_strips<L>(true), "a layout whose rows strips describe");
     if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
       found = {multiply_sparse_rows<L>, false};
     } else {

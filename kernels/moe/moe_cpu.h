@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "formats/layouts/layout.h"
+#include "formats/layouts/layouts.h"
 #include "kernels/device/isa.h"
 #include "kernels/moe/sparse_moe.h"
 
@@ -10,10 +10,10 @@ namespace twofour::cpu {
 
 /// Experts as an artifact stores them, in host memory at any alignment.
 struct Experts {
-  std::string_view layout;              ///< "v7", "v7-packed" or "g8" (formats/layouts.h)
-  Shape shape{};                        ///< k a multiple of 16
-  const uint8_t* parts[3] = {};         ///< as many as the layout has
-  const float* global_scale = nullptr;  ///< [E], multipliers
+  std::string_view layout;                ///< a name of formats/layouts/layouts.h
+  Shape shape{};                          ///< k a multiple of 16
+  const uint8_t* parts[kMostParts] = {};  ///< as many as the layout has
+  const float* global_scale = nullptr;    ///< [E], multipliers
 };
 
 /// The routed experts of a layer.
@@ -22,11 +22,11 @@ struct Moe : MoeOptions {
   Experts w2;   ///< [E, H, I]
 };
 
-/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h,
-/// in float32: decoded weights are multiplied as they are read, and what is between the multiplications stays
-/// float32. Tokens that share an expert read it once, up to 64 of them. Pointers of `tokens` are to host
-/// memory, its `error` is not used. Results don't depend on threads or instruction set. Throws Error on
-/// shapes that disagree and on ids outside of the map or the experts.
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of
+/// kernels/moe/moe.h, in float32: decoded weights are multiplied as they are read, and what is between the
+/// multiplications stays float32. Tokens that share an expert read it once, up to 64 of them. Pointers of
+/// `tokens` are to host memory, its `error` is not used. Results don't depend on threads or instruction set.
+/// Throws Error on shapes that disagree and on ids outside of the map or the experts.
 void moe(const Moe& layer, const cuda::MoeTokens& tokens, Isa isa = best_isa());
 
 }  // namespace twofour::cpu

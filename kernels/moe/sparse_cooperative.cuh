@@ -1,6 +1,6 @@
 #pragma once
-#include "kernels/sparse_ending.cuh"
 #include "kernels/moe/sparse_cooperative.h"
+#include "kernels/multiply/sparse_warp.cuh"
 
 /// The kernel: eight blocks, a cluster, share the K of some gates and ups and then of some columns of the
 /// result. One block a multiprocessor, and all at once, for the clusters wait for each other.
@@ -8,7 +8,7 @@
 ///   grid.y  clusters
 /// Shared memory has a stage for every step, so that a warp starts all copies of weights without waiting for
 /// room: memory is busy from one end of the layer to the other. A warp multiplies what it copied itself;
-/// warps of a block meet to add up, blocks of a cluster through shared memory, clusters through the mail,
+/// warps of a block meet to add up, blocks of a cluster through shared memory, clusters through the mailbox,
 /// which carries finished intermediates.
 ///   unit  64 gates and their ups of an expert: 64 k of the second product
 ///   job   a unit's part of K that one warp multiplies
@@ -16,21 +16,22 @@
 
 namespace twofour::cuda {
 
-inline constexpr int kOnceCluster = 8, kOnceThreads = 512;
-/// An intermediate step in the mail: 64 halves, eight bytes a word, and their factor. The other eight bytes
-/// of a word are kSent once it is there: sixteen bytes are written and read as one. What is in a workspace by
-/// chance equals kSent once in 2^64 words, and the block that reads a word clears it for the next launch.
-inline constexpr int kMailWords = 17;
+inline constexpr int kClusterBlocks = 8, kCooperativeThreads = 512;
+/// An intermediate step in the mailbox: 64 halves, eight bytes a word, and their factor. The other eight
+/// bytes of a word are kSent once it is there: sixteen bytes are written and read as one. What is in a
+/// workspace by chance equals kSent once in 2^64 words, and the block that reads a word clears it for the
+/// next launch.
+inline constexpr int kMailboxWords = 17;
 inline constexpr uint2 kSent = {0x5EA7C0DEu, 0x9B1D3F62u};
 
-__device__ __forceinline__ void send_mail(uint4* to, const uint4& v) {
+__device__ __forceinline__ void send_word(uint4* to, const uint4& v) {
   asm volatile(
       "{ .reg .b128 v; .reg .b64 l, h; mov.b64 l, {%1, %2}; mov.b64 h, {%3, %4}; mov.b128 v, {l, h};\n"
       "st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(to),
       "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
       : "memory");
 }
-__device__ __forceinline__ uint4 read_mail(const uint4* from) {
+__device__ __forceinline__ uint4 read_word(const uint4* from) {
   uint4 v;
   asm volatile(
       "{ .reg .b128 v; .reg .b64 l, h; ld.relaxed.gpu.global.b128 v, [%4]; mov.b128 {l, h}, v;\n"
@@ -52,13 +53,13 @@ __device__ __forceinline__ void wait_copies_but(int pending) {
 
 /// Where the lane that copies 16 columns of quad t of 16 k, and metadata and scale of group t (t = lane / 8),
 /// finds them, as LaneCursor.
-struct OnceCursor {
+struct CooperativeCursor {
   uint32_t comp, meta, scale;
-  __device__ __forceinline__ OnceCursor(const OnceWeights& w, int column, int t)
+  __device__ __forceinline__ CooperativeCursor(const CooperativeWeights& w, int column, int t)
       : comp(w.comp_quad[t] + column), meta(t * w.meta_group + column), scale(t * w.scale_group + column) {}
 
   /// Starts the copies of a step into a stage. `more`: columns.
-  __device__ __forceinline__ void copy(const OnceWeights& w, int e, int step, int more, uint32_t stage,
+  __device__ __forceinline__ void copy(const CooperativeWeights& w, int e, int step, int more, uint32_t stage,
                                        int lane) const {
     const uint32_t to = stage + static_cast<uint32_t>(lane / 8 * kWarpColumns + chunk_at(lane % 8, lane / 8));
     const uint64_t expert = static_cast<uint32_t>(e);
@@ -136,12 +137,12 @@ __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) 
   return factor;
 }
 
-/// The same of what comes by mail, which it clears.
-__device__ __forceinline__ float receive(uint4* mail, int lane, uint4 (&b)[2][1]) {
+/// The same from the mailbox, which it clears.
+__device__ __forceinline__ float receive(uint4* mailbox, int lane, uint4 (&b)[2][1]) {
   uint4 word{};
-  if (lane < kMailWords) {
+  if (lane < kMailboxWords) {
     do {
-      word = read_mail(mail + lane);
+      word = read_word(mailbox + lane);
     } while (word.z != kSent.x || word.w != kSent.y);
   }
   __syncwarp();
@@ -153,20 +154,21 @@ __device__ __forceinline__ float receive(uint4* mail, int lane, uint4 (&b)[2][1]
     b[h][0].z = __shfl_sync(0xFFFFFFFFu, word.x, 8 * h + 4 + t);
     b[h][0].w = __shfl_sync(0xFFFFFFFFu, word.y, 8 * h + 4 + t);
   }
-  if (lane < kMailWords) send_mail(mail + lane, uint4{});
+  if (lane < kMailboxWords) send_word(mailbox + lane, uint4{});
   return __uint_as_float(__shfl_sync(0xFFFFFFFFu, word.x, 16));
 }
 
 /// Sums of 128 columns.
 inline constexpr int kItem = kWarpColumns * 4;
 /// Barriers, then of both products what those of an expert are to be multiplied by.
-inline constexpr int kOnceHead = 128 + 2 * 32 * 4;
+inline constexpr int kCooperativeHead = 128 + 2 * 32 * 4;
 /// Cycles from the start of four jobs' copies, one a scheduler, to that of the next four's. Of jobs that all
 /// start at once the first has come hardly sooner than the last, and nothing is multiplied meanwhile. Still
 /// asks for more than twice what memory brings; 200 and 400 take the same time, none 0.3 us more.
 inline constexpr int kTurn = 300;
 
-__global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constant__ OnceArgs a) {
+__global__ void __launch_bounds__(kCooperativeThreads)
+    cooperative_kernel(const __grid_constant__ CooperativeArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
   const int topk = a.rows.rows;
   const int id = lane < topk ? a.rows.ids[lane] : 0;
   const int part = warp & ((1 << a.parts_log2) - 1), parts = 1 << a.parts_log2;
-  const int part_step = part * kOnceCluster + rank, stride = parts * kOnceCluster;
+  const int part_step = part * kClusterBlocks + rank, stride = parts * kClusterBlocks;
   // A step of x of the warp's, the first of its next job or the next of this
   const auto load_x = [&](int step) {
     return load_bits(a.x, a.type, min(step, a.up_steps - 1) * kStepK + 2 * lane);
@@ -192,8 +194,8 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
     begin_barrier(down_barrier);
   }
   arrive_at_cluster();
-  const OnceCursor up_cursor(a.up, lane % 4 * 16 + (lane % 8 < 4 ? 0 : a.intermediate), lane / 8);
-  const OnceCursor down_cursor(a.down, lane % 8 * 16, lane / 8);
+  const CooperativeCursor up_cursor(a.up, lane % 4 * 16 + (lane % 8 < 4 ? 0 : a.intermediate), lane / 8);
+  const CooperativeCursor down_cursor(a.down, lane % 8 * 16, lane / 8);
 
   const int own_tiles = (a.tiles - cluster - 1) / clusters + 1;
   const auto segment_of = [&](int unit) {
@@ -228,8 +230,8 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
     unit = first_unit + (warp >> a.parts_log2), segment = segment_of(unit);
   }
   const int own_units = last_unit - first_unit;
-  const int first_step = units * rank / kOnceCluster;
-  const int own_steps = units * (rank + 1) / kOnceCluster - first_step;
+  const int first_step = units * rank / kClusterBlocks;
+  const int own_steps = units * (rank + 1) / kClusterBlocks - first_step;
 
   // Copy. A stage for every step of the block: those of the first product by job, then those of the second
   uint8_t* stages = shared + a.stages;
@@ -261,14 +263,14 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
                      tile * kWarpColumns, shared_address(down_stages + job * kStageBytes), lane);
   }
 
-  const int finished_units = (own_units - rank + kOnceCluster - 1) / kOnceCluster;
+  const int finished_units = (own_units - rank + kClusterBlocks - 1) / kClusterBlocks;
   if (threadIdx.x == 0) {
-    if (finished_units > 0) expect_bytes(up_barrier, finished_units * kOnceCluster * kItem);
+    if (finished_units > 0) expect_bytes(up_barrier, finished_units * kClusterBlocks * kItem);
     expect_bytes(down_barrier, own_tiles * kItem);
   }
-  uint8_t* up_received = shared + kOnceHead;                       // [finished_units][rank][128]
+  uint8_t* up_received = shared + kCooperativeHead;                // [finished_units][rank][128]
   uint8_t* down_received = shared + a.stages - own_tiles * kItem;  // [own_tiles][rank][16]
-  const auto mail_of_tile = static_cast<uint32_t>(topk * a.strips * kMailWords);
+  const auto mailbox_of_tile = static_cast<uint32_t>(topk * a.strips * kMailboxWords);
   const int up_count = part_step < a.up_steps ? (a.up_steps - 1 - part_step) / stride + 1 : 0;
 
   // Multiply
@@ -295,8 +297,8 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
   // Add up, in the block that finishes the unit
 #pragma unroll 1
   for (int i = warp; i < own_units; i += warps) {
-    const auto to = static_cast<uint32_t>(i % kOnceCluster);
-    uint8_t* at = up_received + (i / kOnceCluster * kOnceCluster + rank) * kItem + lane * 16;
+    const auto to = static_cast<uint32_t>(i % kClusterBlocks);
+    uint8_t* at = up_received + (i / kClusterBlocks * kClusterBlocks + rank) * kItem + lane * 16;
     store_cluster(cluster_address(shared_address(at), to),
                   add_up(stages + (i << a.parts_log2) * up_bytes, lane, parts, up_bytes),
                   cluster_address(up_barrier, to));
@@ -305,10 +307,10 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
   // Activation
 #pragma unroll 1
   for (int i = warps - 1 - warp; i < finished_units; i += warps) {
-    const int unit = first_unit + i * kOnceCluster + rank;
+    const int unit = first_unit + i * kClusterBlocks + rank;
     const float scale = scales[segment_of(unit)];
     wait_barrier(up_barrier, 0);
-    float4 sum = add_up(up_received + i * kOnceCluster * kItem, lane, kOnceCluster, kItem);
+    float4 sum = add_up(up_received + i * kClusterBlocks * kItem, lane, kClusterBlocks, kItem);
     sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
     float4 v;  // of lanes 0 to 15, gate and up
     v.x = swiglu(sum.x, __shfl_down_sync(0xFFFFFFFFu, sum.x, 16), a.limit);
@@ -326,10 +328,10 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
     const uint32_t b0 = __shfl_sync(0xFFFFFFFFu, p0, low + 2), b1 = __shfl_sync(0xFFFFFFFFu, p1, low + 2);
     uint4 word = {t % 2 ? a1 : a0, t % 2 ? b1 : b0, kSent.x, kSent.y};
     if (lane == 16) word.x = __float_as_uint(factor);
-    uint4* to = a.mail + unit * kMailWords + lane;
-    if (lane < kMailWords) {
+    uint4* to = a.mailbox + unit * kMailboxWords + lane;
+    if (lane < kMailboxWords) {
 #pragma unroll 4
-      for (int tile = 0; tile < a.tiles; ++tile, to += mail_of_tile) send_mail(to, word);
+      for (int tile = 0; tile < a.tiles; ++tile, to += mailbox_of_tile) send_word(to, word);
     }
   }
 
@@ -348,7 +350,8 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
     const Quarter quarters[4] = {{f[0], 0}, {f[0], 1}, {f[1], 0}, {f[1], 1}};
     const float scale = scales[32 + segment_of(step)];
     uint4 b[2][1];
-    const float factor = scale * receive(a.mail + (tile * mail_of_tile + step * kMailWords), lane, b);
+    const float factor =
+        scale * receive(a.mailbox + (tile * mailbox_of_tile + step * kMailboxWords), lane, b);
     const float2 factors[1] = {{factor, factor}};
     float sums[8][1][4] = {};
 #pragma unroll
@@ -362,7 +365,7 @@ __global__ void __launch_bounds__(kOnceThreads) once_kernel(const __grid_constan
 #pragma unroll 1
   for (int tile = warp; tile < own_tiles; tile += warps) {
     const auto to = static_cast<uint32_t>(g);
-    uint8_t* at = down_received + tile * kItem + rank * (kItem / kOnceCluster) + t * 16;
+    uint8_t* at = down_received + tile * kItem + rank * (kItem / kClusterBlocks) + t * 16;
     store_cluster(cluster_address(shared_address(at), to),
                   add_up(down_stages + tile * own_steps * kStageBytes, lane, own_steps, kStageBytes),
                   cluster_address(down_barrier, to));

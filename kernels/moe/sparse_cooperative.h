@@ -9,7 +9,7 @@ namespace twofour::cuda {
 
 /// Where weights are, as in SparseArgs. Arguments are few: a launch so short notices every line of them that
 /// it has to fetch.
-struct OnceWeights {
+struct CooperativeWeights {
   const uint8_t *comp, *meta, *scale;
   uint32_t comp_expert, meta_expert, scale_expert;
   uint32_t comp_group, meta_group, scale_group, meta_odd;
@@ -18,15 +18,15 @@ struct OnceWeights {
   const float* row_weight;
 };
 
-inline constexpr int kMostOnceClusters = 32;
+inline constexpr int kMostClusters = 32;
 
-struct OnceArgs {
+struct CooperativeArgs {
   RowIds rows;
   const void* x;  ///< [H]
   Float type;     ///< of x and out
   float limit;
-  OnceWeights up, down;
-  uint4* mail;                    ///< [tiles, topk * I/64, kMailWords]
+  CooperativeWeights up, down;
+  uint4* mailbox;                 ///< [tiles, topk * I/64, kMailboxWords]
   void* out;                      ///< [H]
   uint64_t strip_multiplier;      ///< ceil(2^36 / strips)
   int32_t strips, up_steps;       ///< of 64 gates an expert; of 64 k of the first product
@@ -34,19 +34,19 @@ struct OnceArgs {
   int32_t tiles;                  ///< of 128 columns of the result
   int32_t parts_log2, job_steps;  ///< warps that share the K of a strip in a block, and steps that each does
   int32_t stages;                 ///< bytes from the start of shared memory
-  uint16_t first_unit[kMostOnceClusters + 1];  ///< of a cluster, where all experts are here
+  uint16_t first_unit[kMostClusters + 1];  ///< of a cluster, where all experts are here
 };
 
 /// Bytes that blocks send each other through; 0 where no device does the layer in one launch.
-int64_t once_mail_bytes(const SparseExperts& w13, const SparseExperts& w2, int64_t topk);
+int64_t cooperative_mailbox_bytes(const SparseExperts& w13, const SparseExperts& w2, int64_t topk);
 
-/// Whether launch_once can do the layer of one token on this device.
-bool fits_once(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan);
+/// Whether launch_cooperative can do the layer of one token on this device.
+bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan);
 
-/// Both products; neither need be cut. `mail` need not be cleared. Returns false, and does nothing, on a
+/// Both products; neither need be cut. `mailbox` need not be cleared. Returns false, and does nothing, on a
 /// stream with fewer multiprocessors than the device (a green context's) and where CUDA does not take the
 /// launch.
-bool launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mail,
-                 const SparsePlan& plan, Stream stream);
+bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
+                        const SparsePlan& plan, Stream stream);
 
 }  // namespace twofour::cuda

@@ -5,6 +5,7 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/moe/sparse_cooperative.cuh"
+#include "kernels/multiply/device_layouts.h"
 
 namespace twofour::cuda {
 namespace {
@@ -17,7 +18,7 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 struct Cut {
   int warps, parts, clusters, units, job_steps, stages, bytes;
-  uint16_t first_unit[kMostOnceClusters + 1];
+  uint16_t first_unit[kMostClusters + 1];
 };
 
 /// Gives every cluster as many steps as another: those with a tile more have fewer units. Sixteen warps, of
@@ -25,13 +26,13 @@ struct Cut {
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
   const int tiles = static_cast<int>(h / kWarpColumns), k_steps = static_cast<int>(h / kStepK);
-  const auto steps_a_block = static_cast<unsigned>(std::max(k_steps / kOnceCluster, 1));
+  const auto steps_a_block = static_cast<unsigned>(std::max(k_steps / kClusterBlocks, 1));
   c.parts = plan.warps_k ? plan.warps_k : static_cast<int>(std::min(std::bit_floor(steps_a_block), 4u));
   c.warps = c.parts * (plan.warps_n ? plan.warps_n : 16 / c.parts);
   c.clusters = std::min(clusters, tiles);
   c.units = static_cast<int>(topk * (i / kStepK));
-  c.job_steps = ceil_div(k_steps, kOnceCluster * c.parts);
-  const int unit_steps = c.parts * c.job_steps, tile_steps = ceil_div(c.units, kOnceCluster);
+  c.job_steps = ceil_div(k_steps, kClusterBlocks * c.parts);
+  const int unit_steps = c.parts * c.job_steps, tile_steps = ceil_div(c.units, kClusterBlocks);
   int most = 0, most_units = 0;
   for (int cluster = 0, before = 0; cluster < c.clusters; ++cluster) {
     const int own_tiles = (tiles - cluster - 1) / c.clusters + 1;
@@ -46,16 +47,16 @@ Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan
     most_units = std::max(most_units, last - first);
   }
   // Head, sums of the first product, of the second
-  c.stages =
-      kOnceHead + (ceil_div(most_units, kOnceCluster) * kOnceCluster + ceil_div(tiles, c.clusters)) * kItem;
+  c.stages = kCooperativeHead +
+             (ceil_div(most_units, kClusterBlocks) * kClusterBlocks + ceil_div(tiles, c.clusters)) * kItem;
   c.bytes = c.stages + most * kStageBytes;
   return c;
 }
 
-int64_t mail_bytes(int64_t h, int64_t i, int64_t topk) {
+int64_t mailbox_bytes(int64_t h, int64_t i, int64_t topk) {
   const bool fits = h % kWarpColumns == 0 && h <= 4096 && i % kStepK == 0 && i <= 4096 && topk <= 32 &&
-                    cut(h, i, topk, kMostOnceClusters, {}).bytes <= kMostShared;
-  return fits ? h / kWarpColumns * topk * (i / kStepK) * kMailWords * 16 : 0;
+                    cut(h, i, topk, kMostClusters, {}).bytes <= kMostShared;
+  return fits ? h / kWarpColumns * topk * (i / kStepK) * kMailboxWords * 16 : 0;
 }
 
 /// Clusters that the device runs at once, one block a multiprocessor; asked of the driver once.
@@ -69,16 +70,17 @@ int clusters_at_once() {
   int count = 0;
   if (device_attribute(cudaDevAttrCooperativeLaunch) != 0) {
     const int bytes = shared_memory_limit();
-    check_cuda(cudaFuncSetAttribute(once_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kWhere);
+    check_cuda(cudaFuncSetAttribute(cooperative_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               kWhere);
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {kOnceCluster, 1, 1};
+    cluster.val.clusterDim = {kClusterBlocks, 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = {kOnceCluster, 1, 1};
-    config.blockDim = {kOnceThreads, 1, 1};
+    config.gridDim = {kClusterBlocks, 1, 1};
+    config.blockDim = {kCooperativeThreads, 1, 1};
     config.dynamicSmemBytes = static_cast<size_t>(bytes);
     config.attrs = &cluster, config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&count, once_kernel, &config) != cudaSuccess) {
+    if (cudaOccupancyMaxActiveClusters(&count, cooperative_kernel, &config) != cudaSuccess) {
       count = 0;  // no such cluster on this device
       (void)cudaGetLastError();
     }
@@ -87,7 +89,7 @@ int clusters_at_once() {
   return count;
 }
 
-void describe(const SparseArgs& from, OnceWeights& to) {
+void describe(const SparseArgs& from, CooperativeWeights& to) {
   const auto narrow = [](int64_t bytes) { return static_cast<uint32_t>(bytes); };
   to.comp = from.comp, to.meta = from.meta, to.scale = from.scale;
   to.comp_expert = narrow(from.comp_expert), to.meta_expert = narrow(from.meta_expert);
@@ -100,47 +102,46 @@ void describe(const SparseArgs& from, OnceWeights& to) {
 
 }  // namespace
 
-int64_t once_mail_bytes(const SparseExperts& w13, const SparseExperts& w2, int64_t topk) {
-  return w13.n == 2 * w2.k ? mail_bytes(w2.n, w2.k, topk) : 0;
+int64_t cooperative_mailbox_bytes(const SparseExperts& w13, const SparseExperts& w2, int64_t topk) {
+  return w13.n == 2 * w2.k ? mailbox_bytes(w2.n, w2.k, topk) : 0;
 }
 
-bool fits_once(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan) {
-  if (!up.gated || !up.aligned || !down.aligned || mail_bytes(down.n, down.k, down.segments) == 0)
+bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan) {
+  if (!up.gated || !up.aligned || !down.aligned || mailbox_bytes(down.n, down.k, down.segments) == 0)
     return false;
-  const int clusters = std::min(clusters_at_once(), kMostOnceClusters);
+  const int clusters = std::min(clusters_at_once(), kMostClusters);
   if (clusters == 0) return false;
   const Cut c = cut(down.n, down.k, down.segments, clusters, plan);
-  return std::has_single_bit(static_cast<unsigned>(c.parts)) && c.warps * 32 <= kOnceThreads &&
+  return std::has_single_bit(static_cast<unsigned>(c.parts)) && c.warps * 32 <= kCooperativeThreads &&
          c.bytes <= shared_memory_limit();
 }
 
-bool launch_once(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mail,
-                 const SparsePlan& plan, Stream stream) {
+bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
+                        const SparsePlan& plan, Stream stream) {
   // CUDA refuses a launch with too few multiprocessors, but not a captured one, whose clusters would wait for
   // each other for ever.
   if (multiprocessors(stream) < multiprocessors()) return false;
-  const int clusters = std::min(clusters_at_once(), kMostOnceClusters);
+  const int clusters = std::min(clusters_at_once(), kMostClusters);
   const Cut c = cut(down.n, down.k, down.segments, clusters, plan);
-  OnceArgs a{};
+  CooperativeArgs a{};
   a.rows = down.rows;
   a.x = up.raw, a.type = up.raw_type, a.limit = up.limit;
   for (SparseArgs product : {up, down}) {
     product.cluster = product.warps_k = 1;
-    layout == SparseLayout::planes ? measure_strides<KMajorPlanes>(product)
-                                   : measure_strides<KMajorPacked>(product);
+    with_sparse_layout(layout, [&]<class L>() { measure_strides<L>(product); });
     describe(product, product.gated ? a.up : a.down);
   }
-  a.mail = static_cast<uint4*>(mail), a.out = down.out;
+  a.mailbox = static_cast<uint4*>(mailbox), a.out = down.out;
   a.strips = down.k / kStepK, a.up_steps = up.k / kStepK;
   a.strip_multiplier =
       ((uint64_t{1} << 36) + static_cast<uint64_t>(a.strips) - 1) / static_cast<uint64_t>(a.strips);
   a.intermediate = down.k, a.tiles = down.n / kWarpColumns;
   a.parts_log2 = std::countr_zero(static_cast<unsigned>(c.parts)), a.job_steps = c.job_steps;
   a.stages = c.stages;
-  std::copy_n(c.first_unit, kMostOnceClusters + 1, a.first_unit);
-  const dim3 grid(kOnceCluster, static_cast<unsigned>(c.clusters));
-  const Launch how{grid, 32 * c.warps, static_cast<size_t>(c.bytes), kOnceCluster, false, true};
-  if (start(stream, how, once_kernel, a) == cudaSuccess) return true;
+  std::copy_n(c.first_unit, kMostClusters + 1, a.first_unit);
+  const dim3 grid(kClusterBlocks, static_cast<unsigned>(c.clusters));
+  const Launch how{grid, 32 * c.warps, static_cast<size_t>(c.bytes), kClusterBlocks, false, true};
+  if (start(stream, how, cooperative_kernel, a) == cudaSuccess) return true;
   (void)cudaGetLastError();
   return false;
 }

@@ -2,13 +2,26 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/moe_options.h"
 #include "kernels/multiply/sparse_multiply.h"
+
+namespace twofour {
+
+/// How a model runs the routed experts of a layer, whatever they are stored as.
+struct MoeOptions {
+  /// [map_size] global to local expert, -1: not here; nullptr: the identity. Where the layer's weights are.
+  const int32_t* expert_map = nullptr;
+  int64_t map_size = 0;
+  /// The router's weight multiplies hidden, before W4A4 quantizes it, instead of the result.
+  bool weight_on_input = false;
+  float limit = 0;  ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+};
+
+}  // namespace twofour
 
 namespace twofour::cuda {
 
 /// The routed experts of a layer, pruned to 2:4. With w13.n == 2 * w2.k they are gated, rows gate then up;
-/// with w13.n == w2.k the activation is relu(x)^2, as in kernels/moe.h.
+/// with w13.n == w2.k the activation is relu(x)^2, as in kernels/moe/moe.h.
 struct SparseMoe : MoeOptions {
   SparseExperts w13;  ///< [E, 2I or I, H]
   SparseExperts w2;   ///< [E, H, I]
@@ -52,13 +65,13 @@ size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 /// the device (a green context's) gets several launches all the same, unless a plan asks for one.
 bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan = {});
 
-/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of kernels/moe.h.
-/// Works on the caller's stream and workspace (aligned to 256 bytes) alone, which no other call may use until
-/// this one is done: two that send each other's mail in one workspace can wait for ever. Ids must stay as
-/// they are until then too. Allocates and synchronizes nothing, reads no device memory on the host, and so
-/// can be captured in a CUDA graph and replayed with other data. Deterministic. Tokens that share an expert
-/// read it once, up to the rows of a tile; few tokens (M * topk at most E / 4) read theirs each. Throws Error
-/// on shapes that disagree, a workspace too small, and CUDA's errors.
+/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of
+/// kernels/moe/moe.h. Works on the caller's stream and workspace (aligned to 256 bytes) alone, which no other
+/// call may use until this one is done: two that share the mailbox of one workspace can wait for ever.
+/// Ids must stay as they are until then too. Allocates and synchronizes nothing, reads no device memory on
+/// the host, and so can be captured in a CUDA graph and replayed with other data. Deterministic. Tokens that
+/// share an expert read it once, up to the rows of a tile; few tokens (M * topk at most E / 4) read theirs
+/// each. Throws Error on shapes that disagree, a workspace too small, and CUDA's errors.
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                 Stream stream, const SparseMoePlan& plan = {});
 

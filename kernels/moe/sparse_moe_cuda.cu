@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/device/launch.cuh"
-#include "kernels/moe/sparse_moe.h"
 #include "kernels/moe/sparse_cooperative.h"
+#include "kernels/moe/sparse_moe.h"
 #include "kernels/multiply/expert_rows.cuh"
 
 namespace twofour::cuda {
@@ -54,8 +54,8 @@ struct Products {
     up.rows_per_x = topk, down.rows_per_x = 1;
     (moe.weight_on_input ? up : down).row_weight = weights;
     up.raw = static_cast<const char*>(in.hidden) + m0 * moe.w2.n * bytes, up.raw_type = in.type;
-    up.ending = Ending::activation;
-    down.ending = Ending::tokens;
+    up.epilogue = Epilogue::activation;
+    down.epilogue = Epilogue::tokens;
     down.out = static_cast<char*>(in.out) + m0 * moe.w2.n * bytes, down.out_type = in.type;
   }
 };
@@ -74,8 +74,8 @@ struct Workspace {
     active_factors = active + align_up(active_steps * 128);
     y = active_factors + align_up(active_steps * 4);
     bytes = y + (m > 1 ? align_up(rows * moe.w2.n * 4) : 0);
-    // A single launch needs none of these, and the other launches no mail.
-    bytes = std::max(bytes, once_mail_bytes(moe.w13, moe.w2, topk));
+    // A single launch needs none of these, and the other launches no mailbox.
+    bytes = std::max(bytes, cooperative_mailbox_bytes(moe.w13, moe.w2, topk));
   }
 };
 
@@ -107,7 +107,7 @@ size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
 
 bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan) {
   const Products products(moe, tokens, 0, tokens.m);
-  return tokens.m == 1 && fits_once(products.up, products.down, plan);
+  return tokens.m == 1 && fits_cooperative(products.up, products.down, plan);
 }
 
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
@@ -121,10 +121,10 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     Products products(moe, tokens, m0, m);
     SparseArgs &up = products.up, &down = products.down;
     if (plan.launches != SparseMoeLaunches::several) {
-      const bool fits = m == 1 && fits_once(up, down, plan.one);
+      const bool fits = m == 1 && fits_cooperative(up, down, plan.one);
       expect(fits || plan.launches == SparseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
              std::to_string(m) + " tokens of " + std::to_string(h));
-      if (fits && launch_once(up, down, moe.w13.layout, workspace, plan.one, stream)) continue;
+      if (fits && launch_cooperative(up, down, moe.w13.layout, workspace, plan.one, stream)) continue;
       expect(plan.launches == SparseMoeLaunches::chosen, kWhere, "one launch that the stream takes",
              "one that it does not");
     }
@@ -157,7 +157,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
     // Down
     down.x = up.prepared;
     void* out = down.out;
-    if (!distinct) down.ending = Ending::rows, down.out = base + at.y, down.out_type = Float::f32;
+    if (!distinct) down.epilogue = Epilogue::rows, down.out = base + at.y, down.out_type = Float::f32;
     launch_sparse(down, moe.w2.layout, plan.w2, true, stream);
     if (distinct) continue;
 

@@ -31,7 +31,7 @@ struct Nvfp4Rows {
 };
 
 /// What becomes of the products.
-enum class DenseEnding {
+enum class DenseEpilogue {
   rows,    ///< out [R, N], gate then up
   stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
   swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, where both leave the
@@ -40,7 +40,7 @@ enum class DenseEnding {
 
 struct DenseOptions {
   const Nvfp4Rows* nvfp4 = nullptr;  ///< W4A4 instead of W4A16
-  DenseEnding ending = DenseEnding::rows;
+  DenseEpilogue epilogue = DenseEpilogue::rows;
   float limit = 0;                      ///< clamp of gate and up; 0: none
   const int32_t* expert_map = nullptr;  ///< [map_size] of ids to experts, -1: not here; nullptr: identity
   int64_t map_size = 0;

@@ -4,7 +4,6 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/dense_rows.cuh"
-#include "kernels/multiply_workspace.cuh"
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
@@ -38,7 +37,7 @@ struct DenseArgs {
   int64_t scale_step,
       scale_rows;  ///< bytes from a step to the next, from a row to that 8 further, if aligned
   int32_t warps_k, tile_m;
-  DenseEnding ending;
+  DenseEpilogue epilogue;
   float limit;
   void* out;
   Float out_type;
@@ -78,12 +77,12 @@ __host__ __device__ __forceinline__ int64_t scale_at(const DenseArgs& a, int e, 
 /// Copies steps of 16 rows into stages: 8 lanes a row of codes, its 16-byte chunks apart by row for the
 /// readers; then scales, 16 bytes a row.
 template <bool kAligned>
-struct Feeder {
+struct StageLoader {
   const DenseArgs& a;
   int lane, e, row0;
   const uint8_t *codes, *scales;  ///< of the first step, kAligned only
 
-  __device__ __forceinline__ Feeder(const DenseArgs& args, int lane_, int e_, int row0_)
+  __device__ __forceinline__ StageLoader(const DenseArgs& args, int lane_, int e_, int row0_)
       : a(args), lane(lane_), e(e_), row0(row0_), codes(nullptr), scales(nullptr) {
     if (kAligned && row0 < a.n) {
       codes = a.codes + (static_cast<int64_t>(e) * a.n + row0 + lane / 8) * (a.k / 2) + lane % 8 * 16;
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
   const auto row_of = [&](int i) { return rows ? rows[i] : static_cast<int>(blockIdx.y); };
   const int row0 = (static_cast<int>(blockIdx.x) * warps_n + warp / a.warps_k) * kTileRows;
   const int steps = row0 < a.n && warp_k < a.steps ? (a.steps - warp_k + a.warps_k - 1) / a.warps_k : 0;
-  const Feeder<kAligned> feeder(a, lane, expert, row0);
+  const StageLoader<kAligned> loader(a, lane, expert, row0);
   uint8_t* stages = shared + warp * kStages * kStageBytes;
   uint8_t* x = shared + kWarps * kStages * kStageBytes;
   const int pitch = x_pitch(a.steps), units = a.steps * (kStepK / 8);
@@ -168,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
     // Copy ahead: weights first, for they wait for nobody
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
-      if (s < steps) feeder.fill(stages + s * kStageBytes, warp_k + s * a.warps_k);
+      if (s < steps) loader.fill(stages + s * kStageBytes, warp_k + s * a.warps_k);
       commit_copies();
     }
     if (!waited) {
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
         }
       }
       __syncwarp();
-      if (i + kStages < steps) feeder.fill(stages + slot * kStageBytes, warp_k + (i + kStages) * a.warps_k);
+      if (i + kStages < steps) loader.fill(stages + slot * kStageBytes, warp_k + (i + kStages) * a.warps_k);
       commit_copies();
       slot = slot + 1 == kStages ? 0 : slot + 1;
     }
@@ -268,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
           const float factor = a.factors[row / a.rows_per_x] * expert_scale;
           const float weight = a.row_weight ? a.row_weight[row] : 1.0f;
           const float upper = sums[q][c] * factor * weight, lower = sums[q][2 + c] * factor * weight;
-          if (a.ending == DenseEnding::swiglu) {
+          if (a.epilogue == DenseEpilogue::swiglu) {
             store_float(a.out, a.out_type, static_cast<int64_t>(row) * (a.n / 2) + row0 / 2 + g,
                         swiglu(upper, lower, a.limit));
             continue;
@@ -277,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
           for (int r = 0; r < 2; ++r) {
             const int stored = row0 + g + 8 * r;
             if (stored >= a.n) continue;
-            const int64_t n = a.g8 && a.ending == DenseEnding::rows
+            const int64_t n = a.g8 && a.epilogue == DenseEpilogue::rows
                                   ? GateUpInterleaved8::source_row(shape, stored)
                                   : stored;
             store_float(a.out, a.out_type, static_cast<int64_t>(row) * a.n + n, r ? lower : upper);
@@ -306,7 +305,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
       w.e > 0 && w.n > 0 && w.k > 0 && w.k % kGroup == 0 && w.e < 65536 && w.n < (1 << 22) && w.k < (1 << 20),
       kWhere, "experts with K a multiple of 16", std::to_string(w.n) + " x " + std::to_string(w.k));
   expect(w.codes && w.scales && w.global_scale, kWhere, "codes and scales", "nullptr");
-  expect(options.ending != DenseEnding::swiglu || (w.layout == DenseLayout::g8 && w.gated), kWhere,
+  expect(options.epilogue != DenseEpilogue::swiglu || (w.layout == DenseLayout::g8 && w.gated), kWhere,
          "gated g8 weights for SwiGLU", "others");
   expect(w.layout == DenseLayout::rows || !w.gated || w.n % 16 == 0, kWhere,
          "rows of gate and up in multiples of 8", std::to_string(w.n));
@@ -336,7 +335,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
             rows.error};
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
   a.row_weight = rows.row_weight;
-  a.ending = options.ending, a.limit = options.limit;
+  a.epilogue = options.epilogue, a.limit = options.limit;
   a.out = rows.out, a.out_type = rows.out_type;
   const int slots = rows.distinct ? a.rows.rows : std::min(a.rows.rows, a.e);
 

@@ -1,9 +1,8 @@
 #pragma once
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "kernels/block_largest.cuh"
-#include "kernels/multiply/dense_multiply.h"
 #include "kernels/device/ptx.cuh"
+#include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/expert_rows.cuh"
 
 /// Activations as the dense kernel reads them.

@@ -1,10 +1,9 @@
 #include "formats/atom.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "kernels/block_largest.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/multiply/fp8_multiply.h"
 #include "kernels/device/ptx.cuh"
+#include "kernels/multiply/fp8_multiply.h"
 
 /// What the FP8 route quantizes to, in three steps: the largest magnitude of each row, in place of its scale;
 /// the scales; the codes.

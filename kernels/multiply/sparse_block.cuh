@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/sparse_ending.cuh"
+#include "kernels/multiply/sparse_warp.cuh"
 
 /// What the warps of a block of the 2:4 multiplication share: its cut of shared memory, a converted row of x,
 /// the experts of a token.
@@ -12,8 +12,8 @@ inline constexpr int kMaxThreads = 256;
 inline constexpr int kMaxRawK = 16384;
 
 /// What a warp gets x from: PreparedRows; activations as they are, converted on the way; PreparedRows of
-/// several experts along K (Ending::tokens).
-enum class Feed { prepared, raw, tokens };
+/// several experts along K (Epilogue::tokens).
+enum class RowSource { prepared, raw, tokens };
 
 /// Eights of rows that a kernel for `tile_m` rows multiplies, whether they are there or not: 1, 2 or 4.
 __host__ __device__ constexpr int row_tiles(int tile_m) { return tile_m <= 8 ? 1 : tile_m <= 16 ? 2 : 4; }
@@ -26,7 +26,7 @@ inline SharedPlan plan_shared(const SparseArgs& a) {
   SharedPlan plan{};
   const int warps = a.warps_k * a.warps_n, factors = row_tiles(a.tile_m) * 32;
   const int block_steps = a.raw ? (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k : 0;
-  const int list = a.ending == Ending::tokens ? (a.segments * 4 + 15) / 16 * 16 : 0;
+  const int list = a.epilogue == Epilogue::tokens ? (a.segments * 4 + 15) / 16 * 16 : 0;
   plan.experts = plan.list + list;
   plan.weights = plan.experts + list;
   plan.state = plan.weights + list;
@@ -39,7 +39,7 @@ inline SharedPlan plan_shared(const SparseArgs& a) {
     plan.scales += (sums + a.cluster - 1) / a.cluster * a.cluster * (a.gated ? 2 : 1) * kWarpColumns * 4;
   // Where rows of x take the room that a fourth block of an SM needs, every lane converts the scales it
   // wants.
-  plan.stages = plan.scales + (a.raw || a.ending == Ending::tokens ? warps * kScaleBytes : 0);
+  plan.stages = plan.scales + (a.raw || a.epilogue == Epilogue::tokens ? warps * kScaleBytes : 0);
   plan.stage = kStageBytes + (a.raw ? 0 : a.tile_m * kStepK * 2 + factors);
   plan.bytes = plan.stages + warps * kStages * plan.stage;
   return plan;

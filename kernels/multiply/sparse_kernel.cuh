@@ -5,18 +5,18 @@
 /// router sends there.
 ///   grid.x  blocks of a cluster, which share K
 ///   grid.y  columns, 128 for each of warps_n; gated: 128 of gate and 128 of up for every two
-///   grid.z  a record of the route; without one a row; with Ending::tokens a token
+///   grid.z  a record of the route; without one a row; with Epilogue::tokens a token
 /// Warp w takes K steps u, u + U, ... with u = rank * warps_k + w % warps_k, U = cluster * warps_k. Each warp
 /// copies ahead on its own; blocks meet only to add up.
 
 namespace twofour::cuda {
 
 /// kTiles times 8 rows of x at a time; kAligned: 16 columns and 64 k are there and can be copied at once.
-template <class Layout, int kTiles, bool kAligned, Feed kFeed>
+template <class Layout, int kTiles, bool kAligned, RowSource kSource>
 __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     sparse_kernel(const __grid_constant__ SparseArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr bool kTokens = kFeed == Feed::tokens, kShareScales = kFeed != Feed::prepared;
+  constexpr bool kTokens = kSource == RowSource::tokens, kShareScales = kSource != RowSource::prepared;
   const SharedPlan& plan = a.shared;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane / 4, t = lane % 4;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       if (s < steps) fill_weights(s);
-      if constexpr (kFeed == Feed::raw) commit_copies();
+      if constexpr (kSource == RowSource::raw) commit_copies();
       cursor.advance(a);
       go_on(next);
     }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     constexpr int kCopies = 2 * kTiles;
     const uint4* x_from[kCopies];
     const float* factor_from = a.x.factors + first_step;
-    if constexpr (kFeed == Feed::prepared) {
+    if constexpr (kSource == RowSource::prepared) {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         const int row = 4 * i + lane / 8, x_row = row >= m ? 0 : x_row_of(first_row + row);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
         const int64_t step = static_cast<int64_t>(list[at.segment]) * k_steps + at.step;
         if (lane < 8) copy_async16(to + lane * 16, a.x.halves + step * 8 + lane);
         if (lane == 0) copy_async4(to + kStepK * 2, a.x.factors + step);
-      } else if constexpr (kFeed == Feed::prepared) {
+      } else if constexpr (kSource == RowSource::prepared) {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
           const int row = 4 * i + lane / 8;  // [half of k][row][t], see mma_sparse, b
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       release_successor();
       waited = true;
     }
-    if constexpr (kFeed == Feed::raw) {
+    if constexpr (kSource == RowSource::raw) {
       convert_row(a, shared, x_row_of(first_row), rank);
       __syncthreads();
     } else {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       const auto* x = reinterpret_cast<const uint4*>(stage + kStageBytes);
       uint4 b[2][kTiles];
       float2 factor[kTiles];
-      if constexpr (kFeed == Feed::raw) {
+      if constexpr (kSource == RowSource::raw) {
         const int mine = i * a.warps_k + warp_k;
         x = reinterpret_cast<const uint4*>(shared + plan.x) + mine * 8;
         b[0][0] = x[t];
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
         return float4{sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
       };
       float4 value = total(0);
-      if (a.ending != Ending::activation) {
+      if (a.epilogue != Epilogue::activation) {
         store_four(a, static_cast<int64_t>(out_row) * a.n + out_column, columns - out_column, value);
         continue;
       }

@@ -35,7 +35,7 @@ struct RowIds {
 };
 
 /// What a block does with its sums.
-enum class Ending : int32_t {
+enum class Epilogue : int32_t {
   rows,        ///< out[r] of [R, N]
   activation,  ///< prepared[r] of [R, I]: silu(gate) * up, or relu(x)^2
   tokens,      ///< out[m] of [M, N]: the sum over the topk rows of a token
@@ -79,11 +79,12 @@ struct SparseArgs {
   bool route_from_predecessor;
   // Cut
   int32_t warps_k, warps_k_log2, warps_n, cluster, tile_m;
-  int32_t segments;               ///< experts along K: topk with Ending::tokens, else 1
-  int32_t k_steps;                ///< of one expert
-  int32_t least_steps, one_more;  ///< of a warp; of those before `one_more` one more. Not with Ending::tokens
-  // Ending
-  Ending ending;
+  int32_t segments;  ///< experts along K: topk with Epilogue::tokens, else 1
+  int32_t k_steps;   ///< of one expert
+  int32_t least_steps,
+      one_more;  ///< of a warp; of those before `one_more` one more. Not with Epilogue::tokens
+  // Epilogue
+  Epilogue epilogue;
   float limit;
   void* out;
   Float out_type;

@@ -3,6 +3,7 @@
 
 #include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
+#include "kernels/multiply/device_layouts.h"
 #include "kernels/multiply/sparse_kernel.cuh"
 
 namespace twofour::cuda {
@@ -18,9 +19,9 @@ int power_of_two_up_to(int x) {
 
 /// Blocks along z.
 int slots_of(const SparseArgs& a) {
-  return a.ending == Ending::tokens ? a.rows.rows / a.segments
-         : a.route                  ? std::min(a.rows.rows, a.e)
-                                    : a.rows.rows;
+  return a.epilogue == Epilogue::tokens ? a.rows.rows / a.segments
+         : a.route                      ? std::min(a.rows.rows, a.e)
+                                        : a.rows.rows;
 }
 
 /// Splits K until a warp has few steps, which balances blocks, and fills the warps of a block that K leaves
@@ -41,7 +42,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int64_t warps_at_once = int64_t{multiprocessors()} * (is_short ? 15 : 11);
   const auto split =
       static_cast<int>(std::max<int64_t>(warps_at_once / (int64_t{tiles} * halves * slots), 1));
-  if (a.distinct && a.ending != Ending::tokens && k_steps <= 32 * split) {
+  if (a.distinct && a.epilogue != Epilogue::tokens && k_steps <= 32 * split) {
     const bool few = split > 8;
     if (plan.warps_k == 0) plan.warps_k = few ? std::min(a.gated ? 2 : 8, power_of_two_up_to(k_steps)) : 1;
     if (plan.cluster == 0) {
@@ -59,13 +60,13 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
   const int warps = std::max(1, k_steps / steps);
   if (plan.warps_k == 0) {
-    const int at_most = a.ending == Ending::tokens ? 8 : little ? 4 : 4 / halves;
+    const int at_most = a.epilogue == Epilogue::tokens ? 8 : little ? 4 : 4 / halves;
     plan.warps_k = std::min(at_most, power_of_two_up_to(warps));
   }
   if (plan.cluster == 0) {
     plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
     // All at once: two blocks of eight warps an SM.
-    if (a.ending == Ending::tokens) {
+    if (a.epilogue == Epilogue::tokens) {
       const int64_t at_once = multiprocessors() * 16 / (int64_t{plan.warps_k} * tiles * slots);
       plan.cluster = std::clamp(static_cast<int>(std::min<int64_t>(warps / plan.warps_k, at_once)), 1, 8);
     }
@@ -84,15 +85,15 @@ void cut(SparseArgs& a, int warps_k) {
 
 template <class Layout>
 auto kernel_for(const SparseArgs& a) {
-  if (a.ending == Ending::tokens) {
-    return a.aligned ? sparse_kernel<Layout, 1, true, Feed::tokens>
-                     : sparse_kernel<Layout, 1, false, Feed::tokens>;
+  if (a.epilogue == Epilogue::tokens) {
+    return a.aligned ? sparse_kernel<Layout, 1, true, RowSource::tokens>
+                     : sparse_kernel<Layout, 1, false, RowSource::tokens>;
   }
-  if (a.raw) return sparse_kernel<Layout, 1, true, Feed::raw>;
-  return !a.aligned                 ? sparse_kernel<Layout, 1, false, Feed::prepared>
-         : row_tiles(a.tile_m) == 1 ? sparse_kernel<Layout, 1, true, Feed::prepared>
-         : row_tiles(a.tile_m) == 2 ? sparse_kernel<Layout, 2, true, Feed::prepared>
-                                    : sparse_kernel<Layout, 4, true, Feed::prepared>;
+  if (a.raw) return sparse_kernel<Layout, 1, true, RowSource::raw>;
+  return !a.aligned                 ? sparse_kernel<Layout, 1, false, RowSource::prepared>
+         : row_tiles(a.tile_m) == 1 ? sparse_kernel<Layout, 1, true, RowSource::prepared>
+         : row_tiles(a.tile_m) == 2 ? sparse_kernel<Layout, 2, true, RowSource::prepared>
+                                    : sparse_kernel<Layout, 4, true, RowSource::prepared>;
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ void describe_weights(const SparseExperts& w, bool gated, const char* where, Spa
          "experts with K a multiple of 16", shape);
   expect(w.e < (1 << 20) && w.n < (1 << 24) && w.k < (1 << 24), where, "at most 2^24 rows and columns",
          shape);
-  const int parts = w.layout == SparseLayout::planes ? 3 : 1;
+  const int parts = with_sparse_layout(w.layout, [&]<class L>() { return L::part_count; });
   uintptr_t low_bits = 0;
   for (int p = 0; p < parts; ++p) {
     expect(w.parts[p] != nullptr, where, "a pointer to every part", "nullptr");
@@ -125,7 +126,7 @@ bool takes_raw(const SparseArgs& a, const void* x, Float type) {
 void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream) {
   if (a.rows.rows == 0) return;
   const int tiles = ((a.gated ? a.n / 2 : a.n) + kWarpColumns - 1) / kWarpColumns;
-  if (a.ending != Ending::tokens) a.segments = 1;
+  if (a.epilogue != Epilogue::tokens) a.segments = 1;
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   plan = choose(a, tiles, plan);
   // No more rows of x at a time than can meet.
@@ -150,15 +151,14 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
   const auto per_x = static_cast<uint64_t>(a.rows_per_x);
   a.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
   a.wide_out = reinterpret_cast<uintptr_t>(a.out) % 16 == 0;
-  check(a.distinct || a.route || a.ending == Ending::tokens, "rows sorted by expert");
-  layout == SparseLayout::planes ? measure_strides<KMajorPlanes>(a) : measure_strides<KMajorPacked>(a);
+  check(a.distinct || a.route || a.epilogue == Epilogue::tokens, "rows sorted by expert");
+  with_sparse_layout(layout, [&]<class L>() { measure_strides<L>(a); });
   const int parts = parts_of(a);
   const Launch how{
       dim3(static_cast<unsigned>(plan.cluster), static_cast<unsigned>((tiles + parts - 1) / parts),
            static_cast<unsigned>(slots_of(a))),
       32 * a.warps_k * a.warps_n, static_cast<size_t>(a.shared.bytes), plan.cluster, overlap};
-  launch(kWhere, stream, how,
-         layout == SparseLayout::planes ? kernel_for<KMajorPlanes>(a) : kernel_for<KMajorPacked>(a), a);
+  launch(kWhere, stream, how, with_sparse_layout(layout, [&]<class L>() { return kernel_for<L>(a); }), a);
 }
 
 }  // namespace twofour::cuda

@@ -3,11 +3,9 @@
 #include <cstdint>
 
 #include "kernels/device/stream.h"
+#include "kernels/pack/device_pack.h"
 
 namespace twofour::cuda {
-
-/// Which 2:4 layout lies at the device: v7 or v7-packed.
-enum class SparseLayout { planes, packed };
 
 /// Experts pruned to 2:4, as an artifact stores them, in device memory.
 ///   planes  comp U8 [E, K/4, N], meta U8 [E, K/8, N], scale E4M3 [E, K/16, N]

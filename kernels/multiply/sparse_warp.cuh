@@ -1,9 +1,12 @@
 #pragma once
 #include "formats/layouts/layouts.h"
 #include "kernels/device/ptx.cuh"
+#include "kernels/multiply/expert_rows.cuh"
 #include "kernels/multiply/sparse_launch.h"
+#include "kernels/numbers/swiglu.cuh"
 
-/// One warp and one step of the 2:4 multiplication: 128 columns (rows of the matrix) by 64 k.
+/// What one warp of the 2:4 multiplication does: steps of 128 columns (rows of the matrix) by 64 k, and what
+/// becomes of their sums.
 ///
 /// mma.sp::ordered_metadata m16n8k32 takes 16 rows of A with two of every four k. Quad g of the warp (g =
 /// lane / 4) owns 16 neighbouring columns; m-tile j multiplies columns 2j (as MMA row g) and 2j + 1 (row g +
@@ -237,6 +240,55 @@ __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b
                                               const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
 #pragma unroll
   for (int w = 0; w < 2; ++w) multiply_quarter<kTiles>(Quarter(f, w), b, factor, sums + 2 * w);
+}
+
+__device__ __forceinline__ float square_of_positive(float x) {
+  const float relu = x < 0 ? 0.0f : x;  // NaN stays NaN
+  return relu * relu;
+}
+
+__device__ __forceinline__ float4 sum4(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+/// Stores the first `present` of four neighbours.
+__device__ __forceinline__ void store_four(const SparseArgs& a, int64_t at, int present, const float4& v) {
+  if (present >= 4 && a.n % 4 == 0 && a.wide_out) {
+    if (a.out_type == Float::f32) {
+      *reinterpret_cast<float4*>(static_cast<float*>(a.out) + at) = v;
+    } else {
+      const bool bf16 = a.out_type == Float::bf16;
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a.out) + at) = {
+          bf16 ? bfloat2_of(v.x, v.y) : half2_of(v.x, v.y), bf16 ? bfloat2_of(v.z, v.w) : half2_of(v.z, v.w)};
+    }
+    return;
+  }
+  if (present > 0) store_float(a.out, a.out_type, at, v.x);
+  if (present > 1) store_float(a.out, a.out_type, at + 1, v.y);
+  if (present > 2) store_float(a.out, a.out_type, at + 2, v.z);
+  if (present > 3) store_float(a.out, a.out_type, at + 3, v.w);
+}
+
+/// Makes 128 neighbours, of which each lane has four, into two steps of the next multiplication. Of those of
+/// the lane, `present` exist.
+__device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row, int column, int present,
+                                                int lane, float4 v) {
+  if (present < 1) v.x = 0;
+  if (present < 2) v.y = 0;
+  if (present < 3) v.z = 0;
+  if (present < 4) v.w = 0;
+  const int steps = ((a.gated ? a.n / 2 : a.n) - 1) / kStepK, step = column / kStepK;  // the last, and this
+  uint32_t largest = __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+#pragma unroll
+  for (int d = 8; d > 0; d /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, d));
+  if (step > steps) return;
+  const int64_t at = row * (steps + 1) + step;
+  const auto [scale, factor] = half_scale(largest);
+  auto* halves = reinterpret_cast<uint32_t*>(a.prepared.halves + at * 8);
+  const int pair = lane % 16 * 2;  // of 32
+  halves[pair / 16 * 16 + pair % 4 * 4 + pair % 16 / 4] = half2_of(v.x * scale, v.y * scale);
+  halves[pair / 16 * 16 + (pair + 1) % 4 * 4 + pair % 16 / 4] = half2_of(v.z * scale, v.w * scale);
+  if (lane % 16 == 0) a.prepared.factors[at] = factor;
 }
 
 }  // namespace twofour::cuda

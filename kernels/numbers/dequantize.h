@@ -1,10 +1,16 @@
 #pragma once
 #include <cstdint>
-#include <span>
-
-#include "kernels/pack/prune.h"
 
 namespace twofour {
+
+/// Some dense NVFP4 weights as checkpoints store them. Sixteen inputs of `n` outputs at a
+/// time, `blocks` times: codes [blocks, 8, n], scales [blocks, n]. Where K is contiguous every sixteen inputs
+/// of a row are a block of their own, so `n` is 1.
+struct CodeBlocks {
+  const uint8_t* codes;   ///< low nibble the even k
+  const uint8_t* scales;  ///< E4M3, for the figures; bad ones count as zero
+  int64_t blocks, n;
+};
 
 /// Weights in BF16: e2m1(code) * e4m3(scale), which float32 holds exactly, times the global scale in float32,
 /// rounded to the nearest BF16, ties to even. `out` holds [blocks, 16, n] weights, in the order of the codes.

@@ -9,7 +9,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/device/check.h"
-#include "kernels/quantize_isa.h"
+#include "kernels/numbers/quantize_ops.h"
 
 namespace twofour {
 namespace {

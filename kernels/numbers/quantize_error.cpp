@@ -6,7 +6,7 @@
 #include "formats/e2m1.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/quantize.h"
-#include "kernels/quantize_isa.h"
+#include "kernels/numbers/quantize_ops.h"
 
 namespace twofour {
 namespace {

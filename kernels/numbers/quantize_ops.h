@@ -6,6 +6,8 @@
 
 namespace twofour {
 
+enum class Isa;
+
 /// What compressed-tensors rounds the quotient of a block's largest magnitude to.
 enum class RoundTo { f32, bf16, f16 };
 
@@ -56,5 +58,8 @@ struct QuantizeOps {
 
 extern const QuantizeOps kQuantizeAvx2;
 extern const QuantizeOps kQuantizeAvx512;
+
+/// The vectors for `isa`, which must be available; none for the portable one and NEON.
+const QuantizeOps* quantize_ops(Isa isa);
 
 }  // namespace twofour

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
@@ -59,6 +60,13 @@ uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<ui
   return bad;
 }
 
-template uint64_t dense_pack<GateUpInterleaved8>(const DenseRows&, Shape, int64_t, std::span<uint8_t* const>);
+// Never called: taking the address is what instantiates the function for every dense layout of the list.
+std::vector<DensePackFunction*> dense_pack_functions() {
+  std::vector<DensePackFunction*> functions;
+  for_each_layout([&]<class Layout>() {
+    if constexpr (std::is_same_v<typename Layout::Atom, DenseGroup>) functions.push_back(&dense_pack<Layout>);
+  });
+  return functions;
+}
 
 }  // namespace twofour

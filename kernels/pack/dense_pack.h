@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "formats/layouts/layout.h"
 #include "kernels/pack/prune_pack.h"
@@ -12,5 +13,9 @@ namespace twofour {
 /// Bit-equal to packing with the layout's map. Returns how many block scales are NaN or negative.
 template <class Layout>
 uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<uint8_t* const> parts);
+
+/// The function above for every dense layout of the list.
+using DensePackFunction = uint64_t(const DenseRows&, Shape, int64_t, std::span<uint8_t* const>);
+std::vector<DensePackFunction*> dense_pack_functions();
 
 }  // namespace twofour

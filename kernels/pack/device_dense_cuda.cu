@@ -3,9 +3,9 @@
 #include "formats/half.h"
 #include "formats/layouts/gate_up_interleaved8.h"
 #include "kernels/device/launch.cuh"
-#include "kernels/pack/device_pack.h"
 #include "kernels/device/ptx.cuh"
 #include "kernels/numbers/swiglu.cuh"
+#include "kernels/pack/device_pack.h"
 
 namespace twofour::cuda {
 namespace {

@@ -1,9 +1,12 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/multiply/sparse_multiply.h"
+#include "kernels/device/stream.h"
 
 namespace twofour::cuda {
+
+/// A 2:4 layout in device memory; kernels/multiply/device_layouts.h has the layout that each stands for.
+enum class SparseLayout { planes, packed };
 
 /// Dense NVFP4 matrices as checkpoints store them, K contiguous, in device memory.
 struct DenseMatrices {
@@ -12,18 +15,18 @@ struct DenseMatrices {
   int64_t e = 0, n = 0, k = 0;      ///< k a multiple of 16
 };
 
-/// Prunes to 2:4 and packs as `layout`: bit-equal with prune_pack of kernels/prune_pack.h. `parts` as in
+/// Prunes to 2:4 and packs as `layout`: bit-equal with prune_pack of kernels/pack/prune_pack.h. `parts` as in
 /// SparseExperts. Parts, codes and scales on multiples of 16 bytes and N a multiple of 16, K of 32 are moved
 /// 16 bytes at a time. Throws Error on shapes that cannot be and on CUDA's errors.
 void prune_pack(const DenseMatrices& dense, SparseLayout layout, uint8_t* const (&parts)[3], Stream stream);
 
-/// Packs as g8, bit-equal with dense_pack of kernels/dense_pack.h, padding zero.
+/// Packs as g8, bit-equal with dense_pack of kernels/pack/dense_pack.h, padding zero.
 ///   weight U8 [E, N, K/2], scale E4M3 [E, Np, Sp]: see formats/layouts/gate_up_interleaved8.h
 /// With `gated` rows are gate then up and N a multiple of 16.
 void pack_g8(const DenseMatrices& dense, bool gated, uint8_t* weight, uint8_t* scale, Stream stream);
 
-/// Weights in BF16, [E, N, K]: bit-equal with dequantize_bf16 of kernels/dequantize.h. `global_scale` F32
-/// [E].
+/// Weights in BF16, [E, N, K]: bit-equal with dequantize_bf16 of kernels/numbers/dequantize.h. `global_scale`
+/// F32 [E].
 void dequantize_to_bf16(const DenseMatrices& dense, const float* global_scale, void* out, Stream stream);
 
 /// Weights in E4M3, [E, N, K]: those of dequantize_to_bf16 before they are rounded, divided by `row_scale`
@@ -51,15 +54,15 @@ struct QuantizeActivations {
   const int32_t* row_begin = nullptr;   ///< [experts + 1], with more than one matrix
   const int32_t* tile_begin = nullptr;  ///< [experts], with more than one matrix and tiles
   bool interleaved =
-      false;        ///< quantizes silu(gate) * up, what dense_multiply leaves with DenseEnding::stored
+      false;        ///< quantizes silu(gate) * up, what dense_multiply leaves with DenseEpilogue::stored
   float limit = 0;  ///< clamp of gate and up; 0: none
   ScaleOrder order = ScaleOrder::rows;
   uint8_t* codes = nullptr;   ///< [M, K/2]
   uint8_t* scales = nullptr;  ///< as `order` says; padding is left alone
 };
 
-/// Bit-equal with quantize_nvfp4_row of kernels/quantize.h (ModelOpt's rule) for every row times its weight;
-/// interleaved ones but for the last bits of exp.
+/// Bit-equal with quantize_nvfp4_row of kernels/numbers/quantize.h (ModelOpt's rule) for every row times its
+/// weight; interleaved ones but for the last bits of exp.
 void quantize_activations(const QuantizeActivations& args, Stream stream);
 
 }  // namespace twofour::cuda

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/prune_pack_tables.h"
+#include "kernels/pack/prune_pack_ops.h"
 
 // Compiled for AVX2 and POPCNT. Everything here has internal linkage.
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/prune_pack_tables.h"
+#include "kernels/pack/prune_pack_ops.h"
 
 namespace twofour {
 namespace {

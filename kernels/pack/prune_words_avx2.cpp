@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "kernels/prune_pack_tables.h"
+#include "kernels/pack/prune_pack_ops.h"
 #include "kernels/pack/prune_words.h"
 
 // Compiled for AVX2.

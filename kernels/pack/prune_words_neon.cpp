@@ -1,6 +1,6 @@
 #include <arm_neon.h>
 
-#include "kernels/prune_pack_tables.h"
+#include "kernels/pack/prune_pack_ops.h"
 #include "kernels/pack/prune_words.h"
 
 namespace twofour {

@@ -1,59 +1,33 @@
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/json.h"
+#include "formats/json_events.h"
+#include "formats/layouts/layout.h"
+#include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/metrics/quality.h"
 #include "lib/io/hash.h"
-#include "lib/plan/plan.h"
-#include "lib/quality.h"
+#include "lib/threads/progress.h"
 
 namespace twofour {
 
-/// Hashes of one source slice, the codes and block scales of one expert's matrix.
-struct SliceHashes {
-  Hash128 codes, scales;
-  bool operator==(const SliceHashes&) const = default;
-};
-
-/// What a conversion learned while it ran; together with the plan all that twofour.json says.
-struct ConversionRecord {
-  std::vector<Hash128> outputs;                  ///< one a tensor of the plan
-  std::vector<std::vector<SliceHashes>> slices;  ///< one a source of each target
-  std::vector<SliceHashes> modules;              ///< one a rewritten module: its source
-  std::vector<Quality> quality;                  ///< one a target or rewritten module
-  std::vector<EncodedResult> matrices;           ///< one an encoded matrix
-  std::map<std::string, Hash128> files;          ///< all other files; of weight files what is before the data
-};
-
 /// Changes when a reader of older manifests would misunderstand a newer one.
-inline constexpr int kManifestFormat = 2;
+inline constexpr int kManifestFormat = 3;
+/// The oldest that is read: one rule in the recipe, no shapes of scalars.
+inline constexpr int kOldestManifestFormat = 2;
 
 /// A manifest ends with the hash of all that stands before it. Empty where that holds for a file, else what
 /// was expected and found: then nothing in it can be believed.
 std::string manifest_damage(const InputFile& file);
-
-/// What a recipe says, as twofour.json and resume know it.
-Json recipe_to_json(const Recipe& recipe);
-Recipe recipe_from_json(std::string_view where, const Json& json);
-
-/// The twofour that made an artifact.
-struct Tool {
-  std::string version, commit;
-};
-
-/// Hands the text of twofour.json to `put`, piece by piece, so that its size needs no memory.
-void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
-                     const Tool& tool, const std::function<void(std::string_view)>& put);
-
-/// Writes twofour.json and returns the hash of what was written.
-Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
-                       const ConversionRecord& record);
+/// The end of a manifest whose other text has that hash.
+std::string manifest_seal(const Hash128& hash);
 
 /// What validation needs of a manifest.
 struct Manifest {
@@ -66,6 +40,7 @@ struct Manifest {
     uint64_t bytes;
     Hash128 header;
   };
+  int format = kManifestFormat;
   std::string version, commit;
   std::string damage;  ///< see manifest_damage
   Recipe recipe;
@@ -77,6 +52,7 @@ struct Manifest {
   struct Original {
     std::string dialect;
     uint32_t global_scale = 0, input_scale = 0;
+    std::optional<std::vector<int64_t>> global_scale_shape = {}, input_scale_shape = {};  ///< since format 3
   };
   std::map<std::string, Original> originals;  ///< by rewritten module that has one global scale
   std::map<std::string, Output> outputs;      ///< by tensor
@@ -89,7 +65,23 @@ struct Manifest {
 /// than such an artifact's. One with damage is read, for the sake of what can be told.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
-/// A hash over the source's headers and all bytes read from it.
-Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);
+/// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but
+/// for what `keep` keeps. Returns what was left, with the manifest's damage (see manifest_damage()). Throws
+/// Error naming the file where it is longer than such an artifact's can be, has too many objects that are not
+/// kept, or is no JSON; of `keep`, what it throws.
+struct ManifestText {
+  Json json;
+  std::string damage;
+};
+ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
+
+/// The bits of a float32, which stand there as eight hexadecimal digits. Throws Error naming `where` on
+/// anything else.
+uint32_t parse_bits(std::string_view where, const Json& json);
+
+/// Holds the tensors of an artifact whose names begin with `prefix` (empty: all of them) against the hashes
+/// of its twofour.json, on all threads. Throws Error on the first by name that differs, where twofour.json
+/// itself was changed, and where `path` is no artifact.
+void check_tensor_hashes(const std::filesystem::path& path, const std::string& prefix, Progress& progress);
 
 }  // namespace twofour

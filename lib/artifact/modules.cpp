@@ -7,14 +7,12 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/manifest.h"
-#include "lib/manifest_text.h"
 
 namespace twofour {
 namespace {
@@ -74,8 +72,7 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   Parsed parsed;
   std::vector<SourceEntry> sources;
   std::vector<std::string> tensors;
-  const auto take = [&](int, Json::parse_event_t event, Json& json) {
-    if (event != Json::parse_event_t::object_end) return true;
+  const auto keep = [&](Json& json) {
     if (json.contains("codes_xxh3_128")) {
       sources.push_back(parse_source(json));
       return false;
@@ -106,9 +103,10 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
         found));
   };
   try {
-    const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, take);
+    const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, keep);
     parsed.damage = damage;
-    if (json.at("format") != kManifestFormat) throw Error("another format");
+    const auto format = whole_number<int64_t>(json.at("format"));
+    if (format < kOldestManifestFormat || format > kManifestFormat) throw Error("another format");
     parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
   } catch (const Json::exception&) {
@@ -322,7 +320,8 @@ class Builder {
 bool holds_layout(const Checkpoint& c) {
   return c.is_directory() && std::any_of(c.shards().begin(), c.shards().end(), [](const Shard& s) {
            const auto it = s.metadata.find("twofour.layout");
-           return it != s.metadata.end() && with_layout(it->second, []<class L>() {});
+           return it != s.metadata.end() &&
+                  (it->second == kMixedLayout || with_layout(it->second, []<class L>() {}));
          });
 }
 

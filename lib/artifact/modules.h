@@ -48,7 +48,10 @@ struct ArtifactModules {
   Findings findings;                            ///< gate and up that were folded
 };
 
-/// Whether a checkpoint says of itself that it is in one of the layouts.
+/// `layout` of an artifact with several layouts, which `groups` names.
+inline constexpr const char* kMixedLayout = "mixed";
+
+/// Whether a checkpoint says of itself that it is in one of the layouts, or in several.
 bool holds_layout(const Checkpoint& checkpoint);
 
 /// Reads twofour.json of an artifact in a layout and holds it against the artifact's tensors. Where gate and

@@ -1,17 +1,73 @@
-#include "lib/artifact_view.h"
+#include "lib/artifact/open_source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "formats/error.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "lib/artifact/modules.h"
 #include "lib/artifact/reference.h"
+#include "lib/artifact/unpack.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/finding.h"
 
 namespace twofour {
 namespace {
+
+/// The checkpoint that an artifact in a layout was made from, as far as the artifact tells: what a Checkpoint
+/// that open_source() opened shows.
+class ArtifactView : public TensorSource {
+ public:
+  struct Tensor {
+    TensorInfo info;
+    uint32_t shard;  ///< of the artifact, that holds it or most of what it is made of
+    // One of these:
+    size_t stored;  ///< passed through: the artifact's tensor
+    size_t module;  ///< unpacked: in ArtifactModules::modules
+    enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;
+  };
+
+  /// Throws Error where twofour.json does not fit the artifact.
+  ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& limits);
+  ~ArtifactView() override;
+
+  const Checkpoint& stored() const override { return artifact_; }
+  /// All tensors, sorted by name.
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  Json config() const;
+  const Json& hf_quant_config() const { return *modules_.hf_quant_config; }
+  Findings findings() const;
+  /// As Checkpoint::read; throws Error also where the artifact is not what its layout makes.
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
+  /// As Checkpoint::reader_bytes.
+  uint64_t reader_bytes() const override;
+
+ private:
+  struct Tile;
+  struct Reader;
+  void add_module(size_t module);
+  void read_expert(const Tensor& tensor, int64_t e, int64_t begin, std::span<uint8_t> out) const;
+  void read_tile(const Tile& tile, int64_t begin, std::span<uint8_t> out) const;
+  std::unique_ptr<Reader> take_reader(const Tile& tile) const;
+  void give_back(std::unique_ptr<Reader> reader) const;
+
+  Checkpoint artifact_;
+  ArtifactModules modules_;
+  ViewLimits limits_;
+  std::vector<Tensor> tensors_;
+  std::unique_ptr<ReferenceUnpacker> reference_;  ///< where reads go through the layout's map
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Reader>> idle_;
+};
 
 /// Fewest and most lines that are unpacked for the sake of a few: runs of an artifact's bytes are as long as
 /// a tile has rows.
@@ -193,6 +249,20 @@ std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile
 void ArtifactView::give_back(std::unique_ptr<Reader> reader) const {
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(reader));
+}
+
+Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const ViewLimits& limits, Io io) {
+  Checkpoint stored = Checkpoint::open(path, io);
+  if (!holds_layout(stored)) return stored;
+  const auto view = std::make_shared<const ArtifactView>(std::move(stored), how, limits);
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> shards;
+  for (const ArtifactView::Tensor& t : view->tensors()) {
+    tensors.push_back(t.info);
+    shards.push_back(t.shard);
+  }
+  return Checkpoint::over(view, std::move(tensors), std::move(shards), view->config(),
+                          view->hf_quant_config(), view->findings());
 }
 
 }  // namespace twofour

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "lib/artifact/manifest.h"
+#include "lib/artifact/recipe.h"
 
 namespace twofour {
 namespace {
@@ -44,15 +44,16 @@ KeptScales kept_from_json(std::string_view where, const Json& json) {
   return kept;
 }
 
-}  // namespace
+const char* fold_name(Fold fold) {
+  return fold == Fold::kStrict ? "strict" : fold == Fold::kAny ? "any" : "larger";
+}
 
-Json recipe_to_json(const Recipe& r) {
-  Json json = {{"to", r.layout},
+Json rule_to_json(const Rule& r) {
+  Json json = {{"to", r.to},
                {"include", pattern_texts(r.selection.include)},
                {"exclude", pattern_texts(r.selection.exclude)},
                {"also", pattern_texts(r.selection.also)},
-               {"fold", r.fold == Fold::kLarger ? "larger" : "strict"},
-               {"max_shard_size", r.max_shard_size}};
+               {"fold", fold_name(r.fold)}};
   if (!r.pattern.empty()) json["pattern"] = r.pattern;
   if (!r.dialect.empty()) json["dialect"] = r.dialect;
   if (!r.granularity.empty()) json["granularity"] = r.granularity;
@@ -63,22 +64,59 @@ Json recipe_to_json(const Recipe& r) {
   return json;
 }
 
+Rule rule_from_json(std::string_view where, const Json& json) {
+  Rule r;
+  r.to = json.at("to").get<std::string>();
+  r.selection.include = parse_patterns(json.at("include").get<std::vector<std::string>>());
+  r.selection.exclude = parse_patterns(json.at("exclude").get<std::vector<std::string>>());
+  r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
+  const Json& fold = json.at("fold");
+  r.fold = fold == "strict" ? Fold::kStrict : fold == "any" ? Fold::kAny : Fold::kLarger;
+  r.pattern = json.value("pattern", "");
+  r.dialect = json.value("dialect", "");
+  r.granularity = json.value("granularity", "");
+  r.arithmetic = json.value("arithmetic", "");
+  r.block_scale = json.value("block_scale", "");
+  r.zero_block = json.value("zero_block", "");
+  if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
+  return r;
+}
+
+}  // namespace
+
+void KeptScales::sort() {
+  std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });
+}
+
+const KeptScales::Scale* KeptScales::find(std::string_view name) const {
+  const auto at = std::lower_bound(scales.begin(), scales.end(), name,
+                                   [](const Scale& s, std::string_view n) { return s.name < n; });
+  return at != scales.end() && at->name == name ? &*at : nullptr;
+}
+
+std::string Recipe::what() const {
+  for (const Rule& rule : rules) {
+    if (rule.to != rules[0].to) return "mixed";
+  }
+  return rules.empty() ? "mixed" : rules[0].to;
+}
+
+Json recipe_to_json(const Recipe& r) {
+  Json rules = Json::array();
+  for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
+  return {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
+}
+
 Recipe recipe_from_json(std::string_view where, const Json& json) {
   try {
     Recipe r;
-    r.layout = json.at("to").get<std::string>();
-    r.selection.include = parse_patterns(json.at("include").get<std::vector<std::string>>());
-    r.selection.exclude = parse_patterns(json.at("exclude").get<std::vector<std::string>>());
-    r.selection.also = parse_patterns(json.at("also").get<std::vector<std::string>>());
-    r.fold = json.at("fold") == "strict" ? Fold::kStrict : Fold::kLarger;
-    r.max_shard_size = json.at("max_shard_size").get_ref<const Json::number_unsigned_t&>();
-    r.pattern = json.value("pattern", "");
-    r.dialect = json.value("dialect", "");
-    r.granularity = json.value("granularity", "");
-    r.arithmetic = json.value("arithmetic", "");
-    r.block_scale = json.value("block_scale", "");
-    r.zero_block = json.value("zero_block", "");
-    if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
+    r.rules.clear();
+    if (json.contains("to")) {
+      r.rules.push_back(rule_from_json(where, json));
+    } else {
+      for (const Json& rule : json.at("rules")) r.rules.push_back(rule_from_json(where, rule));
+    }
+    r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
     return r;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));

@@ -6,7 +6,6 @@
 
 #include "formats/atom.h"
 #include "formats/layouts/layouts.h"
-#include "lib/artifact_places.h"
 
 namespace twofour {
 namespace {

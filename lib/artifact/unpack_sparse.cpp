@@ -8,7 +8,6 @@
 #include "formats/atom.h"
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/artifact_places.h"
 #include "lib/artifact/unpack.h"
 
 namespace twofour {

@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "formats/error.h"
-#include "lib/artifact_view.h"
-#include "lib/directory_files.h"
 #include "lib/checkpoint/index_file.h"
+#include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -94,20 +92,18 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io) {
   return c;
 }
 
-Checkpoint Checkpoint::open_source(const fs::path& path, ReadPath how, const ViewLimits& limits, Io io) {
-  Checkpoint stored = open(path, io);
-  if (!holds_layout(stored)) return stored;
+Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
+                            std::vector<uint32_t> shards, Json config, Json hf_quant_config,
+                            Findings findings) {
   Checkpoint c;
-  c.path_ = stored.path();
-  c.is_directory_ = true;
-  c.view_ = std::make_shared<ArtifactView>(std::move(stored), how, limits);
-  for (const ArtifactView::Tensor& t : c.view_->tensors()) {
-    c.tensors_.push_back(t.info);
-    c.shard_of_.push_back(t.shard);
-  }
-  c.config_ = std::make_shared<Json>(c.view_->config());
-  c.hf_quant_config_ = std::make_shared<Json>(c.view_->hf_quant_config());
-  c.findings_ = c.view_->findings();
+  c.path_ = source->stored().path();
+  c.is_directory_ = source->stored().is_directory();
+  c.source_ = std::move(source);
+  c.tensors_ = std::move(tensors);
+  c.shard_of_ = std::move(shards);
+  c.config_ = std::make_shared<Json>(std::move(config));
+  c.hf_quant_config_ = std::make_shared<Json>(std::move(hf_quant_config));
+  c.findings_ = std::move(findings);
   c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
   c.note_incomplete_modules();
   return c;
@@ -168,8 +164,8 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
     check_interrupt();
     InputFile file(path_ / name, io, windows);
     const std::string where = file.path().string();
-    uint8_t prefix[kSafetensorsPrefix] = {};
-    if (file.size() >= sizeof(prefix)) file.read(0, prefix);
+    std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
+    file.read(0, prefix);
     const uint64_t length = parse_safetensors_prefix(where, prefix, file.size());
     const uint64_t data_begin = kSafetensorsPrefix + length;
     std::string head(data_begin, '\0');
@@ -200,8 +196,10 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
   }
 }
 
-const std::vector<Shard>& Checkpoint::shards() const { return view_ ? view_->stored().shards() : shards_; }
-uint64_t Checkpoint::reader_bytes() const { return view_ ? view_->reader_bytes() : 0; }
+const std::vector<Shard>& Checkpoint::shards() const {
+  return source_ ? source_->stored().shards() : shards_;
+}
+uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
 
@@ -210,7 +208,7 @@ std::string Checkpoint::where(size_t tensor) const {
 }
 
 void Checkpoint::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
-  if (view_) return view_->read(tensor, offset, out);
+  if (source_) return source_->read(tensor, offset, out);
   const Shard& shard = shard_of(tensor);
   shard.file.read(shard.data_begin + tensors_[tensor].begin + offset, out);
 }

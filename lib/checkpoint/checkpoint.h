@@ -11,8 +11,8 @@
 #include "formats/dialect.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
-#include "lib/io/file.h"
 #include "lib/findings/finding.h"
+#include "lib/io/file.h"
 #include "lib/io/hash.h"
 
 namespace twofour {
@@ -31,18 +31,19 @@ struct Shard {
 /// Forgets what of __metadata__ nobody asks for: a hostile file may have 100 MB of it.
 void forget_unused_metadata(Shard& shard);
 
-class ArtifactView;
 struct IndexFile;
+class Checkpoint;
 
-/// How weights come back from an artifact's layout: by loops made for it, or byte by byte through the
-/// layout's map, so that a proof shares no code with the conversion that it proves.
-enum class ReadPath { kFast, kReference };
-
-/// Buffers that reading an artifact takes at a time. Other figures than these serve tests.
-struct ViewLimits {
-  uint64_t load = 1u << 20;        ///< bytes of the artifact that are taken apart at once
-  uint64_t tile = 4u << 20;        ///< bytes of a tensor that are kept where little is asked for at a time
-  uint64_t reference = 32u << 20;  ///< atoms that the reference path keeps
+/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  /// The checkpoint whose files hold the bytes.
+  virtual const Checkpoint& stored() const = 0;
+  /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
+  virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
+  /// Bytes that each thread that reads may take beside its own buffers.
+  virtual uint64_t reader_bytes() const = 0;
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
@@ -53,14 +54,12 @@ class Checkpoint {
   /// in another file, where two files hold one name, and on directories that twofour left unfinished.
   static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached);
 
-  /// The same, but an artifact in a layout shows the tensors and the config of the checkpoint that it was
-  /// made from, unpacked as they are read: weights as far as the layout kept them, all else as it was. Throws
-  /// Error where twofour.json doesn't fit the artifact; read() throws on metadata that is no two places in
-  /// order, on padding that is not zero and on copies that differ.
-  static Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
-                                const ViewLimits& limits = {}, Io io = Io::kCached);
+  /// A checkpoint at `path` whose tensors, sorted by name, `source` reads; `shards` has the file of each, of
+  /// those that `source` stores.
+  static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
+                         std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
   /// Whether the tensors come from an artifact's layout.
-  bool is_view() const { return view_ != nullptr; }
+  bool is_view() const { return source_ != nullptr; }
   /// Bytes that each thread that reads may take beside its own buffers.
   uint64_t reader_bytes() const;
 
@@ -99,7 +98,7 @@ class Checkpoint {
   std::vector<Nvfp4Module> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
   Findings findings_;
-  std::shared_ptr<const ArtifactView> view_;
+  std::shared_ptr<const TensorSource> source_;
 };
 
 /// Present from the first byte of a run to its last; a directory that holds it is unfinished.

@@ -6,12 +6,12 @@
 #include <climits>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "formats/json_events.h"
 #include "formats/safetensors.h"
 #include "lib/io/file.h"
 
@@ -24,7 +24,7 @@ constexpr uint64_t kMaxBytes = 128'000'000;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Collects weight_map and metadata.total_size and skips everything else.
-class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
+class IndexEvents : public JsonEvents {
  public:
   explicit IndexEvents(std::string_view where) : where_(where) {}
   std::map<std::string, uint32_t, std::less<>> files;  ///< numbered as they come
@@ -32,21 +32,18 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
   std::optional<uint64_t> total_size;
   bool has_map = false;
 
-  bool null() override { return value("null"); }
-  bool boolean(bool) override { return value("a boolean"); }
-  bool number_integer(number_integer_t) override { return value("a negative number"); }
-  bool number_float(number_float_t v, const string_t& text) override {
+  void signed_number(int64_t) override { unexpected("a negative number"); }
+  void unsigned_number(uint64_t v) override {
+    if (!at_total_size()) return unexpected(fmt::format("{}", v));
+    total_size = v;
+  }
+  void float_number(double v, std::string_view text) override {
+    if (!at_total_size()) return unexpected(std::string(text.substr(0, 64)));
     // Some writers leave total_size as a float.
-    if (at_total_size() && v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
-    return at_total_size() || value(text.substr(0, 64));
+    if (v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
   }
-  bool number_unsigned(number_unsigned_t v) override {
-    if (at_total_size()) total_size = v;
-    return at_total_size() || value(fmt::format("{}", v));
-  }
-  bool binary(binary_t&) override { return value("binary data"); }
-  bool string(string_t& text) override {
-    if (!in_map()) return true;
+  void string(std::string& text) override {
+    if (!in_map()) return;
     check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
     if (entries.size() == kMaxEntries) {
       throw Error(fmt::format("{}: expected at most {} tensors, found more", where_, kMaxEntries));
@@ -55,9 +52,8 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
       throw Error(fmt::format("{}: expected at most {} files, found more", where_, kMaxFiles));
     }
     entries.push_back({key_, files.try_emplace(text, static_cast<uint32_t>(files.size())).first->second});
-    return true;
   }
-  bool key(string_t& text) override {
+  void key(std::string& text) override {
     if (text.size() > kSafetensorsMaxName) {
       throw Error(fmt::format("{}: expected names of at most {} bytes, found {}", where_, kSafetensorsMaxName,
                               json_quote_short(text)));
@@ -71,40 +67,27 @@ class IndexEvents : public nlohmann::json_sax<nlohmann::json> {
       section_ = text;
     }
     key_ = text;
-    return true;
   }
-  bool start_object(std::size_t) override {
-    if (in_map()) return value("an object");
+  void begin_object() override {
+    if (in_map()) return unexpected("an object");
     ++depth_;
     has_map = has_map || (depth_ == 2 && section_ == "weight_map");
-    return true;
   }
-  bool end_object() override {
-    --depth_;
-    return true;
-  }
-  bool start_array(std::size_t) override {
+  void end_object() override { --depth_; }
+  void begin_array() override {
     if (depth_ == 0) throw Error(fmt::format("{}: expected an object, found an array", where_));
-    if (in_map()) return value("an array");
+    if (in_map()) return unexpected("an array");
     ++depth_;
-    return true;
   }
-  bool end_array() override {
-    --depth_;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    throw Error(fmt::format("{}: not JSON: error at byte {}", where_, position));
-  }
+  void end_array() override { --depth_; }
 
  private:
   bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
   bool at_total_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
-  bool value(std::string_view found) const {
-    if (in_map()) {
-      throw Error(fmt::format("{}: {}: expected a file name, found {}", where_, json_quote(key_), found));
-    }
-    return true;
+  /// Only the map's values matter.
+  void unexpected(const std::string& found) override {
+    if (!in_map()) return;
+    throw Error(fmt::format("{}: {}: expected a file name, found {}", where_, json_quote(key_), found));
   }
 
   std::string_view where_;
@@ -136,10 +119,8 @@ void check_file_name(std::string_view where, std::string_view name) {
 }
 
 IndexFile parse_index_file(std::string_view where, std::string_view json) {
-  refuse_zero_byte(where, json);
-  refuse_long_tokens(where, json);
   IndexEvents events(where);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &events);
+  read_json(where, json, events);
   if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));
   IndexFile index;
   index.total_size = events.total_size;

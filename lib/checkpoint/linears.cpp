@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "formats/atom.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/natural.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/names/natural.h"
 
 namespace twofour {
 namespace {
@@ -68,7 +68,8 @@ class Finder {
       if (auto module = module_of(candidate)) modules.push_back(std::move(*module));
     }
     for (size_t i = 0; i < c_.nvfp4_modules().size(); ++i) {
-      if (is_linear_name(c_.nvfp4_modules()[i].name)) modules.push_back(nvfp4_module(i));
+      if (!is_linear_name(c_.nvfp4_modules()[i].name)) continue;
+      if (auto module = nvfp4_module(i)) modules.push_back(std::move(*module));
     }
     std::sort(modules.begin(), modules.end(),
               [](const WeightModule& a, const WeightModule& b) { return natural_less(a.name, b.name); });
@@ -81,16 +82,12 @@ class Finder {
   void expect(size_t i, const std::string& expected) {
     problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected, described(i)));
   }
-  std::optional<ModuleName> parse(const std::string& name) const {
-    return parse_module_name(name, [&](const std::string& t) { return c_.find(t).has_value(); });
-  }
-
   /// Whether a tensor of that rank is a linear's under that name; a stack must be known by it.
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
     if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
     if (rank == 2) return !dialect.bare && is_linear_name(name);
     if (rank != 3) return false;
-    const auto parsed = parse(name);
+    const auto parsed = parse_module_name(name);
     if (!parsed || parsed->kind != BlockKind::kRoutedExperts || parsed->expert >= 0) return false;
     return stacked = true;
   }
@@ -137,13 +134,13 @@ class Finder {
   }
 
   void note_stack(const Candidate& stack) {
-    const auto parsed = parse(stack.name);
+    const auto parsed = parse_module_name(stack.name);
     if (!parsed || stack.dialect->format == WeightFormat::kMxfp4) return;
     Stacks& block = stacks_[std::string(parsed->block)];
     (parsed->projection == Projection::kGateUp ? block.gate_up : block.down) = stack.weight;
   }
 
-  WeightModule nvfp4_module(size_t i) {
+  std::optional<WeightModule> nvfp4_module(size_t i) {
     const Nvfp4Module& m = c_.nvfp4_modules()[i];
     WeightModule module{.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes};
     module.scale = m.block_scale;
@@ -158,13 +155,20 @@ class Finder {
     module.scale_rows = 1;
     module.scale_cols = kGroup;
     module.nvfp4 = i;
-    set_rows(module);
-    return module;
+    return set_rows(module) ? std::optional(std::move(module)) : std::nullopt;
   }
 
-  void set_rows(WeightModule& module) {
-    if (!module.stacked) return;
-    if (const auto parsed = parse(module.name)) module.rows = parsed->rows;
+  /// False where it is not certain how a stack of gate and up orders its rows.
+  bool set_rows(WeightModule& module) {
+    const auto parsed = module.stacked ? parse_module_name(module.name) : std::nullopt;
+    if (!parsed || parsed->projection != Projection::kGateUp) return true;
+    const GateUpOrder found = find_gate_up_order(c_, parsed->block);
+    if (found.rows) {
+      module.rows = *found.rows;
+    } else {
+      problems_.add(fmt::format("{}: {}", c_.where(module.weight), found.problem));
+    }
+    return found.rows.has_value();
   }
 
   std::optional<WeightModule> module_of(const Candidate& candidate) {
@@ -176,7 +180,7 @@ class Finder {
     if (candidate.dialect->input_scale != nullptr) {
       m.input_scale = c_.find(m.name + candidate.dialect->input_scale);
     }
-    set_rows(m);
+    if (!set_rows(m)) return std::nullopt;
     if (std::count(t.shape.begin(), t.shape.end(), 0) > 0) {
       expect(candidate.weight, "at least one weight");
       return std::nullopt;
@@ -213,7 +217,7 @@ class Finder {
   /// Whether a stack is [E, K, N]. Of gate_up [E, 2I, H] and down [E, H, I], or [E, H, 2I] and [E, I, H], one
   /// alone may be square or turned; both together are one or the other.
   std::optional<bool> is_k_outer(const WeightModule& m) {
-    const auto parsed = parse(m.name);
+    const auto parsed = parse_module_name(m.name);
     const Stacks& block = stacks_[std::string(parsed->block)];
     if (block.gate_up && block.down) {
       const Dims &a = tensor(*block.gate_up).shape, &b = tensor(*block.down).shape;

@@ -38,6 +38,16 @@ struct WeightModule {
 std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
 std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint);
 
+/// A global scale as stored and as the multiplier it stands for.
+struct SourceScale {
+  uint32_t stored_bits;
+  float multiplier;
+};
+
+/// The global scale of one expert of a module. One that is not positive and finite is a problem.
+SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Module& module, int64_t expert,
+                              Problems& problems);
+
 /// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks.
 struct StoredRows {
   std::span<const uint8_t> weights, scales;

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/unsupported_terms.h"
+
 namespace twofour {
 namespace {
 
@@ -25,8 +28,17 @@ const StoredMatrix*& slot_of(StoredExpert& expert, Projection projection) {
 Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoint_(checkpoint) {
   Problems problems;
   modules_ = find_weight_modules(checkpoint, problems);
-  for (std::string& line : problems.lines()) {
-    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(line)});
+  const auto leave_out = [&](std::string why) {
+    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
+  };
+  for (std::string& line : problems.lines()) leave_out(std::move(line));
+  for (const WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
+    if (std::erase_if(modules_, [&](const WeightModule& m) { return m.name == term.linear; }) > 0)
+      leave_out(fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem));
+  }
+  if (const auto term = find_config_term(source_quantization(checkpoint)); term && !modules_.empty()) {
+    leave_out(quantization_place(checkpoint, *term));
+    modules_.clear();
   }
   for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
 }
@@ -41,8 +53,7 @@ void Matrices::add(size_t i, Findings& findings) {
          fmt::format("expected {} once, found it in {} too", name, module_of(at->second).name)});
     return nullptr;
   };
-  const auto parsed =
-      parse_module_name(m.name, [&](const std::string& t) { return checkpoint_.find(t).has_value(); });
+  const auto parsed = parse_module_name(m.name);
   if (!parsed) {
     for (int64_t e = 0; e < m.e; ++e)
       put(m.stacked ? fmt::format("{}.{}", m.name, e) : m.name, {i, e, 0, 1, m.n});
@@ -61,7 +72,7 @@ void Matrices::add(size_t i, Findings& findings) {
     if (parsed->projection != Projection::kGateUp) {
       put_projection(expert, parsed->projection, {i, e, 0, 1, m.n});
     } else if (m.n % 2 == 0) {
-      const bool halves = parsed->rows == GateUpRows::kHalves;
+      const bool halves = m.rows == GateUpRows::kHalves;
       const int64_t count = m.n / 2, step = halves ? 1 : 2;
       put_projection(expert, Projection::kGate, {i, e, 0, step, count});
       put_projection(expert, Projection::kUp, {i, e, halves ? count : 1, step, count});

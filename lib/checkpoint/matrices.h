@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/findings/finding.h"
-#include "lib/natural.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/findings/finding.h"
+#include "lib/names/natural.h"
 
 namespace twofour {
 
@@ -31,7 +31,8 @@ class Matrices {
   using Map = std::map<std::string, StoredMatrix, NaturalOrder>;
   using Blocks = std::map<std::string, std::map<int64_t, StoredExpert>, NaturalOrder>;
 
-  /// Modules that cannot be read become findings.
+  /// Modules that cannot be read, and those whose weights are more than what is stored for them, become
+  /// findings.
   Matrices(const Checkpoint& checkpoint, Findings& findings);
   Matrices(const Matrices&) = delete;
   Matrices& operator=(const Matrices&) = delete;
@@ -42,6 +43,11 @@ class Matrices {
   /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
   std::string format_of(const WeightModule& module) const;
   const Map& all() const { return all_; }
+  /// What the files call a matrix of all(): its module's name, or `name` where it is part of a stack.
+  const std::string& name_in_files(const std::string& name, const StoredMatrix& matrix) const {
+    const WeightModule& m = module_of(matrix);
+    return m.stacked || matrix.count != m.n ? name : m.name;
+  }
   /// Feed-forward blocks by their prefix P, and their experts by number.
   const Blocks& blocks() const { return blocks_; }
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <iterator>
 
 #include "formats/error.h"
 
@@ -51,20 +51,66 @@ const Json& model_setting(const Json& config, std::string_view key, const std::s
 
 std::string quoted_setting(const Json& value) {
   constexpr size_t kShown = 256;
-  // A string may stand for a number, NaN for one, which format_json() tells.
-  std::string text = value.is_string() ? format_json(value) : json_line(value);
-  if (text.starts_with('"')) return json_quote_short(value.get_ref<const std::string&>());
+  if (value.is_string()) return json_quote_short(value.get_ref<const std::string&>());
+  std::string text = value.type() == Json::Type::kRaw ? format_json(value) : json_line(value);
   if (text.ends_with('\n')) text.pop_back();
   return text.size() <= kShown ? text : json_quote_short(text);
+}
+
+namespace {
+
+constexpr const char* kExpertCounts[] = {"num_experts", "num_local_experts", "n_routed_experts",
+                                         "moe_num_experts"};
+
+bool is_expert_count(std::string_view key) {
+  return std::find(std::begin(kExpertCounts), std::end(kExpertCounts), key) != std::end(kExpertCounts);
+}
+
+bool is_count(const Json& value) {
+  return value.is_null() || value.is_number_unsigned() || (value.is_number_integer() && value >= 0);
+}
+
+std::string odd_text(std::string_view key, const char* expected, const Json& found) {
+  return fmt::format("{}: expected {}, found {}", key, expected, quoted_setting(found));
+}
+
+void add_odd_count(std::string_view key, const Json& value, std::vector<std::string>& odd) {
+  const bool fits = value.is_array() ? std::all_of(value.begin(), value.end(), is_count) : is_count(value);
+  if (!fits) odd.push_back(odd_text(key, "a whole number that is not negative", value));
+}
+
+/// Counts of experts may stand anywhere, as promised_experts() takes them.
+void add_odd_expert_counts(const Json& config, std::vector<std::string>& odd) {
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.items()) {
+    if (is_expert_count(key)) add_odd_count(key, value, odd);
+    if (value.is_object() && key != "quantization_config") add_odd_expert_counts(value, odd);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> find_odd_settings(const Json& config) {
+  std::vector<std::string> odd;
+  add_odd_expert_counts(config, odd);
+  for (const Json* of : model_configs(config)) {
+    for (const char* key : {"num_experts_per_tok", "num_hidden_layers", "hidden_size"}) {
+      if (const auto at = of->find(key); at != of->end()) add_odd_count(key, *at, odd);
+    }
+    for (const char* key : {"norm_topk_prob", "tie_word_embeddings"}) {
+      const auto at = of->find(key);
+      if (at != of->end() && !at->is_null() && !at->is_boolean())
+        odd.push_back(odd_text(key, "true or false", *at));
+    }
+  }
+  return odd;
 }
 
 int64_t promised_experts(const Json& config) {
   int64_t most = 0;
   if (!config.is_object()) return most;
   for (const auto& [key, value] : config.items()) {
-    const bool counts = key == "num_experts" || key == "num_local_experts" || key == "n_routed_experts" ||
-                        key == "moe_num_experts";
-    if (counts && value.is_number_integer()) most = std::max(most, value.get<int64_t>());
+    if (is_expert_count(key) && value.is_number_integer()) most = std::max(most, value.get<int64_t>());
     if (value.is_object() && key != "quantization_config") most = std::max(most, promised_experts(value));
   }
   return most;

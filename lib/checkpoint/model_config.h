@@ -27,6 +27,11 @@ const Json& model_setting(const Json& config, std::string_view key, const std::s
 /// A setting for a message: strings, and what is too long to be shown whole, in quotes.
 std::string quoted_setting(const Json& value);
 
+/// The settings of a config.json that are counts or yes or no and are neither, or null, which says nothing:
+/// "6" or 6.5 experts, NaN for norm_topk_prob. As "KEY: expected X, found Y". A list of counts, one a layer,
+/// is fine.
+std::vector<std::string> find_odd_settings(const Json& config);
+
 /// The largest count of routed experts that a config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config);
 

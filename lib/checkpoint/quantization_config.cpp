@@ -1,16 +1,168 @@
-#include "lib/quantization_config.h"
+#include "lib/checkpoint/quantization_config.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/names/config_pattern.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
+namespace {
+
+/// Where a config may have its entry, the first one that is there counts: multimodal checkpoints have it
+/// beside the language model's sizes, older ones of compressed-tensors under another key.
+struct EntryPlace {
+  const char* holder;  ///< within config.json; nullptr: at its top
+  const char* key;
+  std::string name() const { return holder ? fmt::format("{}.{}", holder, key) : key; }
+};
+const std::vector<EntryPlace>& entry_places() {
+  static const auto places = [] {
+    std::vector<EntryPlace> all;
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      all.push_back({nullptr, key});
+      for (const char* holder : kLanguageConfigs) all.push_back({holder, key});
+    }
+    return all;
+  }();
+  return places;
+}
+bool is_usual(const EntryPlace& place) { return &place == &entry_places().front(); }
+
+bool has_object(const Json& config, const char* key) {
+  return config.is_object() && config.contains(key) && config[key].is_object();
+}
+
+/// What stands at a place; nullptr: nothing.
+const Json* value_at(const Json& config, const EntryPlace& place) {
+  if (place.holder && !has_object(config, place.holder)) return nullptr;
+  const Json& at = place.holder ? config[place.holder] : config;
+  return at.is_object() && at.contains(place.key) ? &at[place.key] : nullptr;
+}
+
+/// Whether it is an entry: null, {} and what is no object say nothing.
+bool says_something(const Json* entry) { return entry != nullptr && entry->is_object() && !entry->empty(); }
+
+const EntryPlace* entry_place(const Json& config) {
+  for (const EntryPlace& place : entry_places()) {
+    if (says_something(value_at(config, place))) return &place;
+  }
+  return nullptr;
+}
+
+/// A config with this entry, within `holder` or, nullptr, at its top, and no other.
+Json with_entry(Json config, const char* holder, Json entry) {
+  if (!config.is_object()) config = Json::object();
+  for (const EntryPlace& place : entry_places()) {
+    if (place.holder && !has_object(config, place.holder)) continue;
+    Json& at = place.holder ? config[place.holder] : config;
+    // An entry that stays keeps its place.
+    const bool stays = place.holder == holder && place.key == std::string_view("quantization_config");
+    if (!stays || entry.is_null()) at.erase(place.key);
+  }
+  if (!entry.is_null()) (holder ? config[holder] : config)["quantization_config"] = std::move(entry);
+  return config;
+}
+
+/// Throws where an entry stands in a config within a config of a language model: nobody looks there.
+void refuse_deep_entries(const Checkpoint& source) {
+  const Json& config = source.config();
+  for (const Json* nested : model_configs(config)) {
+    const bool is_near =
+        nested == &config ||
+        std::any_of(std::begin(kLanguageConfigs), std::end(kLanguageConfigs), [&](const char* holder) {
+          return has_object(config, holder) && nested == &config[holder];
+        });
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      if (is_near || !nested->contains(key) || !says_something(&(*nested)[key])) continue;
+      throw Error(fmt::format("{}: expected {} at its top or one config below, found one deeper",
+                              (source.path() / "config.json").string(), key));
+    }
+  }
+}
+
+}  // namespace
+
+Json config_with_quantization(const Checkpoint& source, Json entry) {
+  const EntryPlace* place = entry_place(source.config());
+  return with_entry(source.config(), place ? place->holder : nullptr, std::move(entry));
+}
+
+Json config_with_layout(const Checkpoint& source, Json entry) {
+  entry["base"] = source_quantization(source);
+  const EntryPlace* place = entry_place(source.config());
+  if (place && !is_usual(*place)) entry["base_place"] = place->name();
+  // Copies of it and entries that say nothing.
+  for (const EntryPlace& other : entry_places()) {
+    const Json* value = value_at(source.config(), other);
+    if (&other != place && value != nullptr) entry["beside_base"][other.name()] = *value;
+  }
+  return with_entry(source.config(), nullptr, std::move(entry));  // where a reader of layouts looks
+}
+
+void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
+  std::map<std::string_view, const EntryPlace*> firsts;  // by holder, the top first
+  for (const EntryPlace& place : entry_places()) {
+    if (says_something(value_at(source.config(), place)))
+      firsts.try_emplace(place.holder ? place.holder : "", &place);
+  }
+  for (const auto& [holder, place] : firsts) {
+    const EntryPlace& first = *firsts.begin()->second;
+    if (*value_at(source.config(), *place) == *value_at(source.config(), first)) continue;
+    throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
+                            (source.path() / "config.json").string(), place->name(), first.name()));
+  }
+  refuse_deep_entries(source);
+}
+
+std::optional<QuantizationEntry> quantization_entry(const Json& config) {
+  const EntryPlace* place = entry_place(config);
+  if (!place) return std::nullopt;
+  return QuantizationEntry{*value_at(config, *place), place->name()};
+}
+
+Json source_quantization(const Checkpoint& source) {
+  const auto entry = quantization_entry(source.config());
+  return entry ? entry->value : source.hf_quant_config();
+}
+
+std::string quantization_place(const Checkpoint& source, const std::string& key) {
+  const auto entry = quantization_entry(source.config());
+  if (!entry) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);
+  return fmt::format("{}: {}.{}", (source.path() / "config.json").string(), entry->place, key);
+}
+
+Json original_config(const Json& config, const Json& hf_quant_config) {
+  if (!config.is_object() || !config.contains("quantization_config")) return config;
+  const Json entry = config["quantization_config"];
+  if (!entry.is_object() || entry.value("quant_method", Json()) != "twofour") return config;
+  const Json base = entry.value("base", Json()), name = entry.value("base_place", Json());
+  const Json beside = entry.value("beside_base", Json());
+  Json original = with_entry(config, nullptr, entry);
+  bool top = false, placed = base.is_null() || base == hf_quant_config;
+  const auto put = [&](const EntryPlace& place, const Json& value) {
+    (place.holder ? original[place.holder] : original)[place.key] = value;
+    top = top || is_usual(place);
+  };
+  for (const EntryPlace& place : entry_places()) {
+    if (place.holder && !has_object(config, place.holder)) continue;
+    if (!placed && !is_usual(place) && name == place.name()) {
+      put(place, base);
+      placed = true;
+    } else if (beside.is_object() && beside.contains(place.name())) {
+      put(place, beside[place.name()]);
+    }
+  }
+  if (!placed) put(entry_places().front(), base);
+  if (!top) original.erase("quantization_config");
+  return original;
+}
+
 namespace {
 
 /// The version whose arithmetic quantize_nvfp4_row has. Loaders want the producer's name, too.
@@ -18,89 +170,6 @@ constexpr const char* kModelOptVersion = "0.45.0";
 constexpr const char* kCompressedTensorsVersion = "0.12.2";
 
 const char* quant_algo(const Nvfp4Config& c) { return c.weight_only ? "W4A16_NVFP4" : "NVFP4"; }
-
-void add_literal(std::string& regex, char c) {
-  if (std::string_view("\\.+^$(){}[]|").find(c) != std::string_view::npos) regex += '\\';
-  regex += c;
-}
-
-/// Where the class ends that begins with the "[" at `open`; npos: it is a bracket. A "]" that comes first is
-/// a member.
-size_t class_end(std::string_view glob, size_t open) {
-  const bool negated = glob.substr(open + 1).starts_with('!');
-  return glob.find(']', open + (negated ? 3 : 2));
-}
-
-/// Adds a class of these members. A range that runs backwards has none, to Python's fnmatch; to its
-/// expressions it is an error.
-void add_class(std::string& regex, std::string_view members, bool negated) {
-  std::string all;
-  const auto add = [&](char c) {
-    if (c == '-') all += '\\';
-    add_literal(all, c);
-  };
-  for (size_t i = 0; i < members.size(); ++i) {
-    const bool range = i + 2 < members.size() && members[i + 1] == '-';
-    if (!range) {
-      add(members[i]);
-    } else {
-      if (members[i] <= members[i + 2]) add(members[i]), all += '-', add(members[i + 2]);
-      i += 2;
-    }
-  }
-  if (all.empty())
-    regex += negated ? "." : "(?!)";
-  else
-    regex += (negated ? "[^" : "[") + all + "]";
-}
-
-std::string glob_to_regex(std::string_view glob) {
-  if (glob.starts_with("re:") || glob.find_first_of("*?[") == glob.npos) return std::string(glob);
-  std::string regex = "re:";
-  for (size_t i = 0; i < glob.size(); ++i) {
-    const size_t end = glob[i] == '[' ? class_end(glob, i) : glob.npos;
-    if (end != glob.npos) {
-      const bool negated = glob[i + 1] == '!';
-      const size_t first = i + (negated ? 2 : 1);
-      add_class(regex, glob.substr(first, end - first), negated);
-      i = end;
-    } else if (glob[i] == '*') {
-      regex += ".*";
-    } else if (glob[i] == '?') {
-      regex += '.';
-    } else {
-      add_literal(regex, glob[i]);
-    }
-  }
-  return regex + '$';
-}
-
-/// A glob for a regular expression of plain characters, "." and ".*"; nothing for any other.
-std::optional<std::string> regex_to_glob(std::string_view regex) {
-  std::string glob;
-  bool open = true;  // Python's re.match asks for a beginning, not for an end
-  if (regex.starts_with('^')) regex.remove_prefix(1);
-  for (size_t i = 0; i < regex.size(); ++i) {
-    if (regex[i] == '$' && i + 1 == regex.size()) {
-      open = false;
-    } else if (regex.substr(i).starts_with(".*")) {
-      glob += '*';
-      ++i;
-    } else if (regex[i] == '.') {
-      glob += '?';
-    } else if (regex[i] == '\\' && i + 1 < regex.size() &&
-               std::string_view("*?[\\").find(regex[i + 1]) == std::string_view::npos &&
-               std::ispunct(static_cast<unsigned char>(regex[i + 1]))) {
-      glob += regex[++i];
-    } else if (std::string_view("\\+*?^$(){}[]|").find(regex[i]) == std::string_view::npos) {
-      glob += regex[i];
-    } else {
-      return std::nullopt;
-    }
-  }
-  if (open && !glob.ends_with('*')) glob += '*';
-  return glob;
-}
 
 std::vector<std::string> strings(const Json& json, const char* key) {
   std::vector<std::string> list;
@@ -139,7 +208,7 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   const bool fp8 = *algo == "FP8" || (says("num_bits", 8) && says("type", "float"));
   if (!fp8) {
     throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
-                            algo->dump(-1, ' ', true).substr(0, 256)));
+                            quoted_setting(*algo)));
   }
   return true;
 }
@@ -210,30 +279,6 @@ Json compressed_tensors_config(const Nvfp4Config& c) {
           {"quant_method", "compressed-tensors"},
           {"quantization_status", "compressed"},
           {"version", kCompressedTensorsVersion}};
-}
-
-std::vector<std::string> globs_to_regexes(const std::vector<std::string>& globs) {
-  std::vector<std::string> regexes;
-  for (const std::string& glob : globs) regexes.push_back(glob_to_regex(glob));
-  return regexes;
-}
-
-std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patterns,
-                                          const std::vector<std::string>& names) {
-  std::vector<std::string> globs;
-  for (const std::string& text : patterns) {
-    if (!text.starts_with("re:")) {
-      globs.push_back(text);
-    } else if (const auto glob = regex_to_glob(std::string_view(text).substr(3))) {
-      globs.push_back(*glob);
-    } else {
-      const Pattern pattern(text);
-      for (const std::string& name : names) {
-        if (pattern.matches(name)) globs.push_back(name);
-      }
-    }
-  }
-  return globs;
 }
 
 Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {

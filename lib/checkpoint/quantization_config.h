@@ -1,12 +1,10 @@
 #pragma once
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/plan/plan.h"
 
 namespace twofour {
 
@@ -39,17 +37,29 @@ Json original_config(const Json& config, const Json& hf_quant_config);
 /// its entry there, in its text_config or the like; null: without any.
 Json config_with_quantization(const Checkpoint& source, Json entry);
 
-/// Files of the artifact that tell loaders what it is, with their texts: config.json, with a
-/// quantization_config that says what is true now, and what goes with it. None where the source's stay true.
-std::map<std::string, std::string> artifact_texts(const Checkpoint& source, const Plan& plan);
+/// The config.json of an artifact in a layout: `entry` at its top, with the source's entry under `base`,
+/// where that was if not at the usual place, and what else was there.
+Json config_with_layout(const Checkpoint& source, Json entry);
 
-/// Whether a sidecar of the source goes along as it is.
-bool is_copied_sidecar(const Checkpoint& source, const Plan& plan, const std::string& name);
+/// What an NVFP4 checkpoint tells its loader, apart from how each dialect puts it.
+struct Nvfp4Config {
+  std::vector<std::string> unquantized = {};  ///< as patterns of the dialect that is written
+  bool weight_only = false;                   ///< activations stay as they are
+  bool fp8_kv_cache = false;
+};
 
-/// The index of the artifact, as text.
-std::string artifact_index(const Plan& plan);
+/// The `quantization_config` of config.json in ModelOpt's words, and the file that goes with it.
+Json modelopt_config(const Nvfp4Config& config);
+Json hf_quant_config(const Nvfp4Config& config);
+/// In compressed-tensors' words.
+Json compressed_tensors_config(const Nvfp4Config& config);
 
-/// All files of the artifact, by relative name.
-std::set<std::string> artifact_files(const Checkpoint& source, const Plan& plan);
+/// Whether the source's KV cache is FP8. Throws Error where it is quantized in a way that not every dialect
+/// has.
+bool has_fp8_kv_cache(const Checkpoint& source);
+
+/// What the source's configuration says, in the dialect it is converted to. Throws Error where the other
+/// dialect has no words for it.
+Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt);
 
 }  // namespace twofour

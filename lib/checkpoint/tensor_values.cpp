@@ -6,7 +6,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "kernels/widen.h"
+#include "kernels/numbers/casts.h"
 
 namespace twofour {
 namespace {

@@ -3,37 +3,221 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "formats/atom.h"
 #include "formats/error.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {
 
-/// Tensors are copied in pieces of this size, small ones together up to it.
-constexpr uint64_t kCopyBytes = 4u << 20;
+/// Neighbouring units that write less together are one job, and their bytes one write.
+constexpr uint64_t kBatchBytes = 4u << 20;
+/// Pieces from this size on are written as they come.
+constexpr uint64_t kLargeWrite = 64u << 10;
 /// Written tensors are read back in pieces that stay in the L2 cache, small ones together up to kVerifyBatch.
 constexpr uint64_t kVerifyBytes = 512u << 10;
 constexpr uint64_t kVerifyBatch = 32u << 20;
+/// Transformations of one unit that take so large a share of the work come first, so that none is left over
+/// for the end.
+constexpr uint64_t kLargeShare = 16;
+
+/// Reads back what is before the data of a file that was flushed.
+void check_header(const AtomicFile& file, std::string_view header) {
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) { file.read(at, piece); };
+  read_in_pieces(header.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
+    if (std::equal(piece.begin(), piece.end(), header.substr(at, piece.size()).begin(),
+                   [](uint8_t a, char b) { return a == static_cast<uint8_t>(b); }))
+      return;
+    throw Error(fmt::format("{}: expected the header that was planned, found another when read back",
+                            file.path().string()));
+  });
+}
 
 }  // namespace
 
-void Conversion::run() {
-  std::vector<Job> jobs = list_jobs();
-  std::erase_if(jobs, [&](const Job& job) { return files_of(job).empty(); });
-  for (const Job& job : jobs) {
-    const bool writes = job.kind != Job::Kind::kHash;
-    for (const uint32_t f : files_of(job)) ++(writes ? files_[f].writes_left : files_[f].results_left);
+/// What a thread keeps from job to job.
+struct Conversion::Thread {
+  Worker worker;
+  std::vector<uint8_t> pending;  ///< small pieces that follow each other in a file
+  uint32_t pending_file = 0;
+  uint64_t pending_begin = 0;
+  std::vector<uint8_t> buffer;  ///< of verify()
+};
+
+/// What the units of one thread write: to their files, small pieces together, and to the hashes.
+class Conversion::UnitSink : public Sink {
+ public:
+  UnitSink(Conversion& conversion, Thread& thread) : conversion_(conversion), thread_(thread) {}
+
+  void begin(uint32_t transformation) { transformation_ = transformation; }
+  void write(int part, uint64_t offset, std::span<const uint8_t> bytes) override {
+    Conversion& c = conversion_;
+    const size_t i = c.plan_.parts_of(transformation_)[static_cast<size_t>(part)];
+    const OutputTensor& t = c.plan_.tensors[i];
+    if (!c.wanted_[t.file]) return;
+    const uint64_t at = c.offset_of(t) + offset;
+    if (bytes.size() >= kLargeWrite) {
+      c.open(t.file).write(at, bytes);
+    } else {
+      const bool follows = !thread_.pending.empty() && thread_.pending_file == t.file &&
+                           thread_.pending_begin + thread_.pending.size() == at;
+      if (!follows) flush();
+      if (thread_.pending.empty()) thread_.pending_file = t.file, thread_.pending_begin = at;
+      thread_.pending.insert(thread_.pending.end(), bytes.begin(), bytes.end());
+    }
+    c.hash(i, offset, bytes);
   }
+  /// Writes what waits.
+  void flush() {
+    if (thread_.pending.empty()) return;
+    conversion_.open(thread_.pending_file).write(thread_.pending_begin, thread_.pending);
+    thread_.pending.clear();
+  }
+
+  void add_read(uint64_t bytes) override {
+    conversion_.bytes_read_ += bytes;
+    conversion_.progress_.done += bytes;
+  }
+  bool only_checks() const override { return conversion_.refused_; }
+  void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) override {
+    {
+      const std::lock_guard lock(conversion_.refused_mutex_);
+      // A tensor is read in pieces, in any order.
+      const auto [at, is_new] = conversion_.bad_scales_.try_emplace({tensor, expert});
+      if (is_new || bad.at < at->second.first.at) at->second = {bad, where};
+    }
+    conversion_.refuse();
+  }
+  void refuse(const std::string& problem) override {
+    {
+      const std::lock_guard lock(conversion_.refused_mutex_);
+      conversion_.problems_.add(problem);
+    }
+    conversion_.refuse();
+  }
+
+ private:
+  Conversion& conversion_;
+  Thread& thread_;
+  uint32_t transformation_ = 0;
+};
+
+Conversion::Conversion(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
+                       std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
+                       Finished finished)
+    : source_(source),
+      plan_(plan),
+      options_(options),
+      directory_(std::move(directory)),
+      progress_(progress),
+      wanted_(std::move(wanted)),
+      finished_(std::move(finished)),
+      files_(plan.files.size()),
+      running_(plan.transformations.size()),
+      hashes_(plan.tensors.size()),
+      outputs_(plan.tensors.size()) {
+  list_units();
+  for (const PlannedUnit& u : units_) {
+    total_bytes_ += u.unit.read;
+    for_each_file(u, [&](uint32_t f) { ++files_[f].writes_left; });
+    Running& running = running_[u.transformation];
+    ++running.units_left;
+    if (u.unit.part <= 0) ++running.results_left;
+  }
+  for (size_t t = 0; t < running_.size(); ++t) {
+    if (running_[t].results_left > 0) ++files_[plan.tensors[plan.parts_of(t)[0]].file].results_left;
+  }
+  for (size_t f = 0; f < wanted_.size(); ++f) {
+    if (wanted_[f] && options_.verify) total_bytes_ += plan_.files[f].data_bytes;
+  }
+}
+
+void Conversion::list_units() {
+  // File by file, so that few are open at a time; a transformation that writes all of its parts at once is
+  // done where its first part is.
+  std::vector<bool> begun(plan_.transformations.size());
+  uint64_t all = 0;
+  const auto add = [&](uint32_t t, const Unit& unit) {
+    if (!is_wanted(t, unit)) return;
+    units_.push_back({t, unit});
+    all += unit.read;
+  };
+  for (const OutputTensor& tensor : plan_.tensors) {
+    const uint32_t t = tensor.transformation;
+    const std::vector<Unit> units = plan_.transformations[t]->units(source_);
+    for (const Unit& unit : units) {
+      if (unit.part == tensor.part || (unit.part < 0 && !begun[t])) add(t, unit);
+    }
+    begun[t] = true;
+  }
+  const auto is_large = [&](const PlannedUnit& u) {
+    return u.unit.part == Unit::kAllParts && u.unit.index == 0 && u.unit.read > all / kLargeShare &&
+           plan_.transformations[u.transformation]->units(source_).size() == 1;
+  };
+  const auto rest = std::stable_partition(units_.begin(), units_.end(), is_large);
+  std::stable_sort(units_.begin(), rest,
+                   [](const PlannedUnit& a, const PlannedUnit& b) { return a.unit.read > b.unit.read; });
+}
+
+bool Conversion::is_wanted(size_t transformation, const Unit& unit) const {
+  const auto parts = plan_.parts_of(transformation);
+  const auto wanted = [&](uint32_t tensor) { return wanted_[plan_.tensors[tensor].file]; };
+  if (unit.part >= 0) return wanted(parts[static_cast<size_t>(unit.part)]);
+  if (unit.part == Unit::kNoPart) return wanted(parts[0]);
+  return std::any_of(parts.begin(), parts.end(), wanted);
+}
+
+template <class F>
+void Conversion::for_each_file(const PlannedUnit& u, F&& f) const {
+  const auto parts = plan_.parts_of(u.transformation);
+  if (u.unit.part == Unit::kNoPart) return;
+  if (u.unit.part >= 0) {
+    f(plan_.tensors[parts[static_cast<size_t>(u.unit.part)]].file);
+    return;
+  }
+  std::vector<uint32_t> files;
+  for (const uint32_t i : parts) {
+    const uint32_t file = plan_.tensors[i].file;
+    if (wanted_[file] && std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+  }
+  for (const uint32_t file : files) f(file);
+}
+
+std::vector<Conversion::Job> Conversion::batch_units() const {
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < units_.size();) {
+    Job job{Job::Kind::kMake, i, 1};
+    const auto bytes = [&](size_t u) { return units_[u].unit.end - units_[u].unit.begin; };
+    const auto is_small = [&](size_t u) { return units_[u].unit.part >= 0 && bytes(u) < kBatchBytes; };
+    if (is_small(i)) {
+      uint64_t sum = bytes(i);
+      while (i + job.count < units_.size() && is_small(i + job.count) &&
+             sum + bytes(i + job.count) <= kBatchBytes) {
+        sum += bytes(i + job.count++);
+      }
+    }
+    jobs.push_back(job);
+    i += job.count;
+  }
+  return jobs;
+}
+
+void Conversion::run() {
   progress_.phase = "converting";
-  queue_.emplace(std::move(jobs));
-  queue_->run(
-      plan_.workers(options_.jobs, options_.device), [this] { return make_worker(); },
-      [this] {
-        for (Turnstile& t : turns_) t.stop();
-      });
+  queue_.emplace(batch_units());
+  const auto make_worker = [this] {
+    auto thread =
+        std::make_shared<Thread>(Thread{Worker(source_, options_.isa, options_.kept), {}, 0, 0, {}});
+    return [this, thread](const Job& job) {
+      check_interrupt();
+      if (job.kind == Job::Kind::kMake) {
+        make(job, *thread);
+      } else {
+        verify(job, thread->buffer);
+      }
+    };
+  };
+  queue_->run(plan_.workers(options_.jobs), make_worker, [this] { stop(); });
   for (const auto& [source, bad] : bad_scales_) {
     problems_.add(
         fmt::format("{}: expected block scales that are not negative and not NaN, found byte 0x{:02X} at{}",
@@ -42,274 +226,93 @@ void Conversion::run() {
   problems_.refuse();
 }
 
-std::vector<Job> Conversion::list_jobs() const {
-  std::vector<Job> jobs;
-  for (size_t t = 0; t < plan_.targets.size(); ++t) {
-    const Shape shape = plan_.targets[t].shape;
-    uint64_t turn = 0;
-    const auto pieces = pieces_of(plan_.targets[t], plan_.tilings[t]);
-    for (int64_t e = 0; e < shape.e; ++e) {
-      for (const Piece& piece : pieces) {
-        jobs.push_back({.kind = Job::Kind::kPack, .index = t, .e = e, .piece = piece, .turn = turn++});
-      }
-      // A slice read in pieces cannot be hashed on the way.
-      if (pieces.size() > 1) jobs.push_back({.kind = Job::Kind::kHash, .index = t, .e = e});
-    }
+void Conversion::make(const Job& job, Thread& thread) {
+  UnitSink sink(*this, thread);
+  for (size_t i = job.first; i < job.first + job.count; ++i) {
+    const PlannedUnit& u = units_[i];
+    sink.begin(u.transformation);
+    work_of(u.transformation)->run(u.unit, thread.worker, sink);
   }
-  list_encodings(jobs);
-  list_copies(jobs);
-  return jobs;
+  sink.flush();
+  for (size_t i = job.first; i < job.first + job.count; ++i) unit_done(units_[i], sink);
 }
 
-void Conversion::list_copies(std::vector<Job>& jobs) const {
-  const auto has_own_job = [](const OutputTensor& t) {
-    return t.kind == OutputTensor::Kind::kPart || t.kind == OutputTensor::Kind::kEncoded;
-  };
-  for (size_t i = 0; i < plan_.tensors.size(); ++i) {
-    const OutputTensor& t = plan_.tensors[i];
-    if (has_own_job(t)) continue;
-    const uint64_t bytes = t.info.bytes();
-    if (bytes > kCopyBytes) {
-      const uint64_t step =
-          t.kind == OutputTensor::Kind::kDerived ? derive_step(source_, plan_, t) : kCopyBytes;
-      for (uint64_t at = 0, turn = 0; at < bytes; at += step) {
-        jobs.push_back({.kind = Job::Kind::kCopy,
-                        .index = i,
-                        .begin = at,
-                        .end = std::min(bytes, at + step),
-                        .turn = turn++});
-      }
-      continue;
-    }
-    Job batch{.kind = Job::Kind::kCopy, .index = i, .count = 1, .end = bytes};
-    while (i + 1 < plan_.tensors.size() && !has_own_job(plan_.tensors[i + 1]) &&
-           plan_.tensors[i + 1].file == t.file &&
-           batch.end + plan_.tensors[i + 1].info.bytes() <= kCopyBytes) {
-      batch.end += plan_.tensors[++i].info.bytes();
-      ++batch.count;
-    }
-    jobs.push_back(batch);
+std::shared_ptr<Work> Conversion::work_of(uint32_t transformation) {
+  Running& running = running_[transformation];
+  const std::lock_guard lock(running.mutex);
+  if (!running.work) {
+    running.work = plan_.transformations[transformation]->begin();
+    if (stopped_) running.work->stop();
+    if (refused_) running.work->release();
   }
+  return running.work;
 }
 
-std::vector<uint32_t> Conversion::files_of(const Job& job) const {
-  std::vector<uint32_t> files;
-  const auto add = [&](size_t tensor) {
-    if (is_wanted(tensor)) files.push_back(plan_.tensors[tensor].file);
-  };
-  switch (job.kind) {
-    case Job::Kind::kPack:
-    case Job::Kind::kHash:
-      for (const size_t i : plan_.parts_of(job.index)) add(i);
-      break;
-    case Job::Kind::kEncode:
-      for (const size_t i : plan_.tensors_of(plan_.groups[job.index])) add(i);
-      break;
-    case Job::Kind::kCopy:
-    case Job::Kind::kVerify:
-      add(job.index);
-      break;
-  }
-  return files;
-}
-
-std::function<void(const Job&)> Conversion::make_worker() {
-  std::shared_ptr<ExpertPacker> packer;
-  if (!plan_.targets.empty())
-    packer = std::make_shared<ExpertPacker>(source_, plan_, options_.isa, options_.device);
-  auto deriver = std::make_shared<Deriver>(source_, plan_);
-  std::shared_ptr<Encoder> encoder;
-  if (!plan_.groups.empty()) {
-    encoder = std::make_shared<Encoder>(source_, plan_, options_.kept, options_.isa);
-  }
-  auto buffer = std::make_shared<std::vector<uint8_t>>();
-  return [this, packer, deriver, encoder, buffer](const Job& job) {
-    check_interrupt();
-    switch (job.kind) {
-      case Job::Kind::kPack:
-      case Job::Kind::kHash: {
-        const uint64_t before = packer->bytes_read();
-        pack(job, *packer);
-        bytes_read_ += packer->bytes_read() - before;
-        progress_.done += packer->bytes_read() - before;
-        break;
-      }
-      case Job::Kind::kEncode:
-        encode(job, *encoder);
-        break;
-      case Job::Kind::kCopy:
-        copy(job, *deriver, *buffer);
-        break;
-      case Job::Kind::kVerify:
-        verify(job, *buffer);
-        break;
+void Conversion::unit_done(const PlannedUnit& u, UnitSink& sink) {
+  const uint32_t t = u.transformation;
+  Running& running = running_[t];
+  if (u.unit.part <= 0 && --running.results_left == 0 && !refused_) {
+    Json result = work_of(t)->result(sink);
+    if (!result.is_null()) {
+      const std::lock_guard lock(results_mutex_);
+      results_.emplace(t, std::move(result));
     }
-  };
+    result_done(plan_.tensors[plan_.parts_of(t)[0]].file);
+  }
+  if (--running.units_left == 0) {
+    const std::lock_guard lock(running.mutex);
+    running.work.reset();
+  }
+  if (refused_) return;
+  for_each_file(u, [&](uint32_t f) { write_done(f); });
 }
 
-void Conversion::pack(const Job& job, ExpertPacker& packer) {
-  const Target& target = plan_.targets[job.index];
-  std::vector<SourceResult> found(target.sources_per_expert);
-  if (job.kind == Job::Kind::kHash) {
-    packer.hash(job.index, job.e, found);
-    merge_results(job, found);
-    for (const uint32_t f : files_of(job)) result_done(f);
+void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> bytes) {
+  if (bytes.size() == plan_.tensors[tensor].info.bytes()) {
+    outputs_[tensor] = hash_bytes(bytes);
     return;
   }
-  if (!refused_) {
-    packer.pack(job.index, job.e, job.piece, found);
-  } else if (job.piece.k0 == 0 && job.piece.r0 == 0) {
-    packer.check(job.index, job.e, found);
-  }
-  merge_results(job, found);
-  if (refused_) {
-    turns_[job.index].pass(job.turn, [] {});  // somebody may wait behind this piece
-    return;
-  }
-
-  std::vector<size_t> tensors = plan_.parts_of(job.index);
-  std::erase_if(tensors, [&](size_t i) { return !is_wanted(i); });
-  for (const size_t i : tensors) {
-    const OutputTensor& t = plan_.tensors[i];
-    const auto expert_bytes = t.info.bytes() / static_cast<uint64_t>(target.shape.e);
-    const auto before = static_cast<uint64_t>(piece_offset(plan_.recipe.layout, t.part, target, job.piece));
-    open(t.file).write(offset_of(t) + static_cast<uint64_t>(job.e) * expert_bytes + before,
-                       packer.part(t.part));
-  }
-  turns_[job.index].pass(job.turn, [&] {
-    for (const size_t i : tensors) {
-      if (!hashers_[i]) hashers_[i].emplace();
-      hashers_[i]->update(packer.part(plan_.tensors[i].part));
+  std::shared_ptr<OrderedHash> ordered;
+  {
+    const std::lock_guard lock(hashes_mutex_);
+    std::shared_ptr<OrderedHash>& mine = hashes_[tensor];
+    if (!mine) {
+      mine = std::make_shared<OrderedHash>();
+      if (stopped_) mine->order.stop();
+      if (refused_) mine->order.release();
     }
-  });
-  for (const size_t i : tensors) write_done(plan_.tensors[i].file);
+    ordered = mine;
+  }
+  ordered->order.pass(offset, bytes.size(), [&] { ordered->hasher.update(bytes); });
 }
 
-void Conversion::merge_results(const Job& job, std::span<SourceResult> found) {
-  const Target& target = plan_.targets[job.index];
-  const std::lock_guard lock(results_mutex_);
-  for (size_t i = 0; i < found.size(); ++i) {
-    const size_t at = static_cast<size_t>(job.e) * target.sources_per_expert + i;
-    SourceResult& total = results_[job.index][at];
-    total.stats += found[i].stats;
-    if (found[i].codes_hash != Hash128{}) {
-      total.codes_hash = found[i].codes_hash;
-      total.scales_hash = found[i].scales_hash;
+/// From now on units only look for more to refuse, and nobody waits for those that no longer write.
+void Conversion::refuse() {
+  if (refused_.exchange(true)) return;
+  {
+    const std::lock_guard lock(hashes_mutex_);
+    for (const auto& h : hashes_) {
+      if (h) h->order.release();
     }
-    if (found[i].fold && !total.fold) {
-      total.fold = std::move(found[i].fold);
-    } else if (found[i].fold) {
-      *total.fold += *found[i].fold;
+  }
+  for (Running& running : running_) {
+    const std::lock_guard lock(running.mutex);
+    if (running.work) running.work->release();
+  }
+}
+
+void Conversion::stop() {
+  stopped_ = true;
+  {
+    const std::lock_guard lock(hashes_mutex_);
+    for (const auto& h : hashes_) {
+      if (h) h->order.stop();
     }
-    if (found[i].first_bad_row < 0) continue;
-    const Nvfp4Module& m = source_.nvfp4_modules()[target.sources[at].module];
-    const int64_t expert = m.dialect->stacked ? target.sources[at].expert : 0;
-    const int64_t place = (expert * m.n + found[i].first_bad_row) * (m.k / kGroup) + found[i].first_bad_group;
-    refuse_scale(
-        {m.block_scale, expert}, {static_cast<uint64_t>(place), found[i].first_bad_scale},
-        fmt::format("{} row {}, block {}", m.dialect->stacked ? fmt::format(" expert {},", expert) : "",
-                    found[i].first_bad_row, found[i].first_bad_group));
   }
-}
-
-std::vector<uint8_t> Conversion::own_bytes(const OutputTensor& t) const {
-  const auto& values = plan_.scales[t.source].folded;
-  std::vector<uint8_t> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-void Conversion::merge_derived(size_t i, const Deriver& deriver) {
-  const OutputTensor& t = plan_.tensors[i];
-  if (t.op == Op::kPrune) {
-    const std::lock_guard lock(results_mutex_);
-    for (const auto& [e, stats] : deriver.stats()) rewritten_[t.module][static_cast<size_t>(e)] += stats;
+  for (Running& running : running_) {
+    const std::lock_guard lock(running.mutex);
+    if (running.work) running.work->stop();
   }
-  if (deriver.bad_scale()) {
-    const BadScale& bad = *deriver.bad_scale();
-    refuse_scale({source_.nvfp4_modules()[plan_.modules[t.module].module].block_scale, 0}, bad,
-                 fmt::format(" {}", bad.at));
-  }
-}
-
-void Conversion::refuse_scale(ScaleSource source, const BadScale& bad, const std::string& where) {
-  refused_ = true;
-  const std::lock_guard lock(bad_scales_mutex_);
-  // A tensor is read in pieces, in any order.
-  const auto [at, is_new] = bad_scales_.try_emplace(source);
-  if (is_new || bad.at < at->second.first.at) at->second = {bad, where};
-}
-
-void Conversion::hash_source(const Job& job, size_t i, const Deriver& deriver) {
-  const OutputTensor& t = plan_.tensors[i];
-  if (t.module == OutputTensor::kNoModule || deriver.codes().empty()) return;
-  SliceHashes& hashes = modules_[t.module];
-  if (job.begin == 0 && (job.count > 1 || job.end == t.info.bytes())) {
-    hashes.codes = hash_bytes(deriver.codes());
-    if (!deriver.scales().empty()) hashes.scales = hash_bytes(deriver.scales());
-    return;
-  }
-  turns_of_source(t.module).pass(job.turn, [&] {
-    auto& hashers = source_hashers_[t.module];
-    if (!hashers) hashers.emplace();
-    hashers->codes.update(deriver.codes());
-    hashers->scales.update(deriver.scales());
-    if (job.end < t.info.bytes()) return;
-    hashes.codes = hashers->codes.digest();
-    if (!deriver.scales().empty()) hashes.scales = hashers->scales.digest();
-    hashers.reset();
-  });
-}
-
-void Conversion::copy(const Job& job, Deriver& deriver, std::vector<uint8_t>& buffer) {
-  const uint64_t bytes = job.end - job.begin;
-  if (buffer.size() < bytes) buffer.resize(bytes);
-  const std::span<uint8_t> all(buffer.data(), bytes);
-  uint64_t at = 0;
-  for (size_t i = job.index; i < job.index + job.count; ++i) {
-    const OutputTensor& t = plan_.tensors[i];
-    const auto piece = all.subspan(at, job.count == 1 ? bytes : t.info.bytes());
-    if (t.kind == OutputTensor::Kind::kCopy) {
-      source_.read(t.source, job.begin, piece);
-      bytes_read_ += piece.size();
-      progress_.done += piece.size();
-      if (is_block_scale_[t.source]) {
-        if (const auto bad = find_bad_scale(job.begin, piece))
-          refuse_scale({t.source, 0}, *bad, fmt::format(" {}", bad->at));
-      }
-    } else if (t.kind == OutputTensor::Kind::kDerived) {
-      const uint64_t before = deriver.bytes_read();
-      deriver.derive(t, job.begin, piece);
-      bytes_read_ += deriver.bytes_read() - before;
-      progress_.done += deriver.bytes_read() - before;
-      merge_derived(i, deriver);
-      hash_source(job, i, deriver);
-    } else {
-      const auto own = own_bytes(t);
-      std::copy(own.begin(), own.end(), piece.begin());
-    }
-    at += piece.size();
-  }
-  const OutputTensor& first = plan_.tensors[job.index];
-  if (refused_) {
-    if (all.size() < first.info.bytes()) turns_of_tensor(job.index).pass(job.turn, [] {});
-    return;
-  }
-  open(first.file).write(offset_of(first) + job.begin, all);
-  at = 0;
-  for (size_t i = job.index; i < job.index + job.count; ++i) {
-    const auto piece = all.subspan(at, job.count == 1 ? bytes : plan_.tensors[i].info.bytes());
-    if (piece.size() == plan_.tensors[i].info.bytes()) {
-      outputs_[i] = hash_bytes(piece);
-    } else {
-      turns_of_tensor(i).pass(job.turn, [&] {
-        if (!hashers_[i]) hashers_[i].emplace();
-        hashers_[i]->update(piece);
-      });
-    }
-    at += piece.size();
-  }
-  write_done(first.file);
 }
 
 AtomicFile& Conversion::open(uint32_t f) {
@@ -345,9 +348,10 @@ void Conversion::write_done(uint32_t f) {
   const OutputFile& file = plan_.files[f];
   const size_t end = file.first_tensor + file.tensor_count;
   for (size_t i = file.first_tensor; i < end; ++i) {
-    if (!hashers_[i]) continue;  // hashed in one piece
-    outputs_[i] = hashers_[i]->digest();
-    hashers_[i].reset();
+    const std::lock_guard lock(hashes_mutex_);
+    if (!hashes_[i]) continue;  // hashed in one piece
+    outputs_[i] = hashes_[i]->hasher.digest();
+    hashes_[i].reset();
   }
   if (!options_.verify) {
     commit(f);
@@ -356,7 +360,7 @@ void Conversion::write_done(uint32_t f) {
   open(f).flush();  // so that the disk answers, and not the page cache
   std::vector<Job> checks;
   for (size_t i = file.first_tensor; i < end;) {
-    Job job{.kind = Job::Kind::kVerify, .index = i, .count = 0};
+    Job job{Job::Kind::kVerify, i, 0};
     uint64_t bytes = 0;
     do {
       bytes += plan_.tensors[i++].info.bytes();
@@ -368,11 +372,37 @@ void Conversion::write_done(uint32_t f) {
   for (const Job& job : checks) queue_->add(job);
 }
 
+void Conversion::commit(uint32_t f) {
+  if (options_.verify) check_header(open(f), plan_.files[f].header);
+  open(f).commit();
+  result_done(f);
+}
+
+void Conversion::result_done(uint32_t f) {
+  if (--files_[f].results_left > 0 || refused_) return;
+  const OutputFile& file = plan_.files[f];
+  const auto first = static_cast<std::ptrdiff_t>(file.first_tensor);
+  ShardRecord record;
+  record.file = f;
+  record.outputs.assign(outputs_.begin() + first,
+                        outputs_.begin() + first + static_cast<std::ptrdiff_t>(file.tensor_count));
+  {
+    const std::lock_guard lock(results_mutex_);
+    for (size_t i = file.first_tensor; i < file.first_tensor + file.tensor_count; ++i) {
+      const OutputTensor& t = plan_.tensors[i];
+      if (t.part != 0) continue;
+      if (auto result = results_.extract(t.transformation)) record.results.insert(std::move(result));
+    }
+  }
+  const std::lock_guard lock(finished_mutex_);
+  finished_(std::move(record));
+}
+
 void Conversion::verify(const Job& job, std::vector<uint8_t>& buffer) {
-  const uint32_t f = plan_.tensors[job.index].file;
+  const uint32_t f = plan_.tensors[job.first].file;
   const AtomicFile& file = open(f);
   if (buffer.size() < kVerifyBytes) buffer.resize(kVerifyBytes);
-  for (size_t i = job.index; i < job.index + job.count; ++i) {
+  for (size_t i = job.first; i < job.first + job.count; ++i) {
     const OutputTensor& t = plan_.tensors[i];
     Hasher hasher;
     for (uint64_t at = 0; at < t.info.bytes(); at += kVerifyBytes) {

@@ -4,57 +4,111 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
+#include <span>
+#include <string>
+#include <vector>
 
-#include "lib/checkpoint/quantization_config.h"
+#include "formats/error.h"
 #include "lib/convert/conversion.h"
-#include "lib/error_lines.h"
-#include "lib/threads/interrupt.h"
-#include "lib/artifact/manifest.h"
-#include "lib/io/page_cache.h"
-#include "lib/read_in_pieces.h"
 #include "lib/convert/resume.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/findings/problems.h"
 #include "lib/findings/version.h"
+#include "lib/io/file.h"
+#include "lib/io/file_batch.h"
+#include "lib/io/hash.h"
+#include "lib/io/page_cache.h"
+#include "lib/output/manifest_writer.h"
+#include "lib/output/output_directory.h"
+#include "lib/plan/output_files.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
+#include "lib/threads/stopwatch.h"
 
 namespace twofour {
 namespace {
 
-/// Copies a file and says what was copied.
-Hash128 copy_sidecar(const std::filesystem::path& from, const std::filesystem::path& to) {
-  const InputFile in(from);
-  AtomicFile out(to);
+namespace fs = std::filesystem;
+
+/// More files than this are flushed together: a flush of one waits for the disk, whatever the file's size.
+constexpr size_t kFlushedAlone = 32;
+
+/// Copies what `in` holds through write(at, piece).
+template <class Write>
+Hash128 copy_through(const InputFile& in, Write&& write) {
   Hasher hasher;
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { in.read(at, piece); };
   read_in_pieces(in.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
-    out.write(at, piece);
+    write(at, piece);
     hasher.update(piece);
   });
-  out.commit();
   return hasher.digest();
 }
 
-/// Reads back the files that hold no weights. Throws Error on those that are not as they were written.
-void verify_files(const std::filesystem::path& directory, const std::map<std::string, Hash128>& files) {
-  for (const auto& [name, expected] : files) {
+Hash128 copy_flushed(const fs::path& from, const fs::path& to) {
+  const InputFile in(from);
+  AtomicFile out(to);
+  const Hash128 hash =
+      copy_through(in, [&](uint64_t at, std::span<const uint8_t> piece) { out.write(at, piece); });
+  out.commit();
+  return hash;
+}
+
+Hash128 copy_unflushed(const fs::path& from, const fs::path& to) {
+  const InputFile in(from);
+  UnflushedFile out(to);
+  const Hash128 hash = copy_through(in, [&](uint64_t, std::span<const uint8_t> piece) { out.write(piece); });
+  out.commit();
+  return hash;
+}
+
+/// Copies files, whose names are relative, from a directory into one that is being written, on all threads,
+/// and returns the hash of each. All of them are on disk when this returns: few are flushed one by one, many
+/// together. Throws Error where one cannot be read or written.
+std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vector<std::string>& names,
+                                          OutputDirectory& to) {
+  std::vector<fs::path> paths;
+  for (const std::string& name : names) paths.push_back(to.add(name));
+  std::vector<Hash128> hashes(names.size());
+  const bool alone = names.size() <= kFlushedAlone;
+  parallel_for(names.size(), [&](size_t i) {
+    check_interrupt();
+    hashes[i] = alone ? copy_flushed(from / names[i], paths[i]) : copy_unflushed(from / names[i], paths[i]);
+  });
+  // A crash before this leaves the directory's marker: what is not on disk is never taken for whole.
+  if (!alone) flush_file_system(to.path());
+  std::map<std::string, Hash128> copied;
+  for (size_t i = 0; i < names.size(); ++i) copied[names[i]] = hashes[i];
+  return copied;
+}
+
+/// Reads files back, on all threads and from the disk rather than the page cache. Throws Error on the first
+/// by name that is not as it was written.
+void verify_files(const fs::path& directory, const std::map<std::string, Hash128>& files) {
+  std::vector<const std::pair<const std::string, Hash128>*> all;
+  for (const auto& file : files) all.push_back(&file);
+  parallel_for(all.size(), [&](size_t i) {
+    check_interrupt();
+    const auto& [name, expected] = *all[i];
     const InputFile file(directory / name);
     // All of them are flushed: the disk is to answer, and not the page cache.
     if (!is_in_memory(file.descriptor())) drop_pages(file.descriptor());
     const Hash128 found = hash_range(file, 0, file.size(), [](uint64_t) {});
-    if (found == expected) continue;
+    if (found == expected) return;
     throw Error(fmt::format("{}: expected hash {} as written, found {} when read back", file.path().string(),
                             expected.hex(), found.hex()));
-  }
+  });
 }
 
-void report_folds(const Plan& plan, const std::vector<Quality>& quality, Findings& findings) {
-  for (size_t t = 0; t < quality.size(); ++t) {
-    if (quality[t].fold_energy == 0) continue;
+void report_folds(const std::vector<ModuleReport>& modules, Findings& findings) {
+  for (const ModuleReport& m : modules) {
+    if (!m.quality || m.quality->fold_energy == 0) continue;
     findings.push_back(
-        {Severity::kWarning, "fold-loss", plan.targets[t].name,
+        {Severity::kWarning, "fold-loss", m.name,
          fmt::format(
              "rounding the folded block scales changed the weights concerned by {:.3g} in relative norm",
-             std::sqrt(quality[t].fold_error / quality[t].fold_energy))});
+             std::sqrt(m.quality->fold_error / m.quality->fold_energy))});
   }
 }
 
@@ -72,18 +126,19 @@ bool has_changed(const Checkpoint& source) {
   return false;
 }
 
-/// What single matrices had to tell, and how those with kept scales compare.
-void report_encoded(const Plan& plan, const std::vector<EncodedResult>& results, Findings& findings) {
+/// The findings of single matrices, and how those with kept scales compare.
+void report_encoded(const std::vector<ModuleReport>& results, Findings& findings) {
   constexpr size_t kShown = 20;  // the manifest has all
   uint64_t bytes = 0, wrong = 0;
   size_t modules = 0;
-  for (size_t i = 0; i < results.size(); ++i) {
-    const EncodedResult& r = results[i];
+  for (const ModuleReport& one : results) {
+    if (!one.encoded) continue;
+    const EncodedResult& r = *one.encoded;
     findings.insert(findings.end(), r.findings.begin(), r.findings.end());
     bytes += r.kept.bytes;
     wrong += r.kept.codes + r.kept.scales;
     if (r.kept.codes + r.kept.scales == 0 || ++modules > kShown) continue;
-    findings.push_back({Severity::kWarning, "not-returned", plan.matrices[i].name,
+    findings.push_back({Severity::kWarning, "not-returned", one.name,
                         fmt::format("{} bytes of codes and {} block scales are not the kept checkpoint's, {}",
                                     r.kept.codes, r.kept.scales, r.kept.first)});
   }
@@ -103,11 +158,12 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     write_text(directory.add(name), text);
     files[name] = hash_text(text);
   };
+  std::vector<std::string> copied;
   for (const auto& [name, bytes] : plan.sidecars) {
-    if (is_copied_sidecar(source, plan, name))
-      files[name] = copy_sidecar(source.path() / name, directory.add(name));
+    copied.push_back(name);
   }
-  for (const auto& [name, text] : artifact_texts(source, plan)) write(name, text);
+  files = copy_files(source.path(), copied, directory);
+  for (const auto& [name, text] : plan.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
     directory.add(file.name);
     files[file.name] = hash_text(file.header);
@@ -137,7 +193,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   result.bytes_verified = conversion.bytes_verified();
   const Findings io = conversion.io_findings();
   result.findings.insert(result.findings.end(), io.begin(), io.end());
-  ConversionRecord record = join_records(source, plan, records);
+  ConversionRecord record = join_records(plan, records);
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));
   record.files = files;
@@ -150,35 +206,29 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
 }
 
 /// What became of each module, from the record of all files.
-void report_modules(const Checkpoint& source, const Plan& plan, ConversionRecord record,
+void report_modules(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                     ConvertResult& result) {
-  for (const Target& t : plan.targets) result.modules.push_back({t.name, t.shape});
-  for (const ModulePlan& p : plan.modules) {
-    const Nvfp4Module& m = source.nvfp4_modules()[p.module];
-    result.modules.push_back({m.name, {m.e, m.n, m.k}});
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    std::vector<ModuleReport> made = plan.transformations[t]->report(source, record.result(t));
+    std::move(made.begin(), made.end(), std::back_inserter(result.modules));
   }
-  for (const EncodedMatrix& m : plan.matrices) result.modules.push_back({m.name, {1, m.rows, m.k}});
-  report_folds(plan, record.quality, result.findings);
-  report_encoded(plan, record.matrices, result.findings);
-  result.encoded = std::move(record.matrices);
-  result.quality = std::move(record.quality);
+  report_folds(result.modules, result.findings);
+  report_encoded(result.modules, result.findings);
 }
 
 }  // namespace
 
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan) {
   std::vector<PlannedFile> files;
-  for (const auto& [name, bytes] : plan.sidecars) {
-    if (is_copied_sidecar(source, plan, name)) files.push_back({name, bytes});
-  }
-  for (const auto& [name, text] : artifact_texts(source, plan)) files.push_back({name, text.size()});
+  for (const auto& [name, bytes] : plan.sidecars) files.push_back({name, bytes});
+  for (const auto& [name, text] : plan.texts) files.push_back({name, text.size()});
   files.push_back({kIndexName, artifact_index(plan).size()});
   ConversionRecord record;
   record.outputs.resize(plan.tensors.size());
-  for (const Target& t : plan.targets) record.slices.emplace_back(t.sources.size());
-  record.modules.resize(plan.modules.size());
-  record.quality.resize(plan.targets.size() + plan.modules.size());
-  record.matrices.resize(plan.matrices.size());
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    Json result = plan.transformations[t]->empty_result();
+    if (!result.is_null()) record.results.emplace(static_cast<uint32_t>(t), std::move(result));
+  }
   for (const OutputFile& f : plan.files) record.files[f.name] = {};
   for (const PlannedFile& f : files) record.files[f.name] = {};
   PlannedFile manifest{kManifestName, 0, false};
@@ -208,7 +258,7 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     try {
       ConversionRecord record = write_artifact(source, plan, options, directory, records, progress, result);
       directory.finish();
-      report_modules(source, plan, std::move(record), result);
+      report_modules(source, plan, record, result);
     } catch (const Interrupted& e) {
       if (!directory.keeps()) throw;
       throw Interrupted(fmt::format("{}\n{}", e.what(), what_stays()));

@@ -4,17 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device/device.h"
 #include "kernels/device/isa.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/metrics/quality.h"
 #include "lib/findings/finding.h"
-#include "lib/transform/kept_codes.h"
 #include "lib/output/output_directory.h"
+#include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/quality.h"
-#include "lib/output/shard_record.h"
+#include "lib/transform/kept_codes.h"
 
 namespace twofour {
 
@@ -23,7 +20,6 @@ struct ConvertOptions {
   bool verify = true;                     ///< read back what was written and compare hashes
   Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
   Isa isa = Isa::portable;
-  Device device = Device::cpu;      ///< where layouts are packed; rewrites are the CPU's
   Io io = Io::kBuffered;            ///< how what is written passes; the source says for itself
   const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };
@@ -36,14 +32,8 @@ struct ConvertResult {
   size_t files_kept = 0;        ///< resumed: weight files that were finished
   uint64_t bytes_kept = 0;      ///< of those, verified too
   double seconds = 0;
-  struct Module {
-    std::string name;
-    Shape shape;
-  };
-  std::vector<Module> modules;         ///< targets, rewritten modules or encoded matrices of the plan
-  std::vector<Quality> quality;        ///< one a module: what pruning cost; none where weights are encoded
-  std::vector<EncodedResult> encoded;  ///< one a module of an encoded checkpoint
-  Findings findings;                   ///< of the plan and of the run
+  std::vector<ModuleReport> modules;  ///< what was made, in the plan's order
+  Findings findings;                  ///< of the plan and of the run
 };
 
 /// A file of an artifact that holds no weights.

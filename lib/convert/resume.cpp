@@ -3,17 +3,16 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "formats/error.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/counted.h"
 #include "lib/artifact/manifest.h"
+#include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/validate/validate.h"
-#include "lib/validate_files.h"
 #include "lib/findings/version.h"
+#include "lib/plan/output_files.h"
+#include "lib/validate/checks.h"
+#include "lib/validate/validate.h"
 
 namespace twofour {
 namespace {
@@ -54,6 +53,12 @@ struct Change {
 /// The first place where two documents differ, keys of the first before those that only the second has.
 std::optional<Change> first_change(const Json& then, const Json& now, const std::string& where) {
   if (then == now) return std::nullopt;
+  if (then.is_array() && now.is_array() && then.size() == now.size()) {
+    for (size_t i = 0; i < then.size(); ++i) {
+      const std::string place = then.size() == 1 ? where : fmt::format("{}: {}", where, i);
+      if (auto change = first_change(then.at(i), now.at(i), place)) return change;
+    }
+  }
   if (!then.is_object() || !now.is_object()) return Change{where, then, now};
   const auto below = [&](const std::string& key) {
     return first_change(find_or_null(then, key), find_or_null(now, key),
@@ -78,23 +83,17 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
                        const Plan& plan) {
   size_t at = 0;
-  const auto check = [&](size_t module, uint32_t now) {
-    const bool is_known = at < then.size();
-    if (!is_known || then[at] != now) {
-      const std::string name = source.where(source.nvfp4_modules()[module].global_scale);
-      const Json before = is_known ? Json(std::bit_cast<float>(then[at])) : Json(nullptr);
-      check_fingerprint(where, Json::object({{name, before}}),
-                        Json::object({{name, std::bit_cast<float>(now)}}));
+  for (const auto& transformation : plan.transformations) {
+    for (const auto& [tensor, bits] : transformation->stored_scales()) {
+      const bool is_known = at < then.size();
+      if (!is_known || then[at] != bits) {
+        const std::string name = source.where(tensor);
+        const Json before = is_known ? Json(std::bit_cast<float>(then[at])) : Json(nullptr);
+        check_fingerprint(where, Json::object({{name, before}}),
+                          Json::object({{name, std::bit_cast<float>(bits)}}));
+      }
+      ++at;
     }
-    ++at;
-  };
-  for (size_t t = 0; t < plan.targets.size(); ++t) {
-    for (size_t i = 0; i < plan.targets[t].sources.size(); ++i) {
-      check(plan.targets[t].sources[i].module, plan.scales[t].stored_bits[i]);
-    }
-  }
-  for (const ModulePlan& m : plan.modules) {
-    for (const uint32_t bits : m.stored_bits) check(m.module, bits);
   }
 }
 
@@ -118,11 +117,15 @@ bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
 Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept) {
   Json files = weights_entry(source);
   if (source.is_directory()) {
-    std::set<std::string> others{kIndexName, kManifestName};
+    std::set<std::string> others{kIndexName, kManifestName, "config.json", "hf_quant_config.json"};
     for (const auto& [name, bytes] : plan.sidecars) others.insert(name);
+    for (const Shard& s : source.shards()) others.erase(s.name);
+    // operator[] would look at all names before.
+    Json::Object& entries = files.items();
     for (const std::string& name : others) {
       std::error_code error;
-      if (fs::exists(source.path() / name, error)) files[name] = file_entry(InputFile(source.path() / name));
+      if (fs::exists(source.path() / name, error))
+        entries.emplace_back(name, file_entry(InputFile(source.path() / name)));
     }
   }
   Json json = {{"tool", {{"version", version()}, {"commit", version_commit()}}},
@@ -183,7 +186,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
     names.insert(plan.files[records[i].file].name);
     sound.push_back(std::move(records[i]));
   }
-  directory.clear(artifact_files(source, plan), names);
+  directory.clear(artifact_files(plan), names);
   return sound;
 }
 

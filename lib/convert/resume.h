@@ -5,11 +5,11 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/transform/kept_codes.h"
 #include "lib/output/output_directory.h"
+#include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/output/shard_record.h"
+#include "lib/transform/kept_codes.h"
 
 namespace twofour {
 

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
-#include "lib/diff_values.h"
-#include "lib/directory_files.h"
+#include "lib/diff/pairs.h"
 #include "lib/inspect/inspect.h"
+#include "lib/io/file.h"
 
 namespace twofour {
 namespace {
@@ -48,20 +48,24 @@ EntryPlace place_of(const std::string& name) {
 }
 
 /// Keeps the pairs that the options ask for.
-void restrict_to(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options,
+void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& options,
                  std::vector<DiffPair>& pairs) {
   if (options.include.empty() && options.exclude.empty()) return;
   Matcher include(options.include), exclude(options.exclude);
-  const auto any = [](Matcher& matcher, const DiffEntry& e) {
+  const auto any = [&](Matcher& matcher, const DiffPair& p) {
+    const DiffEntry& e = p.entry;
     bool found = matcher.matches(e.name);
     for (const DiffSide* side : {&e.a, &e.b}) found |= side->is_there() && matcher.matches(side->tensor);
+    if (p.matrices.a != nullptr) found |= matcher.matches(a.module_of(*p.matrices.a).name);
+    if (p.matrices.b != nullptr) found |= matcher.matches(b.module_of(*p.matrices.b).name);
     return found;
   };
   std::erase_if(pairs, [&](const DiffPair& p) {
-    const bool in = options.include.empty() || any(include, p.entry);
-    return any(exclude, p.entry) || !in;
+    const bool in = options.include.empty() || any(include, p);
+    return any(exclude, p) || !in;
   });
-  const std::string expected = fmt::format("a name in {} or {}", a.path().string(), b.path().string());
+  const std::string expected =
+      fmt::format("a name in {} or {}", a.checkpoint().path().string(), b.checkpoint().path().string());
   include.refuse_unused("--include", expected.c_str());
   exclude.refuse_unused("--exclude", expected.c_str());
 }
@@ -169,7 +173,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
     result.findings.push_back(std::move(f));
   }
   std::vector<DiffPair> pairs = pair_up(ours, theirs);
-  restrict_to(a, b, options, pairs);
+  restrict_to(ours, theirs, options, pairs);
   for (DiffPair& p : pairs) p.entry.expert = place_of(p.entry.name).expert;
   compare_pairs(ours, theirs, options.tolerance, progress, pairs);
   for (DiffPair& p : pairs) {

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "lib/artifact/open_source.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/tensor_values.h"
 #include "lib/findings/finding.h"
+#include "lib/metrics/value_error.h"
 #include "lib/names/pattern.h"
 #include "lib/threads/progress.h"
-#include "lib/checkpoint/tensor_values.h"
-#include "lib/metrics/value_error.h"
 
 namespace twofour {
 
@@ -48,7 +49,9 @@ using FirstValues = std::optional<std::array<ElementValue, 2>>;
 
 /// One matrix of weights, or one tensor that is not part of any.
 struct DiffEntry {
-  std::string name;  ///< does not depend on dialect, layout or stacks: "model.layers.3.mlp.experts.7.up_proj"
+  /// As the files have it, A's before B's; of a matrix in a stack, as if each expert had its own:
+  /// "model.layers.3.mlp.experts.7.up_proj". Matrices are paired whatever their dialect, layout or stacks.
+  std::string name;
   DiffKind kind = DiffKind::kTensor;
   DiffClass cls = DiffClass::kEqual;
   DiffSide a, b;
@@ -112,7 +115,7 @@ struct DiffOptions {
 };
 
 /// Compares the tensors of two checkpoints or artifacts as numbers, by bounded reads on OpenMP's threads; the
-/// result is the same for any number of them. Open both with Checkpoint::open_source. Throws Error where a
+/// result is the same for any number of them. Open both with open_source. Throws Error where a
 /// pattern matches nothing.
 DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options, Progress& progress);
 

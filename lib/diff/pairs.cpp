@@ -12,6 +12,8 @@ namespace {
 
 /// What one side holds under a name.
 struct Item {
+  std::string name;  ///< as the files have it, or the key where they have none
+  bool is_stored;    ///< the files have it
   DiffSide side;
   const StoredMatrix* matrix = nullptr;
   std::optional<TensorPart> part{};
@@ -43,7 +45,9 @@ class Lister {
     for (size_t i = 0; i < taken_.size(); ++i) {
       const TensorInfo& t = c_.tensors()[i];
       if (taken_[i]) continue;
-      items_[{t.name, DiffKind::kTensor}] = {{t.name, std::string(dtype_name(t.dtype)), t.shape},
+      items_[{t.name, DiffKind::kTensor}] = {t.name,
+                                             true,
+                                             {t.name, std::string(dtype_name(t.dtype)), t.shape},
                                              nullptr,
                                              TensorPart{i, 0, 1, element_count(t)}};
     }
@@ -63,27 +67,31 @@ class Lister {
   void add_matrix(const std::string& name, const StoredMatrix& matrix) {
     const WeightModule& m = ours_.module_of(matrix);
     const TensorInfo& t = tensor(m.weight);
+    const std::string& stored = ours_.name_in_files(name, matrix);
     items_[{name, DiffKind::kWeights}] = {
-        {t.name, ours_.format_of(m), {matrix.count, m.k}}, &matrix, std::nullopt};
+        stored, &stored == &m.name, {t.name, ours_.format_of(m), {matrix.count, m.k}}, &matrix, std::nullopt};
     taken_[m.weight] = true;
     for (const auto& part : {m.scale, m.global_scale}) {
       if (part) taken_[*part] = true;
     }
-    add_bias(name + ".bias", m, matrix);
-    add_input_scale(name + ".input_scale", m, matrix);
+    add_bias(name, m, matrix);
+    add_input_scale(name, m, matrix);
   }
 
-  void add_bias(const std::string& name, const WeightModule& m, const StoredMatrix& matrix) {
+  void add_bias(const std::string& linear, const WeightModule& m, const StoredMatrix& matrix) {
     if (!m.bias || element_count(tensor(*m.bias)) != m.e * m.n) return;
     const TensorInfo& t = tensor(*m.bias);
-    items_[{name, DiffKind::kBias}] = {
+    const std::string& stored = ours_.name_in_files(linear, matrix);
+    items_[{linear + ".bias", DiffKind::kBias}] = {
+        stored + ".bias",
+        &stored == &m.name,
         {t.name, std::string(dtype_name(t.dtype)), {matrix.count}},
         nullptr,
         TensorPart{*m.bias, matrix.e * m.n + matrix.first, matrix.step, matrix.count}};
     taken_[*m.bias] = true;
   }
 
-  void add_input_scale(const std::string& name, const WeightModule& m, const StoredMatrix& matrix) {
+  void add_input_scale(const std::string& linear, const WeightModule& m, const StoredMatrix& matrix) {
     if (!m.input_scale) return;
     const TensorInfo& t = tensor(*m.input_scale);
     const int64_t count = element_count(t);
@@ -91,7 +99,13 @@ class Lister {
     TensorPart part{*m.input_scale, count == 1 ? 0 : matrix.e, 1, 1};
     part.nvfp4 = m.nvfp4.has_value();
     part.divides = part.nvfp4 && c_.nvfp4_modules()[*m.nvfp4].dialect->divides;
-    items_[{name, DiffKind::kInputScale}] = {{t.name, std::string(dtype_name(t.dtype)), {}}, nullptr, part};
+    const std::string& stored = ours_.name_in_files(linear, matrix);
+    items_[{linear + ".input_scale", DiffKind::kInputScale}] = {
+        stored + ".input_scale",
+        &stored == &m.name,
+        {t.name, std::string(dtype_name(t.dtype)), {}},
+        nullptr,
+        part};
     taken_[*m.input_scale] = true;
   }
 
@@ -123,11 +137,17 @@ std::vector<DiffPair> pair_up(const Matrices& a, const Matrices& b) {
     const bool take_b = x == ours.end() || (y != theirs.end() && !(x->first < y->first));
     const Key& key = take_a ? x->first : y->first;
     DiffPair& pair = pairs.emplace_back();
-    pair.entry.name = key.name;
+    const Item& named = take_a && (x->second.is_stored || !take_b) ? x->second
+                        : take_b                                   ? y->second
+                                                                   : x->second;
+    pair.entry.name = named.is_stored ? named.name : key.name;
     pair.entry.kind = key.kind;
     if (take_a) set_a(pair, std::move((x++)->second));
     if (take_b) set_b(pair, std::move((y++)->second));
   }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const DiffPair& x, const DiffPair& y) {
+    return Key{x.entry.name, x.entry.kind} < Key{y.entry.name, y.entry.kind};
+  });
   return pairs;
 }
 

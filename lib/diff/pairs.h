@@ -4,6 +4,7 @@
 
 #include "lib/diff/diff.h"
 #include "lib/metrics/matrix_pair.h"
+#include "lib/threads/progress.h"
 
 namespace twofour {
 
@@ -25,5 +26,10 @@ struct DiffPair {
 /// Everything that both checkpoints hold, in natural order of names: each tensor is in one pair at least.
 /// Entries have name, kind and sides.
 std::vector<DiffPair> pair_up(const Matrices& a, const Matrices& b);
+
+/// Gives every pair's entry its class and figures. Bytes first, as they are stored; as numbers only what
+/// differs there.
+void compare_pairs(const Matrices& a, const Matrices& b, double tolerance, Progress& progress,
+                   std::vector<DiffPair>& pairs);
 
 }  // namespace twofour

@@ -1,4 +1,4 @@
-#include "lib/diff_values.h"
+#include "lib/diff/pairs.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <bit>
 #include <cstring>
 
-#include "lib/element_error.h"
-#include "lib/global_scale.h"
-#include "lib/metrics/strips.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/tensor_values.h"
+#include "lib/metrics/strips.h"
+#include "lib/metrics/value_error.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,5 +21,11 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 using Findings = std::vector<Finding>;
+
+/// "1 file", "3 files"; `nouns` where the plural takes more than an s.
+inline std::string counted(uint64_t count, const std::string& noun, const std::string& nouns = "") {
+  if (count == 1) return "1 " + noun;
+  return std::to_string(count) + " " + (nouns.empty() ? noun + "s" : nouns);
+}
 
 }  // namespace twofour

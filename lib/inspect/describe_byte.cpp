@@ -10,8 +10,9 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/inspect/inspect.h"
 #include "lib/artifact/manifest.h"
+#include "lib/artifact/modules.h"
+#include "lib/inspect/inspect.h"
 
 namespace twofour {
 namespace {
@@ -99,6 +100,15 @@ std::optional<std::string> describe_module_byte(const Checkpoint& c, size_t tens
   return std::nullopt;
 }
 
+/// The layout that a tensor of an artifact with several layouts is a part of; empty where it is of none.
+std::string layout_of(const Checkpoint& artifact, size_t tensor) {
+  for (const ArtifactMatrix& m : read_artifact_modules(artifact).matrices) {
+    const bool is_part = std::find(m.parts.begin(), m.parts.end(), tensor) != m.parts.end();
+    if (is_part || m.global_scale == tensor) return m.layout;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string describe_byte(const Checkpoint& c, const std::string& name, uint64_t offset) {
@@ -116,7 +126,9 @@ std::string describe_byte(const Checkpoint& c, const std::string& name, uint64_t
   const Shard& shard = c.shard_of(*at);
   const auto layout = shard.metadata.find("twofour.layout");
   if (layout != shard.metadata.end()) {
-    if (const auto text = describe_artifact_byte(c, t, layout->second, offset, byte)) return head + *text;
+    std::string own = layout->second;
+    if (own == kMixedLayout) own = layout_of(c, *at);
+    if (const auto text = describe_artifact_byte(c, t, own, offset, byte)) return head + *text;
   }
   if (const auto text = describe_module_byte(c, *at, offset, byte)) return head + *text;
   const auto bits = static_cast<uint64_t>(dtype_bits(t.dtype));

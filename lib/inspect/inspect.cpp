@@ -1,18 +1,19 @@
 #include "lib/inspect/inspect.h"
+#include "lib/artifact/open_source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "formats/error.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/modules.h"
-#include "lib/directory_files.h"
-#include "lib/error_lines.h"
-#include "lib/read_error.h"
+#include "lib/findings/problems.h"
+#include "lib/io/file.h"
 #include "lib/methods/target.h"
 
 namespace twofour {
@@ -42,7 +43,7 @@ uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
 /// What an artifact in a layout was made from, if twofour.json tells.
 std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   try {
-    if (c.is_directory() && holds_layout(c)) return Checkpoint::open_source(c.path());
+    if (c.is_directory() && holds_layout(c)) return open_source(c.path());
   } catch (const ReadError&) {
     throw;
   } catch (const Error& e) {
@@ -51,8 +52,34 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
+/// What modules take in the files: those of an artifact in a layout their share of its tensors.
+class ModuleSizes {
+ public:
+  /// `view` is what `c` was made from; nullptr: `c` is in no layout.
+  ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
+    if (view == nullptr) return;
+    const ArtifactModules own = read_artifact_modules(c);
+    for (const OriginalModule& m : own.modules) {
+      const ArtifactMatrix& matrix = own.matrices[m.matrix];
+      uint64_t bytes = c.tensors()[matrix.global_scale].bytes();
+      for (const size_t part : matrix.parts) bytes += c.tensors()[part].bytes();
+      const auto all = static_cast<uint64_t>(matrix.shape.e * matrix.shape.n);
+      bytes_[m.name] = bytes / all * static_cast<uint64_t>(m.e * m.n) +
+                       bytes % all * static_cast<uint64_t>(m.e * m.n) / all;
+    }
+  }
+  uint64_t bytes(const Nvfp4Module& m) const {
+    const auto at = bytes_.find(m.name);
+    return at != bytes_.end() ? at->second : module_bytes(source_, m);
+  }
+
+ private:
+  const Checkpoint& source_;
+  std::unordered_map<std::string, uint64_t> bytes_;
+};
+
 /// Sizes of the default set; none where a checkpoint has none that could be converted.
-void add_layout_sizes(const Checkpoint& c, InspectReport& report) {
+void add_layout_sizes(const Checkpoint& c, const ModuleSizes& sizes, InspectReport& report) {
   try {
     const auto targets = select_targets(c, {});
     for (const Target& t : targets) {
@@ -60,9 +87,13 @@ void add_layout_sizes(const Checkpoint& c, InspectReport& report) {
         report.layout_bytes[L::name] += static_cast<uint64_t>(layout_bytes<L>(t.shape)) +
                                         static_cast<uint64_t>(t.shape.e) * sizeof(float);
       });
-      report.default_set_bytes +=
-          static_cast<uint64_t>(t.shape.e * t.shape.n * t.shape.groups()) * sizeof(DenseGroup) +
-          t.sources.size() * sizeof(float);
+      double bytes = 0;
+      for (const SourceRows& rows : t.sources) {
+        const Nvfp4Module& m = c.nvfp4_modules()[rows.module];
+        bytes += static_cast<double>(sizes.bytes(m)) * static_cast<double>(rows.count) /
+                 static_cast<double>(m.e * m.n);
+      }
+      report.default_set_bytes += static_cast<uint64_t>(std::llround(bytes));
     }
   } catch (const Error& e) {
     if (c.nvfp4_modules().empty()) return;
@@ -100,6 +131,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
   report.findings = c.findings();
   const std::optional<Checkpoint> view = open_view(c, report.findings);
   const Checkpoint& source = view ? *view : c;
+  const ModuleSizes sizes(c, view ? &*view : nullptr);
   const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
     source.read(tensor, offset, out);
   };
@@ -148,8 +180,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
       [&](const std::string& name, const std::vector<size_t>& members) {
         const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
         ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
-        for (const size_t i : members)
-          group.bytes += module_bytes(source, source.nvfp4_modules()[modules[i]]);
+        for (const size_t i : members) group.bytes += sizes.bytes(source.nvfp4_modules()[modules[i]]);
         if (stats) {
           std::vector<Nvfp4Module> of_group;
           for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
@@ -163,7 +194,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
                    [](auto& a, auto& b) { return a.name < b.name; });
   std::stable_sort(report.modules.begin(), report.modules.end(),
                    [](auto& a, auto& b) { return a.name < b.name; });
-  add_layout_sizes(source, report);
+  add_layout_sizes(source, sizes, report);
   return report;
 }
 

@@ -7,7 +7,8 @@
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
-#include "lib/module_stats.h"
+#include "lib/metrics/weight_stats.h"
+#include "lib/names/name_tree.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -27,7 +28,7 @@ struct ModuleGroup {
   std::string dialect;
   int64_t e, n, k;
   size_t count = 0;
-  uint64_t bytes = 0;  ///< codes, block scales and global scales
+  uint64_t bytes = 0;  ///< codes, block scales and global scales, as the files store them
   /// Of all together. Apart, for its 2 KiB are more than all else where no names fold.
   std::unique_ptr<const WeightStats> stats{};
   std::vector<ModuleStats> members{};  ///< with stats: of each
@@ -57,8 +58,5 @@ std::string describe_kind(const Checkpoint& checkpoint);
 
 /// Says what byte `offset` of a tensor is, in words: of a layout, an NVFP4 module or any other tensor.
 std::string describe_byte(const Checkpoint& checkpoint, const std::string& tensor, uint64_t offset);
-
-/// Folds names: those that differ only in numbers share a group, if all combinations of the numbers occur.
-std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names);
 
 }  // namespace twofour

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "lib/io/file.h"
-#include "lib/read_error.h"
 
 namespace twofour {
 namespace {

@@ -1,17 +1,28 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "formats/error.h"
 #include "lib/io/direct_io.h"
 #include "lib/io/page_cache.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
+
+/// The system could not open or read a file that is there. Tells nothing of what is in it: who makes do with
+/// a file that is damaged must not do so with this.
+struct ReadError : Error {
+  /// "PATH: cannot read: input/output error", from errno.
+  ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
+};
 
 /// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
 /// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Reading is safe from several
@@ -118,5 +129,25 @@ bool is_absent(const std::filesystem::path& path);
 
 /// "permission denied", from errno.
 std::string system_message(int error);
+
+/// Takes `bytes` bytes through one buffer of `step` bytes: read(at, piece) fills it, use(at, piece) has them.
+template <class Read, class Use>
+void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
+  std::vector<uint8_t> buffer(std::min(step, bytes));
+  for (uint64_t at = 0; at < bytes; at += step) {
+    check_interrupt();
+    const std::span<uint8_t> piece(buffer.data(), std::min(step, bytes - at));
+    read(at, piece);
+    use(at, piece);
+  }
+}
+
+/// Every regular file, or link to one, below a directory: relative names, with sizes. Links to directories
+/// are not followed. Throws Error where something cannot be listed.
+std::map<std::string, uint64_t> files_below(const std::filesystem::path& directory);
+
+/// Names in a directory that end in `suffix` and do not begin with a dot, sorted; what cannot be opened is
+/// found by who opens it. Throws Error where the directory cannot be listed.
+std::vector<std::string> list_files(const std::filesystem::path& directory, std::string_view suffix);
 
 }  // namespace twofour

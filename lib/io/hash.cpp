@@ -7,7 +7,6 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/io/file.h"
-#include "lib/read_in_pieces.h"
 
 namespace twofour {
 

@@ -10,8 +10,8 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/half.h"
-#include "lib/threads/interrupt.h"
 #include "lib/lint/rules.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {

@@ -2,45 +2,43 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_set>
 
-#include "lib/lint_experts.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/lint/rules.h"
 #include "lib/names/config_pattern.h"
-#include "lib/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {
 
-enum class Stored { kUnquantized, kNvfp4, kFp8, kOther };
+enum class StoredAs { kUnquantized, kNvfp4, kFp8, kOther };
 
-const char* stored_name(Stored s) {
-  return s == Stored::kUnquantized ? "unquantized"
-         : s == Stored::kNvfp4     ? "NVFP4"
-         : s == Stored::kFp8       ? "FP8"
-                                   : "another format";
+const char* stored_name(StoredAs s) {
+  return s == StoredAs::kUnquantized ? "unquantized"
+         : s == StoredAs::kNvfp4     ? "NVFP4"
+         : s == StoredAs::kFp8       ? "FP8"
+                                     : "another format";
 }
 
 struct StoredModule {
   std::string name;
   size_t tensor;
-  Stored stored;
+  StoredAs stored;
 };
 
 /// Matrices by module name, and how they are stored.
 std::vector<StoredModule> stored_modules(const LintSubject& s) {
   std::vector<StoredModule> modules;
-  for (const Nvfp4Module& m : s.modules) modules.push_back({m.name, m.codes, Stored::kNvfp4});
+  for (const Nvfp4Module& m : s.modules) modules.push_back({m.name, m.codes, StoredAs::kNvfp4});
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
     constexpr std::string_view kWeight = ".weight";
     if (t.dtype == DType::kU8 || !t.name.ends_with(kWeight) || t.shape.size() != 2) continue;
     const std::string name = t.name.substr(0, t.name.size() - kWeight.size());
     const bool plain = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (plain) modules.push_back({name, i, Stored::kUnquantized});
-    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, Stored::kFp8});
+    if (plain) modules.push_back({name, i, StoredAs::kUnquantized});
+    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, StoredAs::kFp8});
   }
   return modules;
 }
@@ -199,7 +197,7 @@ bool has_tied_head(const LintSubject& s) {
 }
 
 void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
-  if (claims.ignored.empty()) return;
+  if (claims.ignored.empty() || s.is_part) return;
   ModuleNames names(s);
   const bool tied = has_tied_head(s);
   for (const auto& [text, key] : claims.ignored) {
@@ -223,7 +221,7 @@ void check_formats(const LintSubject& s, Claims& claims, LintSink& sink) {
   PatternList ignored(claims.ignored);
   const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
-    const bool quantized = m.stored != Stored::kUnquantized;
+    const bool quantized = m.stored != StoredAs::kUnquantized;
     if (quantized && is_router(m.name)) {
       sink.add("quantized-router", s.file_of(m.tensor), m.name,
                fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
@@ -238,15 +236,15 @@ void check_formats(const LintSubject& s, Claims& claims, LintSink& sink) {
       sink.add("config-dtype", s.file_of(m.tensor), m.name,
                fmt::format("expected unquantized as the config's ignore list says, found {}",
                            stored_name(m.stored)));
-    } else if (m.stored == Stored::kFp8 && claims.only_nvfp4 && claims.layers.empty()) {
+    } else if (m.stored == StoredAs::kFp8 && claims.only_nvfp4 && claims.layers.empty()) {
       sink.add("config-dtype", s.file_of(m.tensor), m.name, "expected NVFP4 as the config says, found FP8");
-    } else if (m.stored == Stored::kNvfp4 && claims.algo.starts_with("FP8")) {
+    } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
       sink.add("config-dtype", s.file_of(m.tensor), m.name,
                fmt::format("expected {} as the config says, found NVFP4", claims.algo));
     } else if (!claims.layers.empty()) {
       const std::string* algo = find_listed(claims.layers, m.name);
       const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
-      if ((m.stored == Stored::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
+      if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
         sink.add("config-dtype", s.file_of(m.tensor), m.name,
                  fmt::format("expected {} as quantized_layers says, found {}",
                              algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
@@ -260,7 +258,7 @@ void check_formats(const LintSubject& s, Claims& claims, LintSink& sink) {
 }
 
 void check_input_scales(const LintSubject& s, const Claims& claims, LintSink& sink) {
-  if (!claims.input_scales) return;
+  if (!claims.input_scales || s.is_part) return;
   size_t with = 0;
   for (const Nvfp4Module& m : s.modules) with += m.input_scale.has_value();
   if (with == s.modules.size()) return;
@@ -284,13 +282,17 @@ void lint_config(const LintSubject& s, LintSink& sink) {
   if (!std::filesystem::exists(s.path / "config.json", error)) {
     sink.add("no-config", "config.json", "", "expected beside the weight files, found none");
   }
+  for (const std::string& problem : find_odd_settings(s.config)) {
+    const size_t key = problem.find(": ");
+    sink.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
+  }
   if (s.quantization.is_null()) {
     if (s.config.is_object() && !s.modules.empty()) {
       sink.add("no-quantization-config", "config.json", "quantization_config",
                fmt::format("expected for {} NVFP4 modules, found none", s.modules.size()));
     }
     for (const StoredModule& m : stored_modules(s)) {
-      if (m.stored != Stored::kUnquantized && is_router(m.name))
+      if (m.stored != StoredAs::kUnquantized && is_router(m.name))
         sink.add("quantized-router", s.file_of(m.tensor), m.name,
                  fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
     }

@@ -1,10 +1,9 @@
-#include "lib/lint_experts.h"
+#include "lib/lint/rules.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
@@ -42,6 +41,14 @@ struct Member {
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;
 
+/// Whether a tensor of one expert may stand where another has the other. A scalar is [] or [1].
+bool is_alike(const TensorInfo& a, const TensorInfo& b) {
+  const auto is_scalar = [](const TensorInfo& t) {
+    return t.shape.empty() || t.shape == std::vector<int64_t>{1};
+  };
+  return a.dtype == b.dtype && (a.shape == b.shape || (is_scalar(a) && is_scalar(b)));
+}
+
 class BlockLint {
  public:
   BlockLint(const LintSubject& s, std::string_view block, const Experts& experts,
@@ -78,8 +85,7 @@ class BlockLint {
   bool alike(const std::vector<Member>& a, const std::vector<Member>& b) const {
     return a.size() == b.size() &&
            std::equal(a.begin(), a.end(), b.begin(), [&](const Member& x, const Member& y) {
-             const TensorInfo &p = s_.tensors[x.tensor], &q = s_.tensors[y.tensor];
-             return p.dtype == q.dtype && p.shape == q.shape && x.rest == y.rest;
+             return x.rest == y.rest && is_alike(s_.tensors[x.tensor], s_.tensors[y.tensor]);
            });
   }
 
@@ -109,7 +115,7 @@ class BlockLint {
                            [](const Member& member, std::string_view rest) { return member.rest < rest; });
       if (m == model.end() || m->rest != own.rest) continue;
       const TensorInfo &found = s_.tensors[own.tensor], &wanted = s_.tensors[m->tensor];
-      if (found.dtype == wanted.dtype && found.shape == wanted.shape) continue;
+      if (is_alike(found, wanted)) continue;
       changed.insert(matrix_of(own.rest));
       sink_.add("expert-shape", s_.file_of(own.tensor), found.name,
                 fmt::format("expected {} as the other experts have, found {}",
@@ -169,13 +175,40 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
   return counts;
 }
 
+namespace {
+
+/// Counts that a model with routed experts must state, under whatever name its family has for them.
+void check_stated(const LintSubject& s, LintSink& sink) {
+  if (!s.config.is_object()) return;
+  bool count = false, chosen = false;
+  const auto has = [](std::string_view key, std::string_view word) { return key.find(word) != key.npos; };
+  for (const Json* config : model_configs(s.config)) {
+    for (const auto& [key, value] : config->items()) {
+      const bool per_token = has(key, "per_tok") || has(key, "topk") || has(key, "top_k") || key == "moe_k" ||
+                             has(key, "selected_experts");
+      if (value.is_null() || value.is_boolean()) continue;  // norm_topk_prob is no count
+      chosen = chosen || per_token;
+      count = count || (!per_token && has(key, "experts") && !has(key, "shared"));
+    }
+  }
+  if (!count)
+    sink.add("odd-setting", "config.json", "num_experts", "expected the count of experts, found none");
+  if (!chosen)
+    sink.add("odd-setting", "config.json", "num_experts_per_tok",
+             "expected the count of experts of a token, found none");
+}
+
+}  // namespace
+
 void lint_experts(const LintSubject& s, LintSink& sink) {
   const auto promised =
       promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
   // Names are sorted, so the tensors of a block follow each other.
   std::string block, odd;
   Experts experts;
+  bool routed = false;
   const auto finish = [&] {
+    routed = routed || experts.size() > 1;
     if (!experts.empty()) BlockLint(s, block, experts, promised, sink).run();
     experts.clear();
   };
@@ -198,6 +231,7 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
     experts[name->expert].push_back({i, name->rest});
   }
   finish();
+  if (routed && s.is_directory) check_stated(s, sink);
   for (const Nvfp4Module& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
     sink.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/atom.h"
 #include "lib/lint/rules.h"
 

@@ -7,7 +7,6 @@
 #include "formats/error.h"
 #include "kernels/device/check.h"
 #include "lib/lint/rules.h"
-#include "lib/natural.h"
 #include "lib/names/natural.h"
 #include "lib/threads/stopwatch.h"
 
@@ -77,7 +76,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   LintSink sink(options);
   progress.phase = "reading headers";
   const LintSubject subject = open_lint_subject(path, sink);
-  lint_modules(subject, sink);
+  lint_modules(subject, options.headers_only, sink);
   if (subject.is_directory) {
     lint_config(subject, sink);
     lint_group_size(subject, sink);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/findings/finding.h"
-#include "lib/module_stats.h"
+#include "lib/metrics/weight_stats.h"
 #include "lib/threads/progress.h"
 
 namespace twofour {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "lib/lint_experts.h"
-#include "lib/lint/rules.h"
+#include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/lint/rules.h"
 
 namespace twofour {
 namespace {
@@ -79,6 +79,25 @@ void check_gate_up(const LintSubject& s, LintSink& sink) {
                            describe(u.dtype, u.shape)));
     }
   }
+}
+
+/// What changes the meaning of weights, and stacks that can be read in two ways.
+void check_meaning(const LintSubject& s, bool headers_only, LintSink& sink) {
+  TensorAccess access{.tensors = s.tensors, .whole = &s.whole};
+  if (!headers_only) {
+    access.read = [&s](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+      s.read(tensor, offset, out);
+    };
+  }
+  for (const WeightTerm& term : find_weight_terms(access))
+    sink.add("weight-term", s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
+  if (s.is_part || !s.is_directory) return;
+  if (const auto term = find_config_term(s.quantization)) {
+    const size_t key = term->find(": ");
+    sink.add("weight-term", s.quantization_file, term->substr(0, key), term->substr(key + 2));
+  }
+  for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
+    sink.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
 }
 
 /// Layer numbers by what stands before them: "model.layers".
@@ -178,9 +197,10 @@ void check_head(const LintSubject& s, LintSink& sink) {
 
 }  // namespace
 
-void lint_modules(const LintSubject& s, LintSink& sink) {
+void lint_modules(const LintSubject& s, bool headers_only, LintSink& sink) {
   check_gate_up(s, sink);
   check_two_weights(s, sink);
+  check_meaning(s, headers_only, sink);
   if (s.is_part) return;
   check_complete(s, sink);
   lint_experts(s, sink);

@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "formats/json.h"
-#include "lib/lint/lint.h"
 #include "lib/findings/version.h"
+#include "lib/lint/lint.h"
 
 namespace twofour {
 namespace {
@@ -46,9 +45,7 @@ Json result_to_json(const LintFinding& f, const std::filesystem::path& directory
           {"locations", Json::array({location})}};
 }
 
-std::string indented_json(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
-}
+std::string indented_json(const Json& json) { return json.dump(2); }
 
 }  // namespace
 

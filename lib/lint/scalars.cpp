@@ -6,8 +6,7 @@
 #include <map>
 
 #include "formats/half.h"
-#include "lib/fused_linears.h"
-#include "lib/lint_experts.h"
+#include "formats/naming.h"
 #include "lib/lint/rules.h"
 
 namespace twofour {

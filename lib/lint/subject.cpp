@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/directory_files.h"
-#include "lib/threads/interrupt.h"
+#include "lib/io/file.h"
 #include "lib/lint/index.h"
-#include "lib/read_error.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {
@@ -90,8 +88,8 @@ void check_format(const Shard& shard, LintSink& sink) {
 Shard read_shard(const fs::path& directory, const std::string& name, Gathered& all, uint32_t index,
                  LintSink& sink) {
   InputFile file(directory / name);
-  uint8_t prefix[kSafetensorsPrefix] = {};
-  if (file.size() >= sizeof(prefix)) file.read(0, prefix);
+  std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
+  file.read(0, prefix);
   const uint64_t data_begin = kSafetensorsPrefix + parse_safetensors_prefix(name, prefix, file.size());
   std::string head(data_begin, '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
@@ -246,8 +244,9 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     find_quantization(s);
     s.has_manifest = !is_absent(path / kManifestName);
     const auto index = read_lint_index(path, indexes, sink);
-    read_shards(s, files_to_lint(path, index, !indexes.empty(), present, sink), index ? &*index : nullptr,
-                sink);
+    const auto files = files_to_lint(path, index, !indexes.empty(), present, sink);
+    read_shards(s, files, index ? &*index : nullptr, sink);
+    s.is_part = s.shards.size() < (index ? index->contents.files.size() : files.size());
     if (index) check_lint_index(*index, s, sink);
   }
   for (const Shard& shard : s.shards) {

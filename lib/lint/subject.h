@@ -1,25 +1,45 @@
 #pragma once
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/dialect.h"
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/lint_sink.h"
+#include "lib/lint/lint.h"
 
 namespace twofour {
+
+/// Collects findings, from several threads at once. Rules that are off leave nothing.
+class LintSink {
+ public:
+  /// Throws Error on unknown ids in `options.levels`.
+  explicit LintSink(const LintOptions& options);
+  void add(std::string_view rule, std::string file, std::string name, std::string message);
+  /// What a rule's findings come to together.
+  void summarize(std::string_view rule, std::string text);
+  /// Puts everything into the report, in order.
+  void move_to(LintReport& report);
+
+ private:
+  std::vector<std::optional<Severity>> levels_;  ///< by rule
+  std::mutex mutex_;
+  std::vector<LintFinding> findings_;
+  std::map<size_t, std::string> summaries_;
+};
 
 /// A checkpoint as it lies there, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
 /// wrong went to the sink and was left out.
 struct LintSubject {
   std::filesystem::path path;  ///< the directory
   bool is_directory = false;
-  bool is_part = false;             ///< one file of several: what it lacks others may hold
+  bool is_part = false;  ///< one file of several, or one could not be read: what it lacks others may hold
   std::vector<Shard> shards;        ///< whose headers could be parsed
   std::vector<TensorInfo> tensors;  ///< by name
   std::vector<uint32_t> shard_of;   ///< of each tensor

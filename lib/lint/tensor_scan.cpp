@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
 #include "formats/weight_dialect.h"
+#include "lib/artifact/modules.h"
 
 namespace twofour {
 namespace {
@@ -80,78 +82,98 @@ void count_illegal_meta(uint64_t offset, std::span<const uint8_t> bytes, TensorC
   }
 }
 
-/// Rows of v7-packed, two of them for each block scale: metadata, block scales and their copies.
-void scan_packed(uint64_t n, uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
-  const uint64_t row = 4 * n;
-  for (uint64_t at = 0; at + 2 * row <= bytes.size(); at += 2 * row) {
-    const uint8_t *even = &bytes[at], *odd = even + row;
-    count_illegal_meta(offset + at + 2 * n, {even + 2 * n, n}, counts);
-    count_illegal_meta(offset + at + row + 2 * n, {odd + 2 * n, n}, counts);
-    count_scales(even + 3 * n, n, offset + at + 3 * n, counts.scales);
-    if (std::memcmp(even + 3 * n, odd + 3 * n, n) == 0) continue;
-    for (uint64_t i = 3 * n; i < row; ++i) {
-      if (even[i] == odd[i]) continue;
-      ++counts.copies;
-      counts.first_copy = std::min(counts.first_copy, offset + at + row + i);
+void count_padding(uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == 0) continue;
+    ++counts.padding;
+    counts.first_padding = std::min(counts.first_padding, offset + i);
+  }
+}
+
+/// Holds bytes against their copies `back` bytes before them.
+void count_copies(uint64_t offset, std::span<const uint8_t> bytes, const uint8_t* first,
+                  TensorCounts& counts) {
+  if (std::memcmp(bytes.data(), first, bytes.size()) == 0) return;
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == first[i]) continue;
+    ++counts.copies;
+    counts.first_copy = std::min(counts.first_copy, offset + i);
+  }
+}
+
+/// Whole units of a part, each run as the kind of byte that it holds.
+void scan_part(const PartMap& map, uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
+  const auto unit = static_cast<uint64_t>(map.unit);
+  counts.any = true;
+  for (uint64_t at = 0; at < bytes.size(); at += unit) {
+    const auto index = static_cast<int64_t>((offset + at) / unit) % map.units;
+    for (const PartRun& run : map.runs_of(index)) {
+      const uint64_t begin = at + static_cast<uint64_t>(run.begin);
+      const auto some = bytes.subspan(begin, static_cast<size_t>(run.count));
+      if (run.back != 0) {
+        count_copies(offset + begin, some, some.data() - run.back, counts);
+      } else if (run.kind == ByteKind::kMeta) {
+        count_illegal_meta(offset + begin, some, counts);
+      } else if (run.kind == ByteKind::kScale) {
+        count_scales(some.data(), some.size(), offset + begin, counts.scales);
+      } else if (run.kind == ByteKind::kPadding) {
+        count_padding(offset + begin, some, counts);
+      }
     }
   }
 }
 
-void scan_padded(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
-                 TensorCounts& counts) {
-  count_scales(bytes.data(), bytes.size(), offset, counts.scales);
-  for (uint64_t expert = 0; expert < bytes.size(); expert += scan.unit) {
-    for (const uint32_t place : scan.padding) {
-      if (bytes[expert + place] == 0) continue;
-      ++counts.padding;
-      counts.first_padding = std::min(counts.first_padding, offset + expert + place);
-    }
-  }
+/// The check of a part that holds bytes of one kind alone, once each.
+TensorCheck check_of(ByteKind kind) {
+  return kind == ByteKind::kMeta    ? TensorCheck::kMeta
+         : kind == ByteKind::kScale ? TensorCheck::kBlockScales
+                                    : TensorCheck::kNone;
 }
 
-std::string_view part_suffix(std::string_view name) { return name.substr(name.find_last_of("._") + 1); }
-
-/// Where g8's block scales of [n, k] matrices are padding, by the layout's own map.
-std::vector<uint32_t> padding_of(int64_t n, int64_t k) {
-  const Shape shape{1, n, k};  // interleaving moves rows, not padding
-  const Part part = GateUpInterleaved8::part(1, shape);
-  std::vector<uint32_t> places;
-  for (int64_t row = 0; row < part.rows; ++row) {
-    for (int64_t col = 0; col < part.cols; ++col) {
-      if (GateUpInterleaved8::source(1, shape, {0, row, col}).byte == kPadding)
-        places.push_back(static_cast<uint32_t>(row * part.cols + col));
-    }
-  }
-  return places;
-}
-
-/// The check of an artifact's part; kNone where the tensor is none.
-TensorScan plan_part(const LintSubject& s, const TensorInfo& t) {
-  const std::string_view suffix = part_suffix(t.name);
+/// The check of a part of matrices of that shape, by the layout's own map.
+template <class L>
+TensorScan scan_of_part(int p, const Shape& shape) {
   TensorScan scan;
-  if (t.shape.size() != 3 || t.bytes() == 0) return scan;
-  const bool planes = s.layout == KMajorPlanes::name;
-  if (planes && suffix == "meta" && t.dtype == DType::kU8) {
-    scan.check = TensorCheck::kMeta;
-  } else if (planes && suffix == "scale" && t.dtype == DType::kF8E4M3) {
-    scan.check = TensorCheck::kBlockScales;
-  } else if (s.layout == KMajorPacked::name && suffix == "packed" && t.dtype == DType::kU8 &&
-             t.shape[2] % 4 == 0 && t.shape[1] % 2 == 0) {
-    scan.check = TensorCheck::kPacked;
-    scan.n = static_cast<uint64_t>(t.shape[2]) / 4;
-    scan.unit = 8 * scan.n;
-  } else if (s.layout == GateUpInterleaved8::name && suffix == "scale" && t.dtype == DType::kF8E4M3) {
-    const auto weight = s.find(t.name.substr(0, t.name.size() - suffix.size()) + "weight");
-    scan.check = TensorCheck::kBlockScales;
-    if (!weight || s.tensors[*weight].shape.size() != 3) return scan;
-    const int64_t n = s.tensors[*weight].shape[1], k = 2 * s.tensors[*weight].shape[2];
-    const Part part = GateUpInterleaved8::part(1, {1, n, k});
-    if (part.rows != t.shape[1] || part.cols != t.shape[2] || part.bytes() > UINT32_MAX) return scan;
-    scan.check = TensorCheck::kPaddedScales;
-    scan.unit = static_cast<uint64_t>(part.bytes());
-    scan.padding = padding_of(n, k);
-  }
+  PartMap map = map_part<L>(p, shape);
+  if (map.units == 0) return scan;
+  const auto is_plain = [&](const std::vector<PartRun>& runs) {
+    return runs.empty() || (runs.size() == 1 && runs[0].back == 0 && runs[0].kind == map.last[0].kind &&
+                            runs[0].kind != ByteKind::kPadding);
+  };
+  scan.check = check_of(map.last[0].kind);
+  if (is_plain(map.runs) && is_plain(map.last)) return scan;
+  scan.check = TensorCheck::kPart;
+  scan.unit = static_cast<uint64_t>(map.unit);
+  scan.map = std::move(map);
   return scan;
+}
+
+/// The check of an artifact's part in layout L; empty where the tensor is none or, with `must_fit`, where the
+/// first part does not show its shape.
+template <class L>
+std::optional<TensorScan> plan_part(const LintSubject& s, const TensorInfo& t, bool must_fit) {
+  if (t.shape.size() != 3 || t.bytes() == 0) return std::nullopt;
+  const std::string_view name = t.name;
+  const std::string_view suffix = name.substr(name.find_last_of("._") + 1);
+  const Shape some{1, kOuterGrain, kOuterGrain};
+  for (int p = 0; p < L::part_count; ++p) {
+    if (suffix != L::part(p, some).suffix || t.dtype != L::part(p, some).dtype) continue;
+    // The first part gives the shape of the matrices, which gives those of all parts.
+    const auto first = s.find(t.name.substr(0, t.name.size() - suffix.size()) + L::part(0, some).suffix);
+    if (first && s.tensors[*first].shape.size() == 3) {
+      const auto& dims = s.tensors[*first].shape;
+      const Shape shape = L::shape_of(dims[0], dims[1], dims[2]);
+      const bool sound = shape.n > 0 && shape.k > 0 && shape.k % kGroup == 0;
+      const Part part = sound ? L::part(p, shape) : Part{};
+      if (sound && t.shape == std::vector<int64_t>{dims[0], part.rows, part.cols})
+        return scan_of_part<L>(p, shape);
+    }
+    if (must_fit) continue;
+    // Without it only what does not depend on the shape can be checked.
+    const TensorScan plain = scan_of_part<L>(p, some);
+    return plain.check == TensorCheck::kPart ? TensorScan{} : plain;
+  }
+  return std::nullopt;
 }
 
 /// Whether a U8 tensor holds E8M0 scales: of MXFP4 in either naming, or MXFP8.
@@ -196,8 +218,15 @@ TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
 TensorScan plan_tensor_scan(const LintSubject& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   if (!s.layout.empty()) {
-    TensorScan part = plan_part(s, t);
-    if (part.check != TensorCheck::kNone) return part;
+    std::optional<TensorScan> part;
+    if (s.layout == kMixedLayout) {
+      for_each_layout([&]<class L>() {
+        if (!part) part = plan_part<L>(s, t, true);
+      });
+    } else {
+      with_layout(s.layout, [&]<class L>() { part = plan_part<L>(s, t, false); });
+    }
+    if (part) return *part;
   }
   TensorScan scan;
   const std::string_view name = t.name;
@@ -237,10 +266,8 @@ void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t
       return count_scales(bytes.data(), bytes.size(), offset, counts.scales);
     case TensorCheck::kMeta:
       return count_illegal_meta(offset, bytes, counts);
-    case TensorCheck::kPacked:
-      return scan_packed(scan.n, offset, bytes, counts);
-    case TensorCheck::kPaddedScales:
-      return scan_padded(scan, offset, bytes, counts);
+    case TensorCheck::kPart:
+      return scan_part(scan.map, offset, bytes, counts);
   }
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/layouts/layout.h"
+#include "formats/layouts/part_map.h"
 #include "lib/lint/blocks.h"
 #include "lib/lint/subject.h"
 
@@ -19,9 +19,8 @@ enum class TensorCheck {
   kE4m3,
   kE8m0,         ///< no 0xFF
   kBlockScales,  ///< block scales alone
-  kMeta,         ///< 2:4 metadata, two quads a byte
-  kPacked,       ///< v7-packed: [E, K/8, 4N]
-  kPaddedScales  ///< g8: block scales in 128x4 order
+  kMeta,         ///< 2:4 metadata alone, two quads a byte
+  kPart,         ///< a part of a layout that holds bytes of several kinds, or padding, or copies
 };
 
 /// What is wrong in a tensor, as counts that add up over its parts.
@@ -29,8 +28,8 @@ struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t wrong = 0, first = kNone;              ///< elements that the check refuses, and the first of them
   uint64_t negative = 0, first_negative = kNone;  ///< elements of floats that are scales
-  uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPacked that differ from their copy
-  uint64_t padding = 0, first_padding = kNone;    ///< bytes of kPaddedScales that should be zero
+  uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPart that differ from their copy
+  uint64_t padding = 0, first_padding = kNone;    ///< padding of kPart that is not zero
   BlockCounts scales{};                           ///< of checks that meet block scales
   bool any = false;                               ///< any bit but signs set
   TensorCounts& operator+=(const TensorCounts& other);
@@ -39,10 +38,9 @@ struct TensorCounts {
 /// How one tensor is checked.
 struct TensorScan {
   TensorCheck check = TensorCheck::kNone;
-  bool fp8_scales = false;          ///< floats that scale FP8 weights, so none may be negative
-  uint64_t unit = 16;               ///< a part begins at multiples of so many bytes
-  uint64_t n = 0;                   ///< kPacked: rows of the matrix
-  std::vector<uint32_t> padding{};  ///< kPaddedScales: offsets within a unit, which is an expert
+  bool fp8_scales = false;  ///< floats that scale FP8 weights, so none may be negative
+  uint64_t unit = 16;       ///< a piece begins at multiples of so many bytes
+  PartMap map{};            ///< of kPart
 };
 
 /// What a tensor of `subject` is to be held against; `layout` is that of the artifact it is part of, or "".

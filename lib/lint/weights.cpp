@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "formats/atom.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
-#include "lib/lint_experts.h"
-#include "lib/lint_manifest.h"
 #include "lib/lint/rules.h"
 #include "lib/lint/tensor_scan.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/job_queue.h"
 
 namespace twofour {
 namespace {
@@ -30,7 +27,9 @@ class WeightLint {
  public:
   WeightLint(const LintSubject& s, std::optional<Manifest> manifest, LintSink& sink, Progress& progress)
       : s_(s), manifest_(std::move(manifest)), sink_(sink), progress_(progress) {
-    if (manifest_ && manifest_->recipe.layout == "prune") pattern_ = manifest_->recipe.pattern;
+    for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
+      if (rule.to == "prune") pattern_ = rule.pattern;
+    }
     if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
       const Json& sparsity = s.quantization["sparsity_config"];
       const bool claims = sparsity.is_object() && sparsity.contains("sparsity_structure") &&
@@ -208,7 +207,7 @@ class WeightLint {
     const std::string& file = s_.file_of(tensor);
     const TensorCheck check = scans_.at(tensor).check;
     report_scales(tensor, c.scales);
-    const bool meta = check == TensorCheck::kMeta || check == TensorCheck::kPacked;
+    const bool meta = check == TensorCheck::kMeta || check == TensorCheck::kPart;
     if (c.wrong > 0 && meta) {
       sink_.add(
           "meta-nibbles", file, t.name,

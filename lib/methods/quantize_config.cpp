@@ -1,13 +1,10 @@
-#include "lib/encode_config.h"
+#include "lib/methods/quantize_config.h"
+#include "lib/names/config_pattern.h"
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/error.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/plan_encode.h"
-#include "lib/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -46,9 +43,9 @@ Json fp8_compressed_tensors(const EncodeRule& rule, const Nvfp4Config& c) {
   return entry;
 }
 
-Json fp8_deepseek(const Plan& plan) {
+Json fp8_deepseek(const std::vector<std::string>& unquantized) {
   Json left = Json::array();
-  for (std::string name : plan.unquantized) {
+  for (std::string name : unquantized) {
     if (name.ends_with('*')) name.pop_back();  // loaders look for names within names
     left.push_back(name);
   }
@@ -61,16 +58,15 @@ Json fp8_deepseek(const Plan& plan) {
 
 }  // namespace
 
-std::map<std::string, std::string> encode_texts(const Checkpoint& source, const Plan& plan) {
-  const EncodeRule rule = encode_rule(plan.recipe);
+std::map<std::string, std::string> quantized_texts(const Checkpoint& source, const EncodeRule& rule,
+                                                   const std::vector<std::string>& unquantized) {
   const auto config = [&](Json entry) {
     return std::pair<const std::string, std::string>(
         "config.json", format_json(config_with_quantization(source, std::move(entry))));
   };
-  if (rule.dialect == "deepseek") return {config(fp8_deepseek(plan))};
+  if (rule.dialect == "deepseek") return {config(fp8_deepseek(unquantized))};
   const bool modelopt = rule.dialect == "modelopt";
-  const Nvfp4Config c{modelopt ? plan.unquantized : globs_to_regexes(plan.unquantized), true,
-                      has_fp8_kv_cache(source)};
+  const Nvfp4Config c{modelopt ? unquantized : globs_to_regexes(unquantized), true, has_fp8_kv_cache(source)};
   if (!modelopt) return {config(rule.fp8 ? fp8_compressed_tensors(rule, c) : compressed_tensors_config(c))};
   Json entry = modelopt_config(c), hf_quant = hf_quant_config(c);
   if (rule.fp8) {

@@ -4,12 +4,10 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/plan_rewrite_parts.h"
 
 namespace twofour {
 namespace {
@@ -91,9 +89,8 @@ std::string parent_of(const std::string& name) {
 /// Names of linears that stay; blocks of experts that stay as a whole as one glob.
 std::vector<std::string> names_left(const Checkpoint& c, const std::vector<WeightModule>& modules,
                                     const std::vector<bool>& is_chosen) {
-  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
   const auto block_of = [&](const WeightModule& m) {
-    const auto parsed = parse_module_name(m.name, exists);
+    const auto parsed = parse_module_name(m.name);
     return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
   };
   std::set<std::string> chosen_blocks;
@@ -103,7 +100,7 @@ std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Weigh
   std::vector<std::string> names;
   std::set<std::string> blocks;
   // Loaders make a linear of a head that shares the embedding's weights.
-  if (has_tied_head(c.config()) && !exists("lm_head.weight")) names.push_back("lm_head");
+  if (has_tied_head(c.config()) && !c.find("lm_head.weight")) names.push_back("lm_head");
   for (size_t i = 0; i < modules.size(); ++i) {
     if (is_chosen[i] || modules[i].format != WeightFormat::kFloat) continue;
     const std::string block = block_of(modules[i]);
@@ -117,15 +114,14 @@ std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Weigh
 }
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
-void check_experts(const Checkpoint& c, const std::vector<WeightModule>& modules, Problems& problems) {
-  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
+void check_experts(const std::vector<WeightModule>& modules, Problems& problems) {
   struct Block {
     std::map<int64_t, std::map<Projection, const WeightModule*>> experts;
     std::map<Projection, const WeightModule*> stacks;
   };
   std::map<std::string, Block> blocks;
   for (const WeightModule& m : modules) {
-    const auto name = parse_module_name(m.name, exists);
+    const auto name = parse_module_name(m.name);
     if (!name || name->kind != BlockKind::kRoutedExperts || (name->expert < 0) != m.stacked) continue;
     Block& block = blocks[std::string(name->block)];
     (m.stacked ? block.stacks : block.experts[name->expert])[name->projection] = &m;
@@ -177,23 +173,44 @@ void note_split_groups(const std::vector<WeightModule>& modules, const std::vect
   }
 }
 
+std::string and_more(size_t count) {
+  return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
+}
+
+/// Why the first of some quantized modules cannot stay beside what is written, and what to do.
+std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const WeightModule& m, size_t count) {
+  const bool nvfp4 = m.format == WeightFormat::kNvfp4;
+  const char* kind = !nvfp4 || rule.fp8 ? "" : m.input_scale ? " with input scales" : " of another dialect";
+  return fmt::format(
+      "{}: expected every quantized linear to become {} {}, which one configuration describes, "
+      "found {}{}{} that would stay; {}",
+      c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", weight_format_name(m.format),
+      kind, and_more(count),
+      nvfp4 && !rule.fp8
+          ? "convert the checkpoint to bf16 first"
+          : "take all of them in (--also adds to --include), or convert the checkpoint to bf16 first");
+}
+
 }  // namespace
 
 EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModule>& modules,
-                               const Recipe& recipe, const EncodeRule& rule, Findings& findings,
+                               const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems) {
   const bool quantized =
       std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
   const int64_t layers = config_number(c.config(), "num_hidden_layers", INT64_MAX);
-  Matcher include(recipe.selection.include), exclude(recipe.selection.exclude), also(recipe.selection.also);
+  Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
   std::vector<bool> is_chosen(modules.size());
+  size_t refused = 0,
+         staying = 0;  // NVFP4 to quantize; quantized modules that one configuration cannot describe
+  const WeightModule *nvfp4 = nullptr, *stays = nullptr;  // the first of them
   for (size_t i = 0; i < modules.size(); ++i) {
     const WeightModule& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
     const bool usual =
         is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
-    const bool included = recipe.selection.include.empty() ? usual : include.matches(m.name) && usual;
+    const bool included = selection.include.empty() ? usual : include.matches(m.name) && usual;
     const bool added = also.matches(m.name), excluded = exclude.matches(m.name);
     is_chosen[i] = (included || added) && !excluded;
     if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
@@ -205,32 +222,30 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
                           fmt::format("stays as it is: expected K a multiple of {}, found {}", kGroup, m.k)});
     }
     if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && !rule.fp8) {
-      problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4",
-                               c.where(m.weight)));
+      if (!nvfp4) nvfp4 = &m;
+      ++refused;
     }
     if (is_chosen[i] || is_float || fits_beside(c, m, rule)) continue;
-    const bool nvfp4 = m.format == WeightFormat::kNvfp4;
-    problems.add(fmt::format(
-        "{}: expected nothing beside {} {} that one configuration cannot describe, too, "
-        "found {}{} that would stay{}",
-        c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", weight_format_name(m.format),
-        nvfp4 && !rule.fp8 ? (m.input_scale ? " with input scales" : " of another dialect") : "",
-        nvfp4      ? ": convert to bf16 first"
-        : excluded ? ""
-                   : ": name it with --also"));
+    if (!stays) stays = &m;
+    ++staying;
   }
+  if (nvfp4) {
+    problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4{}",
+                             c.where(nvfp4->weight), and_more(refused)));
+  }
+  if (stays) problems.add(staying_text(c, rule, *stays, staying));
   const char* expected = "a linear (model.layers.0.mlp.down_proj)";
   include.refuse_unused("--include", expected);
   exclude.refuse_unused("--exclude", expected);
   also.refuse_unused("--also", expected);
-  check_experts(c, modules, problems);
+  check_experts(modules, problems);
   if (!rule.fp8) note_split_groups(modules, is_chosen, findings);
-  EncodeSelection selection;
+  EncodeSelection result;
   for (size_t i = 0; i < modules.size(); ++i) {
-    if (is_chosen[i]) selection.chosen.push_back(i);
+    if (is_chosen[i]) result.chosen.push_back(i);
   }
-  selection.left = names_left(c, modules, is_chosen);
-  return selection;
+  result.left = names_left(c, modules, is_chosen);
+  return result;
 }
 
 std::vector<std::vector<size_t>> fused_groups(const std::vector<WeightModule>& modules) {

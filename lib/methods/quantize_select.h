@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/plan/plan.h"
 #include "lib/findings/problems.h"
+#include "lib/methods/quantized_group.h"
 
 namespace twofour {
 
@@ -18,7 +18,7 @@ struct EncodeSelection {
 /// where these are in floats. FP8 takes floats by default only where the source is not quantized at all.
 /// Linears that must not stay as they are go into `problems`; throws Error on patterns that match nothing.
 EncodeSelection select_encoded(const Checkpoint& source, const std::vector<WeightModule>& modules,
-                               const Recipe& recipe, const EncodeRule& rule, Findings& findings,
+                               const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems);
 
 /// Positions of modules that engines multiply as one, so that they share a global scale: gate and up, w1 and

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "lib/counted.h"
+#include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/natural.h"
+#include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
+#include "lib/names/natural.h"
 
 namespace twofour {
 namespace {
@@ -25,7 +25,6 @@ struct Block {
   BlockKind kind;
   std::map<int64_t, Expert> experts;                    ///< each expert its own matrices; key 0 of an MLP
   std::optional<size_t> stacked_gate_up, stacked_down;  ///< or all in one
-  GateUpRows rows = GateUpRows::kHalves;
 };
 
 struct NaturalOrder {
@@ -35,10 +34,9 @@ using Blocks = std::map<std::string, Block, NaturalOrder>;
 
 Blocks find_blocks(const Checkpoint& c) {
   Blocks blocks;
-  const auto exists = [&](const std::string& name) { return c.find(name).has_value(); };
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
     const Nvfp4Module& m = c.nvfp4_modules()[i];
-    const auto name = parse_module_name(m.name, exists);
+    const auto name = parse_module_name(m.name);
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
     if (in_stack != m.dialect->stacked) continue;  // a matrix that only looks like a stack's, or the reverse
@@ -46,7 +44,6 @@ Blocks find_blocks(const Checkpoint& c) {
     block.kind = name->kind;
     if (name->expert < 0 && m.dialect->stacked) {
       (name->projection == Projection::kDown ? block.stacked_down : block.stacked_gate_up) = i;
-      if (name->projection == Projection::kGateUp) block.rows = name->rows;
       continue;
     }
     Expert& expert = block.experts[std::max<int64_t>(name->expert, 0)];
@@ -99,6 +96,8 @@ class BlockCheck {
       problems_.add(fmt::format("{}: expected {} experts of [{}, {}], found {} of {}", down.name, up.e, up.k,
                                 up.n / 2, down.e, shape_text(down)));
     }
+    const GateUpOrder found = find_gate_up_order(checkpoint_, name_);
+    if (!found.rows) problems_.add(fmt::format("{}: {}", up.name, found.problem));
   }
 
   /// No expert of another format may follow the ones found: "P.512.gate_proj.weight" beside 512 of them.
@@ -198,7 +197,7 @@ void add_targets(const Checkpoint& c, const std::string& name, const Block& bloc
     const size_t gate_up = *block.stacked_gate_up, down = *block.stacked_down;
     const Nvfp4Module& m = modules[gate_up];
     const int64_t i = m.n / 2;
-    const bool halves = block.rows == GateUpRows::kHalves;
+    const bool halves = gate_up_order(c, name) == GateUpRows::kHalves;
     for (int64_t e = 0; e < m.e; ++e) {
       w13.sources.push_back({gate_up, e, 0, halves ? 1 : 2, i, 0});
       w13.sources.push_back({gate_up, e, halves ? i : 1, halves ? 1 : 2, i, i});

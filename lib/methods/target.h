@@ -5,8 +5,8 @@
 
 #include "formats/layouts/layout.h"
 #include "formats/naming.h"
+#include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/names/pattern.h"
 
 namespace twofour {
 
@@ -28,13 +28,6 @@ struct Target {
   std::vector<SourceRows> sources;  ///< [E][sources_per_expert]
   std::string rule{};               ///< why it is converted: "default set" or the option that added it
   std::string tensor_name(const char* part) const { return name + joint + part; }
-};
-
-/// Which modules a command works on; see product.md, "Everywhere".
-struct Selection {
-  std::vector<Pattern> include;  ///< restrict the default set; empty: all of it
-  std::vector<Pattern> exclude;
-  std::vector<Pattern> also;  ///< add to the default set
 };
 
 /// The targets of a 2:4 or gate/up layout, in natural order: the routed experts of an MoE model, the MLPs of

@@ -1,8 +1,9 @@
 #include <set>
 
-#include "lib/layer_terms.h"
+#include "lib/methods/method_list.h"
+#include "lib/methods/nvfp4_modules.h"
 #include "lib/names/pattern.h"
-#include "lib/plan_rewrite_parts.h"
+#include "lib/plan/output_files.h"
 
 namespace twofour {
 
@@ -29,68 +30,85 @@ std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
   return modules;
 }
 
-std::vector<size_t> all_modules(const Checkpoint& c, const Recipe& recipe) {
+std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
   // One configuration speaks for all modules, and it names one dialect.
-  const std::vector<size_t> modules = chosen_modules(c, recipe.selection);
+  const std::vector<size_t> modules = chosen_modules(c, rule.selection);
   if (modules.size() < c.nvfp4_modules().size()) {
     throw Error(fmt::format(
-        "--to {}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen",
-        recipe.layout, c.nvfp4_modules().size(), modules.size()));
+        "--to {}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen", rule.to,
+        c.nvfp4_modules().size(), modules.size()));
   }
   return modules;
 }
 
-void refuse_other_quantization(const Checkpoint& c, const Plan& plan, Problems& problems) {
+void refuse_other_quantization(const Checkpoint& c, const std::string& to, Problems& problems) {
   std::set<size_t> known;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) {
-    known.insert({m.codes, m.block_scale});
-    // The weight alone does not say what they do.
-    for (const char* term : kWeightTerms) {
-      if (const auto at = c.find(fmt::format("{}.{}", m.name, term))) {
-        problems.add(
-            fmt::format("{}: expected NVFP4 of codes and scales alone for {}, found this beside them",
-                        c.where(*at), plan.recipe.layout));
-      }
-    }
-  }
+  for (const Nvfp4Module& m : c.nvfp4_modules()) known.insert({m.codes, m.block_scale});
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const DType dtype = c.tensors()[i].dtype;
     const bool is_8_bit = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E8M0;
     const bool packed = dtype == DType::kU8 || dtype == DType::kI8;
     if ((!is_8_bit && !packed) || c.tensors()[i].shape.size() < 2 || known.count(i)) continue;
-    problems.add(fmt::format("{}: expected NVFP4 as the only quantization for {}, found {}", c.where(i),
-                             plan.recipe.layout, describe(dtype, c.tensors()[i].shape)));
+    problems.add(fmt::format("{}: expected NVFP4 as the only quantization for {}, found {}", c.where(i), to,
+                             describe(dtype, c.tensors()[i].shape)));
   }
 }
 
-void plan_bf16(const Checkpoint& c, Plan& plan, std::vector<OutputTensor>& outputs) {
-  size_t input_scales = 0;
-  for (size_t i = 0; i < plan.modules.size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
-    OutputTensor& weight = outputs[m.codes];
+namespace {
+
+/// Dequantizes NVFP4 modules.
+class ToBf16 : public Method {
+ public:
+  void plan(Rule& rule, Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    const std::vector<size_t> modules = chosen_modules(c, rule.selection);
+    size_t input_scales = 0;
+    std::vector<std::string> names;
+    for (const size_t i : modules) {
+      const Nvfp4Module& m = c.nvfp4_modules()[i];
+      add(rule, m, planner);
+      names.push_back(m.name);
+      input_scales += m.input_scale.has_value();
+    }
+    if (input_scales > 0) {
+      planner.findings.push_back(
+          {Severity::kNote, "input-scales-dropped", c.path().string(),
+           fmt::format("{} input scales are left out: what is written quantizes nothing", input_scales)});
+    }
+    planner.set_texts(bf16_texts(c, names));
+    refuse_other_quantization(c, rule.to, planner.problems);
+  }
+
+ private:
+  static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
+
+  static void add(const Rule& rule, const Nvfp4Module& m, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
+                                                  false, kTolerance);
+    TensorInfo info = c.tensors()[m.codes];
     // A stack's weights have the stack's own name.
-    weight.info.name = m.dialect->stacked ? m.name : m.name + ".weight";
-    weight.info.dtype = DType::kBF16;
-    weight.info.shape[m.k_outer ? weight.info.shape.size() - 2 : weight.info.shape.size() - 1] = m.k;
-    weight.info.begin = 0;
-    weight.info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
-    derive_by(weight, Op::kDequantize);
-    weight.module = i;
-    std::vector<size_t> consumed{m.block_scale, m.global_scale};
-    if (m.input_scale) {
-      consumed.push_back(*m.input_scale);
-      ++input_scales;
+    info.name = m.dialect->stacked ? m.name : m.name + ".weight";
+    info.dtype = DType::kBF16;
+    info.shape[m.k_outer ? info.shape.size() - 2 : info.shape.size() - 1] = m.k;
+    info.begin = 0;
+    info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
+    auto weights = std::make_unique<DequantizedWeights>(m, module->scales().multipliers);
+    if (weights->grain() > planner.limits.piece) {
+      planner.problems.add(fmt::format("{}: expected at most {} bytes that are derived together, found {}",
+                                       c.where(m.codes), planner.limits.piece, weights->grain()));
     }
-    for (const size_t tensor : consumed) {
-      leave_out(outputs[tensor]);
-      plan.merged.push_back(tensor);
-    }
+    module->add({std::move(info), m.codes, std::move(weights), true});
+    module->consume(m.block_scale);
+    module->consume(m.global_scale);
+    if (m.input_scale) module->consume(*m.input_scale);
+    module->set_rule("belongs to a module to convert");
+    planner.add(std::move(module));
   }
-  if (input_scales > 0) {
-    plan.findings.push_back(
-        {Severity::kNote, "input-scales-dropped", c.path().string(),
-         fmt::format("{} input scales are left out: what is written quantizes nothing", input_scales)});
-  }
-}
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_to_bf16(Rule&) { return std::make_unique<ToBf16>(); }
 
 }  // namespace twofour

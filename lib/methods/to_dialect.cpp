@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/plan_rewrite_parts.h"
-#include "lib/quantization_config.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/method_list.h"
+#include "lib/methods/nvfp4_modules.h"
+#include "lib/plan/output_files.h"
 
 namespace twofour {
 namespace {
@@ -28,13 +30,9 @@ std::vector<int64_t> scalar_shape(std::string_view dialect) {
 
 namespace {
 
-/// Gives a scalar its name, type and shape in the new dialect.
-void rename_scalar(OutputTensor& t, std::string name, DType dtype, std::string_view to) {
-  t.info.name = std::move(name);
-  t.info.dtype = dtype;
-  t.info.shape = scalar_shape(to);
-  t.info.begin = 0;
-  t.info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
+/// A float32 scalar of the new dialect.
+TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
+  return {std::move(name), DType::kF32, std::move(shape), 0, sizeof(float)};
 }
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
@@ -75,96 +73,128 @@ Manifest::Original original_of(const Manifest* written, const std::string& name,
   return at != written->originals.end() && at->second.dialect == to.name ? at->second : Manifest::Original{};
 }
 
-/// Readers of `to` must get a number from the reciprocal. One that is no scale at all has been told.
-void check_reciprocal(const Checkpoint& c, const ModulePlan& plan, const Nvfp4Dialect& to,
-                      Problems& problems) {
-  const Nvfp4Module& m = c.nvfp4_modules()[plan.module];
-  const float stored = std::bit_cast<float>(plan.stored_bits[0]), written = 1.0f / stored;
-  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(plan.multipliers[0])) return;
+/// Readers of `to` must get a number from the reciprocal. One that is not a scale at all was reported.
+void check_reciprocal(const Checkpoint& c, const Nvfp4Module& m, const ModuleRewrite::Scales& scales,
+                      const Nvfp4Dialect& to, Problems& problems) {
+  const float stored = std::bit_cast<float>(scales.stored_bits[0]), written = 1.0f / stored;
+  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(scales.multipliers[0])) return;
   if (std::isfinite(written) && std::isfinite(global_scale_multiplier(to, written))) return;
   problems.add(fmt::format("{}: expected a positive finite global scale that has a reciprocal, found {}",
                            c.where(m.global_scale), stored));
-}
-
-/// Everything as it was, block scales looked at.
-void plan_same_dialect(const Checkpoint& c, const Plan& plan, std::vector<OutputTensor>& outputs) {
-  for (size_t i = 0; i < plan.modules.size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[plan.modules[i].module];
-    derive_by(outputs[m.block_scale], Op::kBlockScales);
-    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
-  }
 }
 
 }  // namespace
 
 // They keep their names and change their type, as compressed-tensors' own converter does it: F32 in
 // ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
-void plan_kv_scales(const Checkpoint& c, std::string_view to, std::vector<OutputTensor>& outputs) {
-  const bool bf16 = to == kCompressedTensors;
+void plan_kv_scales(std::string_view to, Planner& planner) {
+  const Checkpoint& c = planner.source;
+  const DType dtype = to == kCompressedTensors ? DType::kBF16 : DType::kF32;
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool is_scale = t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
-    if (!is_scale || !is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8)
+    if (!is_scale || !is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8 ||
+        t.dtype == dtype || planner.is_taken(i))
       continue;
-    const DType dtype = bf16 ? DType::kBF16 : DType::kF32;
-    if (t.dtype == dtype) continue;
-    outputs[i].info.dtype = dtype;
-    outputs[i].info.begin = 0;
-    outputs[i].info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
-    derive_by(outputs[i], bf16 ? Op::kToBf16 : Op::kToF32);
+    TensorInfo info = t;
+    info.dtype = dtype;
+    info.begin = 0;
+    info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
+    planner.add(std::make_unique<ConvertedTensor>(i, std::move(info), t.dtype));
   }
 }
 
-std::vector<size_t> modules_for_dialect(const Checkpoint& c, Plan& plan) {
-  Recipe& recipe = plan.recipe;
-  std::vector<size_t> modules = all_modules(c, recipe);
-  if (recipe.dialect.empty()) {
-    // The other one of a checkpoint, its own of an artifact.
-    const bool modelopt = c.nvfp4_modules()[modules[0]].dialect->name == kModelOpt;
-    recipe.dialect = modelopt != c.is_view() ? kCompressedTensors : kModelOpt;
-  }
-  dialect_named(recipe.dialect);
-  const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == recipe.dialect; };
-  plan.keeps_dialect = c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept);
-  if (plan.keeps_dialect) return modules;
-  std::erase_if(modules, is_kept);
-  if (modules.empty()) {
-    throw Error(
-        fmt::format("--dialect: expected another dialect than the source's, found {}", recipe.dialect));
-  }
-  return modules;
-}
+namespace {
 
-void plan_dialect(const Checkpoint& c, const Manifest* written, Plan& plan,
-                  std::vector<OutputTensor>& outputs, Problems& problems) {
-  if (plan.keeps_dialect) return plan_same_dialect(c, plan, outputs);
-  const Nvfp4Dialect& to = dialect_named(plan.recipe.dialect);
-  for (size_t i = 0; i < plan.modules.size(); ++i) {
-    ModulePlan& module = plan.modules[i];
-    const Nvfp4Module& m = c.nvfp4_modules()[module.module];
-    if (m.dialect->stacked) {
-      problems.add(fmt::format(
-          "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
-      continue;
+/// Gives NVFP4 modules the names and scales of another dialect.
+class ToDialect : public Method {
+ public:
+  void plan(Rule& rule, Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    std::vector<size_t> modules = all_modules(c, rule);
+    if (rule.dialect.empty()) {
+      // The other one of a checkpoint, its own of an artifact.
+      const bool modelopt = c.nvfp4_modules()[modules[0]].dialect->name == kModelOpt;
+      rule.dialect = modelopt != c.is_view() ? kCompressedTensors : kModelOpt;
     }
-    check_reciprocal(c, module, to, problems);
-    const Manifest::Original was = original_of(written, m.name, to);
-    outputs[m.codes].info.name = m.name + to.codes;
-    outputs[m.block_scale].info.name = m.name + to.block_scale;
-    derive_by(outputs[m.block_scale], Op::kBlockScales);
-    rename_scalar(outputs[m.global_scale], m.name + to.global_scale, DType::kF32, to.name);
-    derive_by(outputs[m.global_scale], Op::kReciprocal);
-    outputs[m.global_scale].remembered_bits = remembered_bits(was.global_scale, module.stored_bits[0]);
-    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) outputs[tensor].module = i;
-    if (!m.input_scale) continue;
-    module.input_scale_bits = read_input_scale(c, *m.input_scale, problems);
-    rename_scalar(outputs[*m.input_scale], m.name + to.input_scale, DType::kF32, to.name);
-    derive_by(outputs[*m.input_scale], Op::kReciprocal);
-    outputs[*m.input_scale].remembered_bits = remembered_bits(was.input_scale, module.input_scale_bits);
-    outputs[*m.input_scale].module = i;
+    const Nvfp4Dialect& to = dialect_named(rule.dialect);
+    const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
+    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
+      for (const size_t m : modules) keep(rule, c.nvfp4_modules()[m], planner);
+      planner.set_texts(original_texts(c));
+      return;
+    }
+    std::erase_if(modules, is_kept);
+    if (modules.empty()) {
+      throw Error(
+          fmt::format("--dialect: expected another dialect than the source's, found {}", rule.dialect));
+    }
+    for (const size_t m : modules) translate(rule, c.nvfp4_modules()[m], to, planner);
+    plan_kv_scales(to.name, planner);
+    planner.set_texts(dialect_texts(c, to.name == kModelOpt));
+    refuse_other_quantization(c, rule.to, planner.problems);
   }
-  plan_kv_scales(c, to.name, outputs);
-  translate_config(c, to.name == kModelOpt);  // refuses now what it could not write later
+
+ private:
+  static constexpr double kTolerance = 0x1p-22;  ///< a last bit of the multiplier and two roundings
+
+  /// Everything as it was, block scales looked at.
+  static void keep(const Rule& rule, const Nvfp4Module& m, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
+                                                  false, kTolerance);
+    for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) {
+      module->add(
+          {c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, tensor == m.block_scale)});
+    }
+    module->set_rule("belongs to a module to convert");
+    planner.add(std::move(module));
+  }
+
+  static void translate(const Rule& rule, const Nvfp4Module& m, const Nvfp4Dialect& to, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
+    if (m.dialect->stacked) {
+      planner.problems.add(fmt::format(
+          "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
+      return;
+    }
+    check_reciprocal(c, m, scales, to, planner.problems);
+    const Manifest::Original was = original_of(planner.written, m.name, to);
+    const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
+      return before.value_or(scalar_shape(to.name));
+    };
+    const uint32_t stored = scales.stored_bits[0];
+    if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
+    const uint32_t input_stored = scales.input_scale_bits;
+    auto module = std::make_unique<ModuleRewrite>(m, rule.to, std::move(scales), false, kTolerance);
+    const auto renamed = [&](size_t tensor, const char* suffix) {
+      TensorInfo info = c.tensors()[tensor];
+      info.name = m.name + suffix;
+      return info;
+    };
+    const auto reciprocal = [&](size_t tensor, uint32_t remembered) {
+      return std::make_unique<ConvertedScalars>(tensor, DType::kF32, DType::kF32, true, remembered);
+    };
+    module->add({renamed(m.codes, to.codes), m.codes, std::make_unique<CopiedTensor>(m.codes, false)});
+    module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
+                 std::make_unique<CopiedTensor>(m.block_scale, true)});
+    module->add({scalar_info(m.name + to.global_scale, shape(was.global_scale_shape)), m.global_scale,
+                 reciprocal(m.global_scale, remembered_bits(was.global_scale, stored)), true});
+    if (m.input_scale) {
+      module->add({scalar_info(m.name + to.input_scale, shape(was.input_scale_shape)), *m.input_scale,
+                   reciprocal(*m.input_scale, remembered_bits(was.input_scale, input_stored)), true});
+    }
+    module->set_rule("belongs to a module to convert");
+    planner.add(std::move(module));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_to_dialect(Rule& rule) {
+  if (!rule.dialect.empty()) dialect_named(rule.dialect);
+  return std::make_unique<ToDialect>();
 }
 
 }  // namespace twofour

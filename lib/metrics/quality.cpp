@@ -1,7 +1,12 @@
-#include "lib/quality.h"
+#include "lib/metrics/quality.h"
+
+#include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+
+#include "kernels/numbers/quantize.h"
 
 namespace twofour {
 
@@ -31,5 +36,102 @@ double Quality::snr_db() const {
 }
 
 double Quality::cosine() const { return std::sqrt(retained_energy()); }
+
+void EncodeError::add(std::span<const float> weights, std::span<const float> back, int64_t k, Isa isa) {
+  const auto row = static_cast<size_t>(k);
+  for (size_t at = 0; at < weights.size(); at += row) {
+    const QuantizeError sums = quantize_error_of(weights.subspan(at, row), back.subspan(at, row), isa);
+    energy += sums.weights_squared;
+    error += sums.errors_squared;
+  }
+}
+
+EncodeError& EncodeError::operator+=(const EncodeError& other) {
+  energy += other.energy;
+  error += other.error;
+  return *this;
+}
+
+double EncodeError::relative_error() const { return energy > 0 ? std::sqrt(error / energy) : 0; }
+
+double EncodeError::snr_db() const {
+  if (error <= 0) return std::numeric_limits<double>::infinity();
+  return 10 * std::log10(energy / error);
+}
+
+namespace {
+
+/// A figure with `digits` significant digits.
+Json figure(double value, int digits) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+}
+
+Json error_to_json(const EncodeError& e) { return Json::array({e.energy, e.error}); }
+EncodeError error_from_json(const Json& json) { return {json.at(0).get<double>(), json.at(1).get<double>()}; }
+
+}  // namespace
+
+Json to_json(const Quality& q) {
+  return Json::array({q.energy, q.kept_energy, q.quads, q.tied, q.fold_energy, q.fold_error});
+}
+
+Quality quality_from_json(const Json& json) {
+  return {.energy = json.at(0).get<double>(),
+          .kept_energy = json.at(1).get<double>(),
+          .quads = whole_number<uint64_t>(json.at(2)),
+          .tied = whole_number<uint64_t>(json.at(3)),
+          .fold_energy = json.at(4).get<double>(),
+          .fold_error = json.at(5).get<double>()};
+}
+
+Json quality_figures(const Quality& q) {
+  Json json = {{"retained_energy", figure(q.retained_energy(), 9)},
+               {"relative_error", figure(q.relative_error(), 9)},
+               {"snr_db", figure(q.snr_db(), 6)},
+               {"cosine", figure(q.cosine(), 9)},
+               {"tied_share", figure(q.tied_share(), 9)}};
+  if (q.fold_energy > 0) json["fold_relative_error"] = figure(std::sqrt(q.fold_error / q.fold_energy), 9);
+  return json;
+}
+
+Json to_json(const EncodedResult& r) {
+  Json findings = Json::array();
+  for (const Finding& f : r.findings) {
+    findings.push_back(Json::array({static_cast<int>(f.severity), f.id, f.where, f.message}));
+  }
+  Json json = {{"source", r.source.hex()},
+               {"global_scale", r.global_scale},
+               {"cast", r.cast},
+               {"error", error_to_json(r.error)},
+               {"pruned_after", error_to_json(r.pruned_after)},
+               {"findings", std::move(findings)}};
+  if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
+  return json;
+}
+
+EncodedResult encoded_from_json(const Json& json) {
+  EncodedResult r;
+  r.source = parse_hash("source", json.at("source").get<std::string>());
+  r.global_scale = whole_number<uint32_t>(json.at("global_scale"));
+  r.cast = json.at("cast").get<bool>();
+  r.error = error_from_json(json.at("error"));
+  r.pruned_after = error_from_json(json.at("pruned_after"));
+  for (const Json& f : json.at("findings")) {
+    const auto severity = static_cast<Severity>(whole_number<int>(f.at(0)));
+    r.findings.push_back(
+        {severity, f.at(1).get<std::string>(), f.at(2).get<std::string>(), f.at(3).get<std::string>()});
+  }
+  if (json.contains("kept")) {
+    const Json& kept = json.at("kept");
+    r.kept = {true, whole_number<uint64_t>(kept.at(0)), whole_number<uint64_t>(kept.at(1)),
+              whole_number<uint64_t>(kept.at(2)), kept.at(3).get<std::string>()};
+  }
+  return r;
+}
+
+Json error_figures(const EncodeError& e) {
+  return {{"relative_error", figure(e.relative_error(), 9)}, {"snr_db", figure(e.snr_db(), 6)}};
+}
 
 }  // namespace twofour

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
-#include "lib/read_error.h"
 
 namespace twofour {
 

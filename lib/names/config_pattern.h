@@ -11,6 +11,15 @@
 
 namespace twofour {
 
+/// Globs as regular expressions that match the same names: "*.mlp.gate" as "re:.*\\.mlp\\.gate$". Exact names
+/// stay.
+std::vector<std::string> globs_to_regexes(const std::vector<std::string>& globs);
+
+/// Ignore patterns of compressed-tensors as globs that match the same names. A regular expression that no
+/// glob says is replaced by those of `names` that it matches.
+std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patterns,
+                                          const std::vector<std::string>& names);
+
 /// Whether an entry of a config's list is a pattern and not a name.
 bool is_wild(const std::string& text);
 

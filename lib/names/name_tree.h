@@ -1,10 +1,15 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace twofour {
+
+/// Folds names: those that differ only in numbers share a group, if all combinations of the numbers occur.
+std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::vector<std::string>& names);
 
 /// A line of a tree of dotted names.
 struct TreeLine {

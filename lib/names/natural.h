@@ -1,9 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace twofour {
+
+/// Orders names with runs of digits compared as numbers: layer 2 before layer 10. A total order.
+bool natural_less(std::string_view a, std::string_view b);
 
 /// Stands for a number in a skeleton. No byte of UTF-8, so no name has it.
 inline constexpr char kNumberMark = '\xFF';

@@ -3,19 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
 #include "lib/artifact/manifest.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/problems.h"
+#include "lib/io/file.h"
+#include "lib/io/file_batch.h"
 
 namespace twofour {
-namespace {
 
 namespace fs = std::filesystem;
+
+namespace {
 
 /// Names at the top of a directory, but for its marker.
 std::set<std::string> names_in(const fs::path& directory) {
@@ -349,13 +350,37 @@ void OutputDirectory::finish() {
     if (!fs::is_regular_file(fs::symlink_status(file, missing)))
       throw Error(fmt::format("{}: expected the file as it was written, found none", file.string()));
   }
-  for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) sync_directory(*it);
-  sync_directory(path_);
+  constexpr size_t kFlushedAlone = 32;  // more folders than this are flushed together
+  if (folders_.size() > kFlushedAlone) {
+    flush_file_system(path_);
+  } else {
+    for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) sync_directory(*it);
+    sync_directory(path_);
+  }
   std::error_code error;
   fs::remove(marker, error);
   if (error) throw Error(fmt::format("{}: cannot remove: {}", marker.string(), error.message()));
   sync_directory(path_);
   marker_.reset();
+}
+
+void check_output_file(const fs::path& file, const char* what,
+                       const std::function<bool(const fs::path&)>& is_earlier) {
+  if (file.empty()) throw Error(fmt::format("expected a file for the {}, found an empty name", what));
+  std::error_code error;
+  const fs::path parent = file.has_parent_path() ? file.parent_path() : ".";
+  if (!fs::is_directory(parent, error))
+    throw Error(fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
+  for (fs::path at = fs::canonical(parent, error);; at = at.parent_path()) {
+    if (fs::exists(at / kManifestName, error) || find_unfinished_sign(at) != nullptr)
+      throw Error(fmt::format("{}: expected a place outside of the artifact {}, found one inside",
+                              file.string(), at.string()));
+    if (!at.has_relative_path()) break;
+  }
+  if (!fs::exists(fs::symlink_status(file, error))) return;
+  if (!fs::is_regular_file(fs::symlink_status(file, error)) || !is_earlier(file))
+    throw Error(
+        fmt::format("{}: expected no file or an earlier {}, found something else", file.string(), what));
 }
 
 }  // namespace twofour

@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <optional>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
-#include "lib/read_error.h"
 
 namespace twofour {
 namespace {
@@ -40,71 +40,6 @@ std::vector<Hash128> hashes_from_text(std::string_view where, std::string_view t
   return hashes;
 }
 
-std::vector<Hash128> flat(std::span<const SliceHashes> slices) {
-  std::vector<Hash128> hashes;
-  for (const SliceHashes& s : slices) hashes.insert(hashes.end(), {s.codes, s.scales});
-  return hashes;
-}
-
-// Shortest decimals that read back as the same double.
-Json quality_to_json(const Quality& q) {
-  return {q.energy, q.kept_energy, q.quads, q.tied, q.fold_energy, q.fold_error};
-}
-
-Quality quality_from_json(const Json& json) {
-  return {.energy = json.at(0).get<double>(),
-          .kept_energy = json.at(1).get<double>(),
-          .quads = whole_number<uint64_t>(json.at(2)),
-          .tied = whole_number<uint64_t>(json.at(3)),
-          .fold_energy = json.at(4).get<double>(),
-          .fold_error = json.at(5).get<double>()};
-}
-
-Json error_to_json(const EncodeError& e) { return {e.energy, e.error}; }
-EncodeError error_from_json(const Json& json) { return {json.at(0).get<double>(), json.at(1).get<double>()}; }
-
-Json matrix_to_json(const EncodedResult& r) {
-  Json findings = Json::array();
-  for (const Finding& f : r.findings) {
-    findings.push_back({static_cast<int>(f.severity), f.id, f.where, f.message});
-  }
-  Json json = {{"source", r.source.hex()},
-               {"global_scale", r.global_scale},
-               {"cast", r.cast},
-               {"error", error_to_json(r.error)},
-               {"pruned_after", error_to_json(r.pruned_after)},
-               {"findings", std::move(findings)}};
-  if (r.kept.compared) json["kept"] = {r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first};
-  return json;
-}
-
-EncodedResult matrix_from_json(std::string_view where, const Json& json) {
-  EncodedResult r;
-  r.source = parse_hash(where, json.at("source").get<std::string>());
-  r.global_scale = whole_number<uint32_t>(json.at("global_scale"));
-  r.cast = json.at("cast").get<bool>();
-  r.error = error_from_json(json.at("error"));
-  r.pruned_after = error_from_json(json.at("pruned_after"));
-  for (const Json& f : json.at("findings")) {
-    const auto severity = static_cast<Severity>(whole_number<int>(f.at(0)));
-    r.findings.push_back(
-        {severity, f.at(1).get<std::string>(), f.at(2).get<std::string>(), f.at(3).get<std::string>()});
-  }
-  if (const auto kept = json.find("kept"); kept != json.end()) {
-    r.kept = {true, whole_number<uint64_t>(kept->at(0)), whole_number<uint64_t>(kept->at(1)),
-              whole_number<uint64_t>(kept->at(2)), kept->at(3).get<std::string>()};
-  }
-  return r;
-}
-
-/// A place in one of the plan's lists, by the name that it has there.
-template <class List>
-size_t index_from_json(std::string_view where, const Json& json, const List& list, const char* what) {
-  const auto index = whole_number<uint64_t>(json.at("index"));
-  if (index < list.size()) return index;
-  throw Error(fmt::format("{}: expected one of {} {}, found number {}", where, list.size(), what, index));
-}
-
 ShardRecord record_from_json(std::string_view where, const Plan& plan, const Json& json) {
   ShardRecord record;
   const auto name = json.at("file").get<std::string>();
@@ -116,75 +51,40 @@ ShardRecord record_from_json(std::string_view where, const Plan& plan, const Jso
   }
   record.outputs = hashes_from_text(where, json.at("outputs").get_ref<const std::string&>(),
                                     plan.files[record.file].tensor_count);
-  for (const Json& t : json.at("targets")) {
-    const size_t index = index_from_json(where, t, plan.targets, "targets");
-    const auto hashes = hashes_from_text(where, t.at("slices").get_ref<const std::string&>(),
-                                         2 * plan.targets[index].sources.size());
-    std::vector<SliceHashes> slices;
-    for (size_t i = 0; i < hashes.size(); i += 2) slices.push_back({hashes[i], hashes[i + 1]});
-    record.targets.push_back({index, quality_from_json(t.at("quality")), std::move(slices)});
-  }
-  for (const Json& m : json.at("modules")) {
-    const auto hashes = hashes_from_text(where, m.at("source").get_ref<const std::string&>(), 2);
-    record.modules.push_back({index_from_json(where, m, plan.modules, "modules"),
-                              quality_from_json(m.at("quality")),
-                              {hashes[0], hashes[1]}});
-  }
-  for (const Json& m : json.at("matrices")) {
-    record.matrices.push_back(
-        {index_from_json(where, m, plan.matrices, "matrices"), matrix_from_json(where, m.at("result"))});
+  for (const Json& r : json.at("results")) {
+    const auto index = whole_number<uint32_t>(r.at("transformation"));
+    if (index >= plan.transformations.size() || record.results.contains(index)) {
+      throw Error(fmt::format("{}: expected one of {} transformations, each once, found number {}", where,
+                              plan.transformations.size(), index));
+    }
+    plan.transformations[index]->check_result(r.at("result"));
+    record.results[index] = r.at("result");
   }
   return record;
-}
-
-// --- Joined ---
-
-/// Notes what is known of entry `index`; several files may say it, but all the same.
-template <class T>
-void join(std::vector<const T*>& known, const T& entry, const std::string& name) {
-  const T*& at = known[entry.index];
-  if (at != nullptr && *at != entry) {
-    throw Error(fmt::format("{}: expected the same in all records that name it, found them different", name));
-  }
-  at = &entry;
-}
-
-[[noreturn]] void missing(const std::string& name) {
-  throw Error(fmt::format("{}: expected a record of it, found none", name));
 }
 
 }  // namespace
 
 std::string format_shard_record(const Plan& plan, const ShardRecord& record) {
   const OutputFile& file = plan.files[record.file];
-  Json targets = Json::array(), modules = Json::array(), matrices = Json::array();
-  for (const ShardRecord::Target& t : record.targets) {
-    targets.push_back({{"index", t.index},
-                       {"quality", quality_to_json(t.quality)},
-                       {"slices", hashes_to_text(flat(t.slices))}});
+  Json results = Json::array();
+  for (const auto& [index, result] : record.results) {
+    results.push_back({{"transformation", index}, {"result", result}});
   }
-  for (const ShardRecord::Module& m : record.modules) {
-    modules.push_back({{"index", m.index},
-                       {"quality", quality_to_json(m.quality)},
-                       {"source", hashes_to_text(flat({&m.source, 1}))}});
-  }
-  for (const ShardRecord::Matrix& m : record.matrices) {
-    matrices.push_back({{"index", m.index}, {"result", matrix_to_json(m.result)}});
-  }
-  const Json json = {{"file", file.name},
-                     {"header", hash_text(file.header).hex()},
-                     {"outputs", hashes_to_text(record.outputs)},
-                     {"targets", std::move(targets)},
-                     {"modules", std::move(modules)},
-                     {"matrices", std::move(matrices)}};
-  return json_line(json);
+  return json_line({{"file", file.name},
+                    {"header", hash_text(file.header).hex()},
+                    {"outputs", hashes_to_text(record.outputs)},
+                    {"results", std::move(results)}});
 }
 
 ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::string_view text) {
   try {
-    return record_from_json(where, plan, Json::parse(text.begin(), text.end()));
+    return record_from_json(where, plan, Json::parse(text));
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a record of a weight file, found something else", where));
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with(where)) throw;
+    throw Error(fmt::format("{}: {}", where, e.what()));
   }
 }
 
@@ -256,15 +156,10 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
   return wrong;
 }
 
-ConversionRecord join_records(const Checkpoint& source, const Plan& plan,
-                              std::span<const ShardRecord> records) {
+ConversionRecord join_records(const Plan& plan, std::span<const ShardRecord> records) {
   ConversionRecord joined;
   joined.outputs.resize(plan.tensors.size());
-  joined.modules.resize(plan.modules.size());
   std::vector<const ShardRecord*> files(plan.files.size());
-  std::vector<const ShardRecord::Target*> targets(plan.targets.size());
-  std::vector<const ShardRecord::Module*> modules(plan.modules.size());
-  std::vector<const ShardRecord::Matrix*> matrices(plan.matrices.size());
   for (const ShardRecord& record : records) {
     const OutputFile& file = plan.files[record.file];
     if (files[record.file] != nullptr && *files[record.file] != record) {
@@ -273,35 +168,23 @@ ConversionRecord join_records(const Checkpoint& source, const Plan& plan,
     files[record.file] = &record;
     std::copy(record.outputs.begin(), record.outputs.end(),
               joined.outputs.begin() + static_cast<std::ptrdiff_t>(file.first_tensor));
-    for (const auto& t : record.targets) join(targets, t, plan.targets[t.index].name);
-    for (const auto& m : record.matrices) join(matrices, m, plan.matrices[m.index].name);
-    for (const auto& m : record.modules) {
-      join(modules, m, source.nvfp4_modules()[plan.modules[m.index].module].name);
+    for (const auto& [index, result] : record.results) {
+      if (plan.tensors[plan.parts_of(index)[0]].file != record.file) {
+        throw Error(fmt::format("{}: expected results of what begins in it, found another's", file.name));
+      }
+      joined.results[index] = result;
     }
   }
   for (size_t f = 0; f < files.size(); ++f) {
-    if (files[f] == nullptr) missing(plan.files[f].name);
+    if (files[f] == nullptr) {
+      throw Error(fmt::format("{}: expected a record of it, found none", plan.files[f].name));
+    }
   }
-  for (size_t t = 0; t < targets.size(); ++t) {
-    if (targets[t] == nullptr) missing(plan.targets[t].name);
-    joined.slices.push_back(targets[t]->slices);
-    joined.quality.push_back(targets[t]->quality);
-  }
-  for (size_t m = 0; m < modules.size(); ++m) {
-    joined.quality.push_back(modules[m] != nullptr ? modules[m]->quality : Quality{});
-    if (modules[m] != nullptr) joined.modules[m] = modules[m]->source;
-  }
-  // What goes along as it is has the same hash on both sides.
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    const OutputTensor& t = plan.tensors[i];
-    if (t.module == OutputTensor::kNoModule) continue;
-    const Nvfp4Module& m = source.nvfp4_modules()[plan.modules[t.module].module];
-    if (t.op == Op::kBlockScales) joined.modules[t.module].scales = joined.outputs[i];
-    if (t.op == Op::kNone && t.source == m.codes) joined.modules[t.module].codes = joined.outputs[i];
-  }
-  for (size_t m = 0; m < matrices.size(); ++m) {
-    if (matrices[m] == nullptr) missing(plan.matrices[m].name);
-    joined.matrices.push_back(matrices[m]->result);
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    const bool expected = !plan.transformations[t]->empty_result().is_null();
+    if (expected == joined.results.contains(static_cast<uint32_t>(t))) continue;
+    throw Error(fmt::format("{}: expected a record of what was found, found none",
+                            plan.tensors[plan.parts_of(t)[0]].info.name));
   }
   return joined;
 }

@@ -1,46 +1,26 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/metrics/quality.h"
+#include "formats/json.h"
 #include "lib/io/hash.h"
-#include "lib/artifact/manifest.h"
+#include "lib/output/manifest_writer.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/quality.h"
 
 namespace twofour {
 
-/// All that the manifest says of one finished weight file and of what lies in it. A file is the unit in which
-/// a conversion is resumed and distributed: what lies in several files is recorded whole with each of them.
+/// All that the manifest says of one finished weight file. A file is the unit in which a conversion is
+/// resumed and distributed. A transformation's result is recorded with the file that holds its part 0.
 struct ShardRecord {
-  uint32_t file = 0;             ///< in Plan::files
-  std::vector<Hash128> outputs;  ///< one a tensor of the file
-  struct Target {
-    size_t index;  ///< in Plan::targets
-    Quality quality;
-    std::vector<SliceHashes> slices;  ///< one a source of the target
-    bool operator==(const Target&) const = default;
-  };
-  std::vector<Target> targets;  ///< with a part in the file
-  struct Module {
-    size_t index;  ///< in Plan::modules
-    Quality quality;
-    SliceHashes source;  ///< scales only where they went into the same tensor as the codes
-    bool operator==(const Module&) const = default;
-  };
-  std::vector<Module> modules;  ///< whose codes became a tensor of the file
-  struct Matrix {
-    size_t index;  ///< in Plan::matrices
-    EncodedResult result;
-    bool operator==(const Matrix&) const = default;
-  };
-  std::vector<Matrix> matrices;  ///< with a tensor in the file
+  uint32_t file = 0;                 ///< in Plan::files
+  std::vector<Hash128> outputs;      ///< one a tensor of the file
+  std::map<uint32_t, Json> results;  ///< by transformation of the plan, of those that have any
   bool operator==(const ShardRecord&) const = default;
 };
 
@@ -61,7 +41,6 @@ std::vector<std::string> check_shards(const std::filesystem::path& directory, co
 
 /// What twofour.json says, from one record a file, in any order; ConversionRecord::files stays empty. Throws
 /// Error where a file has no record or two that differ.
-ConversionRecord join_records(const Checkpoint& source, const Plan& plan,
-                              std::span<const ShardRecord> records);
+ConversionRecord join_records(const Plan& plan, std::span<const ShardRecord> records);
 
 }  // namespace twofour

@@ -1,18 +1,22 @@
-#include "lib/sidecars.h"
+#include "lib/plan/output_files.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 
 #include "formats/error.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
 
 namespace twofour {
-namespace {
 
 namespace fs = std::filesystem;
+
+namespace {
 
 constexpr std::array kOtherWeights = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".msgpack", ".h5"};
 constexpr std::array kSkippedDirectories = {".cache", ".git"};
@@ -74,6 +78,93 @@ std::map<std::string, uint64_t> find_sidecars(const fs::path& directory, Finding
     if (ignored) throw Error(fmt::format("{}: cannot look at: {}", it->path().string(), ignored.message()));
   }
   if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
+  return files;
+}
+
+namespace {
+
+/// Adds names to a list of what is not quantized, and takes them off the lists of what is.
+void leave_unquantized(Json& entry, const char* key, const std::vector<std::string>& names) {
+  if (!entry.is_object()) return;
+  if (!entry.contains(key) || !entry[key].is_array()) entry[key] = Json::array();
+  for (const std::string& name : names) {
+    entry[key].push_back(name);
+    if (entry.contains("quantized_layers") && entry["quantized_layers"].is_object())
+      entry["quantized_layers"].erase(name);
+  }
+}
+
+}  // namespace
+
+/// What describes a checkpoint of which some modules, or all, are BF16 now.
+std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
+                                              const std::vector<std::string>& names) {
+  if (names.size() == source.nvfp4_modules().size()) {
+    return {{"config.json", format_json(config_with_quantization(source, nullptr))}};
+  }
+  Json entry = source_quantization(source), file = source.hf_quant_config();
+  // Without an entry in config.json the other file's words stay its own.
+  if (entry == file) entry = nullptr;
+  std::map<std::string, std::string> texts;
+  leave_unquantized(entry, "ignore", names);
+  texts["config.json"] = format_json(config_with_quantization(source, entry));
+  if (file.is_object() && file.contains("quantization")) {
+    leave_unquantized(file["quantization"], "exclude_modules", names);
+    texts["hf_quant_config.json"] = format_json(file);
+  }
+  return texts;
+}
+
+/// What an artifact's source had.
+std::map<std::string, std::string> original_texts(const Checkpoint& source) {
+  std::map<std::string, std::string> texts;
+  if (source.config().is_object()) texts["config.json"] = format_json(source.config());
+  if (source.hf_quant_config().is_object())
+    texts["hf_quant_config.json"] = format_json(source.hf_quant_config());
+  return texts;
+}
+
+std::map<std::string, std::string> dialect_texts(const Checkpoint& source, bool modelopt) {
+  const Nvfp4Config c = translate_config(source, modelopt);
+  if (!modelopt)
+    return {{"config.json", format_json(config_with_quantization(source, compressed_tensors_config(c)))}};
+  return {{"config.json", format_json(config_with_quantization(source, modelopt_config(c)))},
+          {"hf_quant_config.json", format_json(hf_quant_config(c))}};
+}
+
+Json layout_group_to_json(const LayoutGroup& group) {
+  return {{"layout", group.layout}, {"pattern", group.pattern}, {"modules", group.modules}};
+}
+
+std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups) {
+  Json entry = {{"quant_method", "twofour"}};
+  if (groups.size() == 1) {
+    entry.update(layout_group_to_json(groups[0]));
+  } else {
+    entry["layout"] = kMixedLayout;
+    Json& all = entry["groups"] = Json::array();
+    for (const LayoutGroup& group : groups) all.push_back(layout_group_to_json(group));
+  }
+  return format_json(config_with_layout(source, std::move(entry)));
+}
+
+std::string artifact_index(const Plan& plan) {
+  std::map<std::string_view, std::string_view> files;
+  for (const OutputTensor& t : plan.tensors) files[t.info.name] = plan.files[t.file].name;
+  std::string text = fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", plan.data_bytes);
+  for (auto it = files.begin(); it != files.end(); ++it) {
+    text += fmt::format("{}\n    {}: {}", it == files.begin() ? "" : ",", json_quote(it->first),
+                        json_quote(it->second));
+  }
+  return text + "\n  }\n}\n";
+}
+
+std::set<std::string> artifact_files(const Plan& plan) {
+  std::set<std::string> files{kIndexName, kManifestName};
+  for (const OutputFile& file : plan.files) files.insert(file.name);
+  for (const auto& [name, bytes] : plan.sidecars) files.insert(name);
+  for (const auto& [name, text] : plan.texts) files.insert(name);
   return files;
 }
 

@@ -1,6 +1,8 @@
 // Charts by layer, and histograms of codes and block scales.
 
 const kWidth = 460, kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
+/** Lines that lie on each other stay apart: later ones are dashed, and their dots are smaller. */
+const kDashes = ["none", "7 5", "2 4", "10 3 2 3", "4 2", "1 3"];
 const seriesColors = () => (isDark() ? d3.schemeSet2 : d3.schemeDark2);
 
 /** An empty chart with a title, and its drawing. */
@@ -41,8 +43,7 @@ function layerChart(parent, title, metric, series) {
   if (x.domain()[0] === x.domain()[1]) x.domain([x.domain()[0] - 1, x.domain()[1] + 1]);
   const low = d3.min(points, (p) => p.low), high = d3.max(points, (p) => p.high);
   const floor = unit.unit === "share" && low < 0.5 * high ? 0 : low;
-  const y = d3.scaleLinear().domain(high > floor ? [floor, high] : [floor - 0.5 * Math.abs(floor || 1), floor + 0.5 * Math.abs(floor || 1)])
-    .nice().range([kHeight - kMargin.bottom, kMargin.top]);
+  const y = d3.scaleLinear().domain(spanOf(unit, floor, high)).nice().range([kHeight - kMargin.bottom, kMargin.top]);
   const percent = unit.unit === "share" ? d3.format("~%") : unit.unit === "cosine" ? d3.format(".4~f") : d3.format(".4~g");
   const [first, last] = d3.extent(points, (p) => p.layer), whole = x.ticks(8).filter((t) => Number.isInteger(t) && t >= first && t <= last);
   addAxes(svg, d3.axisBottom(x).tickValues(whole).tickFormat(d3.format("d")), d3.axisLeft(y).ticks(5).tickFormat(percent), "layer");
@@ -50,15 +51,16 @@ function layerChart(parent, title, metric, series) {
     const color = seriesColors()[i % 8];
     svg.append("path").datum(s.points).attr("class", "band").attr("fill", color)
       .attr("d", d3.area().x((p) => x(p.layer)).y0((p) => y(p.low)).y1((p) => y(p.high)));
-    svg.append("path").datum(s.points).attr("class", "series").attr("stroke", color)
+    svg.append("path").datum(s.points).attr("class", "series").attr("stroke", color).attr("stroke-dasharray", kDashes[i % kDashes.length])
       .attr("d", d3.line().x((p) => x(p.layer)).y((p) => y(p.sum / p.count)));
     if (s.points.length <= 256) svg.append("g").selectAll("circle").data(s.points).enter().append("circle").attr("fill", color)
-      .attr("cx", (p) => x(p.layer)).attr("cy", (p) => y(p.sum / p.count)).attr("r", s.points.length > 64 ? 1.5 : 3);
+      .attr("cx", (p) => x(p.layer)).attr("cy", (p) => y(p.sum / p.count)).attr("r", (s.points.length > 64 ? 1.2 : 2.5) * (1 + 0.5 * (series.length - 1 - i)));
   });
   const keys = box.append("div").attr("class", "keys");
   series.forEach((s, i) => {
     const key = keys.append("span");
-    key.append("i").style("background", seriesColors()[i % 8]);
+    key.append("svg").attr("viewBox", "0 0 28 8").append("line").attr("x2", 28).attr("y1", 4).attr("y2", 4).attr("class", "series")
+      .attr("stroke", seriesColors()[i % 8]).attr("stroke-dasharray", kDashes[i % kDashes.length]);
     key.append("span").text(s.label);
   });
   hoverLayers(svg, x, series);

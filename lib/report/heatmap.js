@@ -61,7 +61,7 @@ function drawHeat() {
     if (x !== undefined) cells.push({ y, x, value: cellValue(heat.metric, rows) });
   }));
   const values = cells.map((c) => c.value).filter((v) => v !== null);
-  const low = metric.unit === "ratio" ? 1 : metric.unit === "count" ? 0 : d3.min(values), high = d3.max(values);
+  const [low, high] = values.length ? spanOf(metric, d3.min(values), d3.max(values)) : [0, 1];
   const color = colorScale(metric, low, high);
   const empty = cssColor("empty"), right = metric.unit === "ratio" || metric.unit === "cosine" ? 1 : 0;
   for (const cell of cells) {

@@ -69,6 +69,20 @@ let theme = null;
 const isDark = () => (theme === null ? darkQuery.matches : theme === "dark");
 const cssColor = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
+/** Bounds of an axis or a colour scale around figures from `low` to `high`. They span at least a tenth of a number,
+    5 % of a share, 0.01 of a cosine, 3 dB: figures that hardly differ look alike. */
+function spanOf(metric, low, high) {
+  if (metric.unit === "ratio") return [1, Math.max(high, 1.1)];
+  if (metric.unit === "count") return [0, Math.max(high, 1)];
+  const least = { share: Math.min(0.05, high > 0 ? high : 0.05), cosine: 0.01, dB: 3 }[metric.unit]
+    ?? (0.1 * Math.max(Math.abs(low), Math.abs(high)) || 1);
+  if (high - low >= least) return [low, high];
+  let from = (low + high - least) / 2;
+  if (metric.unit === "share" || metric.unit === "cosine") from = Math.min(from, Math.max(1, high) - least);
+  if (metric.unit === "share") from = Math.max(from, 0);
+  return [from, from + least];
+}
+
 /** From the least to the most striking: what is worse is redder, the rest goes by brightness. */
 function colorScale(metric, low, high) {
   const flip = metric.cell === "min" && metric.bad;

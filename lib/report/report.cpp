@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/version.h"
 #include "lib/io/file.h"
 #include "lib/names/natural.h"
-#include "lib/output_file.h"
+#include "lib/output/output_directory.h"
 #include "lib/report/report_assets.h"
-#include "lib/findings/version.h"
 
 namespace twofour {
 namespace {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "lib/counted.h"
-#include "lib/fused_linears.h"
-#include "lib/natural.h"
+#include "formats/naming.h"
+#include "lib/findings/finding.h"
 #include "lib/names/natural.h"
 #include "lib/report/report.h"
 
@@ -87,6 +86,19 @@ class FindingCounter {
   Report& report_;
   std::map<std::string, size_t> rows_;
 };
+
+/// How many layers were run, and a table of those that could not be.
+void add_coverage(const std::string& label, size_t run, const LayerCoverage& c, Report& report) {
+  if (c.found == 0) return;
+  std::string text = fmt::format("{} of {}", run, c.found);
+  if (!c.not_run.empty()) text += fmt::format(", {} not run", c.not_run.size());
+  if (c.not_sampled > 0) text += fmt::format(", {} not in the sample", c.not_sampled);
+  report.facts.push_back({label, 0, false, std::move(text)});
+  if (c.not_run.empty()) return;
+  ReportTable table{label + ": not run, and why", {"name", "why"}, {}};
+  for (const LayerCoverage::NotRun& l : c.not_run) table.rows.push_back({l.block, l.why});
+  report.tables.push_back(std::move(table));
+}
 
 std::vector<double> error_figures(const Quality& q, double zero_share) {
   return {q.relative_error(), q.snr_db(), q.cosine(), 1 - q.retained_energy(), q.tied_share(), zero_share};
@@ -199,6 +211,8 @@ Report validate_report(const ValidateReport& r, const std::filesystem::path& art
   for (const LayerReport& l : r.layers)
     report.rows.push_back({l.block + " (output)", {l.relative_error, kNone, l.cosine, kNone, kNone, kNone}});
   if (report.rows.empty()) report.metrics.clear();
+  add_coverage("layers run", r.layers.size(), r.coverage, report);
+  add_coverage("layers run on the device", r.device_layers.size(), r.device_coverage, report);
   add_findings(r.differences, report);
   add_findings(r.notes, report);
   return report;

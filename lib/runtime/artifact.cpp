@@ -6,7 +6,9 @@
 #include <map>
 
 #include "formats/error.h"
-#include "lib/natural.h"
+#include "formats/layouts/layouts.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/names/natural.h"
 #include "lib/runtime/state.h"
 
 namespace twofour {
@@ -53,9 +55,11 @@ void add_layer(ArtifactState& state, const std::string& name, const std::string&
 RuntimeArtifact RuntimeArtifact::open(const std::filesystem::path& path) {
   auto state = std::make_shared<ArtifactState>(Checkpoint::open(path));
   if (!holds_layout(state->artifact)) {
-    throw Error(fmt::format(
-        "{}: expected an artifact in v7, v7-packed or g8, found another directory or file", path.string()));
+    throw Error(fmt::format("{}: expected an artifact in {}, found another directory or file", path.string(),
+                            layout_names()));
   }
+  for (const std::string& problem : find_odd_settings(state->artifact.config()))
+    throw Error(fmt::format("{}: {}", (path / "config.json").string(), problem));
   const ArtifactModules modules = read_artifact_modules(state->artifact);
   const auto less = [](const std::string& a, const std::string& b) { return natural_less(a, b); };
   std::map<std::string, std::array<size_t, 2>, decltype(less)> blocks(less);

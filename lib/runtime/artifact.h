@@ -20,11 +20,12 @@ struct Routing {
 
 struct ArtifactState;
 
-/// An artifact in v7, v7-packed or g8, open for running. Opening reads headers, index, config.json and
+/// An artifact in a layout, open for running. Opening reads headers, index, config.json and
 /// twofour.json, no weights.
 class RuntimeArtifact {
  public:
-  /// Throws Error where the path is no artifact in a layout or its tensors do not fit together.
+  /// Throws Error where the path is no artifact in a layout, its tensors do not fit together or a count in
+  /// its config.json is not one.
   static RuntimeArtifact open(const std::filesystem::path& path);
   RuntimeArtifact(RuntimeArtifact&&) noexcept;
   RuntimeArtifact& operator=(RuntimeArtifact&&) noexcept;

@@ -6,9 +6,9 @@
 
 #include "formats/error.h"
 #include "kernels/device/device.h"
+#include "lib/findings/version.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/twofour.h"
-#include "lib/findings/version.h"
 
 struct twofour_artifact {
   twofour::RuntimeArtifact artifact;

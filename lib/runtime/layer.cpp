@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "formats/error.h"
-#include "kernels/moe_route.h"
+#include "kernels/moe/moe.h"
 #include "lib/runtime/state.h"
 #include "lib/runtime/tokens.h"
 #include "lib/threads/stopwatch.h"

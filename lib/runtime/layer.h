@@ -15,7 +15,7 @@ namespace twofour {
 /// A feed-forward block that an artifact holds in a layout: routed experts, or a dense MLP as one expert.
 struct LayerInfo {
   std::string name;    ///< prefix P of its tensors: "model.layers.0.mlp.experts"
-  std::string layout;  ///< "v7", "v7-packed" or "g8"
+  std::string layout;  ///< its name: "v7"
   int64_t e = 0, h = 0, i = 0;
   bool gated = true;   ///< w13 is [E, 2I, H], rows gate then up; else [E, I, H] and relu(x)^2
   uint64_t bytes = 0;  ///< of its weights as they are stored, global scales included

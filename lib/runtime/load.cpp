@@ -3,18 +3,99 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
+#include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "kernels/device_upload.h"
-#include "lib/threads/interrupt.h"
-#include "lib/layer_terms.h"
+#include "formats/layouts/part_map.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/multiply/device_layouts.h"
+#include "lib/checkpoint/unsupported_terms.h"
 #include "lib/runtime/state.h"
-#include "lib/runtime/stored_check.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
 
 namespace twofour {
 namespace {
+
+/// Whether both places of both nibbles are in order, for the whole byte at once: 8 + second - first - 1 keeps
+/// the top bit of a nibble where second > first.
+bool is_legal(uint8_t meta) {
+  const unsigned first = meta & 0x33u, second = meta >> 2 & 0x33u;
+  return (((second | 0x88u) - first - 0x11u) & 0x88u) == 0x88u;
+}
+
+/// Position of the first byte that is not legal; all of them: none. Looks without branches first.
+template <class IsLegal>
+size_t find_illegal(std::span<const uint8_t> bytes, IsLegal legal) {
+  unsigned bad = 0;
+  for (const uint8_t byte : bytes) bad |= unsigned{!legal(byte)};
+  if (bad == 0) return bytes.size();
+  return static_cast<size_t>(std::find_if_not(bytes.begin(), bytes.end(), legal) - bytes.begin());
+}
+
+/// A part of a matrix in a layout.
+struct StoredPart {
+  PartMap map;
+  int64_t cols = 0;   ///< bytes of a row
+  std::string where;  ///< file and tensor, for messages
+};
+
+StoredPart make_stored_part(std::string_view layout, int part, const Shape& shape, std::string where) {
+  StoredPart stored{{}, 0, std::move(where)};
+  with_layout(layout, [&]<class L>() {
+    stored.map = map_part<L>(part, shape);
+    stored.cols = L::part(part, shape).cols;
+  });
+  return stored;
+}
+
+/// Throws Error where bytes from `offset` on of a part are what no kernel may meet: metadata that is not two
+/// places in order, and block scales that are NaN or negative.
+void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_t> bytes) {
+  const PartMap& map = part.map;
+  const auto end = offset + static_cast<int64_t>(bytes.size()), expert = map.unit * map.units;
+  for (int64_t unit = offset / map.unit; unit * map.unit < end; ++unit) {
+    const int64_t begin = unit * map.unit;
+    const std::vector<PartRun>& runs = map.runs_of(unit % map.units);
+    auto run = std::partition_point(runs.begin(), runs.end(),
+                                    [&](const PartRun& r) { return begin + r.begin + r.count <= offset; });
+    for (; run != runs.end() && begin + run->begin < end; ++run) {
+      if (run->kind == ByteKind::kCodes) continue;
+      const bool is_meta = run->kind == ByteKind::kMeta;
+      const int64_t from = std::max(offset, begin + run->begin),
+                    to = std::min(end, begin + run->begin + run->count);
+      const auto some = bytes.subspan(static_cast<size_t>(from - offset), static_cast<size_t>(to - from));
+      const size_t bad = is_meta ? find_illegal(some, is_legal)
+                                 : find_illegal(some, [](uint8_t b) { return e4m3_is_block_scale(b); });
+      if (bad == some.size()) continue;
+      const int64_t at = from + static_cast<int64_t>(bad), place = at % expert;
+      throw Error(fmt::format("{}: expert {}, row {}, column {}: expected {}, found 0x{:02X}", part.where,
+                              at / expert, place / part.cols, place % part.cols,
+                              is_meta ? "two places in order in each half of the metadata"
+                                      : "a block scale that is neither NaN nor negative",
+                              some[bad]));
+    }
+  }
+}
+
+/// Calls `f(offset, count)` for all pieces of some bytes, by several threads; throws what the first piece
+/// threw.
+void for_pieces(size_t bytes, const std::function<void(size_t, size_t)>& f) {
+  constexpr size_t kPiece = 1u << 20;
+  parallel_for((bytes + kPiece - 1) / kPiece, [&](size_t i) {
+    const size_t at = i * kPiece;
+    f(at, std::min(kPiece, bytes - at));
+  });
+}
 
 constexpr uint64_t kDeviceAlignment = 256;
 
@@ -36,7 +117,8 @@ std::vector<float> read_global_scales(const Checkpoint& artifact, const LayerMat
 
 StoredPart stored_part(const ArtifactState& state, const LayerInfo& info, const LayerMatrix& matrix,
                        size_t p) {
-  return {info.layout, static_cast<int>(p), matrix.shape, state.artifact.where(matrix.parts[p])};
+  return make_stored_part(info.layout, static_cast<int>(p), matrix.shape,
+                          state.artifact.where(matrix.parts[p]));
 }
 
 MoeOptions moe_options(const LayerOptions& options, const int32_t* expert_map) {
@@ -73,7 +155,7 @@ void map_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& mat
 
 /// What upload_matrix left at the device.
 struct Uploaded {
-  const uint8_t* parts[3] = {};
+  const uint8_t* parts[kMostParts] = {};
   const float* global_scale = nullptr;
 };
 
@@ -124,36 +206,52 @@ class Uploader {
   uint64_t at_ = 0;
 };
 
-cuda::SparseExperts sparse_experts(const LayerInfo& info, const Shape& shape, const Uploaded& at) {
+cuda::SparseExperts sparse_experts(cuda::SparseLayout layout, const Shape& shape, const Uploaded& at) {
   cuda::SparseExperts w;
-  w.layout = info.layout == KMajorPlanes::name ? cuda::SparseLayout::planes : cuda::SparseLayout::packed;
-  std::copy(at.parts, at.parts + 3, w.parts);
+  w.layout = layout;
+  std::copy_n(at.parts, std::size(w.parts), w.parts);
   w.e = shape.e, w.n = shape.n, w.k = shape.k;
   w.global_scale = at.global_scale;
   return w;
 }
 
-cuda::DenseWeights dense_weights(const Shape& shape, const Uploaded& at) {
+cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, const Uploaded& at) {
   cuda::DenseWeights w;
-  w.layout = cuda::DenseLayout::g8;
+  w.layout = layout;
   w.codes = at.parts[0], w.scales = at.parts[1];
   w.e = shape.e, w.n = shape.n, w.k = shape.k, w.gated = shape.gated;
   w.global_scale = at.global_scale;
   return w;
 }
 
-/// What the kernels do not take, told before anything is copied.
-void check_kernel(const LayerInfo& info) {
+/// What kernels call a layout: one of them, or neither where no kernel reads it.
+struct KernelLayout {
+  std::optional<cuda::SparseLayout> sparse;
+  std::optional<cuda::DenseLayout> dense;
+};
+
+KernelLayout kernel_layout(const std::string& layout) {
+  KernelLayout found;
+  with_layout(layout, [&]<class L>() {
+    found = {cuda::kSparseLayout<L>, cuda::kDenseLayout<L>};
+    static_assert(!cuda::kSparseLayout<L> || std::is_same_v<typename L::Atom, SparseGroup>);
+    static_assert(!cuda::kDenseLayout<L> || std::is_same_v<typename L::Atom, DenseGroup>);
+  });
+  return found;
+}
+
+/// Refuses what the kernels do not take before anything is copied.
+void check_kernel(const LayerInfo& info, const KernelLayout& layout) {
   const auto refuse = [&](const std::string& expected, const std::string& found) {
     throw Error(fmt::format("{}: expected {} for CUDA, found {}", info.name, expected, found));
   };
-  const bool is_g8 = info.layout == GateUpInterleaved8::name;
+  if (!layout.sparse && !layout.dense) refuse("a layout that a kernel reads", info.layout);
   constexpr int64_t kMaxExperts = 8192;
-  const int bits = is_g8 ? 20 : 23;
+  const int bits = layout.dense ? 20 : 23;
   if (info.e > kMaxExperts) refuse(fmt::format("at most {} experts", kMaxExperts), fmt::format("{}", info.e));
   if (std::max(info.h, info.i) >= int64_t{1} << bits)
     refuse(fmt::format("H and I below 2^{}", bits), fmt::format("{} and {}", info.h, info.i));
-  if (is_g8 && !info.gated) refuse("g8 with a gate", "none");
+  if (layout.dense && !info.gated) refuse(fmt::format("{} with a gate", info.layout), "none");
 }
 
 void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& matrices, uint64_t bytes,
@@ -162,7 +260,8 @@ void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& 
     throw Error(
         fmt::format("{}: expected a CUDA device, found none ({})", layer.info.name, no_cuda_reason()));
   }
-  check_kernel(layer.info);
+  const KernelLayout layout = kernel_layout(layer.info.layout);
+  check_kernel(layer.info, layout);
   layer.memory = cuda::DeviceMemory(static_cast<size_t>(bytes));
   Uploader uploader(state, layer);
   const Uploaded w13 = uploader.matrix(matrices[0]), w2 = uploader.matrix(matrices[1]);
@@ -171,14 +270,14 @@ void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& 
                         : reinterpret_cast<const int32_t*>(uploader.values(layer.options.expert_map));
   uploader.finish();
   const MoeOptions options = moe_options(layer.options, map);
-  layer.is_dense = layer.info.layout == GateUpInterleaved8::name;
+  layer.is_dense = layout.dense.has_value();
   if (layer.is_dense) {
-    layer.dense.w13 = dense_weights(matrices[0].shape, w13);
-    layer.dense.w2 = dense_weights(matrices[1].shape, w2);
+    layer.dense.w13 = dense_weights(*layout.dense, matrices[0].shape, w13);
+    layer.dense.w2 = dense_weights(*layout.dense, matrices[1].shape, w2);
     static_cast<MoeOptions&>(layer.dense) = options;
   } else {
-    layer.sparse.w13 = sparse_experts(layer.info, matrices[0].shape, w13);
-    layer.sparse.w2 = sparse_experts(layer.info, matrices[1].shape, w2);
+    layer.sparse.w13 = sparse_experts(*layout.sparse, matrices[0].shape, w13);
+    layer.sparse.w2 = sparse_experts(*layout.sparse, matrices[1].shape, w2);
     static_cast<MoeOptions&>(layer.sparse) = options;
   }
 }

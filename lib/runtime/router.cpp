@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "kernels/widen.h"
+#include "kernels/numbers/casts.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/runtime/state.h"
 

@@ -3,13 +3,13 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/moe/dense_moe.h"
 #include "kernels/device/device_memory.h"
+#include "kernels/moe/dense_moe.h"
 #include "kernels/moe/moe_cpu.h"
 #include "lib/artifact/modules.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/runtime/artifact.h"
 #include "lib/io/mapped_file.h"
+#include "lib/runtime/artifact.h"
 
 namespace twofour {
 

@@ -4,11 +4,30 @@
 #include <span>
 #include <vector>
 
+#include "formats/json.h"
 #include "kernels/device/stream.h"
+#include "kernels/moe/moe.h"
 #include "lib/findings/finding.h"
 #include "lib/runtime/layer.h"
 
 namespace twofour {
+
+/// Activations and routing of one layer.
+struct Tokens {
+  std::vector<float> hidden, weights;
+  std::vector<int32_t> ids;
+  int64_t m, h, topk;
+
+  MoeInput input() const;
+  int64_t experts_used() const;
+};
+
+/// Experts a token goes to, as a config.json says; two where it doesn't.
+int64_t experts_per_token(const Json& config, int64_t experts);
+
+/// Seeded: about normal activations (a sum of uniform draws), random distinct experts, weights that add up
+/// to 1.
+Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
 /// Numbers as bytes of a type, nearest and ties to even, and back.
 std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);

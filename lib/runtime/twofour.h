@@ -21,7 +21,7 @@ enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
 enum { TWOFOUR_F32 = 0, TWOFOUR_BF16 = 1, TWOFOUR_F16 = 2 };
 
-/* An artifact in v7, v7-packed or g8, open for running. */
+/* An artifact in a layout of twofour, open for running. */
 typedef struct twofour_artifact twofour_artifact;
 /* One of its layers on a device; outlives the artifact. */
 typedef struct twofour_layer twofour_layer;
@@ -29,7 +29,7 @@ typedef struct twofour_layer twofour_layer;
 typedef struct {
   size_t size;           /* sizeof(twofour_layer_info) */
   const char* name;      /* "model.layers.0.mlp.experts"; as long as the artifact or layer */
-  const char* layout;    /* "v7", "v7-packed" or "g8" */
+  const char* layout;    /* its name: "v7", for example */
   int64_t experts;       /* E */
   int64_t hidden;        /* H */
   int64_t intermediate;  /* I */
@@ -61,7 +61,7 @@ typedef struct {
   int32_t* error_flag;
 } twofour_tokens;
 
-/* "0.1.0 (commit)" */
+/* "VERSION (COMMIT)" */
 TWOFOUR_API const char* twofour_version(void);
 /* What the last function of this thread that failed found wrong: "where: expected X, found Y". */
 TWOFOUR_API const char* twofour_last_error(void);

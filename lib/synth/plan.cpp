@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "formats/atom.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/natural.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/io/file.h"
+#include "lib/names/config_pattern.h"
+#include "lib/names/natural.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {
@@ -90,6 +96,79 @@ std::string SynthPlan::index() const {
                         &t == &tensors_.back() ? "" : ",");
   }
   return json + "  }\n}\n";
+}
+
+std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
+                                                                const Nvfp4Dialect& dialect) {
+  const std::vector<std::string> unquantized = unquantized_modules(model);
+  const bool modelopt = std::string_view(dialect.name) == "modelopt";
+  const char* token = "<|endoftext|>";
+
+  Json config = parse_json("config.json", model.shape->config);
+  config["num_hidden_layers"] = model.layers;
+  if (model.shape->experts_key != nullptr) {
+    config[model.shape->experts_key] = model.experts;
+    config["num_experts_per_tok"] = model.shape->top_k;
+  }
+  config["vocab_size"] = model.vocab;
+  config["bos_token_id"] = 0;
+  config["eos_token_id"] = 0;
+  config["torch_dtype"] = "bfloat16";
+  config["use_cache"] = true;
+  const Nvfp4Config quantized{modelopt ? unquantized : globs_to_regexes(unquantized)};
+  config["quantization_config"] =
+      modelopt ? modelopt_config(quantized) : compressed_tensors_config(quantized);
+
+  const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
+  const Json added = {{"id", 0},         {"content", token},    {"single_word", false}, {"lstrip", false},
+                      {"rstrip", false}, {"normalized", false}, {"special", true}};
+  const Json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens", Json::array({added})},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", nullptr},
+                          {"post_processor", nullptr},
+                          {"decoder", nullptr},
+                          {"model", {{"type", "WordLevel"}, {"vocab", {{token, 0}}}, {"unk_token", token}}}};
+  const Json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                 {"bos_token", token},
+                                 {"eos_token", token},
+                                 {"unk_token", token},
+                                 {"model_max_length", config["max_position_embeddings"]}};
+
+  std::vector<std::pair<std::string, std::string>> files;
+  const auto add = [&](const char* name, const Json& json) { files.emplace_back(name, json.dump(2) + '\n'); };
+  add("config.json", config);
+  add("generation_config.json", generation);
+  if (modelopt) add("hf_quant_config.json", hf_quant_config(quantized));
+  add("tokenizer.json", tokenizer);
+  add("tokenizer_config.json", tokenizer_config);
+  return files;
+}
+
+void write_headers(const std::filesystem::path& directory, const SynthPlan& plan, const SynthModel& model,
+                   const Nvfp4Dialect& dialect) {
+  std::vector<AtomicFile> files;
+  files.reserve(plan.shards().size());
+  for (const SynthShard& shard : plan.shards()) {
+    files.emplace_back(directory / shard.name);
+    files.back().write(0, shard.header);
+    // Not resize(), which would reserve the space.
+    if (shard.data_bytes > 0) files.back().write(shard.header.size() + shard.data_bytes - 1, {"\0", 1});
+  }
+  constexpr auto kOne = std::bit_cast<std::array<uint8_t, sizeof(float)>>(1.0f);
+  for_each_module(model, [&](std::span<const SynthModule> modules) {
+    check_interrupt();
+    for (const SynthModule& m : modules) {
+      if (!m.is_nvfp4()) continue;
+      for (const char* scale : {dialect.global_scale, dialect.input_scale}) {
+        const SynthPlace place = plan.find(m.name + scale);
+        files[place.shard].write(place.offset, kOne);
+      }
+    }
+  });
+  for (AtomicFile& file : files) file.commit();
 }
 
 }  // namespace twofour

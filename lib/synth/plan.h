@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/dialect.h"
@@ -47,5 +49,15 @@ class SynthPlan {
   std::vector<Tensor> tensors_;  ///< sorted by name
   uint64_t data_bytes_ = 0;
 };
+
+/// The files beside the weights, name and text: configuration as the dialect's loaders want it, and a
+/// tokenizer of one token, which is enough for them to start.
+std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
+                                                                const Nvfp4Dialect& dialect);
+
+/// Writes the weight files of a synthetic checkpoint with true headers, sizes and scales of matrices (all 1),
+/// but holes in place of weights: terabytes that take next to no space, for what looks at headers only.
+void write_headers(const std::filesystem::path& directory, const SynthPlan& plan, const SynthModel& model,
+                   const Nvfp4Dialect& dialect);
 
 }  // namespace twofour

@@ -13,13 +13,11 @@
 #include "kernels/numbers/quantize.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/file.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
 #include "lib/output/output_directory.h"
-#include "lib/synth_config.h"
-#include "lib/synth_headers.h"
 #include "lib/synth/plan.h"
 #include "lib/synth/weights.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/job_queue.h"
 
 namespace twofour {
 namespace {
@@ -240,8 +238,12 @@ SynthModel find_model(const SynthOptions& options) {
   const SynthModel model{&*shape, options.layers.value_or(shape->layers),
                          options.experts.value_or(shape->experts), options.vocab};
   check("layers", model.layers, 1, 1000);
-  check("experts", model.experts, shape->top_k, 10'000);
-  check("vocab", model.vocab, 1, 100'000'000);
+  check("vocab", model.vocab, 1, 10'000'000);
+  if (model.experts < shape->top_k || model.experts > kSynthMostExperts) {
+    throw Error(
+        fmt::format("synth: experts: expected {} to {}, as the router of {} picks {} a token, found {}",
+                    shape->top_k, kSynthMostExperts, shape->name, shape->top_k, model.experts));
+  }
   return model;
 }
 
@@ -256,6 +258,14 @@ const Nvfp4Dialect& find_dialect(const std::string& name) {
 }
 
 }  // namespace
+
+int64_t synth_least_experts(const std::string& shape) {
+  for (const SynthShape& s : synth_shape_table()) {
+    if (s.name == shape) return s.top_k;
+  }
+  throw Error(
+      fmt::format("synth: expected a shape of {}, found '{}'", fmt::join(synth_shapes(), ", "), shape));
+}
 
 std::vector<std::string> synth_shapes() {
   std::vector<std::string> names;

@@ -20,7 +20,7 @@ struct SynthOptions {
   uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
   int jobs = 1;
   bool dry_run = false;       ///< plan only, write nothing
-  bool headers_only = false;  ///< holes in place of weights: see lib/synth_headers.h
+  bool headers_only = false;  ///< holes in place of weights: see write_headers() in plan.h
 };
 
 struct SynthResult {
@@ -31,6 +31,11 @@ struct SynthResult {
 
 /// The names that `shape` may have.
 std::vector<std::string> synth_shapes();
+
+/// The fewest experts that a layer of `shape` may have, as many as its router picks; 0: a dense model.
+int64_t synth_least_experts(const std::string& shape);
+/// And the most, of any shape.
+inline constexpr int kSynthMostExperts = 10'000;
 
 /// Writes the checkpoint into `directory`, which must be absent or empty. Throws Error on unknown names, on
 /// experts fewer than the router picks and on I/O errors; then nothing is left that looks like a checkpoint.

@@ -6,14 +6,14 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/checkpoint/quantization_config.h"
 #include "lib/convert/conversion.h"
-#include "lib/output/output_directory.h"
 #include "lib/findings/problems.h"
-#include "lib/read_error.h"
+#include "lib/io/file.h"
+#include "lib/output/output_directory.h"
 #include "lib/output/shard_record.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/plan/output_files.h"
 #include "lib/tasks/task_directory.h"
+#include "lib/threads/stopwatch.h"
 
 namespace twofour {
 namespace {
@@ -136,7 +136,7 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskPlan& tasks, P
   problems.refuse();
   check_task_files(directory.path());
   // Of a merge that was killed.
-  directory.clear(artifact_files(source, plan), names);
+  directory.clear(artifact_files(plan), names);
   ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
   // A directory without marker must not have the tasks' folder, nor one without the folder be a riddle.
   directory.note(kMerged);

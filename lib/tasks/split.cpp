@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
-#include "formats/atom.h"
 #include "kernels/device/check.h"
 
 namespace twofour {
@@ -14,7 +14,7 @@ namespace {
 /// What an output file costs whoever writes it.
 struct FileCost {
   uint64_t own = 0;  ///< bytes written, and read for nothing else
-  /// Targets or groups that have tensors in it, with the bytes read for each: once by the task that writes
+  /// Transformations that have tensors in it, with the bytes read for each: once by the task that writes
   /// all of their files, once by each of several tasks.
   std::map<size_t, uint64_t> shared;
   uint64_t alone() const {
@@ -23,67 +23,27 @@ struct FileCost {
   }
 };
 
-class Costs {
- public:
-  Costs(const Checkpoint& source, const Plan& plan)
-      : source_(source), plan_(plan), files_(plan.files.size()) {
-    for (size_t g = 0; g < plan.groups.size(); ++g) {
-      for (const size_t i : plan.tensors_of(plan.groups[g])) group_of_[i] = g;
-    }
-    for (size_t f = 0; f < plan.files.size(); ++f) files_[f].own = plan.files[f].size();
-    for (size_t i = 0; i < plan.tensors.size(); ++i) add(i);
-  }
-  const std::vector<FileCost>& files() const { return files_; }
-
- private:
-  uint64_t stored(size_t tensor) const { return source_.tensors()[tensor].bytes(); }
-
-  void add(size_t i) {
-    const OutputTensor& t = plan_.tensors[i];
-    FileCost& file = files_[t.file];
-    switch (t.kind) {
-      case OutputTensor::Kind::kCopy:
-        file.own += stored(t.source);
-        break;
-      case OutputTensor::Kind::kDerived:
-        file.own += derived(t);
-        break;
-      case OutputTensor::Kind::kPart: {
-        const Shape shape = plan_.targets[t.source].shape;
-        const auto weights = static_cast<uint64_t>(shape.e * shape.n * shape.k);
-        file.shared[t.source] = weights / 2 + weights / kGroup;
-        break;
+std::vector<FileCost> file_costs(const Checkpoint& source, const Plan& plan) {
+  std::vector<FileCost> files(plan.files.size());
+  for (size_t f = 0; f < plan.files.size(); ++f) files[f].own = plan.files[f].size();
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    const auto parts = plan.parts_of(t);
+    for (const Unit& unit : plan.transformations[t]->units(source)) {
+      if (unit.part >= 0) {
+        files[plan.tensors[parts[static_cast<size_t>(unit.part)]].file].own += unit.read;
+        continue;
       }
-      case OutputTensor::Kind::kEncoded:
-        file.shared[group_of_.at(i)] = encoded(plan_.groups[group_of_.at(i)]);
-        break;
-      case OutputTensor::Kind::kGlobalScale:
-        break;
+      if (unit.part == Unit::kNoPart) {
+        files[plan.tensors[parts[0]].file].own += unit.read;
+        continue;
+      }
+      std::set<uint32_t> all;
+      for (const uint32_t i : parts) all.insert(plan.tensors[i].file);
+      for (const uint32_t f : all) files[f].shared[t] += unit.read;
     }
   }
-
-  uint64_t derived(const OutputTensor& t) const {
-    if (t.op != Op::kDequantize) return stored(t.source);
-    const Nvfp4Module& m = source_.nvfp4_modules()[plan_.modules[t.module].module];
-    return stored(m.codes) + stored(m.block_scale);
-  }
-
-  uint64_t encoded(const EncodeGroup& group) const {
-    uint64_t bytes = 0;
-    for (size_t i = group.first; i < group.first + group.count; ++i) {
-      const EncodedMatrix& m = plan_.matrices[i];
-      const WeightModule& from = plan_.weights[m.module];
-      const auto all_rows = static_cast<uint64_t>(from.e * from.n);
-      bytes += stored(from.weight) * static_cast<uint64_t>(m.rows) / all_rows;
-    }
-    return bytes;
-  }
-
-  const Checkpoint& source_;
-  const Plan& plan_;
-  std::unordered_map<size_t, size_t> group_of_;  ///< of encoded tensors
-  std::vector<FileCost> files_;
-};
+  return files;
+}
 
 /// Files that one task gets together.
 struct Bundle {
@@ -102,7 +62,7 @@ std::vector<Bundle> bundle_singly(const std::vector<FileCost>& files) {
   return bundles;
 }
 
-/// Files that have no target or group in common are in different bundles.
+/// Files that have no transformation in common are in different bundles.
 std::vector<Bundle> bundle_connected(const std::vector<FileCost>& files) {
   std::vector<uint32_t> first(files.size());  // a file of the same bundle, or itself
   std::iota(first.begin(), first.end(), 0u);
@@ -160,7 +120,7 @@ class Dealer {
 
  private:
   TaskSplit split_;
-  std::unordered_map<size_t, std::vector<size_t>> readers_;  ///< tasks, of targets or groups
+  std::unordered_map<size_t, std::vector<size_t>> readers_;  ///< tasks, of transformations
   std::vector<uint64_t> already_;  ///< bytes of the bundle that each task reads for others of its files
   const Bundle* bundle_ = nullptr;
   uint64_t alone_ = 0;
@@ -223,7 +183,7 @@ double TaskSplit::overhead() const {
 
 TaskSplit split_tasks(const Checkpoint& source, const Plan& plan, size_t tasks) {
   check(tasks > 0, "a task");
-  const std::vector<FileCost> files = Costs(source, plan).files();
+  const std::vector<FileCost> files = file_costs(source, plan);
   const std::vector<Bundle> singles = bundle_singly(files);
   // Whole matrices divide well where there are many, files where matrices are large; neighbours share most.
   TaskSplit split = deal_by_size(bundle_connected(files), tasks);

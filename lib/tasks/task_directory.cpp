@@ -6,9 +6,9 @@
 #include <cerrno>
 
 #include "formats/error.h"
+#include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/output/output_directory.h"
-#include "lib/findings/problems.h"
 
 namespace twofour {
 namespace {

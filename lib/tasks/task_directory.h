@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "lib/tasks/task_plan.h"
 #include "lib/output/journal.h"
+#include "lib/tasks/task_plan.h"
 
 namespace twofour {
 

@@ -1,8 +1,7 @@
 #include "lib/tasks/task_plan.h"
+#include "lib/artifact/open_source.h"
 
 #include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -10,12 +9,17 @@
 #include "lib/convert/resume.h"
 
 namespace twofour {
+
+std::string plan_seal(std::string_view before) {
+  return fmt::format("\"plan_xxh3_128\": \"{}\"\n}}\n", hash_text(before).hex());
+}
+
 namespace {
 
 namespace fs = std::filesystem;
 
 /// Changes when an older program would misunderstand the plan.
-constexpr int kPlanFormat = 2;
+constexpr int kPlanFormat = 3;
 
 fs::path whole_path(const fs::path& path) {
   const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what "link/.." is only it knows
@@ -27,17 +31,27 @@ fs::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
 
+/// Throws Error unless a plan ends with the hash of all before.
+void check_seal(std::string_view where, std::string_view text) {
+  const size_t length = plan_seal("").size();
+  const std::string_view before = text.substr(0, text.size() - std::min(length, text.size()));
+  if (plan_seal(before) == text.substr(before.size())) return;
+  throw Error(
+      fmt::format("{}: expected it to end with the hash of all before, {}, found another text: it was "
+                  "edited or cut; plan again",
+                  where, hash_text(before).hex()));
+}
+
 Hash128 hash_outputs(const Plan& plan) {
   Hasher hasher;
   for (const OutputFile& file : plan.files) {
     hasher.update(file.name);
     hasher.update(file.header);
   }
-  const auto add_bits = [&](const std::vector<uint32_t>& bits) {
-    for (const uint32_t b : bits) hasher.update(fmt::format("{:08x}", b));
-  };
-  for (const TargetScales& scales : plan.scales) add_bits(scales.stored_bits);
-  for (const ModulePlan& module : plan.modules) add_bits(module.stored_bits);
+  for (const auto& transformation : plan.transformations) {
+    for (const auto& scale : transformation->stored_scales())
+      hasher.update(fmt::format("{:08x}", scale.bits));
+  }
   return hasher.digest();
 }
 
@@ -62,7 +76,9 @@ std::string format_task_plan(const TaskPlan& plan) {
   json["files"] = plan.files;
   json["outputs_xxh3_128"] = plan.outputs.hex();
   json["fingerprint"] = Json::parse(plan.fingerprint);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string text = json.dump(1);
+  text.replace(text.rfind("\n}"), 2, ",\n ");
+  return text + plan_seal(text);
 }
 
 TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
@@ -78,6 +94,7 @@ TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
       throw Error(fmt::format("{}: expected a plan of format {}, found {}; plan again", where, kPlanFormat,
                               json_line(format)));
     }
+    check_seal(where, text);
     TaskPlan plan{path("source"),
                   path("destination"),
                   json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
@@ -100,9 +117,8 @@ void check_same_plan(const std::string& where, const TaskPlan& planned, const Ta
 }
 
 PlannedSource open_planned(const std::string& where, const TaskPlan& planned, Io io) {
-  PlannedSource found{Checkpoint::open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
-  if (!planned.kept.empty())
-    found.kept = std::make_unique<const KeptCodes>(Checkpoint::open_source(planned.kept));
+  PlannedSource found{open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
+  if (!planned.kept.empty()) found.kept = std::make_unique<const KeptCodes>(open_source(planned.kept));
   found.plan =
       make_plan(found.source, recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe")));
   check_same_plan(where, planned,

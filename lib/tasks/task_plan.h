@@ -6,8 +6,8 @@
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/hash.h"
-#include "lib/transform/kept_codes.h"
 #include "lib/plan/plan.h"
+#include "lib/transform/kept_codes.h"
 
 namespace twofour {
 
@@ -16,7 +16,7 @@ namespace twofour {
 struct TaskPlan {
   std::filesystem::path source, destination;  ///< absolute
   std::filesystem::path kept;  ///< quantize: the checkpoint whose global scales are kept; empty where none
-  std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/resume.h
+  std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
   Hash128 outputs;  ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
   /// What a record of a finished file carries, so that those of another plan are known.
@@ -28,9 +28,11 @@ struct TaskPlan {
 TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                         const KeptCodes* kept = nullptr);
 
-/// As plan.json holds it.
+/// As plan.json holds it. It ends with the hash of all that stands before it.
 std::string format_task_plan(const TaskPlan& plan);
-/// Throws Error naming `where` on what is no plan, or one of another format.
+/// The end of a plan whose other text is `before`.
+std::string plan_seal(std::string_view before);
+/// Throws Error naming `where` on what is no plan, one of another format, or one that was edited or cut.
 TaskPlan parse_task_plan(std::string_view where, std::string_view text);
 
 /// Throws Error naming `where` and what differs first unless both lead to the same bytes.

@@ -5,10 +5,9 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
-#include "lib/start_thread.h"
+#include "lib/threads/parallel.h"
 
 namespace twofour {
 
@@ -49,15 +48,7 @@ class JobQueue {
         note_error();
       }
     };
-    {
-      std::vector<std::jthread> pool;
-      try {
-        for (int i = 1; i < threads; ++i) pool.push_back(start_thread(loop));
-        loop();
-      } catch (...) {
-        note_error();  // those that run already stop before the next job
-      }
-    }
+    run_on_threads(threads, loop, note_error);  // stopped, they begin no further job
     if (error_) std::rethrow_exception(error_);
   }
 

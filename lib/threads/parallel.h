@@ -1,42 +1,103 @@
 #pragma once
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
 
 namespace twofour {
 
-/// Calls work(i) for i < count on all of OpenMP's threads, each as soon as one is free; `make_worker()` gives
-/// each thread a `work` of its own. Nothing may throw out of such a region, so all calls are made, and then
-/// what the first that failed threw is thrown: the same for any number of threads.
+/// Runs `f` on a thread of its own. Throws Error where the system starts none: limits on processes count
+/// threads, too.
+template <class F>
+std::jthread start_thread(F&& f) {
+  try {
+    return std::jthread(std::forward<F>(f));
+  } catch (const std::system_error& e) {
+    throw Error(
+        fmt::format("threads: expected the system to start one more, found that it does not ({}); "
+                    "-j asks for fewer",
+                    e.code().message()));
+  }
+}
+
+/// Runs `loop` on this many threads, the caller's among them, and waits for all. `loop` must not throw. Where
+/// the system starts too few, calls `stop`, which is to end those that run, and throws Error.
+template <class Loop, class Stop>
+void run_on_threads(int threads, const Loop& loop, const Stop& stop) {
+  std::vector<std::jthread> pool;
+  try {
+    for (int i = 1; i < threads; ++i) pool.push_back(start_thread(loop));
+  } catch (...) {
+    stop();
+    throw;
+  }
+  loop();
+}
+
+/// While it lives, OpenMP's loops on this thread run on this thread alone.
+class SingleThreaded {
+ public:
+  SingleThreaded() { omp_set_num_threads(1); }
+  ~SingleThreaded() { omp_set_num_threads(before_); }
+  SingleThreaded(const SingleThreaded&) = delete;
+  SingleThreaded& operator=(const SingleThreaded&) = delete;
+
+ private:
+  int before_ = omp_get_max_threads();
+};
+
+/// Calls work(i) for i < count on as many threads as OpenMP would take, each as soon as one is free;
+/// `make_worker()` gives each thread a `work` of its own. All calls are made, and then what the first that
+/// failed threw is thrown: the same for any number of threads. Throws Error where the system starts too few
+/// threads, which OpenMP's runtime would end the program for.
 template <class MakeWorker>
 void parallel_workers(size_t count, MakeWorker&& make_worker) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
   std::exception_ptr error;
-  const auto end = static_cast<int64_t>(count);
-  int64_t failed = end;
+  int64_t failed = INT64_MAX;
   const auto note_failure = [&](int64_t i) {
-#pragma omp critical
+    const std::lock_guard lock(mutex);
     if (i < failed) {
       failed = i;
       error = std::current_exception();
     }
   };
-#pragma omp parallel
-  {
+  const auto loop = [&] {
     std::optional<decltype(make_worker())> work;
     try {
       work.emplace(make_worker());
     } catch (...) {
-      note_failure(-1);
+      return note_failure(-1);
     }
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < end; ++i) {
-      if (!work) continue;
+    for (size_t i = next++; i < count; i = next++) {
       try {
-        (*work)(static_cast<size_t>(i));
+        (*work)(i);
       } catch (...) {
-        note_failure(i);
+        note_failure(static_cast<int64_t>(i));
       }
     }
+  };
+  const auto threads = std::min<size_t>(count, static_cast<size_t>(omp_get_max_threads()));
+  if (threads < 2) {
+    loop();
+  } else {
+    const auto alone = [&] {
+      const SingleThreaded guard;
+      loop();
+    };
+    run_on_threads(static_cast<int>(threads), alone, [&] { next = count; });
   }
   if (error) std::rethrow_exception(error);
 }

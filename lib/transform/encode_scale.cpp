@@ -10,29 +10,6 @@ bool divides(Arithmetic arithmetic) { return arithmetic == Arithmetic::compresse
 
 }  // namespace
 
-void KeptScales::sort() {
-  std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });
-}
-
-const KeptScales::Scale* KeptScales::find(std::string_view name) const {
-  const auto at = std::lower_bound(scales.begin(), scales.end(), name,
-                                   [](const Scale& s, std::string_view n) { return s.name < n; });
-  return at != scales.end() && at->name == name ? &*at : nullptr;
-}
-
-QuantizeRule quantize_rule(const Checkpoint& source, const Plan& plan, const EncodeGroup& group) {
-  const auto type_of = [&](size_t i) {
-    const WeightModule& m = plan.weights[plan.matrices[i].module];
-    return m.format == WeightFormat::kFloat ? source.tensors()[m.weight].dtype : DType::kF32;
-  };
-  QuantizeRule rule = encode_rule(plan.recipe).quantize;
-  rule.weight_type = type_of(group.first);
-  for (size_t i = group.first; i < group.first + group.count; ++i) {
-    if (type_of(i) != rule.weight_type) rule.weight_type = DType::kF32;
-  }
-  return rule;
-}
-
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {
   if (amax == 0) return {{1, 1}, 1, ZeroBlock::zero};
   const GlobalScale global = global_scale_of(quantize, amax);

@@ -6,7 +6,7 @@
 
 #include "kernels/numbers/quantize.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/plan_encode.h"
+#include "lib/methods/quantized_group.h"
 
 namespace twofour {
 
@@ -17,10 +17,6 @@ struct MatrixScale {
   ZeroBlock zero_block = ZeroBlock::producer;
   bool is_kept = false;
 };
-
-/// How a group's weights are quantized: the recipe's rule with the type that they have in the source, float32
-/// where they were quantized before or their types differ.
-QuantizeRule quantize_rule(const Checkpoint& source, const Plan& plan, const EncodeGroup& group);
 
 /// Of matrices whose largest magnitude is `amax`. Where that is 0, global scale 1 and blocks of zeros:
 /// ModelOpt would divide by zero, and readers refuse a global scale of zero.

@@ -6,18 +6,18 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 
-#include "kernels/fp8.h"
+#include "kernels/device/check.h"
+#include "kernels/numbers/casts.h"
 #include "kernels/pack/prune.h"
-#include "kernels/prune_float.h"
 #include "lib/threads/interrupt.h"
-#include "lib/plan_encode.h"
 
 namespace twofour {
 namespace {
 
 bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
-  return a.module == b.module && a.expert == b.expert;
+  return a.source == b.source && a.expert == b.expert;
 }
 
 /// First row of a matrix at or behind row `n` of its module.
@@ -33,19 +33,9 @@ size_t blocks_of(int64_t n) { return static_cast<size_t>((n + kFp8Block - 1) / k
 
 }  // namespace
 
-Encoder::Encoder(const Checkpoint& source, const Plan& plan, const KeptCodes* kept, Isa isa)
-    : source_(source),
-      plan_(plan),
-      kept_(kept),
-      isa_(isa),
-      rule_(encode_rule(plan.recipe)),
-      quantize_(rule_.quantize),
-      reader_(source) {}
-
-std::span<const float> Encoder::read(size_t module, int64_t expert, int64_t begin, int64_t end) {
-  const WeightModule& m = plan_.weights[module];
+std::span<const float> Encoder::read(const WeightModule& m, int64_t expert, int64_t begin, int64_t end) {
   const auto count = static_cast<size_t>((end - begin) * m.k);
-  const Strip strip{module, expert, begin, end};
+  const Strip strip{&m, expert, begin, end};
   if (strip_ != strip) {
     strip_ = {};  // nothing, should reading fail
     if (rows_.size() < count) rows_.resize(count);
@@ -56,13 +46,13 @@ std::span<const float> Encoder::read(size_t module, int64_t expert, int64_t begi
 }
 
 template <class F>
-void Encoder::for_each_source(const EncodeGroup& group, F&& f) {
-  const size_t end = group.first + group.count;
-  for (size_t i = group.first; i < end;) {
+void Encoder::for_each_source(F&& f) {
+  const auto& matrices = group_->matrices();
+  for (size_t i = 0; i < matrices.size();) {
     size_t last = i + 1;  // a stack's gate and up are read together
-    while (last < end && same_source(plan_.matrices[last], plan_.matrices[i])) ++last;
-    const WeightModule& m = plan_.weights[plan_.matrices[i].module];
-    const int64_t step = encode_strip_rows(m, plan_.limits);
+    while (last < matrices.size() && same_source(matrices[last], matrices[i])) ++last;
+    const WeightModule& m = *matrices[i].source;
+    const int64_t step = group_->strip_rows(m);
     for (int64_t n = 0; n < m.n; n += step) {
       check_interrupt();
       f(i, last, n, std::min(n + step, m.n));
@@ -72,13 +62,14 @@ void Encoder::for_each_source(const EncodeGroup& group, F&& f) {
 }
 
 template <class F>
-void Encoder::for_each_strip(const EncodeGroup& group, F&& f) {
-  for_each_source(group, [&](size_t first, size_t last, int64_t begin, int64_t end) {
-    const EncodedMatrix& any = plan_.matrices[first];
-    const auto rows = read(any.module, any.expert, begin, end);
+void Encoder::for_each_strip(F&& f) {
+  const auto& matrices = group_->matrices();
+  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
+    const EncodedMatrix& any = matrices[first];
+    const auto rows = read(*any.source, any.expert, begin, end);
     const auto k = static_cast<size_t>(any.k);
     for (size_t i = first; i < last; ++i) {
-      const EncodedMatrix& m = plan_.matrices[i];
+      const EncodedMatrix& m = matrices[i];
       const int64_t r0 = row_at(m, begin), r1 = row_at(m, end);
       if (r0 >= r1) continue;
       const auto count = static_cast<size_t>(r1 - r0),
@@ -96,64 +87,64 @@ void Encoder::for_each_strip(const EncodeGroup& group, F&& f) {
   });
 }
 
-std::vector<EncodedResult> Encoder::encode(size_t g, const Write& write, bool only_check) {
-  const EncodeGroup& group = plan_.groups[g];
-  std::vector<EncodedResult> results(group.count);
-  surveys_.assign(group.count, {});
-  survey(group, results);
+std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+  group_ = &group;
+  rule_ = group.encode_rule();
+  strip_ = {};  // an address may have been another module's
+  const auto& matrices = group.matrices();
+  std::vector<EncodedResult> results(matrices.size());
+  surveys_.assign(matrices.size(), {});
+  survey(results);
   const bool sound = std::all_of(results.begin(), results.end(), [](auto& r) { return r.problems.empty(); });
   if (!sound || only_check) return results;
-  const bool cast = survey_mxfp4(group, results);
-  if (!rule_.fp8 && !cast) choose_global_scales(group, results);
+  const bool cast = survey_mxfp4(results);
+  if (!rule_.fp8 && !cast) choose_global_scales(results);
   if (std::any_of(results.begin(), results.end(), [](auto& r) { return !r.problems.empty(); }))
     return results;
 
   if (cast) {
-    cast_mxfp4(group, write);
+    cast_mxfp4(write);
   } else {
-    for_each_strip(group, [&](size_t i, int64_t row, std::span<const float> rows) {
-      const size_t at = i - group.first;
+    for_each_strip([&](size_t i, int64_t row, std::span<const float> rows) {
       if (rule_.fp8) {
-        encode_fp8(plan_.matrices[i], surveys_[at], row, rows, write, results[at]);
+        encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else {
-        encode_nvfp4(plan_.matrices[i], surveys_[at], row, rows, write, results[at]);
+        encode_nvfp4(matrices[i], surveys_[i], row, rows, write, results[i]);
       }
     });
   }
-  for (size_t at = 0; at < group.count; ++at) {
-    const EncodedMatrix& m = plan_.matrices[group.first + at];
-    write_scalars(m, surveys_[at], write);
-    write_bias(m, write);
-    results[at].cast = cast;
-    if (!rule_.fp8) results[at].global_scale = std::bit_cast<uint32_t>(surveys_[at].scale.written);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    write_scalars(matrices[i], surveys_[i], write);
+    write_bias(matrices[i], write);
+    results[i].cast = cast;
+    if (!rule_.fp8) results[i].global_scale = std::bit_cast<uint32_t>(surveys_[i].scale.written);
   }
   return results;
 }
 
-void Encoder::survey(const EncodeGroup& group, std::vector<EncodedResult>& results) {
-  std::vector<Hasher> hashers(group.count);
-  const bool may_cast = can_cast(group);
-  for_each_strip(group, [&](size_t i, int64_t row, std::span<const float> rows) {
-    const EncodedMatrix& m = plan_.matrices[i];
-    Survey& survey = surveys_[i - group.first];
-    EncodedResult& result = results[i - group.first];
-    hashers[i - group.first].update(bytes_of(rows));
+void Encoder::survey(std::vector<EncodedResult>& results) {
+  std::vector<Hasher> hashers(results.size());
+  const bool may_cast = can_cast();
+  for_each_strip([&](size_t i, int64_t row, std::span<const float> rows) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    Survey& survey = surveys_[i];
+    EncodedResult& result = results[i];
+    hashers[i].update(bytes_of(rows));
     const float amax = largest_magnitude(rows, isa_);
     if (!std::isfinite(amax)) {
       if (!result.problems.empty()) return;
       const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
       const int64_t place = at - rows.begin();
-      result.problems.push_back(fmt::format("{}: expected finite weights, found {} at{} row {}, k {}",
-                                            source_.where(plan_.weights[m.module].weight), *at,
-                                            m.name == plan_.weights[m.module].name ? "" : " " + m.name,
-                                            row + place / m.k, place % m.k));
+      result.problems.push_back(fmt::format(
+          "{}: expected finite weights, found {} at{} row {}, k {}", source_.where(m.source->weight), *at,
+          m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
     survey.amax = std::max(survey.amax, amax);
     if (may_cast) result.error.add(rows, rows, m.k, isa_);
     if (rule_.fp8) survey_fp8(m, row, rows, survey);
   });
-  for (size_t at = 0; at < group.count; ++at) {
+  for (size_t at = 0; at < results.size(); ++at) {
     results[at].source = hashers[at].digest();
     for (float& scale : surveys_[at].scales) scale = fp8_scale_of(scale);
   }
@@ -178,34 +169,31 @@ void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const fl
   }
 }
 
-bool Encoder::can_cast(const EncodeGroup& group) const {
+bool Encoder::can_cast() const {
   if (rule_.fp8 || rule_.prune) return false;
-  for (size_t i = group.first; i < group.first + group.count; ++i) {
-    const EncodedMatrix& m = plan_.matrices[i];
-    if (plan_.weights[m.module].format != WeightFormat::kMxfp4 || plan_.recipe.kept.find(m.name))
-      return false;
-  }
-  return true;
+  return std::all_of(group_->matrices().begin(), group_->matrices().end(), [&](const EncodedMatrix& m) {
+    return m.source->format == WeightFormat::kMxfp4 && !group_->kept().find(m.name);
+  });
 }
 
-bool Encoder::survey_mxfp4(const EncodeGroup& group, std::vector<EncodedResult>& results) {
+bool Encoder::survey_mxfp4(std::vector<EncodedResult>& results) {
   range_ = {};
-  if (!can_cast(group)) return false;
-  for_each_source(group, [&](size_t i, size_t, int64_t begin, int64_t end) {
-    read_mxfp4(plan_.matrices[i], begin, end);
+  if (!can_cast()) return false;
+  for_each_source([&](size_t i, size_t, int64_t begin, int64_t end) {
+    read_mxfp4(group_->matrices()[i], begin, end);
     range_.add(raw_codes_, raw_scales_);
   });
   if (range_.is_exact()) return true;
   for (EncodedResult& r : results) r.error = {};
   results[0].findings.push_back(
-      {Severity::kWarning, "mxfp4-not-exact", plan_.matrices[group.first].name,
+      {Severity::kWarning, "mxfp4-not-exact", group_->matrices()[0].name,
        fmt::format("scales from 2^{} to 2^{} are more than NVFP4 holds without loss: quantized anew",
                    range_.low, range_.high)});
   return false;
 }
 
 void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end) {
-  const WeightModule& m = plan_.weights[matrix.module];
+  const WeightModule& m = *matrix.source;
   const auto read = [&](size_t tensor, int64_t width, std::vector<uint8_t>& to) {
     to.resize(static_cast<size_t>((end - begin) * width));
     source_.read(tensor, static_cast<uint64_t>((matrix.expert * m.n + begin) * width), to);
@@ -215,19 +203,18 @@ void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end
   read(*m.scale, m.k / kMxGroup, raw_scales_);
 }
 
-void Encoder::choose_global_scales(const EncodeGroup& group, std::vector<EncodedResult>& results) {
-  quantize_ = quantize_rule(source_, plan_, group);
+void Encoder::choose_global_scales(std::vector<EncodedResult>& results) {
   float amax = 0;
   for (const Survey& s : surveys_) amax = std::max(amax, s.amax);
-  const MatrixScale shared = shared_scale(rule_, quantize_, amax);
+  const MatrixScale shared = shared_scale(rule_, rule_.quantize, amax);
   bool is_used = false;
-  for (size_t at = 0; at < group.count; ++at) {
-    const EncodedMatrix& m = plan_.matrices[group.first + at];
-    const auto kept = kept_scale(rule_, quantize_, plan_.recipe.kept, m.name);
+  for (size_t at = 0; at < surveys_.size(); ++at) {
+    const EncodedMatrix& m = group_->matrices()[at];
+    const auto kept = kept_scale(rule_, rule_.quantize, group_->kept(), m.name);
     surveys_[at].scale = kept.value_or(shared);
     is_used = is_used || !kept;
   }
-  if (is_used) check_global_scale(plan_.matrices[group.first].name, amax, shared, results[0]);
+  if (is_used) check_global_scale(group_->matrices()[0].name, amax, shared, results[0]);
 }
 
 void Encoder::check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
@@ -241,18 +228,18 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
     result.findings.push_back({Severity::kWarning, "zero-weights", name,
                                "all weights that share the global scale are zero: codes and block scales are "
                                "0, the global scale 1"});
-  } else if (is_overflow(quantize_, scale)) {
+  } else if (is_overflow(rule_.quantize, scale)) {
     result.findings.push_back(
         {Severity::kWarning, "global-scale-overflow", name,
          fmt::format("the global scale of weights up to {} is beyond {}: 1 is stored, as compressed-tensors "
                      "does, and little is left of the weights",
-                     amax, dtype_name(quantize_.weight_type))});
+                     amax, dtype_name(rule_.quantize.weight_type))});
   }
 }
 
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
-  QuantizeRule rule = quantize_;
+  QuantizeRule rule = rule_.quantize;
   rule.zero_block = survey.scale.zero_block;
   const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   codes_.resize(rows.size() / 2);
@@ -305,15 +292,15 @@ void Encoder::encode_fp8(const EncodedMatrix& m, const Survey& survey, int64_t r
   result.error.add(rows, back_, m.k, isa_);
 }
 
-void Encoder::cast_mxfp4(const EncodeGroup& group, const Write& write) {
+void Encoder::cast_mxfp4(const Write& write) {
   const float scale = std::ldexp(1.0f, range_.exponent());
   for (Survey& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
-  for_each_source(group, [&](size_t first, size_t last, int64_t begin, int64_t end) {
-    read_mxfp4(plan_.matrices[first], begin, end);
+  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
+    read_mxfp4(group_->matrices()[first], begin, end);
     scales_.resize(2 * raw_scales_.size());
     cast_mxfp4_scales(raw_scales_, range_.exponent(), scales_.data());
     for (size_t i = first; i < last; ++i) {
-      const EncodedMatrix& m = plan_.matrices[i];
+      const EncodedMatrix& m = group_->matrices()[i];
       const int64_t r0 = row_at(m, begin), r1 = row_at(m, end);
       const auto rows_of = [&](const std::vector<uint8_t>& all, int64_t per_byte) {
         const auto width = static_cast<size_t>(m.k / per_byte);
@@ -341,9 +328,9 @@ void Encoder::write_scalars(const EncodedMatrix& m, const Survey& survey, const 
 }
 
 void Encoder::write_bias(const EncodedMatrix& m, const Write& write) {
-  const size_t part = m.part(EncodedPart::kBias);
-  if (part == EncodedMatrix::kNoPart) return;
-  const WeightModule& w = plan_.weights[m.module];
+  const int part = m.part(EncodedPart::kBias);
+  if (part < 0) return;
+  const WeightModule& w = *m.source;
   const auto width = static_cast<size_t>(dtype_bits(source_.tensors()[*w.bias].dtype)) / 8;
   std::vector<uint8_t> all(static_cast<size_t>(w.n) * width), own(static_cast<size_t>(m.rows) * width);
   source_.read(*w.bias, static_cast<uint64_t>(m.expert) * all.size(), all);
@@ -354,5 +341,44 @@ void Encoder::write_bias(const EncodedMatrix& m, const Write& write) {
   }
   write(part, own);
 }
+
+namespace {
+
+class QuantizeWork : public Work {
+ public:
+  explicit QuantizeWork(const QuantizedGroup& group) : group_(group) {}
+
+  void run(const Unit&, Worker& worker, Sink& sink) override {
+    auto& encoder = worker.own<Encoder>();
+    const uint64_t before = encoder.bytes_read();
+    std::map<int, uint64_t> written;
+    const auto write = [&](int part, std::span<const uint8_t> bytes) {
+      sink.write(part, written[part], bytes);
+      written[part] += bytes.size();
+    };
+    results_ = encoder.encode(group_, write, sink.only_checks());
+    sink.add_read(encoder.bytes_read() - before);
+    for (const EncodedResult& r : results_) {
+      for (const std::string& problem : r.problems) sink.refuse(problem);
+    }
+    for (const auto& [part, bytes] : written) {
+      check(bytes == group_.part_info(part).bytes(), "a tensor written whole");
+    }
+  }
+
+  Json result(Sink&) override {
+    Json json = Json::array();
+    for (const EncodedResult& r : results_) json.push_back(to_json(r));
+    return json;
+  }
+
+ private:
+  const QuantizedGroup& group_;
+  std::vector<EncodedResult> results_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> QuantizedGroup::begin() const { return std::make_unique<QuantizeWork>(*this); }
 
 }  // namespace twofour

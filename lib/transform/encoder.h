@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
+#include "kernels/numbers/casts.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/methods/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
 #include "lib/transform/kept_codes.h"
-#include "kernels/numbers/casts.h"
-#include "lib/plan/plan.h"
-#include "lib/checkpoint/linears.h"
 
 namespace twofour {
 
@@ -18,14 +18,14 @@ namespace twofour {
 /// their largest magnitudes, once more for the bytes. A group that is one strip is read once. One a thread.
 class Encoder {
  public:
-  /// `kept` may be null: the checkpoint whose global scales the plan's recipe keeps.
-  Encoder(const Checkpoint& source, const Plan& plan, const KeptCodes* kept, Isa isa);
+  explicit Encoder(const Worker& worker)
+      : source_(worker.source), kept_(worker.kept), isa_(worker.isa), reader_(worker.source) {}
 
-  /// Takes bytes of a tensor of the plan, from front to back.
-  using Write = std::function<void(size_t tensor, std::span<const uint8_t> bytes)>;
-  /// Encodes Plan::groups[group] and returns a result for each of its matrices. Where a result has problems,
-  /// or with `only_check`, nothing is written.
-  std::vector<EncodedResult> encode(size_t group, const Write& write, bool only_check = false);
+  /// Takes bytes of a part of the group, from front to back.
+  using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
+  /// Quantizes a group and returns a result for each of its matrices. Where a result has problems, or with
+  /// `only_check`, nothing is written.
+  std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
  private:
@@ -38,20 +38,20 @@ class Encoder {
 
   // --- Reading ---
   template <class F>
-  void for_each_source(const EncodeGroup& group, F&& f);
+  void for_each_source(F&& f);
   /// Calls f(matrix, row, rows) for strips of each matrix, in order.
   template <class F>
-  void for_each_strip(const EncodeGroup& group, F&& f);
-  std::span<const float> read(size_t module, int64_t expert, int64_t begin, int64_t end);
+  void for_each_strip(F&& f);
+  std::span<const float> read(const WeightModule& module, int64_t expert, int64_t begin, int64_t end);
 
   // --- First pass ---
-  void survey(const EncodeGroup& group, std::vector<EncodedResult>& results);
+  void survey(std::vector<EncodedResult>& results);
   void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, Survey& survey);
-  bool can_cast(const EncodeGroup& group) const;
+  bool can_cast() const;
   /// Whether all of the group goes from MXFP4 without loss; looks at the blocks' exponents.
-  bool survey_mxfp4(const EncodeGroup& group, std::vector<EncodedResult>& results);
+  bool survey_mxfp4(std::vector<EncodedResult>& results);
   void read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end);
-  void choose_global_scales(const EncodeGroup& group, std::vector<EncodedResult>& results);
+  void choose_global_scales(std::vector<EncodedResult>& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
 
@@ -60,21 +60,20 @@ class Encoder {
                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void encode_fp8(const EncodedMatrix& matrix, const Survey& survey, int64_t row, std::span<const float> rows,
                   const Write& write, EncodedResult& result);
-  void cast_mxfp4(const EncodeGroup& group, const Write& write);
+  void cast_mxfp4(const Write& write);
   void write_scalars(const EncodedMatrix& matrix, const Survey& survey, const Write& write);
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   const Checkpoint& source_;
-  const Plan& plan_;
-  const KeptCodes* kept_;
+  const KeptCodes* const kept_;
   const Isa isa_;
-  const EncodeRule rule_;
-  QuantizeRule quantize_;  ///< of the group
+  const QuantizedGroup* group_ = nullptr;  ///< that is quantized
+  EncodeRule rule_{};                      ///< of the group
   WeightReader reader_;
   std::vector<Survey> surveys_;
   Mxfp4Range range_;
   struct Strip {
-    size_t module = SIZE_MAX;
+    const WeightModule* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const Strip&) const = default;
   } strip_;  ///< what `rows_` holds

@@ -47,34 +47,6 @@ void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t
   }
 }
 
-bool has_bad_scales(const cuda::ScaleTally& tally) {
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (tally.groups[byte] > 0 && !e4m3_is_block_scale(byte)) return true;
-  }
-  return false;
-}
-
-/// What pruning did under the block scales that `fold` (nullptr: none) leaves.
-void add_stats(const cuda::ScaleTally& tally, const std::array<uint8_t, 256>* fold, PruneStats& stats) {
-  stats.tied += tally.tied;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const unsigned __int128 units = e4m3_units(fold != nullptr ? (*fold)[byte] : byte);
-    stats.quads += 4 * tally.groups[byte];
-    stats.energy += units * units * tally.energy[byte];
-    stats.kept_energy += units * units * tally.kept[byte];
-  }
-}
-
-void add_fold(const cuda::ScaleTally& tally, float factor, const std::array<uint8_t, 256>& table,
-              SourceResult& result) {
-  if (!result.fold) result.fold = std::make_unique<FoldLoss>();
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    result.fold->energy[byte] += tally.energy[byte];
-    if (e4m3_to_float(table[byte]) != e4m3_to_float(byte) * factor)
-      result.fold->changed += tally.groups[byte];
-  }
-}
-
 /// Rows of `s` that fall into module rows [r0, r0 + rows): the first and how many.
 std::pair<int64_t, int64_t> rows_within(const SourceRows& s, int64_t r0, int64_t rows) {
   const int64_t begin = std::max<int64_t>(0, (r0 - s.first + s.step - 1) / s.step);
@@ -101,20 +73,18 @@ std::array<uint8_t, 256> fold_table(float own, float folded) {
   return table;
 }
 
-ExpertPacker::ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa, Device device)
-    : source_(source), plan_(plan), isa_(isa) {
-  if (device == Device::cuda) cuda_ = std::make_unique<cuda::StagedPacker>(plan.recipe.layout);
-}
-
 uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
-  if (b.size() < bytes) b.resize(bytes);
-  return b.data();
+  // At a cache line: the transpose then has whole tiles, where rows that begin beside one leave two edges.
+  constexpr size_t kLine = 64;
+  if (b.size() < bytes + kLine - 1) b.resize(bytes + kLine - 1);
+  const auto beyond = reinterpret_cast<uintptr_t>(b.data()) % kLine;
+  return b.data() + (kLine - beyond) % kLine;
 }
 
 void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
   const auto code_bytes = static_cast<size_t>(strip.rows * strip.k / 2),
              scale_bytes = static_cast<size_t>(strip.rows * strip.k / kGroup);
-  uint8_t* to = cuda_ ? cuda_->stage(code_bytes + scale_bytes) : buffer(strip_, code_bytes + scale_bytes);
+  uint8_t* to = buffer(strip_, code_bytes + scale_bytes);
   strip.codes = to;
   strip.scales = to + code_bytes;
   if (m.k_outer) {
@@ -173,8 +143,10 @@ std::pair<DenseRows, int64_t> ExpertPacker::rows_of(const Target& target, size_t
           s.n0 + begin};
 }
 
-void ExpertPacker::pack_strip(const Target& target, const TargetScales& scales, size_t source,
-                              const Piece& piece, const Strip& strip, SourceResult& result) {
+void ExpertPacker::pack_strip(const LayoutMatrix& matrix, size_t source, const Piece& piece,
+                              const Strip& strip, SourceResult& result) {
+  const Target& target = matrix.target;
+  const TargetScales& scales = matrix.scales;
   auto [rows, n0] = rows_of(target, source, piece, strip);
   if (rows.n == 0) return;
   const int64_t count = rows.n, groups = strip.k / kGroup;
@@ -202,7 +174,7 @@ void ExpertPacker::pack_strip(const Target& target, const TargetScales& scales, 
     rows.scales_pitch = groups;
   }
 
-  with_layout(plan_.recipe.layout, [&]<class L>() {
+  with_layout(matrix.layout, [&]<class L>() {
     if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
       result.stats += prune_pack<L>(rows, piece_shape(target, piece), n0, part_pointers_, isa_);
     } else {
@@ -211,8 +183,9 @@ void ExpertPacker::pack_strip(const Target& target, const TargetScales& scales, 
   });
 }
 
-void ExpertPacker::prepare_parts(const Target& target, const Piece& piece) {
-  with_layout(plan_.recipe.layout, [&]<class L>() {
+void ExpertPacker::prepare_parts(const LayoutMatrix& matrix, const Piece& piece) {
+  const Target& target = matrix.target;
+  with_layout(matrix.layout, [&]<class L>() {
     storage_.resize(L::part_count);
     parts_.clear();
     part_pointers_.clear();
@@ -252,15 +225,15 @@ std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const Target& target, int64
 }
 
 template <class F>
-void ExpertPacker::for_each_strip(size_t target_index, int64_t e, const Piece& piece,
+void ExpertPacker::for_each_strip(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
                                   std::span<SourceResult> results, F&& f) {
-  const Target& target = plan_.targets[target_index];
+  const Target& target = matrix.target;
   const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
   for (const Run& run : runs_of(target, e, piece)) {
     const Nvfp4Module& m = source_.nvfp4_modules()[run.module];
     const bool whole = piece.k == m.k && run.hi - run.lo == m.n;
     Hasher codes_hash, scales_hash;
-    const int64_t step = m.k_outer ? run.hi - run.lo : plan_.tilings[target_index].strip_rows;
+    const int64_t step = m.k_outer ? run.hi - run.lo : matrix.tiling.strip_rows;
     for (int64_t r0 = run.lo; r0 < run.hi; r0 += step) {
       Strip strip{r0, std::min(step, run.hi - r0), piece.k0, piece.k};
       if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
@@ -277,64 +250,20 @@ void ExpertPacker::for_each_strip(size_t target_index, int64_t e, const Piece& p
   }
 }
 
-void ExpertPacker::pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results) {
-  if (cuda_ && pack_on_cuda(target, e, piece, results)) return;
-  pack_on_cpu(target, e, piece, results);
-}
-
-void ExpertPacker::pack_on_cpu(size_t target_index, int64_t e, const Piece& piece,
-                               std::span<SourceResult> results) {
-  const Target& target = plan_.targets[target_index];
-  const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
-  prepare_parts(target, piece);
-  for_each_strip(target_index, e, piece, results, [&](const Strip& strip, size_t j) {
+void ExpertPacker::pack(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
+                        std::span<SourceResult> results) {
+  const size_t first = static_cast<size_t>(e) * matrix.target.sources_per_expert;
+  prepare_parts(matrix, piece);
+  for_each_strip(matrix, e, piece, results, [&](const Strip& strip, size_t j) {
     const uint64_t before = results[j].stats.bad_scales;
-    pack_strip(target, plan_.scales[target_index], first + j, piece, strip, results[j]);
+    pack_strip(matrix, first + j, piece, strip, results[j]);
     if (results[j].stats.bad_scales == before) return;
     note_first_bad(strip.scales, strip.rows, piece.k / kGroup, strip.r0, piece.k0 / kGroup, results[j]);
   });
 }
 
-bool ExpertPacker::pack_on_cuda(size_t target_index, int64_t e, const Piece& piece,
-                                std::span<SourceResult> results) {
-  const Target& target = plan_.targets[target_index];
-  const TargetScales& scales = plan_.scales[target_index];
-  const size_t sources = target.sources_per_expert, first = static_cast<size_t>(e) * sources;
-  const float folded = scales.folded[static_cast<size_t>(e)];
-  std::vector<cuda::TalliedRows> rows(sources);
-  std::vector<cuda::ScaleTally> tallies(sources);
-  std::vector<std::array<uint8_t, 256>> tables(sources);
-  cuda_->begin(piece_shape(target, piece));
-  for_each_strip(target_index, e, piece, results, [&](const Strip& strip, size_t j) {
-    const auto [dense, n0] = rows_of(target, first + j, piece, strip);
-    if (dense.n > 0) cuda_->add(dense, n0);
-  });
-  for (size_t j = 0; j < sources; ++j) {
-    const SourceRows s = piece_rows(target.sources[first + j], target, piece);
-    rows[j] = {s.n0, s.count};
-    if (scales.own[first + j] == folded) continue;
-    tables[j] = fold_table(scales.own[first + j], folded);
-    rows[j].fold = &tables[j];
-  }
-  cuda_->finish(rows, tallies);
-  // Where a bad one stands, the CPU tells.
-  if (std::any_of(tallies.begin(), tallies.end(), has_bad_scales)) return false;
-  parts_.clear();
-  with_layout(plan_.recipe.layout, [&]<class L>() {
-    for (int p = 0; p < L::part_count; ++p) parts_.push_back(cuda_->part(p));
-    for (size_t j = 0; j < sources; ++j) {
-      if (rows[j].fold != nullptr)
-        add_fold(tallies[j], scales.own[first + j] / folded, tables[j], results[j]);
-      // A dense layout has no figures of pruning.
-      if (std::is_same_v<typename L::Atom, SparseGroup>)
-        add_stats(tallies[j], rows[j].fold, results[j].stats);
-    }
-  });
-  return true;
-}
-
-void ExpertPacker::check(size_t target_index, int64_t e, std::span<SourceResult> results) {
-  const Target& target = plan_.targets[target_index];
+void ExpertPacker::check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results) {
+  const Target& target = matrix.target;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
     if (i > 0 && s.module == target.sources[static_cast<size_t>(e) * target.sources_per_expert].module) break;
@@ -356,8 +285,8 @@ void ExpertPacker::check(size_t target_index, int64_t e, std::span<SourceResult>
   }
 }
 
-void ExpertPacker::hash(size_t target_index, int64_t e, std::span<SourceResult> results) {
-  const Target& target = plan_.targets[target_index];
+void ExpertPacker::hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results) {
+  const Target& target = matrix.target;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
     const Nvfp4Module& m = source_.nvfp4_modules()[s.module];

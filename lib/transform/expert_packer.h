@@ -5,14 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device/device.h"
 #include "kernels/device/isa.h"
 #include "kernels/pack/prune_pack.h"
-#include "kernels/staged_pack.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/hash.h"
-#include "lib/piece.h"
-#include "lib/plan/plan.h"
+#include "lib/methods/layout_matrix.h"
 
 namespace twofour {
 
@@ -36,20 +33,18 @@ struct SourceResult {
 /// Block scales after folding: e4m3_rne(s * (own / folded)) in float32.
 std::array<uint8_t, 256> fold_table(float own, float folded);
 
-/// Reads one expert of a target from the source by bounded reads and packs it, keeping its buffers from
-/// expert to expert. One a worker.
+/// Reads experts of matrices from the source by bounded reads and packs them, keeping its buffers from expert
+/// to expert. One a thread.
 class ExpertPacker {
  public:
-  /// On Device::cuda throws Error where there is no CUDA device.
-  ExpertPacker(const Checkpoint& source, const Plan& plan, Isa isa, Device device = Device::cpu);
+  explicit ExpertPacker(const Worker& worker) : source_(worker.source), isa_(worker.isa) {}
 
-  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to. The same
-  /// bytes and results on every device.
-  void pack(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
+  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to.
+  void pack(const LayoutMatrix& matrix, int64_t e, const Piece& piece, std::span<SourceResult> results);
   /// Only looks for bad block scales.
-  void check(size_t target, int64_t e, std::span<SourceResult> results);
+  void check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
   /// Only hashes the expert's slices.
-  void hash(size_t target, int64_t e, std::span<SourceResult> results);
+  void hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
 
   /// The packed piece: part p of it, valid until the next call.
   std::span<const uint8_t> part(int p) const { return parts_[static_cast<size_t>(p)]; }
@@ -60,25 +55,21 @@ class ExpertPacker {
   struct Strip;
   struct Run;
   template <class F>
-  void for_each_strip(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results, F&& f);
-  void pack_on_cpu(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
-  /// False where a block scale is bad; then nothing is packed.
-  bool pack_on_cuda(size_t target, int64_t e, const Piece& piece, std::span<SourceResult> results);
-  void prepare_parts(const Target& target, const Piece& piece);
+  void for_each_strip(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
+                      std::span<SourceResult> results, F&& f);
+  void prepare_parts(const LayoutMatrix& matrix, const Piece& piece);
   std::vector<Run> runs_of(const Target& target, int64_t e, const Piece& piece) const;
   void load(const Nvfp4Module& m, int64_t expert, Strip& strip);
   void load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to);
   /// Rows of a strip that belong to a source, and the row of the piece where they begin.
   static std::pair<DenseRows, int64_t> rows_of(const Target& target, size_t source, const Piece& piece,
                                                const Strip& strip);
-  void pack_strip(const Target& target, const TargetScales& scales, size_t source, const Piece& piece,
-                  const Strip& strip, SourceResult& result);
+  void pack_strip(const LayoutMatrix& matrix, size_t source, const Piece& piece, const Strip& strip,
+                  SourceResult& result);
   uint8_t* buffer(std::vector<uint8_t>& b, size_t bytes);
 
   const Checkpoint& source_;
-  const Plan& plan_;
-  Isa isa_;
-  std::unique_ptr<cuda::StagedPacker> cuda_;  ///< on Device::cuda
+  const Isa isa_;
   std::vector<uint8_t> strip_, stored_, scales_, folded_;
   std::vector<std::vector<uint8_t>> storage_;
   std::vector<std::span<const uint8_t>> parts_;

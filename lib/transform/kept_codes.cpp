@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "lib/global_scale.h"
-#include "lib/plan_encode.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/methods/quantized_group.h"
 
 namespace twofour {
 

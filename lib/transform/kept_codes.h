@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/encode_plan.h"
 #include "lib/metrics/quality.h"
 
 namespace twofour {

@@ -1,10 +1,32 @@
 #include "lib/validate/artifact_pieces.h"
-
 #include "formats/layouts/layouts.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/rederive.h"
 
 namespace twofour {
+
+PieceReader::PieceReader(const Checkpoint& artifact, const LayoutMatrix& matrix)
+    : artifact_(artifact), matrix_(matrix) {
+  const std::vector<TensorInfo> outputs = matrix.outputs(artifact);
+  for (int p = 0; p < matrix.part_count(); ++p) {
+    tensors_.push_back(*artifact.find(outputs[static_cast<size_t>(p)].name));
+  }
+}
+
+std::span<const std::span<const uint8_t>> PieceReader::read(int64_t e, const Piece& piece) {
+  storage_.resize(tensors_.size());
+  parts_.resize(tensors_.size());
+  const Target& target = matrix_.target;
+  for (int part = 0; part < matrix_.part_count(); ++part) {
+    const auto p = static_cast<size_t>(part);
+    const auto expert_bytes = static_cast<int64_t>(artifact_.tensors()[tensors_[p]].bytes()) / target.shape.e;
+    storage_[p].resize(static_cast<size_t>(piece_bytes(matrix_.layout, part, target, piece)));
+    const int64_t begin = e * expert_bytes + piece_offset(matrix_.layout, part, target, piece);
+    artifact_.read(tensors_[p], static_cast<uint64_t>(begin), storage_[p]);
+    parts_[p] = storage_[p];
+  }
+  return parts_;
+}
 
 ArtifactRows::ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix)
     : artifact_(artifact), matrix_(matrix), global_scales_(static_cast<size_t>(matrix.shape.e)) {

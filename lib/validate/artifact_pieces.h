@@ -1,17 +1,38 @@
 #pragma once
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "formats/atom.h"
 #include "kernels/moe/moe.h"
 #include "lib/artifact/modules.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/methods/layout_matrix.h"
+#include "lib/validate/proof.h"
 
 namespace twofour {
+
+/// The parts of one piece of an expert as an artifact holds them.
+class PieceReader {
+ public:
+  /// The artifact must hold all parts of the matrix.
+  PieceReader(const Checkpoint& artifact, const LayoutMatrix& matrix);
+  PieceReader(const Proof& proof, const LayoutMatrix& matrix) : PieceReader(proof.artifact, matrix) {}
+  /// Reads a piece of expert `e`; valid until the next call.
+  std::span<const std::span<const uint8_t>> read(int64_t e, const Piece& piece);
+
+ private:
+  const Checkpoint& artifact_;
+  const LayoutMatrix& matrix_;
+  std::vector<size_t> tensors_;  ///< of the artifact, one a part
+  std::vector<std::vector<uint8_t>> storage_;
+  std::vector<std::span<const uint8_t>> parts_;
+};
 
 /// Experts larger than this are not unpacked at once: their atoms alone would pass the promised memory.
 inline constexpr int64_t kMaxUnpackedWeights = 192 << 20;
 
-/// A matrix of an artifact as numbers, one expert at a time, by the slow path of lib/rederive.h.
+/// A matrix of an artifact as numbers, one expert at a time, by the slow path of rederive.h.
 class ArtifactRows {
  public:
   /// `matrix` is one of read_artifact_modules(artifact).

@@ -1,4 +1,4 @@
-#include "lib/validate_files.h"
+#include "lib/validate/checks.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,9 @@
 #include <map>
 #include <set>
 
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/read_in_pieces.h"
+#include "lib/io/file.h"
+#include "lib/output/manifest_writer.h"
+#include "lib/plan/output_files.h"
 
 namespace twofour {
 
@@ -72,7 +73,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
              "expected the header that the source and recipe give, found another");
     }
   }
-  const std::set<std::string> expected = artifact_files(source, plan);
+  const std::set<std::string> expected = artifact_files(plan);
   for (const auto& [name, hash] : manifest.files) {
     if (expected.count(name)) continue;
     differ(report, "extra-file", name,
@@ -88,15 +89,68 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
     }
   };
   check_text(kIndexName, artifact_index(plan));
-  for (const auto& [name, text] : artifact_texts(source, plan)) check_text(name.c_str(), text);
+  for (const auto& [name, text] : plan.texts) check_text(name.c_str(), text);
   for (const auto& [name, bytes] : plan.sidecars) {
     std::error_code error;
-    if (!is_copied_sidecar(source, plan, name)) continue;
     if (!fs::exists(artifact.path() / name, error)) {
       differ(report, "missing-file", name, "expected a copy of the source's, found none");
     } else if (!same_contents(source.path() / name, artifact.path() / name)) {
       differ(report, "file", name, "expected a copy of the source's, found other contents");
     }
+  }
+}
+
+namespace {
+
+/// Some of a line around the byte at `at`.
+std::string excerpt(std::string_view text, size_t at) {
+  constexpr size_t kBefore = 40, kLength = 80;
+  const size_t newline = text.rfind('\n', at == 0 ? 0 : at - 1);
+  const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
+  const size_t begin = std::max(line, at < kBefore ? 0 : at - kBefore);
+  const std::string_view rest = text.substr(std::min(begin, text.size()), kLength);
+  return std::string(rest.substr(0, rest.find('\n')));
+}
+
+}  // namespace
+
+void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                    const Manifest& manifest, std::map<uint32_t, Json> results, Progress& progress,
+                    ValidateReport& report) {
+  progress.phase = "manifest";
+  if (manifest.format != kManifestFormat) {
+    report.notes.push_back({Severity::kNote, "older-manifest", kManifestName,
+                            fmt::format("has format {}, not {}: its hashes and recipe were held against the "
+                                        "artifact, its text was not derived again",
+                                        manifest.format, kManifestFormat)});
+    return;
+  }
+  ConversionRecord record;
+  // Tensors and files were held against these already.
+  for (const OutputTensor& t : plan.tensors) record.outputs.push_back(manifest.outputs.at(t.info.name).hash);
+  record.files = manifest.files;
+  record.results = std::move(results);
+  const InputFile file(artifact.path() / kManifestName);
+  uint64_t position = 0;
+  bool differs = false;
+  const auto compare = [&](std::string_view expected) {
+    if (differs || expected.empty()) return;
+    std::string found(std::min<uint64_t>(expected.size(), file.size() - position), '\0');
+    file.read(position, {reinterpret_cast<uint8_t*>(found.data()), found.size()});
+    if (found != expected) {
+      differs = true;
+      const auto at = static_cast<size_t>(
+          std::mismatch(found.begin(), found.end(), expected.begin(), expected.end()).first - found.begin());
+      differ(report, "manifest", kManifestName,
+             fmt::format("byte {}: expected ...{}..., found ...{}...", position + at, excerpt(expected, at),
+                         excerpt(found, at)));
+    }
+    position += found.size();
+  };
+  format_manifest(source, plan, record, {manifest.version, manifest.commit}, compare);
+  if (!differs && position < file.size()) {
+    differ(report, "manifest", kManifestName,
+           fmt::format("expected {} bytes, found {}", position, file.size()));
   }
 }
 

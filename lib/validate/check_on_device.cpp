@@ -1,4 +1,4 @@
-#include "lib/device_check.h"
+#include "lib/validate/check_on_device.h"
 
 #include <fmt/format.h>
 
@@ -11,14 +11,15 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
-#include "kernels/pack/device_pack.h"
 #include "kernels/moe/moe.h"
-#include "lib/validate/artifact_pieces.h"
-#include "lib/threads/interrupt.h"
-#include "lib/layer_terms.h"
-#include "lib/layer_tokens.h"
+#include "kernels/pack/device_pack.h"
+#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/methods/module_rewrite.h"
 #include "lib/runtime/artifact.h"
-#include "lib/validate_files.h"
+#include "lib/threads/interrupt.h"
+#include "lib/validate/artifact_pieces.h"
+#include "lib/validate/check_layers.h"
+#include "lib/validate/checks.h"
 
 namespace twofour {
 namespace {
@@ -32,9 +33,11 @@ constexpr int64_t kPieceWeights = 8 << 20;
 /// What the layers' kernels round, and how far: none of it depends on what they were seen to do.
 MoeRounding rounding_of(const std::string& layout) {
   // Sums are float32, of 24 bits; tensor cores cut where others round, so a whole last place. Between the
-  // multiplications numbers are FP16 (11 bits) or, of g8, BF16 (8 bits), rounded to nearest; exp is right to
-  // 2^-21 before.
-  return {0x1p-23, (layout == GateUpInterleaved8::name ? 0x1p-8 : 0x1p-11) + 0x1p-20};
+  // multiplications numbers are FP16 (11 bits) or, of dense layouts, BF16 (8 bits), rounded to nearest; exp
+  // is right to 2^-21 before.
+  bool dense = false;
+  with_layout(layout, [&]<class L>() { dense = std::is_same_v<typename L::Atom, DenseGroup>; });
+  return {0x1p-23, (dense ? 0x1p-8 : 0x1p-11) + 0x1p-20};
 }
 
 /// Of output rounded to nearest.
@@ -58,15 +61,15 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
                               const ValidateOptions& options) {
   const LayerInfo& info = runtime.layers()[index];
   const int64_t topk = experts_per_token(artifact.config(), info.e);
-  Tokens tokens = draw_tokens(options.tokens, info.h, info.e, topk, options.seed + index);
+  Tokens tokens = sample_tokens(options, info.h, info.e, topk, options.seed + index);
   // BF16 holds them exactly, so that every kind of activation starts from the same numbers.
   for (float& x : tokens.hidden) x = bf16_to_float(bf16_from_float(x));
   const MoeInput input = tokens.input();
   Tokens first = tokens;  // another kernel works on a single token
   first.m = 1;
   first.hidden.resize(static_cast<size_t>(info.h));
-  first.ids.resize(static_cast<size_t>(topk));
-  first.weights.resize(static_cast<size_t>(topk));
+  first.ids.resize(static_cast<size_t>(first.topk));
+  first.weights.resize(static_cast<size_t>(first.topk));
 
   DeviceLayerReport report;
   report.block = info.name;
@@ -107,12 +110,13 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
   const ArtifactModules modules = read_artifact_modules(artifact);
   if (!has_layers(modules)) return;
   const RuntimeArtifact runtime = RuntimeArtifact::open(artifact.path());
+  std::vector<size_t> runnable;
   for (size_t i = 0; i < runtime.layers().size(); ++i) {
     const LayerInfo& info = runtime.layers()[i];
-    const ArtifactMatrix &w13 = matrix_of(modules, info.name + ".w13"),
-                         &w2 = matrix_of(modules, info.name + ".w2");
-    const auto skip = [&](std::string why) {
-      report.notes.push_back({Severity::kNote, "layer-not-run", info.name, std::move(why)});
+    const ArtifactMatrix& w13 = matrix_of(modules, info.name + ".w13");
+    ++report.device_coverage.found;
+    const auto skip = [&](const std::string& why) {
+      note_not_run(info.name, why, report.device_coverage, report.notes);
     };
     if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
       skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
@@ -128,7 +132,15 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
       skip(fmt::format("its {} bytes do not fit the device's {}", bytes, memory));
       continue;
     }
-    const DeviceLayerReport layer = check_layer(artifact, runtime, i, w13, w2, options);
+    runnable.push_back(i);
+  }
+  const std::vector<size_t> sample = sample_layers(runnable.size(), options);
+  report.device_coverage.not_sampled = runnable.size() - sample.size();
+  for (const size_t at : sample) {
+    const size_t i = runnable[at];
+    const LayerInfo& info = runtime.layers()[i];
+    const DeviceLayerReport layer = check_layer(artifact, runtime, i, matrix_of(modules, info.name + ".w13"),
+                                                matrix_of(modules, info.name + ".w2"), options);
     report.device_layers.push_back(layer);
     if (layer.beyond == 0) continue;
     differ(
@@ -141,57 +153,74 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
   }
 }
 
+/// The parts of a matrix, packed on the device from its weights [N, K/16].
+std::vector<cuda::DeviceMemory> pack_on_device(const std::string& layout, Shape shape,
+                                               std::span<const DenseGroup> groups,
+                                               const cuda::DeviceStream& stream) {
+  std::vector<uint8_t> codes(groups.size() * kGroup / 2), scales(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::ranges::copy(groups[i].codes, &codes[i * kGroup / 2]);
+    scales[i] = groups[i].scale;
+  }
+  const cuda::DeviceMemory device_codes(codes), device_scales(scales);
+  const cuda::DenseMatrices dense{device_codes.as<uint8_t>(), device_scales.as<uint8_t>(), 1, shape.n,
+                                  shape.k};
+  std::vector<cuda::DeviceMemory> parts;
+  with_layout(layout, [&]<class L>() {
+    uint8_t* to[3] = {};
+    for (int p = 0; p < L::part_count; ++p) {
+      parts.emplace_back(static_cast<size_t>(L::part(p, shape).bytes()));
+      parts.back().fill(0xA5);  // a byte that no kernel writes differs
+      to[p] = parts.back().as<uint8_t>();
+    }
+    if constexpr (std::is_same_v<L, KMajorPlanes>) {
+      cuda::prune_pack(dense, cuda::SparseLayout::planes, to, stream.get());
+    } else if constexpr (std::is_same_v<L, KMajorPacked>) {
+      cuda::prune_pack(dense, cuda::SparseLayout::packed, to, stream.get());
+    } else {
+      static_assert(std::is_same_v<L, GateUpInterleaved8>, "a layout needs a kernel that packs it");
+      cuda::pack_g8(dense, shape.gated, to[0], to[1], stream.get());
+    }
+  });
+  stream.synchronize();
+  return parts;
+}
+
 }  // namespace
 
-DeviceDerivation::DeviceDerivation(const Checkpoint& source, const Plan& plan)
-    : plan_(plan), packer_(source, plan, best_isa(), Device::cuda) {}
+DeviceDerivation::DeviceDerivation(std::string layout) : layout_(std::move(layout)) {}
 
-void DeviceDerivation::compare(size_t target_index, int64_t e, const Piece& piece,
+void DeviceDerivation::compare(int64_t e, Shape shape, std::span<const DenseGroup> groups,
                                std::span<const std::span<const uint8_t>> parts) {
-  const Target& target = plan_.targets[target_index];
-  std::vector<SourceResult> results(target.sources_per_expert);
-  packer_.pack(target_index, e, piece, results);
-  stats_.resize(target.sources.size());
-  for (size_t i = 0; i < results.size(); ++i)
-    stats_[static_cast<size_t>(e) * target.sources_per_expert + i] += results[i].stats;
+  const std::vector<cuda::DeviceMemory> packed = pack_on_device(layout_, shape, groups, stream_);
   for (size_t p = 0; p < parts.size(); ++p) {
-    const auto packed = packer_.part(static_cast<int>(p));
-    if (std::ranges::equal(packed, parts[p])) continue;
+    const auto expected = packed[p].download<uint8_t>();
+    if (std::ranges::equal(expected, parts[p])) continue;
     if (wrong_ == 0) first_expert_ = e;
-    for (size_t i = 0; i < packed.size(); ++i) wrong_ += packed[i] != parts[p][i];
+    for (size_t i = 0; i < expected.size(); ++i) wrong_ += expected[i] != parts[p][i];
   }
 }
 
-void DeviceDerivation::finish(size_t target_index, std::span<const PruneStats> stats,
-                              ValidateReport& report) {
-  const std::string& name = plan_.targets[target_index].name;
-  if (wrong_ > 0) {
-    differ(report, "device-bytes", name,
-           fmt::format("{} bytes differ from what the device packs, the first at expert {}", wrong_,
-                       first_expert_));
-  }
-  with_layout(plan_.recipe.layout, [&]<class L>() {
-    if (std::is_same_v<typename L::Atom, SparseGroup> && !std::ranges::equal(stats_, stats))
-      differ(report, "device-figures", name, "expected the same figures of pruning from the device");
-  });
-  stats_.clear();
-  wrong_ = 0;
+std::optional<std::string> DeviceDerivation::finish() const {
+  if (wrong_ == 0) return std::nullopt;
+  return fmt::format("{} bytes differ from what the device packs, the first at expert {}", wrong_,
+                     first_expert_);
 }
 
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report) {
-  for (const OutputTensor& t : plan.tensors) {
-    if (t.op != Op::kDequantize) continue;
-    const ModulePlan& module = plan.modules[t.module];
-    const Nvfp4Module& m = source.nvfp4_modules()[module.module];
+  for (const ModuleRewrite* rewrite : plan.all<ModuleRewrite>()) {
+    if (!rewrite->dequantizes()) continue;
+    const Nvfp4Module& m = rewrite->module();
+    const std::string& name = rewrite->parts()[0].info.name;
     if (m.k_outer) {
-      report.notes.push_back({Severity::kNote, "not-on-device", t.info.name,
+      report.notes.push_back({Severity::kNote, "not-on-device", name,
                               "K is outer in the source, which no kernel reads; the CPU compared its bytes"});
       continue;
     }
-    const cuda::DeviceMemory multipliers(module.multipliers);
+    const cuda::DeviceMemory multipliers(rewrite->scales().multipliers);
     const cuda::DeviceStream stream;
-    const size_t ours = *artifact.find(t.info.name);
+    const size_t ours = *artifact.find(name);
     const int64_t step = std::max<int64_t>(1, kPieceWeights / m.k), rows = m.e * m.n;
     uint64_t wrong = 0, first = 0;
     for (int64_t row = 0, count = 0; row < rows; row += count) {
@@ -216,7 +245,7 @@ void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& sou
       }
     }
     if (wrong == 0) continue;
-    differ(report, "device-bytes", t.info.name,
+    differ(report, "device-bytes", name,
            fmt::format("{} bytes differ from what the device dequantizes, the first at {}", wrong, first));
   }
 }

@@ -1,13 +1,14 @@
-#include "lib/value_check.h"
+#include "lib/validate/checks.h"
 
 #include <fmt/format.h>
 
-#include <limits>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "lib/metrics/matrix_pair.h"
-#include "lib/stored_layers.h"
 #include "lib/metrics/strips.h"
+#include "lib/validate/check_layers.h"
 
 namespace twofour {
 namespace {
@@ -28,14 +29,14 @@ class Comparison {
     const auto at = other_.all().find(name);
     if (at == other_.all().end()) {
       findings_.push_back(
-          {Severity::kWarning, "not-compared", name,
+          {Severity::kWarning, "not-compared", source_.name_in_files(name, ours),
            fmt::format("expected it in {}, found none", other_.checkpoint().path().string())});
       return;
     }
     const StoredMatrix& theirs = at->second;
     const WeightModule& t = other_.module_of(theirs);
     if (theirs.count != ours.count || t.k != m.k) {
-      findings_.push_back({Severity::kWarning, "not-compared", name,
+      findings_.push_back({Severity::kWarning, "not-compared", source_.name_in_files(name, ours),
                            fmt::format("expected [{}, {}] in {}, found [{}, {}]", ours.count, m.k,
                                        other_.checkpoint().path().string(), theirs.count, t.k)});
       return;
@@ -87,22 +88,6 @@ class Comparison {
   std::vector<StripItem> items_;
 };
 
-/// How far a weight may lie from the source's, relative to it; nothing where the rewrite is meant to lose.
-std::optional<double> tolerance_of(const Recipe& recipe) {
-  switch (rewrite_of(recipe.layout)) {
-    case Rewrite::kNvfp4:
-      return 0x1p-22;  // a last bit of the multiplier and two roundings
-    case Rewrite::kBf16:
-      return 0x1p-8;  // half a last bit
-    case Rewrite::kPrune:
-    case Rewrite::kFp8:
-    case Rewrite::kQuantize:
-    case Rewrite::kNone:
-      break;
-  }
-  return std::nullopt;
-}
-
 void check_tolerance(const ValueReport& r, double tolerance, ValidateReport& report) {
   if (r.error.beyond == 0) return;
   const WeightDifference& d = r.error.first;
@@ -128,30 +113,38 @@ std::vector<ValueReport> compare_values(const Matrices& source, const Matrices& 
 
 void check_values(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                   const ValidateOptions& options, Progress& progress, ValidateReport& report) {
-  std::set<size_t> changed(plan.merged.begin(), plan.merged.end());
-  for (const OutputTensor& t : plan.tensors) {
-    if (t.kind == OutputTensor::Kind::kDerived) changed.insert(t.source);
+  std::map<double, std::set<size_t>> by_tolerance;  // tensors of the source
+  std::set<size_t> changed;
+  for (const auto& transformation : plan.transformations) {
+    if (transformation->keeps() || !transformation->value_comparison()) continue;
+    const std::vector<size_t> sources = transformation->sources();
+    changed.insert(sources.begin(), sources.end());
+    if (const auto tolerance = transformation->value_tolerance()) {
+      by_tolerance[*tolerance].insert(sources.begin(), sources.end());
+    }
   }
-  for (const WeightModule& m : plan.weights) changed.insert(m.weight);
-  const ModuleFilter filter = [&](const WeightModule& m) {
-    return changed.contains(m.weight) || (m.scale && changed.contains(*m.scale)) ||
-           (m.global_scale && changed.contains(*m.global_scale));
+  if (changed.empty()) return;
+  const auto filter_of = [](const std::set<size_t>& tensors) -> ModuleFilter {
+    return [&tensors](const WeightModule& m) {
+      return tensors.contains(m.weight) || (m.scale && tensors.contains(*m.scale)) ||
+             (m.global_scale && tensors.contains(*m.global_scale));
+    };
   };
   Findings findings;
   const Matrices ours(source, findings), theirs(artifact, findings);
-  // Pruning has figures of its own, by exact integers.
-  if (rewrite_of(plan.recipe.layout) != Rewrite::kPrune) {
-    const auto tolerance = tolerance_of(plan.recipe);
-    progress.phase = "comparing weights";
-    report.values =
-        compare_values(ours, theirs, filter, tolerance.value_or(std::numeric_limits<double>::infinity()),
-                       progress, findings);
-    for (const ValueReport& r : report.values) {
-      if (tolerance) check_tolerance(r, *tolerance, report);
+  progress.phase = "comparing weights";
+  for (const auto& [tolerance, tensors] : by_tolerance) {
+    const std::vector<ValueReport> values =
+        compare_values(ours, theirs, filter_of(tensors), tolerance, progress, findings);
+    for (const ValueReport& r : values) {
+      if (std::isfinite(tolerance)) check_tolerance(r, tolerance, report);
     }
+    report.values.insert(report.values.end(), values.begin(), values.end());
   }
   progress.phase = "running layers";
-  if (options.tokens > 0) run_stored_layers(ours, theirs, filter, options, findings, report.layers);
+  if (options.tokens > 0) {
+    run_stored_layers(ours, theirs, filter_of(changed), options, findings, report.layers, report.coverage);
+  }
   for (Finding& f : findings) {
     (f.severity == Severity::kError ? report.differences : report.notes).push_back(std::move(f));
   }

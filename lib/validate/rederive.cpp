@@ -1,10 +1,20 @@
 #include "lib/validate/rederive.h"
 
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <type_traits>
 
+#include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "formats/e8m0.h"
+#include "formats/error.h"
+#include "formats/half.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
+#include "lib/checkpoint/linears.h"
 
 namespace twofour {
 namespace {
@@ -59,6 +69,35 @@ int64_t weight_of_byte(int byte) {
   } else {
     return byte < 8 ? 2 * byte : 0;
   }
+}
+
+/// Number i of a tensor of floats.
+float float_at(DType type, std::span<const uint8_t> bytes, size_t i) {
+  if (type == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, &bytes[i * sizeof(value)], sizeof(value));
+    return value;
+  }
+  uint16_t half = 0;
+  std::memcpy(&half, &bytes[i * sizeof(half)], sizeof(half));
+  return type == DType::kBF16 ? bf16_to_float(half) : fp16_to_float(half);
+}
+
+/// Scales of blocks: E4M3 in NVFP4, powers of two in MXFP4 and MXFP8, floats of other FP8.
+std::vector<float> decode_scales(const Checkpoint& source, const WeightModule& m,
+                                 std::span<const uint8_t> bytes) {
+  const DType type = source.tensors()[*m.scale].dtype;
+  const auto width = static_cast<size_t>(dtype_bits(type)) / 8;
+  std::vector<float> scales(bytes.size() / width);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = width > 1                          ? float_at(type, bytes, i)
+                : m.format == WeightFormat::kNvfp4 ? e4m3_to_float(bytes[i])
+                                                   : e8m0_to_float(bytes[i]);
+    if (scales[i] >= 0 && std::isfinite(scales[i])) continue;
+    throw Error(fmt::format("{}: expected scales that are finite and not negative, found {}",
+                            source.where(*m.scale), scales[i]));
+  }
+  return scales;
 }
 
 }  // namespace
@@ -162,6 +201,54 @@ void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, 
       out[i * kGroup + j] = static_cast<double>(e2m1_to_float(code)) * scale;
     }
   }
+}
+
+std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const WeightModule& m,
+                                  int64_t e, int64_t n0, int64_t n1) {
+  const StoredRows stored = reader.read_stored(m, e, n0, n1);
+  const DType type = source.tensors()[m.weight].dtype;
+  std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));
+  const auto count = static_cast<int64_t>(weights.size());
+  if (m.format == WeightFormat::kFloat) {
+    const auto decode = [&](auto&& value_of, auto bits) {
+#pragma omp parallel for schedule(static)
+      for (int64_t i = 0; i < count; ++i) {
+        auto stored_bits = bits;
+        std::memcpy(&stored_bits, &stored.weights[static_cast<size_t>(i) * sizeof(bits)], sizeof(bits));
+        weights[static_cast<size_t>(i)] = value_of(stored_bits);
+      }
+    };
+    if (type == DType::kF32) decode([](uint32_t bits) { return std::bit_cast<float>(bits); }, uint32_t{});
+    if (type == DType::kBF16) decode([](uint16_t bits) { return bf16_to_float(bits); }, uint16_t{});
+    if (type == DType::kF16) decode([](uint16_t bits) { return fp16_to_float(bits); }, uint16_t{});
+    return weights;
+  }
+  const std::vector<float> scales = decode_scales(source, m, stored.scales);
+  float global = 1;
+  if (m.format == WeightFormat::kNvfp4) {
+    Problems problems;
+    global = read_global_scale(source, source.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;
+    problems.refuse();
+  }
+  const int64_t across = (m.k + m.scale_cols - 1) / m.scale_cols, first = n0 / m.scale_rows;
+  bool has_nan = false;
+#pragma omp parallel for schedule(static) reduction(|| : has_nan)
+  for (int64_t n = n0; n < n1; ++n) {
+    for (int64_t k = 0; k < m.k; ++k) {
+      const auto i = static_cast<size_t>((n - n0) * m.k + k);
+      const float scale = scales[static_cast<size_t>((n / m.scale_rows - first) * across + k / m.scale_cols)];
+      if (m.format == WeightFormat::kFp8) {
+        weights[i] = e4m3_to_float(stored.weights[i]) * scale;
+        has_nan = has_nan || e4m3_is_nan(stored.weights[i]);
+      } else {
+        weights[i] = e2m1_to_float(stored.weights[i / 2] >> 4 * (i % 2) & 15u) * scale * global;
+      }
+    }
+  }
+  if (has_nan) {
+    throw Error(fmt::format("{}: expected weights that are numbers, found NaN", source.where(m.weight)));
+  }
+  return weights;
 }
 
 }  // namespace twofour

@@ -4,8 +4,8 @@
 
 #include "formats/atom.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/piece.h"
-#include "lib/plan/plan.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/methods/layout_matrix.h"
 
 namespace twofour {
 
@@ -42,5 +42,11 @@ void apply_pattern(const std::string& layout, std::span<DenseGroup> groups);
 
 /// One row of weights, 16 a group.
 void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, std::span<double> out);
+
+/// Rows [n0, n1) of an expert in float32, [n1 - n0, K], from the bytes that a checkpoint stores, whatever
+/// their format. Throws Error on scales that are negative or no finite numbers and on FP8 weights that are
+/// NaN.
+std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const WeightModule& module,
+                                  int64_t e, int64_t n0, int64_t n1);
 
 }  // namespace twofour

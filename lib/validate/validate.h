@@ -8,20 +8,32 @@
 #include "kernels/device/device.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
+#include "lib/metrics/quality.h"
+#include "lib/metrics/value_error.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/quality.h"
-#include "lib/metrics/value_error.h"
 
 namespace twofour {
 
 struct ValidateOptions {
   int jobs = 1;
-  int64_t tokens = 4;  ///< a layer is run on; 0: no layer is run
-  uint64_t seed = 0;   ///< of activations and routing
+  int64_t tokens = 2;  ///< a layer is run on; 0: no layer is run
+  uint64_t seed = 0;   ///< of the sample: layers, experts, activations and routing
   /// On Device::cuda it is also asked what the device makes of source and artifact; the CPU's checks remain.
   Device device = Device::cpu;
   Io io = Io::kBuffered;  ///< how artifact and source pass
+  int64_t experts = 4;    ///< of a layer that its tokens go to at most; 0: all that its router may pick
+  int64_t layers = 4;     ///< that are run at most, see sample_layers(); 0: all
+};
+
+/// Which layers were run. The rest of `found` was run: one LayerReport or DeviceLayerReport each.
+struct LayerCoverage {
+  struct NotRun {
+    std::string block, why;
+  };
+  uint64_t found = 0;           ///< layers that have w13 and w2
+  uint64_t not_sampled = 0;     ///< that could be run and are not in the sample
+  std::vector<NotRun> not_run;  ///< that cannot be run
 };
 
 /// What running one layer on seeded activations showed.
@@ -64,7 +76,9 @@ struct ValidateReport {
   std::vector<WeightReport> weights;              ///< with a source, of what was pruned
   std::vector<ValueReport> values;                ///< with a source, of other rewritten modules
   std::vector<LayerReport> layers;                ///< with a source
+  LayerCoverage coverage;                         ///< of `layers`
   std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
+  LayerCoverage device_coverage;                  ///< of `device_layers`
   double seconds = 0;
 };
 

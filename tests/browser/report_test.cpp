@@ -3,13 +3,15 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "formats/json.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace report_test {
 
 using namespace twofour;
 namespace fs = std::filesystem;
@@ -216,10 +218,33 @@ TEST_CASE("the report of a proof shows the error of each layer and projection") 
   REQUIRE(run_program({"convert", source, artifact, "--to", "v7", "--quiet"}).code == 0);
   const fs::path page = scratch / "validate.html";
   REQUIRE(run_program({"validate", artifact, "--source", source, "--html", page.string()}).code == 0);
-  const Visit v = visit(scratch, page, kLook + "seen.tip = over(0, 0);");
+  const Visit v = visit(scratch, page, kLook + R"(
+seen.tip = over(0, 0);
+seen.dashes = [...document.querySelectorAll('#layer-charts > div')].map((chart) =>
+  [...chart.querySelectorAll('path.series')].map((line) => line.getAttribute('stroke-dasharray')));
+seen.share = spanOf({ unit: 'share' }, 0.0863, 0.0872);
+seen.spans = [spanOf({ unit: 'share' }, 0.99, 1), spanOf({ unit: 'share' }, 0.001, 0.0011), spanOf({ unit: 'share' }, 0, 0),
+              spanOf({ unit: 'cosine' }, 0.9999, 1), spanOf({ unit: 'number' }, 5, 5), spanOf({ unit: 'number' }, 0, 0)];
+seen.wide = spanOf({ unit: 'dB' }, 3, 9);
+)");
   INFO(v.console);
   CHECK(v.console.empty());
   REQUIRE(v.seen.is_object());
+  // Figures from 8.63 to 8.72 % take little of an axis and of a colour scale.
+  CHECK(v.seen["share"][1].get<double>() - v.seen["share"][0].get<double>() > 0.049);
+  CHECK(v.seen["share"][0].get<double>() < 0.0863);
+  for (const Json& span : v.seen["spans"]) CHECK(span[0].get<double>() < span[1].get<double>());
+  CHECK(v.seen["spans"][0][1].get<double>() == doctest::Approx(1));
+  CHECK(v.seen["spans"][1][0].get<double>() >= 0);
+  CHECK(v.seen["wide"] == Json{3, 9});
+  bool several = false;
+  for (const Json& chart : v.seen["dashes"]) {
+    std::set<std::string> distinct;
+    for (const Json& dash : chart) distinct.insert(dash.get<std::string>());
+    CHECK(distinct.size() == chart.size());  // w2's line shows on top of w13's
+    several = several || chart.size() > 1;
+  }
+  CHECK(several);
   CHECK(v.seen["cells"] == 2 * 3);  // two layers of w13, w2 and the layer's output
   CHECK(v.seen["tip"].get<std::string>().find("relative error") != std::string::npos);
 }
@@ -273,3 +298,5 @@ TEST_CASE("names in a report are text, whatever they say") {
     CHECK(v.seen["text"] == true);
   }
 }
+
+}  // namespace report_test

@@ -8,6 +8,8 @@
 #include "tests/support/device/device.h"
 #include "tests/support/device/device_tokens.h"
 
+namespace dense_moe_test {
+
 using namespace twofour;
 using namespace twofour::cuda;
 
@@ -260,3 +262,5 @@ TEST_CASE("g8 layers that do not fit together are refused") {
   moe.fused = false;
   CHECK_THROWS_AS(dense_moe(moe, {}, nullptr, 0, nullptr), Error);
 }
+
+}  // namespace dense_moe_test

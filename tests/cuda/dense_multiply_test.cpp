@@ -7,6 +7,8 @@
 #include "tests/support/device/dense_on_device.h"
 #include "tests/support/device/device.h"
 
+namespace dense_multiply_test {
+
 using namespace twofour;
 using namespace twofour::cuda;
 
@@ -15,7 +17,7 @@ namespace {
 struct Case {
   int64_t e, n, k, rows, rows_per_x;
   bool g8 = false, gated = false, nvfp4 = false;
-  DenseEnding ending = DenseEnding::rows;
+  DenseEpilogue epilogue = DenseEpilogue::rows;
   Float x_type = Float::bf16;
   int warps_k = 0;
   bool distinct = false;
@@ -59,7 +61,7 @@ void check_case(const Case& c) {
     row_weight.push_back(static_cast<float>(random() % 1000) / 500.0f - 1.0f);
   }
   const DeviceMemory device_ids(ids), device_weight(row_weight);
-  const int64_t columns = c.ending == DenseEnding::swiglu ? c.n / 2 : c.n;
+  const int64_t columns = c.epilogue == DenseEpilogue::swiglu ? c.n / 2 : c.n;
   DeviceMemory out(static_cast<size_t>(c.rows * columns * 4));
 
   ExpertRows rows;
@@ -70,7 +72,7 @@ void check_case(const Case& c) {
   rows.distinct = c.distinct;
   DenseOptions options;
   options.nvfp4 = c.nvfp4 ? &nvfp4 : nullptr;
-  options.ending = c.ending, options.warps_k = c.warps_k, options.limit = c.limit;
+  options.epilogue = c.epilogue, options.warps_k = c.warps_k, options.limit = c.limit;
   DeviceMemory workspace(dense_multiply_workspace(weights.device, rows));
   const DeviceStream stream;
   std::vector<float> first;
@@ -95,7 +97,7 @@ void check_case(const Case& c) {
     };
     for (int64_t i = 0; i < columns; ++i) {
       double value = 0;
-      if (c.ending == DenseEnding::swiglu) {
+      if (c.epilogue == DenseEpilogue::swiglu) {
         const auto weight = static_cast<double>(row_weight[static_cast<size_t>(r)]);
         double gate = weight * product(i), up = weight * product(c.n / 2 + i);
         if (c.limit > 0) {
@@ -104,7 +106,7 @@ void check_case(const Case& c) {
         }
         value = gate / (1 + std::exp(-gate)) * up;
       } else {
-        value = product(c.ending == DenseEnding::stored && c.g8
+        value = product(c.epilogue == DenseEpilogue::stored && c.g8
                             ? GateUpInterleaved8::source_row({1, c.n, c.k, c.gated}, i)
                             : i) *
                 static_cast<double>(row_weight[static_cast<size_t>(r)]);
@@ -139,19 +141,19 @@ TEST_CASE("the dense multiplication is right for any number of rows and cut") {
     check_case({5, 64, 256, rows, 1, true});
   }
   for (const int warps_k : {1, 2, 4, 8}) {
-    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEnding::rows, Float::bf16, warps_k});
-    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEnding::rows, Float::f16, warps_k, true});
+    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::bf16, warps_k});
+    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::f16, warps_k, true});
   }
-  check_case({2, 96, 7168, 40, 1, false, false, false, DenseEnding::rows, Float::f32});
+  check_case({2, 96, 7168, 40, 1, false, false, false, DenseEpilogue::rows, Float::f32});
 }
 
 TEST_CASE("the dense multiplication ends with SwiGLU or leaves rows as stored") {
   if (no_gpu()) return;
   for (const bool nvfp4 : {false, true}) {
     for (const int64_t k : {80, 256, 1024}) {
-      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEnding::swiglu});
-      check_case({3, 96, k, 20, 4, true, true, nvfp4, DenseEnding::swiglu, Float::bf16, 2, false, 0.05f});
-      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEnding::stored});
+      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEpilogue::swiglu});
+      check_case({3, 96, k, 20, 4, true, true, nvfp4, DenseEpilogue::swiglu, Float::bf16, 2, false, 0.05f});
+      check_case({3, 96, k, 20, 1, true, true, nvfp4, DenseEpilogue::stored});
     }
   }
 }
@@ -165,6 +167,8 @@ TEST_CASE("dense shapes that cannot be are refused") {
   rows.rows = 3, rows.rows_per_x = 2;
   CHECK_THROWS_AS(dense_multiply(weights.device, rows, nullptr, 0, nullptr), Error);
   DenseOptions options;
-  options.ending = DenseEnding::swiglu;
+  options.epilogue = DenseEpilogue::swiglu;
   CHECK_THROWS_AS(dense_multiply(weights.device, {}, nullptr, 0, nullptr, options), Error);
 }
+
+}  // namespace dense_multiply_test

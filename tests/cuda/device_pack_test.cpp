@@ -5,11 +5,13 @@
 #include <numeric>
 
 #include "formats/error.h"
-#include "kernels/pack/dense_pack.h"
 #include "kernels/numbers/dequantize.h"
 #include "kernels/numbers/quantize.h"
+#include "kernels/pack/dense_pack.h"
 #include "tests/support/device/device.h"
 #include "tests/support/device/device_experts.h"
+
+namespace device_pack_test {
 
 using namespace twofour;
 using namespace twofour::cuda;
@@ -313,3 +315,5 @@ TEST_CASE("interleaved gate and up are quantized as their activation is") {
     CHECK(differ(scales[0], scales[1]) <= 1);
   }
 }
+
+}  // namespace device_pack_test

@@ -8,6 +8,8 @@
 #include "kernels/device/device_memory.h"
 #include "kernels/multiply/fp8_multiply.h"
 
+namespace device_test {
+
 using namespace twofour;
 
 TEST_CASE("a CUDA device says what it is, or why there is none") {
@@ -25,3 +27,5 @@ TEST_CASE("a CUDA device says what it is, or why there is none") {
   CHECK(device->multiprocessors > 0);
   CHECK(device->memory > 0);
 }
+
+}  // namespace device_test

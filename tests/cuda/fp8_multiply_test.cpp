@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "formats/error.h"
-#include "kernels/fp8.h"
+#include "kernels/numbers/casts.h"
 #include "tests/support/device/dense_on_device.h"
 #include "tests/support/device/device.h"
+
+namespace fp8_multiply_test {
 
 using namespace twofour;
 using namespace twofour::cuda;
@@ -245,3 +247,5 @@ TEST_CASE("FP8 products that cuBLASLt does not take are refused") {
   CHECK_THROWS_AS(multiply.run(odd_codes, rows, memory.as(), nullptr, nullptr), Error);
   CHECK_THROWS_AS(multiply.run(rows, odd_scales, memory.as(), nullptr, nullptr), Error);
 }
+
+}  // namespace fp8_multiply_test

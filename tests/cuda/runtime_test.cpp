@@ -12,6 +12,8 @@
 #include "tests/support/message.h"
 #include "tests/support/runtime_layer.h"
 
+namespace runtime_test {
+
 using namespace twofour;
 using cuda::DeviceMemory;
 using cuda::Float;
@@ -165,3 +167,5 @@ TEST_CASE("ids out of range are refused before a run") {
                          Error);
   }
 }
+
+}  // namespace runtime_test

@@ -11,6 +11,8 @@
 #include "tests/support/device/device_tokens.h"
 #include "tests/support/device/green_context.h"
 
+namespace sparse_moe_test {
+
 using namespace twofour;
 using namespace twofour::cuda;
 
@@ -349,3 +351,5 @@ TEST_CASE("a layer that does not fit together is refused") {
   CHECK_THROWS_WITH_AS(sparse_moe(moe, tokens, layer.workspace.as(), layer.workspace.bytes(), nullptr),
                        doctest::Contains("hidden on a multiple of 4 bytes"), Error);
 }
+
+}  // namespace sparse_moe_test

@@ -6,6 +6,8 @@
 #include "tests/support/device/device.h"
 #include "tests/support/device/device_experts.h"
 
+namespace sparse_multiply_test {
+
 using namespace twofour;
 using namespace twofour::cuda;
 
@@ -196,3 +198,5 @@ TEST_CASE("shapes that cannot be are refused") {
   rows.rows = 3, rows.rows_per_x = 2;
   CHECK_THROWS_AS(sparse_multiply(weights.experts(), rows, nullptr, 0, nullptr), Error);
 }
+
+}  // namespace sparse_multiply_test

@@ -3,14 +3,22 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <random>
+#include <type_traits>
+
 #include "formats/error.h"
+#include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/manifest.h"
 #include "lib/synth/synth.h"
+#include "lib/validate/check_on_device.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/device/device.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace validate_test {
 
 using namespace twofour;
 
@@ -43,8 +51,8 @@ void check_sound(const fs::path& source, size_t layers, bool gated = true) {
     if (!gated && L::pairs_gate_and_up) return;
     CAPTURE(std::string(L::name));
     const Scratch scratch;
-    Recipe recipe;
-    recipe.layout = L::name;
+    OneRule recipe;
+    recipe.to = L::name;
     convert(source, scratch / "out", recipe);
     for (const ValidateReport& r : {alone(scratch / "out"), from_source(source, scratch / "out")}) {
       CHECK_MESSAGE(r.differences.empty(), text_of(r.differences));
@@ -67,6 +75,51 @@ bool finds(const std::function<ValidateReport()>& run) {
   } catch (const Error&) {
     return true;
   }
+}
+
+/// Converts to every layout, then changes one byte of each part in turn: what the device packs differs from
+/// it in that byte, and in none before.
+void check_finds_wrong_bytes(const Tensors& tensors, bool gated) {
+  for_each_layout([&]<class L>() {
+    if (!gated && L::pairs_gate_and_up) return;
+    CAPTURE(std::string(L::name));
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors});
+    const fs::path out = scratch / "out";
+    OneRule recipe;
+    recipe.to = L::name;
+    convert(scratch / "src", out, recipe);
+    const auto differences = [&] { return from_source(scratch / "src", out, 0).differences; };
+    CHECK_MESSAGE(differences().empty(), text_of(differences()));
+    const Checkpoint c = Checkpoint::open(out);
+    int parts = 0;
+    for (size_t t = 0; t < c.tensors().size(); ++t) {
+      const TensorInfo& info = c.tensors()[t];
+      const bool part = info.name.starts_with(kBlock + ".w") && info.dtype != DType::kF32;
+      if (!part || info.name.find("bias") != info.name.npos) continue;
+      ++parts;
+      CAPTURE(info.name);
+      const uint64_t at = c.shard_of(t).data_begin + info.begin + 2 * info.bytes() / 3;
+      flip_bit(out / c.shard_of(t).name, at, 3);
+      const auto found = findings_of(differences(), "device-bytes");
+      REQUIRE(found.size() == 1);
+      CHECK(info.name.starts_with(found[0].where));
+      CHECK(found[0].message.starts_with("1 bytes differ from what the device packs, the first at expert "));
+      flip_bit(out / c.shard_of(t).name, at, 3);
+    }
+    CHECK(parts == 2 * L::part_count);
+  });
+}
+
+/// Weights of a matrix with every code and with scales of all sizes.
+std::vector<DenseGroup> random_groups(Shape shape) {
+  std::mt19937 random(static_cast<unsigned>(shape.n + shape.k));
+  std::vector<DenseGroup> groups(static_cast<size_t>(shape.n * shape.groups()));
+  for (DenseGroup& group : groups) {
+    for (uint8_t& byte : group.codes) byte = static_cast<uint8_t>(random());
+    group.scale = static_cast<uint8_t>(random() % 0x7F);
+  }
+  return groups;
 }
 
 }  // namespace
@@ -105,6 +158,65 @@ TEST_CASE("folded experts, dense MLPs and several layers run on the device withi
   check_sound(scratch / "dense", 1);
 }
 
+TEST_CASE("the device finds a wrong byte in each part of experts of odd shapes, however they are stored") {
+  if (no_gpu()) return;
+  for (const std::string how : {"modelopt", "compressed-tensors", "not gated", "stack", "stack, k outer",
+                                "stack, interleaved", "stack, interleaved, k outer"}) {
+    CAPTURE(how);
+    check_finds_wrong_bytes(experts_stored_as(how, kBlock, 3, 16, 32), how != "not gated");
+    check_finds_wrong_bytes(experts_stored_as(how, kBlock, 2, 48, 16), how != "not gated");
+    check_finds_wrong_bytes(experts_stored_as(how, kBlock, 2, 80, 336), how != "not gated");
+  }
+}
+
+TEST_CASE("the device finds a wrong byte where global scales are folded, and takes a fold for what it is") {
+  if (no_gpu()) return;
+  ExpertSet experts = random_experts(4, 48, 80);
+  const float gate[] = {0.5f, 0.3f, 0.4f, 0.7f}, up[] = {0.5f, 0.7f, 0.8f, 0.69f};
+  for (size_t e = 0; e < 4; ++e) experts.gate[e].global = gate[e], experts.up[e].global = up[e];
+  Tensors tensors;
+  add_experts(tensors, kBlock, experts);
+  check_finds_wrong_bytes(tensors, true);
+}
+
+TEST_CASE("a piece that the device packs is compared byte for byte, whatever its shape") {
+  if (no_gpu()) return;
+  for_each_layout([&]<class L>() {
+    CAPTURE(std::string(L::name));
+    // Pieces of giants are cut at 128 rows or 1024 inputs and end anywhere.
+    for (const Shape shape : {Shape{1, 16, 16}, Shape{1, 48, 80}, Shape{1, 130, 1040}, Shape{1, 256, 1024},
+                              Shape{1, 32, 272, true}, Shape{1, 144, 48, true}}) {
+      CAPTURE(shape.n);
+      CAPTURE(shape.k);
+      const std::vector<DenseGroup> groups = random_groups(shape);
+      std::vector<typename L::Atom> atoms;
+      for (const DenseGroup& group : groups) {
+        if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
+          atoms.push_back(prune(group));
+        } else {
+          atoms.push_back(group);
+        }
+      }
+      std::vector<std::vector<uint8_t>> stored(L::part_count);
+      std::vector<std::span<const uint8_t>> parts;
+      for (int p = 0; p < L::part_count; ++p) {
+        std::vector<uint8_t>& bytes = stored[static_cast<size_t>(p)];
+        bytes.resize(static_cast<size_t>(L::part(p, shape).bytes()));
+        pack_part<L>(p, shape, atoms, bytes);
+        parts.push_back(bytes);
+      }
+      DeviceDerivation device(L::name);
+      device.compare(0, shape, groups, parts);
+      CHECK(!device.finish());
+      // A wrong byte in every part, of the second piece.
+      for (std::vector<uint8_t>& bytes : stored) bytes[bytes.size() / 2] ^= 0x10;
+      device.compare(3, shape, groups, parts);
+      CHECK(device.finish() ==
+            fmt::format("{} bytes differ from what the device packs, the first at expert 3", L::part_count));
+    }
+  });
+}
+
 TEST_CASE("without tokens no layer runs") {
   if (no_gpu()) return;
   const fs::path source = fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/src";
@@ -117,8 +229,8 @@ TEST_CASE("without tokens no layer runs") {
 
 TEST_CASE("weights in BF16 are what the device dequantizes, and a flipped bit is not") {
   if (no_gpu()) return;
-  Recipe recipe;
-  recipe.layout = "bf16";
+  OneRule recipe;
+  recipe.to = "bf16";
   for (const char* how : {"modelopt", "stack", "stack, interleaved", "stack, k outer"}) {
     CAPTURE(how);
     const Scratch scratch;
@@ -157,8 +269,8 @@ TEST_CASE("one flipped bit in any part or file is found with --device cuda, with
     add_bf16(tensors, "model.norm.weight", {32});
     write_checkpoint(scratch / "src", {tensors});
     const fs::path out = scratch / "out";
-    Recipe recipe;
-    recipe.layout = L::name;
+    OneRule recipe;
+    recipe.to = L::name;
     convert(scratch / "src", out, recipe);
     const auto is_found = [&] {
       return finds([&] { return alone(out, 1); }) &&
@@ -202,3 +314,5 @@ TEST_CASE("one flipped bit in any part or file is found with --device cuda, with
     CHECK(!finds([&] { return from_source(scratch / "src", out, 1); }));
   });
 }
+
+}  // namespace validate_test

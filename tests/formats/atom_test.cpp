@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+namespace atom_test {
+
 using namespace twofour;
 
 namespace {
@@ -159,3 +161,5 @@ TEST_CASE("a pruned group survives expanding and pruning, and what it dropped is
     CHECK(same_bytes(prune(expanded), sparse));
   }
 }
+
+}  // namespace atom_test

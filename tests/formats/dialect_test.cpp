@@ -9,6 +9,8 @@
 
 #include "tests/support/message.h"
 
+namespace dialect_test {
+
 using namespace twofour;
 
 namespace {
@@ -294,3 +296,5 @@ TEST_CASE("a tensor is found by its whole name") {
     CHECK(!find_tensor(found.tensors, name));
   CHECK(!find_tensor({}, "a"));
 }
+
+}  // namespace dialect_test

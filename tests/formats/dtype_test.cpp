@@ -4,6 +4,8 @@
 
 #include <string>
 
+namespace dtype_test {
+
 using namespace twofour;
 
 namespace {
@@ -42,3 +44,5 @@ TEST_CASE("element types are called exactly so: no other case, no blanks, no pre
     CHECK(!dtype_from_name(name));
   }
 }
+
+}  // namespace dtype_test

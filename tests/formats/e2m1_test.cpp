@@ -7,6 +7,8 @@
 
 #include "tests/support/slow_float.h"
 
+namespace e2m1_test {
+
 using namespace twofour;
 
 namespace {
@@ -67,3 +69,5 @@ TEST_CASE("E2M1 encoding picks the nearest code all over the floats") {
     REQUIRE(e2m1_from_float(x) == kFormat.nearest(x));
   }
 }
+
+}  // namespace e2m1_test

@@ -7,6 +7,8 @@
 
 #include "tests/support/slow_float.h"
 
+namespace e4m3_test {
+
 using namespace twofour;
 
 namespace {
@@ -86,3 +88,5 @@ TEST_CASE("E4M3 encoding picks the nearest code all over the floats") {
     REQUIRE(e4m3_from_float(x) == kFormat.nearest(x));
   }
 }
+
+}  // namespace e4m3_test

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <limits>
 
+namespace e8m0_test {
+
 using namespace twofour;
 
 TEST_CASE("every E8M0 code is a power of two, the smallest a subnormal float, 0xFF NaN") {
@@ -32,3 +34,5 @@ TEST_CASE("what is no power of two of E8M0's range is NaN, never rounded") {
     CHECK(e8m0_from_float(-x) == kE8m0Nan);
   }
 }
+
+}  // namespace e8m0_test

@@ -7,6 +7,8 @@
 
 #include "tests/support/slow_float.h"
 
+namespace half_test {
+
 using namespace twofour;
 
 namespace {
@@ -88,3 +90,5 @@ TEST_CASE("far overflow of FP16 and BF16 gives infinity, underflow zero, both wi
   CHECK(bf16_from_float(std::numeric_limits<float>::denorm_min()) == 0x0000);
   CHECK(bf16_from_float(-std::numeric_limits<float>::denorm_min()) == 0x8000);
 }
+
+}  // namespace half_test

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "formats/layouts/layout_ops.h"
+#include "formats/layouts/part_map.h"
+
+namespace layouts_test {
 
 using namespace twofour;
 
@@ -116,7 +119,84 @@ struct SwappedAndDoubled : DoubledByte {
   }
 };
 
+/// No mistake: all seven bytes of an atom in one row of eight, the last of them padding, N outermost.
+struct WholeAtoms {
+  using Atom = SparseGroup;
+  static constexpr const char* name = "whole";
+  static constexpr int part_count = 1;
+  static constexpr Axis outer = Axis::kN;
+  static constexpr Part part(int, Shape s) { return {"atoms", DType::kU8, s.n, s.k / 2}; }
+  static constexpr Source source(int, Shape, Place at) {
+    return {at.e, at.row, at.col / 8, at.col % 8 == 7 ? kPadding : static_cast<int>(at.col % 8)};
+  }
+  static constexpr int copies(int) { return 1; }
+  static constexpr Stored place(Shape, Source s, int = 0) { return {0, {s.e, s.n, s.group * 8 + s.byte}}; }
+};
+
+/// Holds a map against the layout, byte for byte.
+template <class Layout>
+void check_map(Shape shape) {
+  CAPTURE(shape.n);
+  CAPTURE(shape.k);
+  for (int p = 0; p < Layout::part_count; ++p) {
+    CAPTURE(p);
+    const Part part = Layout::part(p, shape);
+    const PartMap map = map_part<Layout>(p, shape);
+    REQUIRE(map.unit * map.units == part.bytes());
+    int64_t at = 0;
+    for (int64_t unit = 0; unit < map.units; ++unit) {
+      for (const PartRun& run : map.runs_of(unit)) {
+        REQUIRE(unit * map.unit + run.begin == at);
+        for (int64_t i = 0; i < run.count; ++i, ++at) {
+          const Source s = Layout::source(p, shape, {0, at / part.cols, at % part.cols});
+          REQUIRE(run.kind == (s.byte == kPadding ? ByteKind::kPadding : Layout::Atom::kind(s.byte)));
+          if (run.kind == ByteKind::kPadding) continue;
+          const Stored first = Layout::place(shape, s, 0);
+          if (first.part != p) continue;
+          REQUIRE(at - run.back == first.at.row * part.cols + first.at.col);
+          REQUIRE(at - run.back >= unit * map.unit);
+        }
+      }
+    }
+    CHECK(at == part.bytes());
+  }
+}
+
 }  // namespace
+
+TEST_CASE("the map of a part says of every byte what it holds, of layouts that do not ship, too") {
+  for_each_shape([](Shape shape) {
+    if (shape.e != 1 || shape.gated) return;
+    for_each_layout([&]<class Layout>() { check_map<Layout>(shape); });
+    check_map<WholeAtoms>(shape);
+    check_map<SwappedAndDoubled>(shape);
+  });
+  for (const int64_t n : {200, 256, 384}) {
+    for (const int64_t k : {128, 144, 256, 320}) {
+      for_each_layout([&]<class Layout>() { check_map<Layout>({1, n, k}); });
+      check_map<WholeAtoms>({1, n, k});
+    }
+  }
+  // Units are short, so that a tensor is read in pieces.
+  CHECK(map_part<KMajorPacked>(0, {1, 96, 4096}).unit == 2 * 4 * 96);
+  CHECK(map_part<GateUpInterleaved8>(1, {1, 4096, 512}).unit == 128 * 32);
+  CHECK(map_part<KMajorPlanes>(1, {1, 0, 32}).units == 0);
+}
+
+TEST_CASE("the first part of every layout tells the shape of the matrices") {
+  for_each_layout([]<class Layout>() {
+    for_each_shape([](Shape shape) {
+      const Part first = Layout::part(0, shape);
+      const Shape found = Layout::shape_of(shape.e, first.rows, first.cols);
+      CHECK(found == Shape{shape.e, shape.n, shape.k});
+    });
+  });
+}
+
+TEST_CASE("a message names every layout") {
+  CHECK(layout_names() == "v7, v7-packed or g8");
+  CHECK(kMostParts == 3);
+}
 
 TEST_CASE("every layout stores every source byte, and what it stores twice agrees") {
   for_each_layout([]<class Layout>() {
@@ -248,3 +328,5 @@ TEST_CASE("v7: what a byte far inside a large tensor holds, worked by hand") {
   CHECK(KMajorPlanes::source(1, shape, {5, 151, 77}) == Source{5, 77, 75, 5});
   CHECK(KMajorPlanes::source(2, shape, {5, 75, 77}) == Source{5, 77, 75, 6});
 }
+
+}  // namespace layouts_test

@@ -2,8 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include <set>
 #include <string>
+
+namespace naming_test {
 
 using namespace twofour;
 
@@ -19,21 +20,15 @@ const std::string kPrefixes[] = {"model.layers.7.",
                                  "mtp.0.",
                                  "model.layers.61.mtp_block."};
 
-std::optional<ModuleName> parse(std::string_view name, const std::set<std::string>& tensors = {}) {
-  return parse_module_name(name, [&](const std::string& t) { return tensors.contains(t); });
-}
-
 void check(const std::string& name, BlockKind kind, Projection projection, int64_t expert,
-           const std::string& block, GateUpRows rows = GateUpRows::kHalves,
-           const std::set<std::string>& tensors = {}) {
+           const std::string& block) {
   CAPTURE(name);
-  const auto m = parse(name, tensors);
+  const auto m = parse_module_name(name);
   REQUIRE(m);
   CHECK(m->kind == kind);
   CHECK(m->projection == projection);
   CHECK(m->expert == expert);
   CHECK(m->block == block);
-  CHECK(m->rows == rows);
 }
 
 /// The three matrices of one expert or MLP at `path`; a rule without gate has two.
@@ -65,12 +60,8 @@ TEST_CASE("every family's stacked experts are found, under every prefix") {
     CAPTURE(std::string(rule.models));
     for (const std::string& prefix : kPrefixes) {
       const std::string block = prefix + rule.routed;
-      std::set<std::string> tensors;
-      if (rule.stacked_sibling != nullptr) tensors.insert(block + "." + rule.stacked_sibling);
-      check(block + "." + rule.stacked_gate_up, BlockKind::kRoutedExperts, Projection::kGateUp, -1, block,
-            rule.stacked_rows, tensors);
-      check(block + "." + rule.stacked_down, BlockKind::kRoutedExperts, Projection::kDown, -1, block,
-            rule.stacked_rows, tensors);
+      check(block + "." + rule.stacked_gate_up, BlockKind::kRoutedExperts, Projection::kGateUp, -1, block);
+      check(block + "." + rule.stacked_down, BlockKind::kRoutedExperts, Projection::kDown, -1, block);
     }
   }
 }
@@ -112,25 +103,32 @@ TEST_CASE("names of well-known checkpoints") {
         "backbone.layers.4.mixer.experts");
 }
 
-TEST_CASE("gpt-oss interleaves gate and up, and only its bias tells") {
-  const std::string block = "model.layers.0.mlp.experts";
-  const std::set<std::string> gpt_oss = {block + ".gate_up_proj_bias"};
-  check(block + ".gate_up_proj", BlockKind::kRoutedExperts, Projection::kGateUp, -1, block,
-        GateUpRows::kInterleaved, gpt_oss);
-  check(block + ".gate_up_proj", BlockKind::kRoutedExperts, Projection::kGateUp, -1, block,
-        GateUpRows::kHalves);
-  // The bias of another layer says nothing.
-  check(block + ".gate_up_proj", BlockKind::kRoutedExperts, Projection::kGateUp, -1, block,
-        GateUpRows::kHalves,
-        {"model.layers.1.mlp.experts.gate_up_proj_bias", "gate_up_proj_bias", block + ".down_proj_bias"});
+TEST_CASE("families that stack experts say how they order rows of gate and up") {
+  const StackFamily* gpt_oss = find_stack_family("gpt_oss");
+  REQUIRE(gpt_oss != nullptr);
+  CHECK(gpt_oss->rows == GateUpRows::kInterleaved);
+  CHECK(gpt_oss->has_bias);
+  // The names and biases of gpt-oss, the rows of the others.
+  const StackFamily* filter = find_stack_family("openai_privacy_filter");
+  REQUIRE(filter != nullptr);
+  CHECK(filter->rows == GateUpRows::kHalves);
+  CHECK(filter->has_bias);
+  for (const char* type : {"llama4", "llama4_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe"}) {
+    const StackFamily* family = find_stack_family(type);
+    REQUIRE(family != nullptr);
+    CHECK(family->rows == GateUpRows::kHalves);
+    CHECK(!family->has_bias);
+  }
+  for (const char* type : {"", "gpt", "gpt_oss_", "GPT_OSS", "llama"})
+    CHECK(find_stack_family(type) == nullptr);
 }
 
 TEST_CASE("experts without a gate have up and down only") {
   const std::string block = "backbone.layers.1.mixer.experts";
   check(block + ".0.up_proj", BlockKind::kRoutedExperts, Projection::kUp, 0, block);
   check(block + ".0.down_proj", BlockKind::kRoutedExperts, Projection::kDown, 0, block);
-  CHECK(!parse(block + ".0.gate_proj"));
-  CHECK(!parse("backbone.layers.1.mixer.gate_proj"));
+  CHECK(!parse_module_name(block + ".0.gate_proj"));
+  CHECK(!parse_module_name("backbone.layers.1.mixer.gate_proj"));
 }
 
 TEST_CASE("what is no gate, up or down matrix of a feed-forward block has no name") {
@@ -172,7 +170,7 @@ TEST_CASE("what is no gate, up or down matrix of a feed-forward block has no nam
            "vision_tower.blocks.0.mlp.fc1",
        }) {
     CAPTURE(std::string(name));
-    CHECK(!parse(name));
+    CHECK(!parse_module_name(name));
   }
 }
 
@@ -180,5 +178,7 @@ TEST_CASE("the largest expert number is read whole, the next one not at all") {
   const std::string block = "model.layers.0.mlp.experts";
   check(block + ".9223372036854775807.up_proj", BlockKind::kRoutedExperts, Projection::kUp,
         9223372036854775807, block);
-  CHECK(!parse(block + ".9223372036854775808.up_proj"));
+  CHECK(!parse_module_name(block + ".9223372036854775808.up_proj"));
 }
+
+}  // namespace naming_test

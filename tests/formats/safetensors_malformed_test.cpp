@@ -8,6 +8,8 @@
 #include "formats/safetensors.h"
 #include "tests/support/safetensors_file.h"
 
+namespace safetensors_malformed_test {
+
 using namespace twofour;
 using namespace std::literals;
 
@@ -287,3 +289,5 @@ TEST_CASE("a header that is not one JSON object is refused") { check_refused(tex
 TEST_CASE("a header with the wrong structure is refused") { check_refused(structure_lies()); }
 TEST_CASE("a field of the wrong type or range is refused") { check_refused(field_lies()); }
 TEST_CASE("data that tensors do not cover exactly is refused") { check_refused(coverage_lies()); }
+
+}  // namespace safetensors_malformed_test

@@ -6,7 +6,10 @@
 #include <random>
 
 #include "formats/error.h"
+#include "tests/support/message.h"
 #include "tests/support/safetensors_file.h"
+
+namespace safetensors_test {
 
 using namespace twofour;
 using namespace std::literals;
@@ -203,6 +206,30 @@ TEST_CASE("a header may have 100 million bytes and not one more, and must fit th
   }
 }
 
+TEST_CASE("files of other kinds are named by what they are") {
+  const auto refusal = [](std::string text, size_t size = 4000) {
+    text.resize(size, ' ');
+    const std::span all(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    return message_of(
+        [&] { parse_safetensors_prefix("m", all.first(std::min<size_t>(size, kSafetensorsHead)), size); });
+  };
+  const std::string is = "m: expected a safetensors file, found ";
+  CHECK(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", 130) ==
+        is + "a Git LFS pointer: run git lfs pull");
+  for (const char* page : {"<!DOCTYPE html>\n<html>", "\n <!doctype HTML>", "<html lang=\"en\">"})
+    CHECK(refusal(page).starts_with(is + "an HTML page"));
+  CHECK(refusal("<?xml version=\"1.0\"?><Error>").starts_with(is + "an XML document"));
+  CHECK(refusal({'\x1F', '\x8B', 8, 0, 0, 0, 0, 0, 2, 3}).starts_with(is + "a gzip archive"));
+  CHECK(refusal({'P', 'K', 3, 4, 0, 0, 8, 8, 0, 0}).starts_with(is + "a zip archive"));
+  CHECK(refusal({'\x80', 2, '\x8A', 10, 'l', '\xFC', '\x9C', 'F', '\xF9', ' '})
+            .starts_with(is + "a Python pickle"));
+  CHECK(refusal({'G', 'G', 'U', 'F', 3, 0, 0, 0, 5, 0}).starts_with(is + "a GGUF file"));
+  CHECK(refusal("{\"error\": \"not found\"}").starts_with(is + "JSON without a length before it"));
+  // Lengths that look like these are lengths where JSON follows.
+  CHECK(refusal({'\x1F', '\x8B', 8, 0, 0, 0, 0, 0, '{', '}'}, 1'000'000).empty());
+  CHECK(refusal({'\x80', 2, 0, 0, 0, 0, 0, 0, '{', '}'}).empty());
+}
+
 TEST_CASE("sizes are computed in bits and checked for overflow") {
   CHECK(tensor_bytes("t", DType::kF32, {}) == 4);
   CHECK(tensor_bytes("t", DType::kF4, std::vector<int64_t>{3, 2}) == 3);
@@ -235,3 +262,5 @@ TEST_CASE("any one byte of a header may be anything: it is refused or valid, nev
     }
   }
 }
+
+}  // namespace safetensors_test

@@ -12,6 +12,8 @@
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
 
+namespace spec_test {
+
 using namespace twofour;
 
 namespace {
@@ -88,3 +90,5 @@ TEST_CASE("a folded block scale is rounded as the spec shows") {
     CHECK(e4m3_from_float(e4m3_to_float(hex(w[0])) * factor) == hex(w[4]));
   }
 }
+
+}  // namespace spec_test

@@ -1,9 +1,9 @@
 #include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/plan/output_files.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -35,12 +35,12 @@ void twofour::fuzz_config(const uint8_t* data, size_t size) {
     const Checkpoint checkpoint = Checkpoint::open(source.path);
     for (const auto& [layout, dialect] : {std::pair("v7", ""), std::pair("nvfp4", "compressed-tensors"),
                                           std::pair("nvfp4", "modelopt"), std::pair("bf16", "")}) {
-      Recipe recipe;
-      recipe.layout = layout;
+      OneRule recipe;
+      recipe.to = layout;
       recipe.dialect = dialect;
       expect_error_at_most([&] {
         const Plan plan = make_plan(checkpoint, recipe);
-        for (const auto& [name, written] : artifact_texts(checkpoint, plan)) parse_json(name, written);
+        for (const auto& [name, written] : plan.texts) parse_json(name, written);
       });
     }
   });

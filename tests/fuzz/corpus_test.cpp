@@ -9,6 +9,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
+namespace corpus_test {
+
 using namespace twofour;
 
 namespace {
@@ -46,3 +48,5 @@ TEST_CASE("every input of the corpus, and every beginning of it, is sound or an 
     CHECK(files >= 2);
   }
 }
+
+}  // namespace corpus_test

@@ -44,8 +44,7 @@ void twofour::fuzz_dialect(const uint8_t* data, size_t size) {
       promise(bytes(m.codes) / static_cast<uint64_t>(m.e) / static_cast<uint64_t>(m.n) ==
               static_cast<uint64_t>(m.k) / 2);
       promise(bytes(m.block_scale) == bytes(m.codes) / 8);
-      const auto exists = [&](const std::string& name) { return find_tensor(tensors, name).has_value(); };
-      if (const auto name = parse_module_name(m.name, exists)) {
+      if (const auto name = parse_module_name(m.name)) {
         promise(m.name.starts_with(name->block) && name->expert >= -1);
       }
     }

@@ -1,7 +1,5 @@
 #include "formats/json.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

@@ -1,5 +1,4 @@
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "lib/artifact/manifest.h"
 #include "tests/fuzz/fuzz.h"

@@ -4,6 +4,7 @@
 #include "lib/synth/synth.h"
 #include "lib/tasks/task_plan.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
 using namespace twofour;
@@ -20,7 +21,7 @@ struct Conversion {
     Progress progress;
     synth(scratch / "source", options, progress);
     source.emplace(Checkpoint::open(scratch / "source"));
-    Recipe recipe;
+    OneRule recipe;
     recipe.max_shard_size = 10'000;
     plan = make_plan(*source, recipe);
     tasks = make_task_plan(*source, plan, "/artifact");
@@ -38,7 +39,10 @@ void twofour::fuzz_task(const uint8_t* data, size_t size) {
   const std::string_view text = text_of(data, size);
   const size_t end = std::min(text.find('\0'), text.size());
   expect_error_at_most([&] {
-    const TaskPlan plan = parse_task_plan("plan.json", text.substr(0, end));
+    // Sealed again, so that what is read behind the seal is tried, too.
+    const std::string_view whole = text.substr(0, end), open = whole.substr(0, whole.rfind("\n}"));
+    const std::string before = std::string(open) + ",\n ";
+    const TaskPlan plan = parse_task_plan("plan.json", before + plan_seal(before));
     const std::string again = format_task_plan(plan);
     promise(format_task_plan(parse_task_plan("plan.json", again)) == again);
     check_same_plan("plan.json", plan, conversion.tasks);

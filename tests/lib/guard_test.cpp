@@ -8,13 +8,15 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
 #include "lib/inspect/inspect.h"
+#include "lib/io/file.h"
 #include "lib/output/output_directory.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
+
+namespace guard_test {
 
 using namespace twofour;
 
@@ -220,3 +222,5 @@ TEST_CASE("inspect says that a byte of metadata is illegal, and of which quad") 
     }
   }
 }
+
+}  // namespace guard_test

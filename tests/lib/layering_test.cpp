@@ -1,16 +1,25 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
+
+namespace layering_test {
 
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Files by their path from the root ("lib/plan/plan.h") with their text.
+using Tree = std::map<std::string, std::string>;
+using Findings = std::vector<std::string>;
 
 /// Which areas a file of an area may include: tools -> lib -> kernels -> formats.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
@@ -23,39 +32,60 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 /// What nvcc in C++20 mode rejects, or what has no place in a kernel.
 const std::set<std::string> kNotInKernels = {"fmt", "xtensor", "CLI", "doctest"};
 
-struct Source {
-  std::string area, name;  ///< "lib", "lib/plan.h"
-  bool cuda;
-  std::vector<std::string> directives;  ///< preprocessor lines, without blanks around '#'
-};
+/// Areas whose folders pass data in the order of the table in their README.md.
+const std::vector<std::string> kOrderedAreas = {"kernels", "lib"};
 
-std::vector<std::string> read_directives(const fs::path& path) {
-  std::vector<std::string> directives;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+constexpr size_t kMostSources = 25;
+
+bool is_source(const std::string& name) {
+  static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu", ".cuh"};
+  return kExtensions.contains(fs::path(name).extension().string());
+}
+
+bool is_cuda(const std::string& name) { return name.ends_with(".cu") || name.ends_with(".cuh"); }
+
+Tree read_project() {
+  Tree tree;
+  for (const auto& [area, allowed] : kMayInclude) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TWOFOUR_SOURCE_DIR) / area)) {
+      const std::string name = fs::relative(entry.path(), TWOFOUR_SOURCE_DIR).string();
+      if (!is_source(name) && entry.path().filename() != "README.md") continue;
+      std::ostringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      tree[name] = text.str();
+    }
+  }
+  return tree;
+}
+
+const Tree& project() {
+  static const Tree tree = read_project();
+  return tree;
+}
+
+std::string area_of(const std::string& path) { return path.substr(0, path.find('/')); }
+
+/// The folder inside the area: "plan" of "lib/plan/plan.h"; empty for "kernels/no_cuda.cpp".
+std::string folder_of(const std::string& path) {
+  const size_t first = path.find('/'), last = path.rfind('/');
+  return first == last ? "" : path.substr(first + 1, last - first - 1);
+}
+
+/// Preprocessor lines, without the '#' and the blanks around it.
+std::vector<std::string> directives(const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
     const size_t hash = line.find_first_not_of(" \t");
     if (hash == std::string::npos || line[hash] != '#') continue;
     const size_t word = line.find_first_not_of(" \t", hash + 1);
-    if (word != std::string::npos) directives.push_back(line.substr(word));
-  }
-  return directives;
-}
-
-std::vector<Source> sources() {
-  std::vector<Source> found;
-  for (const auto& [area, allowed] : kMayInclude) {
-    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TWOFOUR_SOURCE_DIR) / area)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
-      found.push_back({area, fs::relative(entry.path(), TWOFOUR_SOURCE_DIR).string(),
-                       extension == ".cu" || extension == ".cuh", read_directives(entry.path())});
-    }
+    if (word != std::string::npos) found.push_back(line.substr(word));
   }
   return found;
 }
 
-/// First folder of an #include: "lib" of `"lib/plan.h"`, "fmt" of `<fmt/format.h>`; empty for others.
-std::string included_folder(const std::string& directive) {
+/// First folder of an #include: "lib" of `"lib/plan/plan.h"`, "fmt" of `<fmt/format.h>`; empty for others.
+std::string first_folder(const std::string& directive) {
   if (!directive.starts_with("include")) return "";
   const size_t open = directive.find_first_of("\"<"), slash = directive.find('/', open);
   return open == std::string::npos || slash == std::string::npos
@@ -63,8 +93,11 @@ std::string included_folder(const std::string& directive) {
              : directive.substr(open + 1, slash - open - 1);
 }
 
-bool is_quoted_include(const std::string& directive) {
-  return directive.starts_with("include") && directive.find('"') != std::string::npos;
+/// Path of an #include in quotes; nothing for other directives.
+std::optional<std::string> quoted(const std::string& directive) {
+  const size_t open = directive.find('"');
+  if (!directive.starts_with("include") || open == std::string::npos) return std::nullopt;
+  return directive.substr(open + 1, directive.find('"', open + 1) - open - 1);
 }
 
 bool mentions_cuda(std::string directive) {
@@ -72,53 +105,311 @@ bool mentions_cuda(std::string directive) {
   return directive.find("CUDA") != std::string::npos || directive.find("NVCC") != std::string::npos;
 }
 
-}  // namespace
-
-TEST_CASE("tools include lib, lib includes kernels, kernels include formats, and never the reverse") {
-  std::set<std::string> areas;
-  for (const Source& source : sources()) {
-    areas.insert(source.area);
-    for (const std::string& directive : source.directives) {
-      const std::string folder = included_folder(directive);
-      INFO(source.name, ": #", directive);
-      if (kMayInclude.contains(folder)) CHECK(kMayInclude.at(source.area).contains(folder));
-      CHECK(folder != "tests");
-      // By the path from the root, so that this test sees every one.
-      if (is_quoted_include(directive)) CHECK(kMayInclude.contains(folder));
-    }
+/// The folders of an area in the order of the table that begins with "| folder |" in its README.md.
+std::vector<std::string> folder_table(const Tree& tree, const std::string& area) {
+  std::vector<std::string> folders;
+  const auto readme = tree.find(area + "/README.md");
+  std::istringstream lines(readme == tree.end() ? "" : readme->second);
+  bool in_table = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("| folder |")) in_table = true;
+    if (!line.starts_with("|")) in_table = false;
+    if (!in_table || !line.starts_with("| `")) continue;
+    folders.push_back(line.substr(3, line.find('`', 3) - 3));
   }
-  CHECK(areas.size() == kMayInclude.size());
+  return folders;
 }
 
-TEST_CASE("no CUDA source includes fmt, xtensor, CLI11 or doctest, not through our headers either") {
-  std::map<std::string, const Source*> by_name;
-  const std::vector<Source> all = sources();
-  for (const Source& source : all) by_name[source.name] = &source;
-  for (const Source& source : all) {
-    if (!source.cuda) continue;
-    std::vector<std::string> open = {source.name};
+/// Includes that name another area than kMayInclude allows, or no path from the root.
+Findings includes_of_wrong_areas(const Tree& tree) {
+  Findings found;
+  for (const auto& [name, text] : tree) {
+    if (!is_source(name)) continue;
+    for (const std::string& directive : directives(text)) {
+      const std::string area = first_folder(directive);
+      const bool ours = kMayInclude.contains(area);
+      if ((ours && !kMayInclude.at(area_of(name)).contains(area)) || area == "tests" ||
+          (quoted(directive) && !ours))
+        found.push_back(name + ": #" + directive);
+    }
+  }
+  return found;
+}
+
+/// Includes of a folder that is below the file's own in the area's table.
+Findings includes_that_run_up(const Tree& tree) {
+  Findings found;
+  for (const std::string& area : kOrderedAreas) {
+    const std::vector<std::string> order = folder_table(tree, area);
+    const auto place = [&](const std::string& path) {
+      const std::string folder = folder_of(path);  // files outside folders come last
+      return folder.empty() ? order.end() : std::find(order.begin(), order.end(), folder);
+    };
+    for (const auto& [name, text] : tree) {
+      if (!is_source(name) || area_of(name) != area) continue;
+      for (const std::string& directive : directives(text)) {
+        const std::optional<std::string> path = quoted(directive);
+        if (path && area_of(*path) == area && place(*path) > place(name))
+          found.push_back(name + ": #" + directive);
+      }
+    }
+  }
+  return found;
+}
+
+/// Folders without a line in their area's table, lines without a folder, folders that are named twice.
+Findings tables_that_disagree(const Tree& tree) {
+  Findings found;
+  for (const std::string& area : kOrderedAreas) {
+    std::set<std::string> folders, lines;
+    for (const auto& [name, text] : tree)
+      if (is_source(name) && area_of(name) == area && !folder_of(name).empty())
+        folders.insert(folder_of(name));
+    for (const std::string& line : folder_table(tree, area)) {
+      if (!lines.insert(line).second) found.push_back(area + "/README.md: two lines for " + line);
+      if (!folders.contains(line)) found.push_back(area + "/README.md: no folder " + line);
+    }
+    for (const std::string& folder : folders)
+      if (!lines.contains(folder)) found.push_back(area + "/README.md: no line for " + folder);
+  }
+  return found;
+}
+
+/// Folders with too many sources, and sources outside the folders that they belong into.
+Findings crowded_or_loose(const Tree& tree) {
+  Findings found;
+  std::map<std::string, size_t> counts;
+  for (const auto& [name, text] : tree) {
+    if (!is_source(name)) continue;
+    ++counts[fs::path(name).parent_path().string()];
+    const std::string file = fs::path(name).filename().string();
+    const bool dispatches = file == "no_cuda.cpp" || file.starts_with("dispatch_");
+    if (folder_of(name).empty() && (area_of(name) == "lib" || (area_of(name) == "kernels" && !dispatches)))
+      found.push_back(name + ": outside the folders of its area");
+  }
+  for (const auto& [folder, count] : counts)
+    if (count > kMostSources) found.push_back(folder + ": " + std::to_string(count) + " sources");
+  return found;
+}
+
+/// Sources for nvcc that include what it rejects, be it by way of our headers.
+Findings rejected_by_nvcc(const Tree& tree) {
+  Findings found;
+  for (const auto& [source, source_text] : tree) {
+    if (!is_cuda(source)) continue;
+    std::vector<std::string> open = {source};
     std::set<std::string> seen;
     while (!open.empty()) {
       const std::string name = open.back();
       open.pop_back();
-      if (!seen.insert(name).second || !by_name.contains(name)) continue;
-      for (const std::string& directive : by_name.at(name)->directives) {
-        INFO(source.name, " by way of ", name, ": #", directive);
-        CHECK(!kNotInKernels.contains(included_folder(directive)));
-        if (!is_quoted_include(directive)) continue;
-        const size_t begin = directive.find('"') + 1;
-        open.push_back(directive.substr(begin, directive.find('"', begin) - begin));
+      if (!seen.insert(name).second || !tree.contains(name)) continue;
+      for (const std::string& directive : directives(tree.at(name))) {
+        if (kNotInKernels.contains(first_folder(directive)))
+          found.push_back(source + " by way of " + name + ": #" + directive);
+        if (const auto path = quoted(directive)) open.push_back(*path);
       }
     }
   }
+  return found;
+}
+
+/// Includes that few files may have: CLI11 takes seconds to compile, and the FP8 route is no part of the
+/// product.
+Findings reserved_includes(const Tree& tree) {
+  Findings found;
+  for (const auto& [name, text] : tree) {
+    const bool may_measure = name.starts_with("tools/bench/") || name.starts_with("kernels/multiply/");
+    for (const std::string& directive : directives(text)) {
+      const bool parser = first_folder(directive) == "CLI" && name != "tools/cli/arguments.cpp";
+      const bool rival = quoted(directive) == "kernels/multiply/fp8_multiply.h" && !may_measure;
+      if (parser || rival) found.push_back(name + ": #" + directive);
+    }
+  }
+  return found;
+}
+
+/// What lib/validate must not share with convert, or one mistake could be in an artifact and in its proof.
+/// Nothing of lib/transform, by way of our headers neither; of kernels no include of what quantizes, casts
+/// and prunes.
+const std::string kTransform = "lib/transform/";
+const std::vector<std::string> kEncoding = {"kernels/numbers/casts", "kernels/numbers/quantize",
+                                            "kernels/pack/prune"};
+
+Findings shared_with_the_proof(const Tree& tree) {
+  Findings found;
+  for (const auto& [source, source_text] : tree) {
+    if (!source.starts_with("lib/validate/")) continue;
+    for (const std::string& directive : directives(source_text)) {
+      const auto path = quoted(directive);
+      const auto begins = [&](const std::string& prefix) { return path && path->starts_with(prefix); };
+      if (std::any_of(kEncoding.begin(), kEncoding.end(), begins))
+        found.push_back(source + ": #" + directive);
+    }
+    std::vector<std::string> open = {source};
+    std::set<std::string> seen;
+    while (!open.empty()) {
+      const std::string name = open.back();
+      open.pop_back();
+      if (!seen.insert(name).second || !tree.contains(name)) continue;
+      for (const std::string& directive : directives(tree.at(name))) {
+        const auto path = quoted(directive);
+        if (path && path->starts_with(kTransform))
+          found.push_back(source + " by way of " + name + ": #" + directive);
+        if (path) open.push_back(*path);
+      }
+    }
+  }
+  return found;
+}
+
+/// Conditions on the compiler or on CUDA outside the one header that may have them.
+Findings conditions_on_cuda(const Tree& tree) {
+  Findings found;
+  for (const auto& [name, text] : tree) {
+    if (!is_source(name) || name == "formats/hd.h") continue;
+    for (const std::string& directive : directives(text))
+      if ((directive.starts_with("if") || directive.starts_with("elif")) && mentions_cuda(directive))
+        found.push_back(name + ": #" + directive);
+  }
+  return found;
+}
+
+void check_none(const Findings& findings) {
+  for (const std::string& finding : findings) FAIL_CHECK(finding);
+}
+
+/// A small tree that breaks no rule: lib with the folders io and plan, one kernel, one command.
+Tree sound_tree() {
+  return {
+      {"formats/hd.h", "#if defined(__CUDACC__)\n#endif\n"},
+      {"kernels/README.md", "| folder | its one reason |\n| --- | --- |\n| `device` | the machine |\n"},
+      {"kernels/device/isa.h", "#include \"formats/hd.h\"\n"},
+      {"kernels/dispatch_x86.cpp", "#include \"kernels/device/isa.h\"\n"},
+      {"lib/README.md",
+       "Before.\n\n| folder | its one reason |\n| --- | --- |\n| `io` | files |\n| `plan` | the plan |\n"},
+      {"lib/io/file.h", "#include <string>\n"},
+      {"lib/plan/plan.h", "#include \"kernels/device/isa.h\"\n#include \"lib/io/file.h\"\n"},
+      {"tools/main.cpp", "#include \"lib/plan/plan.h\"\n"},
+  };
+}
+
+/// What a rule finds once `name` has `text`; an empty text takes the file away.
+Findings after(Findings (*rule)(const Tree&), const std::string& name, const std::string& text) {
+  Tree tree = sound_tree();
+  if (text.empty()) {
+    tree.erase(name);
+  } else {
+    tree[name] = text;
+  }
+  return rule(tree);
+}
+
+}  // namespace
+
+TEST_CASE("tools include lib, lib includes kernels, kernels include formats, and never the reverse") {
+  std::set<std::string> areas;
+  for (const auto& [name, text] : project())
+    if (is_source(name)) areas.insert(area_of(name));
+  CHECK(areas.size() == kMayInclude.size());
+  check_none(includes_of_wrong_areas(project()));
+
+  CHECK(includes_of_wrong_areas(sound_tree()).empty());
+  CHECK(after(includes_of_wrong_areas, "kernels/device/isa.h", "#include \"lib/io/file.h\"\n") ==
+        Findings{"kernels/device/isa.h: #include \"lib/io/file.h\""});
+  CHECK(after(includes_of_wrong_areas, "lib/io/file.h", "#include <tests/support/scratch.h>\n").size() == 1);
+  CHECK(after(includes_of_wrong_areas, "lib/io/file.h", "  #  include \"hash.h\"\n").size() == 1);
+}
+
+TEST_CASE("inside kernels and lib an include names its own folder or one above it in README.md's table") {
+  for (const std::string& area : kOrderedAreas) CHECK(folder_table(project(), area).size() >= 5);
+  check_none(includes_that_run_up(project()));
+
+  CHECK(includes_that_run_up(sound_tree()).empty());
+  CHECK(after(includes_that_run_up, "lib/io/file.h", "#include \"lib/plan/plan.h\"\n") ==
+        Findings{"lib/io/file.h: #include \"lib/plan/plan.h\""});
+  CHECK(after(includes_that_run_up, "kernels/device/isa.h", "#include \"kernels/dispatch.h\"\n").size() == 1);
+  CHECK(after(includes_that_run_up, "lib/README.md",
+              "| folder | |\n| --- | --- |\n| `plan` | |\n| `io` | |\n") ==
+        Findings{"lib/plan/plan.h: #include \"lib/io/file.h\""});
+}
+
+TEST_CASE("every folder of kernels and lib has a line in README.md's table, and every line a folder") {
+  check_none(tables_that_disagree(project()));
+
+  CHECK(tables_that_disagree(sound_tree()).empty());
+  CHECK(after(tables_that_disagree, "lib/lint/lint.h", "#pragma once\n") ==
+        Findings{"lib/README.md: no line for lint"});
+  CHECK(after(tables_that_disagree, "lib/io/file.h", "") == Findings{"lib/README.md: no folder io"});
+  CHECK(after(tables_that_disagree, "kernels/README.md", "") ==
+        Findings{"kernels/README.md: no line for device"});
+}
+
+TEST_CASE("no folder has over 25 sources; none is loose in lib, in kernels only the dispatchers") {
+  check_none(crowded_or_loose(project()));
+
+  CHECK(crowded_or_loose(sound_tree()).empty());
+  CHECK(after(crowded_or_loose, "lib/plan.h", "#pragma once\n") ==
+        Findings{"lib/plan.h: outside the folders of its area"});
+  CHECK(after(crowded_or_loose, "kernels/prune.h", "#pragma once\n").size() == 1);
+  Tree tree = sound_tree();
+  for (int i = 2; i <= 25; ++i) tree["lib/io/file" + std::to_string(i) + ".h"] = "#pragma once\n";
+  CHECK(crowded_or_loose(tree).empty());
+  tree["lib/io/file26.cpp"] = "\n";
+  CHECK(crowded_or_loose(tree) == Findings{"lib/io: 26 sources"});
+}
+
+TEST_CASE("no CUDA source includes fmt, xtensor, CLI11 or doctest, not through our headers either") {
+  check_none(rejected_by_nvcc(project()));
+
+  Tree tree = sound_tree();
+  tree["kernels/device/device_cuda.cu"] = "#include \"kernels/device/isa.h\"\n";
+  CHECK(rejected_by_nvcc(tree).empty());
+  tree["kernels/device/isa.h"] = "#include <fmt/format.h>\n";
+  CHECK(rejected_by_nvcc(tree) ==
+        Findings{"kernels/device/device_cuda.cu by way of kernels/device/isa.h: #include <fmt/format.h>"});
+}
+
+TEST_CASE(
+    "lib/validate includes nothing of lib/transform, nor of the kernels that quantize, cast and prune") {
+  CHECK(std::any_of(project().begin(), project().end(),
+                    [](const auto& file) { return file.first.starts_with(kTransform); }));
+  for (const std::string& prefix : kEncoding) {
+    CAPTURE(prefix);
+    CHECK(project().contains(prefix + ".h"));  // the rule names what there is
+  }
+  check_none(shared_with_the_proof(project()));
+
+  CHECK(shared_with_the_proof(sound_tree()).empty());
+  const std::string check = "lib/validate/check.cpp";
+  CHECK(after(shared_with_the_proof, check, "#include \"lib/transform/encoder.h\"\n") ==
+        Findings{check + " by way of " + check + ": #include \"lib/transform/encoder.h\""});
+  CHECK(after(shared_with_the_proof, check, "#include \"kernels/numbers/quantize_ops.h\"\n") ==
+        Findings{check + ": #include \"kernels/numbers/quantize_ops.h\""});
+  Tree tree = sound_tree();
+  tree[check] = "#include \"lib/io/file.h\"\n";
+  tree["lib/io/file.h"] = "#include \"lib/transform/encoder.h\"\n";
+  CHECK(shared_with_the_proof(tree) ==
+        Findings{check + " by way of lib/io/file.h: #include \"lib/transform/encoder.h\""});
+}
+
+TEST_CASE("CLI11 has one file, and the FP8 multiply is for twofour-bench alone") {
+  CHECK(project().contains("tools/cli/arguments.cpp"));
+  CHECK(project().contains("kernels/multiply/fp8_multiply.h"));
+  check_none(reserved_includes(project()));
+
+  CHECK(reserved_includes(sound_tree()).empty());
+  CHECK(after(reserved_includes, "tools/main.cpp", "#include <CLI/CLI.hpp>\n") ==
+        Findings{"tools/main.cpp: #include <CLI/CLI.hpp>"});
+  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"kernels/multiply/fp8_multiply.h\"\n") ==
+        Findings{"lib/plan/plan.h: #include \"kernels/multiply/fp8_multiply.h\""});
 }
 
 TEST_CASE("one header asks which compiler runs, and no other") {
-  for (const Source& source : sources()) {
-    if (source.name == "formats/hd.h") continue;
-    for (const std::string& directive : source.directives) {
-      INFO(source.name, ": #", directive);
-      if (directive.starts_with("if") || directive.starts_with("elif")) CHECK(!mentions_cuda(directive));
-    }
-  }
+  check_none(conditions_on_cuda(project()));
+
+  CHECK(conditions_on_cuda(sound_tree()).empty());
+  CHECK(after(conditions_on_cuda, "lib/io/file.h", "#ifdef __NVCC__\n#endif\n") ==
+        Findings{"lib/io/file.h: #ifdef __NVCC__"});
 }
+
+}  // namespace layering_test

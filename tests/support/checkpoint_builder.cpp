@@ -83,10 +83,26 @@ void write_safetensors(const fs::path& file, const Tensors& tensors) {
   write_file(file, prefix + header + data);
 }
 
+namespace {
+
+bool has_halves(const std::vector<Tensors>& shards) {
+  bool stack = false, bias = false;
+  for (const Tensors& tensors : shards) {
+    for (const TensorData& t : tensors) {
+      stack = stack || t.name.find(".gate_up_proj") != std::string::npos;
+      bias = bias || t.name.ends_with(".gate_up_proj_bias");
+    }
+  }
+  return stack && !bias;
+}
+
+}  // namespace
+
 void write_checkpoint(const fs::path& directory, const std::vector<Tensors>& shards,
-                      const std::string& config) {
+                      const std::optional<std::string>& config) {
   fs::create_directories(directory);
-  if (!config.empty()) write_file(directory / "config.json", config);
+  const std::string text = config ? *config : has_halves(shards) ? R"({"model_type": "qwen3_5_moe"})" : "{}";
+  if (!text.empty()) write_file(directory / "config.json", text);
   if (shards.size() == 1) return write_safetensors(directory / "model.safetensors", shards[0]);
   std::string map;
   uint64_t bytes = 0;

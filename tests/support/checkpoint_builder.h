@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,10 @@ using Tensors = std::vector<TensorData>;
 void write_safetensors(const std::filesystem::path& file, const Tensors& tensors);
 
 /// Writes a checkpoint directory: one file and no index, or several files and an index that names them all.
-/// `config` is the text of config.json; empty: none.
+/// `config` is the text of config.json; empty: none. Left out, it is that of a model whose stacks hold gate
+/// and up in halves where the tensors have such stacks without a bias, else {}.
 void write_checkpoint(const std::filesystem::path& directory, const std::vector<Tensors>& shards,
-                      const std::string& config = "{}");
+                      const std::optional<std::string>& config = std::nullopt);
 
 /// An NVFP4 matrix as checkpoints store it.
 struct Nvfp4Matrix {

@@ -1,10 +1,12 @@
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 
 #include <omp.h>
 
 #include <fstream>
 
 #include "formats/error.h"
+#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 
@@ -33,9 +35,9 @@ std::map<std::string, std::string> read_tree(const fs::path& directory) {
   return files;
 }
 
-ConvertResult convert(const fs::path& source, const fs::path& destination, const Recipe& recipe,
+ConvertResult convert(const fs::path& source, const fs::path& destination, const OneRule& recipe,
                       const ConvertOptions& options, const MemoryLimits& limits) {
-  const Checkpoint checkpoint = Checkpoint::open_source(source);
+  const Checkpoint checkpoint = open_source(source);
   const Plan plan = make_plan(checkpoint, recipe, limits);
   Progress progress;
   return convert(checkpoint, plan, destination, options, progress);

@@ -7,6 +7,7 @@
 #include "formats/safetensors.h"
 #include "lib/convert/convert.h"
 #include "lib/validate/validate.h"
+#include "tests/support/one_rule.h"
 
 namespace twofour {
 
@@ -33,7 +34,7 @@ std::map<std::string, std::string> read_tree(const std::filesystem::path& direct
 
 /// Opens, plans and converts.
 ConvertResult convert(const std::filesystem::path& source, const std::filesystem::path& destination,
-                      const Recipe& recipe = {}, const ConvertOptions& options = {},
+                      const OneRule& recipe = {}, const ConvertOptions& options = {},
                       const MemoryLimits& limits = {});
 
 /// By one thread unless told: teams of threads would take most of the time that tiny artifacts need.

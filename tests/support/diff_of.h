@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/artifact/open_source.h"
 #include "lib/diff/diff.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/float_weights.h"
@@ -16,7 +17,7 @@ namespace twofour {
 inline DiffResult diff_of(const std::filesystem::path& a, const std::filesystem::path& b,
                           const DiffOptions& options = {}) {
   Progress progress;
-  DiffResult result = diff(Checkpoint::open_source(a), Checkpoint::open_source(b), options, progress);
+  DiffResult result = diff(open_source(a), open_source(b), options, progress);
   CHECK(progress.done == progress.total);
   uint64_t counted = 0, in_rows = 0;
   for (const uint64_t count : result.counts) counted += count;

@@ -1,7 +1,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
+#include <filesystem>
 #include <string>
 
 #include "formats/json.h"
@@ -16,11 +16,12 @@ inline Json json_of(const Outcome& o) {
   return parse_json("stdout", o.out);
 }
 
-/// Exactly one line, "twofour: ...", on stderr and nothing on stdout, exit code 2.
+/// Exactly one line, "twofour: ..." of the program's name, on stderr and nothing on stdout, exit code 2.
 inline void check_one_line(const Outcome& o, const std::string& part) {
   CHECK(o.code == 2);
   CHECK(o.out.empty());
-  CHECK_MESSAGE(o.err.starts_with("twofour: "), o.err);
+  const std::string program = std::filesystem::path(program_words().back()).filename().string();
+  CHECK_MESSAGE(o.err.starts_with(program + ": "), o.err);
   CHECK_MESSAGE(o.err.find('\n') == o.err.size() - 1, o.err);
   CHECK_MESSAGE(o.err.find(part) != std::string::npos, o.err);
 }

@@ -8,11 +8,12 @@
 #include "formats/atom.h"
 #include "formats/half.h"
 #include "kernels/moe/moe.h"
-#include "lib/layer_tokens.h"
 #include "lib/runtime/layer.h"
+#include "lib/runtime/tokens.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/nvfp4_values.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
@@ -64,8 +65,8 @@ struct ConvertedLayer {
     }
     tensors.push_back(std::move(gate));
     write_checkpoint(source(), {tensors}, config);
-    Recipe recipe;
-    recipe.layout = layout;
+    OneRule recipe;
+    recipe.to = layout;
     convert(source(), path(), recipe);
   }
 

@@ -76,7 +76,7 @@ inline StoredTensor random_scales(DType dtype, std::vector<int64_t> shape, unsig
 
 /// A checkpoint of these tensors in one file.
 inline Checkpoint open_checkpoint(const Scratch& scratch, const Tensors& tensors,
-                                  const std::string& config = "{}") {
+                                  const std::optional<std::string>& config = std::nullopt) {
   write_checkpoint(scratch / "c", {tensors}, config);
   return Checkpoint::open(scratch / "c");
 }

@@ -6,6 +6,8 @@
 #include "tests/support/device/device_experts.h"
 #include "tests/support/runtime_layer.h"
 
+namespace c_api_test {
+
 using namespace twofour;
 
 namespace {
@@ -59,3 +61,5 @@ TEST_CASE("a C program runs layers of every layout through libtwofour.so and is 
     CHECK(relative_error(got, moe_reference(input, made.w13(), made.w2())) < 2e-6);
   }
 }
+
+}  // namespace c_api_test

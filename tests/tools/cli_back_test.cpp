@@ -1,13 +1,13 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace cli_back_test {
 
 using namespace twofour;
 
@@ -115,3 +115,5 @@ TEST_CASE("folded gate and up are a warning on the way back") {
   CHECK(!fs::exists(out));
   CHECK(run_program({"convert", g8, out, "--to", "nvfp4"}).err.find("folded-source") != std::string::npos);
 }
+
+}  // namespace cli_back_test

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "formats/json.h"
@@ -13,6 +12,8 @@
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
+
+namespace cli_convert_test {
 
 using namespace twofour;
 
@@ -187,7 +188,8 @@ TEST_CASE("interrupted at any point, convert ends with 130 and leaves finished f
     return count;
   };
   int interrupted = 0;
-  for (const int signal : {SIGINT, SIGTERM}) {
+  ::signal(SIGHUP, SIG_DFL);  // under nohup the program would ignore it, too
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     for (const size_t finished : {size_t{0}, size_t{1}, size_t{3}}) {
       CAPTURE(finished);
       const fs::path out = scratch / fmt::format("out-{}-{}", signal, finished);
@@ -207,7 +209,7 @@ TEST_CASE("interrupted at any point, convert ends with 130 and leaves finished f
       CHECK(!looks_complete(out));
     }
   }
-  CHECK(interrupted >= 4);
+  CHECK(interrupted >= 6);
 }
 
 TEST_CASE("killed, convert leaves a directory that every command refuses and --force replaces") {
@@ -242,3 +244,5 @@ TEST_CASE("jobs change neither what is written nor what is said about it") {
   b.erase("seconds");
   CHECK(a == b);
 }
+
+}  // namespace cli_convert_test

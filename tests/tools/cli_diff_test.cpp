@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace cli_diff_test {
 
 using namespace twofour;
 
@@ -152,3 +152,5 @@ TEST_CASE("diff compares artifacts and dialects") {
       pruned.out.npos);
   CHECK(run_program({"diff", kOther, v7, "--fail-on", "snr<5,removed,added"}).code == 0);
 }
+
+}  // namespace cli_diff_test

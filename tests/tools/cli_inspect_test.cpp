@@ -2,12 +2,13 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
+
+namespace cli_inspect_test {
 
 using namespace twofour;
 
@@ -79,6 +80,25 @@ TEST_CASE("inspect gives the figures of each module, of an artifact those of wha
   CHECK(text.out.find("\n      model.layers.0.mlp.experts.3.up_proj  zero ") != std::string::npos);
 }
 
+TEST_CASE("inspect of an artifact in a layout shows its own sizes, not its source's") {
+  const Scratch scratch;
+  for (const std::string layout : {"v7", "v7-packed"}) {
+    const std::string out = (scratch / layout).string();
+    REQUIRE(run_program({"convert", kSource, out, "--to", layout, "-q"}).code == 0);
+    const Json own = parse_json("stdout", run_program({"inspect", out, "--json"}).out),
+               source = parse_json("stdout", run_program({"inspect", kSource, "--json"}).out);
+    CHECK(own["default_set_bytes"] == own["layout_bytes"][layout]);
+    CHECK(own["default_set_bytes"] < source["default_set_bytes"]);
+    CHECK(own["layout_bytes"] == source["layout_bytes"]);
+    uint64_t modules = 0;
+    for (const Json& group : own["nvfp4_modules"]) {
+      if (group["name"].get<std::string>().find(".experts.") != std::string::npos)
+        modules += group["bytes"].get<uint64_t>();
+    }
+    CHECK(modules == own["default_set_bytes"]);
+  }
+}
+
 TEST_CASE("names with line ends forge no lines") {
   const Scratch scratch;
   write_safetensors(scratch / "m.safetensors", {{"a\\n7 forged\\r\\tb", DType::kU8, {1}, {1}}});
@@ -113,19 +133,14 @@ TEST_CASE("inspect --values prints a slice as NumPy would") {
         "t: I8 [2, 3]\n[[  1   2   3]\n [ -2   5 100]]\n");
   CHECK(run_program({"inspect", path, "--values", "t[1, 0]"}).out == "t[1, 0]: I8 [2, 3]\n-2\n");
   CHECK(json_of(run_program({"inspect", path, "--values", "t[1, 1:]", "--json"})) ==
-        Json{{"name", "t"}, {"format", "I8"}, {"whole", {2, 3}}, {"shape", {2}}, {"values", {5.0, 100.0}}});
+        Json{{"schema_version", 1},
+             {"name", "t"},
+             {"format", "I8"},
+             {"whole", {2, 3}},
+             {"shape", {2}},
+             {"values", {5.0, 100.0}}});
   CHECK(run_program({"inspect", path, "--values", "t[5]"}).code == 2);
   CHECK(run_program({"inspect", path, "--values", "t", "--at", "t:0"}).code == 2);
-}
-
-TEST_CASE("bench open holds opening against parsing the headers alone and leaves nothing behind") {
-  const Scratch scratch;
-  const Json json = json_of(run_program(
-      {"bench", "open", "--tensors", "400", "--rounds", "2", "--work", scratch.path.string(), "--json"}));
-  CHECK(json["tensors"] == 400);
-  CHECK(json["files"] == 16);
-  for (const char* ratio : {"open_ratio", "lint_ratio", "inspect_ratio"}) CHECK(json[ratio]["min"] > 0.0);
-  CHECK(fs::is_empty(scratch.path));
 }
 
 TEST_CASE("inspect finds pruned quads by reading the weights") {
@@ -139,3 +154,5 @@ TEST_CASE("inspect finds pruned quads by reading the weights") {
   CHECK(codes == weights);
   CHECK(weights == 4 * 3 * 48 * 96 + 96 * 96);
 }
+
+}  // namespace cli_inspect_test

@@ -10,6 +10,8 @@
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
+namespace cli_io_test {
+
 using namespace twofour;
 
 namespace {
@@ -32,7 +34,7 @@ Words joined(Words words, const Words& more) {
 
 bool has_note(const Json& result) {
   for (const Json& f : result["findings"]) {
-    if (f["id"] == "no-direct-io") return true;
+    if (f["rule"] == "no-direct-io") return true;
   }
   return false;
 }
@@ -140,27 +142,4 @@ TEST_CASE("a dry run states the bytes and the memory that the run takes") {
   }
 }
 
-TEST_CASE("bench io measures reads and writes both ways and leaves nothing behind") {
-  const Scratch scratch;
-  const Json json = json_of(run_program({"bench", "io", "--work", scratch.path.string(), "--size", "20MB",
-                                         "--request", "300kB", "--rounds", "2", "--json"}));
-  CHECK(json["bytes_read"] == 20'000'000);
-  CHECK(json["bytes_written"] == 20'000'000);
-  size_t plain = 0;
-  for (const Json& rate : json["rates"]) {
-    CHECK(rate["gb_s"]["min"] > 0);
-    CHECK(rate["gb_s"]["max"] >= rate["gb_s"]["median"]);
-    plain += rate["io"] == "plain";
-  }
-  CHECK(plain == 2);
-  CHECK(json["rates"].size() >= 10);
-  CHECK(fs::is_empty(scratch.path));
-  const std::string source = synth_source(scratch / "src");
-  const Outcome text = run_program({"bench", "io", "--work", scratch.path.string(), "--source", source,
-                                    "--size", "10MB", "--rounds", "1"});
-  CHECK_MESSAGE(text.code == 0, text.err);
-  CHECK(text.out.find(" read after its pages were dropped, 10 MB written") != std::string::npos);
-  check_one_line(run_program({"bench", "io", "--work", scratch.path.string(), "--source",
-                              (scratch / "nothing").string(), "--size", "1MB"}),
-                 "nothing");
-}
+}  // namespace cli_io_test

@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
+
+namespace cli_lint_test {
 
 using namespace twofour;
 
@@ -99,3 +99,5 @@ TEST_CASE("lint lists its rules") {
   CHECK(json["rules"].size() > 40);
   CHECK(json["rules"][0]["severity"] == "error");
 }
+
+}  // namespace cli_lint_test

@@ -2,12 +2,13 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "formats/json.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace cli_option_test {
 
 using namespace twofour;
 
@@ -74,3 +75,5 @@ TEST_CASE("a size that is none is refused") {
     CHECK(!std::filesystem::exists(scratch / "out"));
   }
 }
+
+}  // namespace cli_option_test

@@ -14,6 +14,8 @@
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
+namespace cli_output_test {
+
 using namespace twofour;
 
 namespace {
@@ -76,3 +78,5 @@ TEST_CASE(
   CHECK(code("convert '" + kGolden + "' '" + closed + "' --to v7 <&- >&- 2>&-") == 2);
   CHECK((read_tree(closed) == read_tree(open)));
 }
+
+}  // namespace cli_output_test

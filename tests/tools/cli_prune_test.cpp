@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace cli_prune_test {
 
 using namespace twofour;
 
@@ -51,3 +51,5 @@ TEST_CASE("prune refuses a pattern that it does not know") {
   const Scratch scratch;
   CHECK(run_program({"prune", kGolden, (scratch / "out").string(), "--pattern", "1:2"}).code == 2);
 }
+
+}  // namespace cli_prune_test

@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/json.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+namespace cli_rewrite_test {
 
 using namespace twofour;
 
@@ -46,7 +46,7 @@ TEST_CASE("convert --to nvfp4 and --to bf16, then validate --source, end to end"
                             : "0.down_proj [1, 96, 48]: relative error 0.179 %, SNR 54.94 dB, cosine ") !=
           std::string::npos);
     CHECK(text.out.find("\n13 matrices: relative error ") != std::string::npos);
-    CHECK(text.out.find("\nlayers run: 1; cosine to the source's layers 1.0000\n") != std::string::npos);
+    CHECK(text.out.find("\n1 of 1 layers run; cosine to the source's layers 1.0000\n") != std::string::npos);
     CHECK(run_program({"validate", out}).code == 0);
   }
 }
@@ -56,7 +56,9 @@ TEST_CASE("a dialect is for nvfp4 alone and must be another than the source's") 
   const std::string out = (scratch / "out").string();
   const Outcome v7 = run_program({"convert", kGolden, out, "--to", "v7", "--dialect", "modelopt"});
   CHECK(v7.code == 2);
-  CHECK(v7.err == "twofour: --dialect: expected with --to nvfp4 or fp8 only, found with --to v7\n");
+  CHECK(v7.err == "twofour: --dialect: expected with --to nvfp4, fp8 or quantize only, found with --to v7\n");
   CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "modelopt"}).code == 2);
   CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "compressed-tensors"}).code == 0);
 }
+
+}  // namespace cli_rewrite_test

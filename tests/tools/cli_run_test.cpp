@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "formats/half.h"
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/layer_tokens.h"
 #include "lib/runtime/tokens.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/outcome.h"
 #include "tests/support/runtime_layer.h"
+
+namespace cli_run_test {
 
 using namespace twofour;
 
@@ -151,7 +151,7 @@ TEST_CASE("run warns of numbers that are NaN or infinite, with how many and the 
                 o.err);
   const Outcome json = run_layer(made, {"--layer", "3", "--input", input, "--json"}, y);
   CHECK(json.err.empty());
-  CHECK(parse_json("stdout", json.out)["findings"][0]["id"] == "not-finite");
+  CHECK(parse_json("stdout", json.out)["findings"][0]["rule"] == "not-finite");
 }
 
 TEST_CASE("run without ids lets the layer's router choose") {
@@ -162,6 +162,25 @@ TEST_CASE("run without ids lets the layer's router choose") {
   const Outcome o = run_layer(made, {"--layer", "3", "--input", input}, output);
   CHECK_MESSAGE(o.code == 0, o.err);
   CHECK(o.out.find("3 tokens, 2 experts each (router), on cpu") != std::string::npos);
+}
+
+TEST_CASE("run --check and convert --check refuse an artifact whose bytes are not those of its hashes") {
+  const ConvertedLayer made("v7", 5, 32, 48);
+  const std::string output = (made.scratch / "y.safetensors").string(), v7 = made.path().string(),
+                    back = (made.scratch / "back").string();
+  const std::vector<std::string> checked{"--layer", kLayer, "--random", "2", "--check"},
+      unchecked{"--layer", kLayer, "--random", "2"};
+  CHECK(run_layer(made, checked, output).code == 0);
+  const std::vector<std::string> convert{"convert", v7, back, "--to", "nvfp4", "--check", "-q"};
+  CHECK(run_program(convert).code == 0);
+  fs::remove(output);
+  fs::remove_all(back);
+  const Checkpoint c = Checkpoint::open(made.path());
+  const size_t comp = *c.find(kLayer + ".w2_comp");
+  flip_bit(made.path() / c.shard_of(comp).name, c.shard_of(comp).data_begin + c.tensors()[comp].begin, 0);
+  check_refused(run_layer(made, checked, output), output, "w2_comp: expected hash ");
+  check_refused(run_program(convert), back, "w2_comp: expected hash ");
+  CHECK(run_layer(made, unchecked, output).code == 0);
 }
 
 TEST_CASE("run refuses layers, tokens and places that it cannot use, in one line") {
@@ -244,3 +263,5 @@ TEST_CASE("run --device cuda without a device is one line and exit code 2; auto 
   CHECK_MESSAGE(o.code == 0, o.err);
   CHECK(o.out.find(fmt::format("on cpu (no CUDA device: {}): ", no_cuda_reason())) != std::string::npos);
 }
+
+}  // namespace cli_run_test

@@ -1,16 +1,18 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/io/file.h"
 #include "lib/findings/version.h"
+#include "lib/io/file.h"
+#include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
+
+namespace cli_test {
 
 using namespace twofour;
 
@@ -43,7 +45,7 @@ TEST_CASE("--version begins with version and commit") {
 TEST_CASE("--help lists every command, and each command has its own") {
   const Outcome o = run_program({"--help"});
   CHECK(o.code == 0);
-  for (const char* command : {"inspect", "convert", "validate", "synth", "bench"}) {
+  for (const char* command : {"inspect", "convert", "validate", "synth", "help"}) {
     CHECK(o.out.find(command) != std::string::npos);
     const Outcome own = run_program({command, "--help"});
     CHECK(own.code == 0);
@@ -64,13 +66,6 @@ TEST_CASE("a mistyped command is answered with the nearest one") {
                                typed, meant));
   }
   CHECK(run_program({"frobnicate"}).err == "twofour: unknown command 'frobnicate'\nSee twofour --help.\n");
-}
-
-TEST_CASE("a mistyped command of bench is answered with the nearest one") {
-  const Outcome o = run_program({"bench", "convrt"});
-  CHECK(o.code == 2);
-  CHECK(o.err ==
-        "twofour: unknown command 'bench convrt'; did you mean convert?\nSee twofour bench --help.\n");
 }
 
 TEST_CASE("a mistyped option is answered with the nearest one of that command") {
@@ -99,7 +94,6 @@ TEST_CASE("missing arguments, wrong values and no command are usage errors") {
                                              {"inspect"},
                                              {"validate"},
                                              {"synth", "a"},
-                                             {"bench"},
                                              {"convert", "a", "b", "--to", "v9"},
                                              {"convert", "a", "b", "--to", "v7", "--fold", "smaller"},
                                              {"convert", "a", "b", "--to", "v7", "--jobs", "0"},
@@ -143,9 +137,9 @@ TEST_CASE("help, completion and manual pages offer cuda where it is taken only")
   REQUIRE(run_program({"man", scratch.path.string()}).code == 0);
   const std::string fish = run_program({"completion", "fish"}).out;
   for (const std::string command : {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth",
-                                    "completion", "man", "convert", "validate", "run", "bench"}) {
+                                    "completion", "man", "help", "convert", "validate", "run"}) {
     CAPTURE(command);
-    const bool cuda = command == "convert" || command == "validate" || command == "run" || command == "bench";
+    const bool cuda = command == "validate" || command == "run";
     const std::string page = read_text(scratch / ("twofour-" + command + ".1"));
     CHECK((page.find("cuda") != std::string::npos &&
            page.find("One of: cpu, cuda, auto") != std::string::npos) == cuda);
@@ -224,7 +218,7 @@ TEST_CASE("validate proves layers on a device that is there, and says under auto
       CHECK(json["device"] == (on_device ? "cuda" : "cpu"));
       CHECK(json.contains("device_layers") == on_device);
       bool told = false;
-      for (const Json& note : json["notes"]) told = told || note["id"] == "no-device";
+      for (const Json& note : json["notes"]) told = told || note["rule"] == "no-device";
       CHECK(told == (device == "auto" && !on_device));
       if (!on_device) continue;
       CHECK(json["device_layers"].size() == 1);
@@ -232,6 +226,47 @@ TEST_CASE("validate proves layers on a device that is there, and says under auto
       CHECK(json["device_layers"][0]["worst"].contains("column"));
     }
   }
+}
+
+TEST_CASE("validate says which layers it did not run and why, and what it sampled, without --verbose") {
+  const Scratch scratch;
+  Tensors tensors;
+  for (const int l : {0, 1}) {
+    const std::string block = fmt::format("model.layers.{}.mlp.experts", l);
+    add_experts(tensors, block, random_experts(8, 16, 16));
+    if (l == 1) add_bf16(tensors, block + ".0.up_proj.bias", {16});
+  }
+  write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 8, "num_experts_per_tok": 8})");
+  const std::string source = (scratch / "src").string(), out = (scratch / "out").string();
+  REQUIRE(run_program({"convert", source, out, "--to", "v7"}).code == 0);
+  const auto validate = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"validate", out, "--source", source, "--device", "cpu"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  const Outcome text = validate({"--html", (scratch / "page.html").string()});
+  CHECK(text.code == 0);
+  CHECK_MESSAGE(
+      text.out.find("\n1 of 2 layers give the reference's output, 1 not run; ") != std::string::npos,
+      text.out);
+  CHECK(text.out.find("\nnot run: model.layers.1.mlp.experts: ") != std::string::npos);
+  CHECK(text.out.find("up_proj.bias: expected linears of weights alone") != std::string::npos);
+  CHECK(text.out.find("\nsample: 2 tokens a layer through at most 4 experts, at most 4 layers, seed 0; ") !=
+        std::string::npos);
+  const std::string page = read_text(scratch / "page.html");
+  CHECK(page.find("1 of 2, 1 not run") != std::string::npos);
+  CHECK(page.find("layers run: not run, and why") != std::string::npos);
+  const Json json = json_of(validate({"--json", "-q"}));
+  CHECK(json["sample"] == Json{{"seed", 0}, {"tokens", 2}, {"experts", 4}, {"layers", 4}});
+  CHECK(json["layer_coverage"]["found"] == 2);
+  CHECK(json["layer_coverage"]["not_run"].size() == 1);
+  CHECK(json["layers"][0]["experts_used"] == 4);
+  const Json all = json_of(validate({"--json", "-q", "--tokens", "3", "--all-layers", "--seed", "5"}));
+  CHECK(all["sample"] == Json{{"seed", 5}, {"tokens", 3}, {"experts", nullptr}, {"layers", nullptr}});
+  CHECK(all["layers"][0]["experts_used"] == 8);
+  const Outcome none = validate({"--tokens", "0"});
+  CHECK(none.code == 0);
+  CHECK(none.out.find("\nno layer was run: --tokens 0\n") != std::string::npos);
 }
 
 TEST_CASE("TWOFOUR_ISA chooses the kernels, and an unknown one is refused") {
@@ -324,20 +359,9 @@ TEST_CASE("validate shows damage with exit code 1 and where it is") {
   }
 }
 
-TEST_CASE("bench lint holds lint against cat") {
-  const Scratch scratch;
-  const Outcome o = run_program(
-      {"bench", "lint", "--shape", "tiny", "--rounds", "2", "--work", scratch.path.string(), "--json", "-q"});
-  CHECK(o.code == 0);
-  const Json json = parse_json("stdout", o.out);
-  CHECK(json["bytes"].get<int64_t>() > 100'000);
-  CHECK(json["ratio"]["max"].get<double>() >= json["ratio"]["min"].get<double>());
-  CHECK(fs::is_empty(scratch.path));
-}
-
 TEST_CASE("every command's help has an example and its exit codes") {
   const std::string all = run_program({"--help"}).out;
-  std::istringstream lines(all.substr(all.find("Subcommands:")));
+  std::istringstream lines(all.substr(all.find("Commands:")));
   size_t commands = 0;
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("  ") || line.starts_with("   ")) continue;
@@ -351,17 +375,4 @@ TEST_CASE("every command's help has an example and its exit codes") {
   CHECK(commands >= 10);
 }
 
-TEST_CASE("bench measures whole commands and leaves nothing behind") {
-  const Scratch scratch;
-  const Outcome o = run_program({"bench", "convert", "--shape", "tiny", "--rounds", "2", "--no-pack",
-                                 "--work", scratch.path.string(), "--json", "--quiet", "-j", "1"});
-  CHECK(o.code == 0);
-  const Json json = json_of(o);
-  REQUIRE(json["convert"].size() == 2);
-  for (const Json& run : json["convert"]) {
-    CHECK(run["ratio"]["min"] > 0);
-    CHECK(run["convert_seconds"]["median"] > 0);
-    CHECK(run["max_rss"] > 1'000'000);
-  }
-  CHECK(fs::is_empty(scratch.path));
-}
+}  // namespace cli_test

@@ -13,6 +13,8 @@
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 
+namespace hostile_size_test {
+
 using namespace twofour;
 
 namespace {
@@ -210,3 +212,5 @@ TEST_CASE("manifests as large as they may be keep to the memory promised") {
       },
       kObjects, ' ', "]}", "too many objects");
 }
+
+}  // namespace hostile_size_test

@@ -14,6 +14,8 @@
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
 
+namespace resume_state_test {
+
 using namespace twofour;
 
 namespace {
@@ -287,3 +289,5 @@ TEST_CASE("what an interrupted run keeps is no source, and in folders below is n
   fs::remove_all(c.out);
   CHECK(contains(run(c.words).err, "interrupted writing (.twofour-tasks)"));
 }
+
+}  // namespace resume_state_test

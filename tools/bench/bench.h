@@ -1,18 +1,47 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "formats/json.h"
-#include "lib/bench_convert.h"
 #include "tools/cli/command.h"
 
 namespace twofour {
 
+std::function<int()> setup_bench_convert(Arguments& args, const Common& common);
+std::function<int()> setup_bench_io(Arguments& args, const Common& common);
+std::function<int()> setup_bench_kernels(Arguments& args, const Common& common);
+std::function<int()> setup_bench_lint(Arguments& args, const Common& common);
+std::function<int()> setup_bench_open(Arguments& args, const Common& common);
+std::function<int()> setup_bench_plan(Arguments& args, const Common& common);
+
+/// Smallest, middle and largest of some measurements.
+struct Spread {
+  double min = 0, median = 0, max = 0;
+};
+Spread spread_of(std::vector<double> values);
 Json spread_to_json(const Spread& spread);
 /// "1.24 (0.63 to 2.23)"
 std::string spread_text(const Spread& spread);
 
-/// A directory of ours below `work`, taken away at the end.
+/// How a whole command ran.
+struct ProcessRun {
+  double seconds = 0;
+  uint64_t max_rss = 0;  ///< bytes
+};
+
+/// Starts a program, waits for it, throws Error unless it ends with 0.
+ProcessRun run_process(const std::vector<std::string>& arguments);
+
+/// The program twofour that is measured: beside this one. Throws Error where it is missing.
+std::filesystem::path twofour_program();
+
+/// Layouts and formats that a conversion may write.
+std::vector<std::string> convert_targets();
+
+/// A directory of ours below `work`, removed at the end.
 class WorkDirectory {
  public:
   explicit WorkDirectory(const std::filesystem::path& work);
@@ -24,10 +53,5 @@ class WorkDirectory {
  private:
   std::filesystem::path path_;
 };
-
-/// Adds `bench plan` to `bench`; what is returned runs it.
-std::function<int()> setup_bench_plan(CLI::App& bench, const Common& common);
-/// The same for `bench io`.
-std::function<int()> setup_bench_io(CLI::App& bench, const Common& common);
 
 }  // namespace twofour

@@ -1,29 +1,54 @@
-#include "lib/bench_convert.h"
-
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "formats/error.h"
 #include "formats/layouts/kmajor_planes.h"
+#include "kernels/device/isa.h"
 #include "kernels/pack/prune_pack.h"
-#include "lib/io/file.h"
+#include "lib/synth/synth.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/stopwatch.h"
-
-extern char** environ;
+#include "tools/bench/bench.h"
+#include "tools/cli/arguments.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Prune and pack in memory on one core, against memcpy of the same buffer in the same round.
+struct PackBench {
+  Isa isa;
+  Spread ratio;                    ///< input bytes/s over those of memcpy
+  double input_gb_s, memcpy_gb_s;  ///< medians
+};
+
+/// A command of twofour against one of the system's, in turn, round by round.
+struct CommandBench {
+  uint64_t bytes = 0;             ///< that the system's command copies or reads
+  Spread seconds, other_seconds;  ///< of ours and of the system's
+  Spread ratio;                   ///< the system's time over ours, by round
+  uint64_t max_rss = 0;           ///< of ours, bytes
+};
+
+struct ConvertBenchOptions {
+  fs::path program;                  ///< twofour
+  fs::path source;                   ///< checkpoint
+  fs::path work;                     ///< directory where copies are made and removed
+  std::vector<std::string> command;  ///< what is measured: {"convert", "--to", "v7"}, without its directories
+  bool copy_output = false;          ///< against `cp` of what was written; else of the source
+  bool verify = false;
+  bool sync = false;  ///< `sync -f` of the work directory within the time of both
+  int jobs = 1;
+  int rounds = 10;
+};
 
 /// A buffer whose pages exist before the clock starts.
 class Pages {
@@ -78,15 +103,7 @@ CommandBench bench_commands(int rounds, F&& round) {
   return result;
 }
 
-}  // namespace
-
-Spread spread_of(std::vector<double> values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {values.front(), n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.back()};
-}
-
+/// `bytes` of random codes and scales of [n, k] matrices, packed as v7 to fresh cache lines, `rounds` times.
 std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int rounds) {
   const auto code_bytes = static_cast<size_t>(n * k / 2), scale_bytes = static_cast<size_t>(n * k / kGroup);
   const size_t experts = std::max<size_t>(1, bytes / (code_bytes + scale_bytes));
@@ -128,27 +145,7 @@ std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int roun
   return results;
 }
 
-ProcessRun run_process(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
-  argv.push_back(nullptr);
-  const Stopwatch watch;
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ);
-  if (error != 0) throw Error(fmt::format("{}: cannot start: {}", arguments[0], system_message(error)));
-  int status = 0;
-  struct rusage usage {};
-  while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
-  }
-  ProcessRun run{watch.seconds(), static_cast<uint64_t>(usage.ru_maxrss) * 1024};
-  check_interrupt();
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw Error(fmt::format("{}: expected it to end with 0, found {}", fmt::join(arguments, " "),
-                            WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status)));
-  }
-  return run;
-}
-
+/// A command that writes an artifact against `cp -r --reflink=never` of its source or of what it wrote.
 CommandBench bench_convert(const ConvertBenchOptions& o) {
   const fs::path copied = o.work / "twofour-bench-cp", converted = o.work / "twofour-bench-convert";
   std::vector<std::string> convert{o.program.string()};
@@ -182,6 +179,8 @@ CommandBench bench_convert(const ConvertBenchOptions& o) {
   return result;
 }
 
+/// lint of a sound checkpoint against `cat` of its weight files to /dev/null. `program` is twofour,
+/// `source` a directory.
 CommandBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
   uint64_t bytes = 0;
   std::vector<std::string> cat{"sh", "-c", "cat \"$@\" >/dev/null", "cat"};
@@ -198,6 +197,169 @@ CommandBench bench_lint(const fs::path& program, const fs::path& source, int job
   });
   result.bytes = bytes;
   return result;
+}
+
+struct ConvertBenchArguments {
+  std::string source, work = "/dev/shm", shape = "qwen3-next", layout = "v7";
+  std::vector<std::string> options;
+  int64_t layers = 1;
+  std::optional<int64_t> experts;
+  int rounds = 10;
+  bool sync = false, skip_pack = false;
+};
+
+Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
+  constexpr uint64_t kBytes = 288u << 20;  // 256 MiB of codes: beyond any cache
+  constexpr int64_t kN = 1024, kK = 2048;  // gate and up of a Qwen3-Next expert
+  Json list = Json::array();
+  for (const PackBench& b : bench_pack(kBytes, kN, kK, o.rounds)) {
+    list.push_back({{"isa", isa_name(b.isa)},
+                    {"input_gb_s", b.input_gb_s},
+                    {"memcpy_gb_s", b.memcpy_gb_s},
+                    {"ratio", spread_to_json(b.ratio)}});
+    if (common.json) continue;
+    fmt::print("prune and pack [{}, {}], {}, 1 core: {:.1f} GB/s in, memcpy {:.1f}: {} of memcpy\n", kN, kK,
+               isa_name(b.isa), b.input_gb_s, b.memcpy_gb_s, spread_text(b.ratio));
+  }
+  return list;
+}
+
+/// Figures of a command of ours and of the one it is held against, each by its name.
+Json command_to_json(const CommandBench& b, const std::string& ours, const std::string& other) {
+  return {{"bytes", b.bytes},
+          {ours + "_seconds", spread_to_json(b.seconds)},
+          {other + "_seconds", spread_to_json(b.other_seconds)},
+          {"ratio", spread_to_json(b.ratio)},
+          {"max_rss", b.max_rss}};
+}
+
+/// "2.10 GB/s, cp of the source (1.70 GB) 1.90: 1.10 (1.05 to 1.15) of cp, peak memory 100 MB"
+std::string command_text(const CommandBench& b, const char* other, const char* what) {
+  const double gb = static_cast<double>(b.bytes) / 1e9;
+  return fmt::format("{:.2f} GB/s, {} of the {} ({:.2f} GB) {:.2f}: {} of {}, peak memory {}",
+                     gb / b.seconds.median, other, what, gb, gb / b.other_seconds.median,
+                     spread_text(b.ratio), other, format_bytes(b.max_rss));
+}
+
+/// The command that makes it, without directories.
+std::vector<std::string> command_for(const ConvertBenchArguments& o) {
+  const bool own_command = o.layout == "prune" || o.layout == "quantize";
+  std::vector<std::string> command{own_command ? o.layout : "convert"};
+  if (!own_command) command.insert(command.end(), {"--to", o.layout});
+  command.insert(command.end(), o.options.begin(), o.options.end());
+  return command;
+}
+
+Json bench_converting(const ConvertBenchArguments& o, const Common& common, const fs::path& source,
+                      const fs::path& work) {
+  Json list = Json::array();
+  // Larger formats than the source's are held against a copy of what they become.
+  const bool copy_output = o.layout == "bf16" || o.layout == "fp8";
+  for (const bool verify : {false, true}) {
+    ConvertBenchOptions options;
+    options.program = twofour_program();
+    options.source = source;
+    options.work = work;
+    options.command = command_for(o);
+    options.copy_output = copy_output;
+    options.verify = verify;
+    options.sync = o.sync;
+    options.jobs = common.jobs;
+    options.rounds = o.rounds;
+    const CommandBench b = bench_convert(options);
+    const char* copied = copy_output ? "output" : "source";
+    Json json = {{"command", options.command}, {"copied", copied}, {"verify", verify}};
+    json.update(command_to_json(b, "convert", "cp"));
+    list.push_back(std::move(json));
+    if (common.json) continue;
+    fmt::print("{}{}{}, {} jobs: {}\n", fmt::join(options.command, " "), verify ? "" : " --no-verify",
+               o.sync ? ", then sync -f" : "", common.jobs, command_text(b, "cp", copied));
+  }
+  return list;
+}
+
+/// The weights of `source` as BF16, which quantizing starts from.
+fs::path dequantized(const fs::path& source, const fs::path& work, const Common& common) {
+  const fs::path to = work / "bf16";
+  run_process({twofour_program().string(), "convert", source.string(), to.string(), "--to", "bf16", "--jobs",
+               std::to_string(common.jobs), "--quiet", "--no-verify"});
+  return to;
+}
+
+/// The checkpoint that was named, or one made for the purpose.
+fs::path source_for(const ConvertBenchArguments& o, const fs::path& work, const Common& common) {
+  if (!o.source.empty()) return o.source;
+  const fs::path source = work / "source";
+  SynthOptions synth_options;
+  synth_options.shape = o.shape;
+  synth_options.layers = o.layers;
+  synth_options.jobs = common.jobs;
+  synth_options.experts = o.experts;
+  with_progress(common, [&](Progress& progress) { synth(source, synth_options, progress); });
+  return source;
+}
+
+int run_lint(const ConvertBenchArguments& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  const CommandBench b =
+      bench_lint(twofour_program(), source_for(o, work.path(), common), common.jobs, o.rounds);
+  if (common.json) {
+    print_json(command_to_json(b, "lint", "cat"));
+  } else {
+    fmt::print("lint, {} jobs: {}\n", common.jobs, command_text(b, "cat", "weights"));
+  }
+  return kDone;
+}
+
+int run_convert(const ConvertBenchArguments& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  Json json;
+  fs::path source = source_for(o, work.path(), common);
+  if (o.source.empty() && o.layout == "quantize") {
+    const fs::path to = dequantized(source, work.path(), common);
+    fs::remove_all(source);
+    source = to;
+  }
+  // Whole commands first: a child's peak memory counts from that of the process that started it.
+  json["convert"] = bench_converting(o, common, source, work.path());
+  if (!o.skip_pack) json["pack"] = bench_packing(o, common);
+  if (common.json) print_json(json);
+  return kDone;
+}
+
+void add_source_options(Arguments& args, ConvertBenchArguments& o) {
+  args.option("--source", o.source, "Checkpoint to measure with, instead of one made by synth")
+      .value_name("PATH");
+  args.option("--shape", o.shape, "Shape of the one made").one_of(synth_shapes());
+  args.option("--layers", o.layers, "Its layers").range(1, 1000);
+  args.option("--experts", o.experts, "Experts of its layers")
+      .range(1, kSynthMostExperts)
+      .default_text("the model's");
+  args.option("--work", o.work, "Directory to work in; a memory-backed one keeps the disk's noise out")
+      .value_name("DIRECTORY");
+  args.option("--rounds", o.rounds, "Rounds that count, after one that does not").range(1, 1000);
+}
+
+}  // namespace
+
+std::function<int()> setup_bench_convert(Arguments& args, const Common& common) {
+  auto o = std::make_shared<ConvertBenchArguments>();
+  std::vector<std::string> targets = convert_targets();
+  targets.insert(targets.end(), {"prune", "quantize"});
+  add_source_options(args, *o);
+  args.option("--to", o->layout, "What convert writes; or prune, or quantize").one_of(targets);
+  args.option("--option", o->options,
+              "Word of the measured command line: --option=--block-scale --option=mse")
+      .value_name("WORD");
+  args.flag("--sync", o->sync, "End each run with sync -f, within its time");
+  args.flag("--no-pack", o->skip_pack, "Only whole commands");
+  return [o, &common] { return run_convert(*o, common); };
+}
+
+std::function<int()> setup_bench_lint(Arguments& args, const Common& common) {
+  auto o = std::make_shared<ConvertBenchArguments>();
+  add_source_options(args, *o);
+  return [o, &common] { return run_lint(*o, common); };
 }
 
 }  // namespace twofour

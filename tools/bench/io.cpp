@@ -1,5 +1,3 @@
-#include "lib/bench_io.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,15 +6,42 @@
 #include <cerrno>
 #include <chrono>
 #include <deque>
+#include <memory>
 
 #include "formats/error.h"
+#include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/job_queue.h"
+#include "tools/bench/bench.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
+struct IoBenchOptions {
+  std::filesystem::path work;    ///< directory where files are made and removed
+  std::filesystem::path source;  ///< a file, or a directory whose *.safetensors are read; empty: one is made
+  uint64_t bytes = 2'000'000'000;
+  uint64_t request = 4u << 20;
+  int rounds = 3;
+};
+
+/// How fast bytes pass one way.
+struct IoRate {
+  bool write = false;
+  Io io = Io::kCached;  ///< kCached: a plain loop of read(2), or of write(2) and then fsync(2), as dd's
+  int in_flight = 1;
+  Spread gb_s{};
+};
+
+struct IoBench {
+  uint64_t read_bytes = 0, written_bytes = 0;  ///< by each measurement
+  bool in_memory = false;                      ///< the work directory: nothing there is cold
+  std::vector<IoRate> rates;
+};
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -155,8 +180,9 @@ std::optional<double> write_all(const fs::path& path, uint64_t bytes, const std:
   return seconds_since(start);
 }
 
-}  // namespace
-
+/// Reads files whose pages were dropped before, and writes files to the disk, fsync included, through the
+/// page cache and past it, by 1, 2, 4 and 8 requests at a time, in alternating rounds. What file system
+/// refuses direct I/O has no such rates. The pages of `source` are not in the page cache afterwards.
 IoBench bench_io(const IoBenchOptions& o) {
   std::vector<uint8_t> data = random_bytes(o.request), buffer(o.request);
   const fs::path made = o.work / "read", written = o.work / "written";
@@ -199,6 +225,57 @@ IoBench bench_io(const IoBenchOptions& o) {
   for (size_t i = 0; i < found.size(); ++i) bench.rates[i].gb_s = spread_of(std::move(found[i]));
   std::erase_if(bench.rates, [](const IoRate& r) { return r.gb_s.max == 0; });
   return bench;
+}
+
+struct IoArguments {
+  std::string work = ".", source, size = "2GB", request = "4MB";
+  int rounds = 3;
+};
+
+const char* io_name(Io io) {
+  return io == Io::kCached ? "plain" : io == Io::kBuffered ? "buffered" : "direct";
+}
+
+int run_io(const IoArguments& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  const IoBench b = bench_io({work.path(), o.source, parse_size_option("--size", o.size),
+                              parse_size_option("--request", o.request), o.rounds});
+  if (common.json) {
+    Json rates = Json::array();
+    for (const IoRate& r : b.rates) {
+      rates.push_back({{"what", r.write ? "write" : "read"},
+                       {"io", io_name(r.io)},
+                       {"in_flight", r.in_flight},
+                       {"gb_s", spread_to_json(r.gb_s)}});
+    }
+    print_json({{"bytes_read", b.read_bytes},
+                {"bytes_written", b.written_bytes},
+                {"in_memory", b.in_memory},
+                {"rates", rates}});
+    return kDone;
+  }
+  fmt::print("{} read after its pages were dropped{}, {} written and flushed; GB/s\n",
+             format_bytes(b.read_bytes), b.in_memory ? " (in memory: they stay)" : "",
+             format_bytes(b.written_bytes));
+  for (const IoRate& r : b.rates) {
+    fmt::print("{:<6} {:<9} {} in flight  {}\n", r.write ? "write" : "read", io_name(r.io), r.in_flight,
+               spread_text(r.gb_s));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_bench_io(Arguments& args, const Common& common) {
+  auto o = std::make_shared<IoArguments>();
+  args.option("--work", o->work, "Directory on the disk to measure").value_name("DIRECTORY");
+  args.option("--source", o->source,
+              "Checkpoint or file to read instead of one that is made; it leaves the page cache")
+      .value_name("PATH");
+  args.option("--size", o->size, "Bytes of each measurement: 2GB, 500MB").value_name("SIZE");
+  args.option("--request", o->request, "Bytes asked for at once").value_name("SIZE");
+  args.option("--rounds", o->rounds, "Rounds").range(1, 1000);
+  return [o, &common] { return run_io(*o, common); };
 }
 
 }  // namespace twofour

@@ -7,8 +7,8 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "kernels/multiply/dense_multiply.h"
 #include "kernels/device/device.h"
+#include "kernels/multiply/dense_multiply.h"
 #include "tools/bench/inputs.h"
 
 namespace twofour {

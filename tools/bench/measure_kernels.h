@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/moe/dense_moe.h"
 #include "kernels/device/device_memory.h"
+#include "kernels/moe/dense_moe.h"
 #include "kernels/multiply/fp8_multiply.h"
-#include "lib/bench_convert.h"
+#include "tools/bench/bench.h"
 
 namespace twofour {
 

@@ -1,23 +1,35 @@
-#include "lib/bench_open.h"
-
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
 #include "lib/inspect/inspect.h"
-#include "lib/threads/interrupt.h"
+#include "lib/io/file.h"
 #include "lib/lint/lint.h"
+#include "lib/threads/interrupt.h"
 #include "lib/threads/stopwatch.h"
+#include "tools/bench/bench.h"
+#include "tools/cli/arguments.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Opening a checkpoint of many tensors against what the JSON library needs for its headers: to read and to
+/// parse them into documents, and nothing else. Alternating rounds; ratios are over that time, by round.
+struct OpenBench {
+  uint64_t tensors = 0, files = 0, header_bytes = 0, index_bytes = 0;
+  Spread json_seconds;
+  Spread open_ratio;     ///< Checkpoint::open, the index and all checks included
+  Spread lint_ratio;     ///< lint with headers only
+  Spread inspect_ratio;  ///< open and inspect, without weights
+};
 
 constexpr uint64_t kFiles = 16, kExperts = 128;
 
@@ -60,7 +72,7 @@ uint64_t write_headers(const fs::path& directory, uint64_t tensors) {
 }
 
 /// Reads and parses every header into a document; returns their bytes.
-uint64_t parse_headers(const fs::path& directory) {
+uint64_t parse_made_headers(const fs::path& directory) {
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < kFiles; ++i) {
     const InputFile file(directory / file_name(i));
@@ -82,8 +94,8 @@ double seconds_of(F&& f) {
   return watch.seconds();
 }
 
-}  // namespace
-
+/// Makes a checkpoint of NVFP4 experts of about `tensors` tensors in 16 files below `work`, whose data are
+/// holes that take no space, and opens it.
 OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   const fs::path directory = work / "headers";
   fs::create_directory(directory);
@@ -93,7 +105,7 @@ OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   bench.index_bytes = fs::file_size(directory / kIndexName);
   std::vector<double> json, open, lint_headers, inspected;
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
-    const double base = seconds_of([&] { bench.header_bytes = parse_headers(directory); });
+    const double base = seconds_of([&] { bench.header_bytes = parse_made_headers(directory); });
     const double opened = seconds_of([&] { Checkpoint::open(directory); });
     Progress progress;
     const double linted = seconds_of([&] { lint(directory, {.headers_only = true}, progress); });
@@ -109,6 +121,48 @@ OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   bench.lint_ratio = spread_of(lint_headers);
   bench.inspect_ratio = spread_of(inspected);
   return bench;
+}
+
+struct OpenArguments {
+  std::string work = "/dev/shm";
+  uint64_t tensors = 100'000;
+  int rounds = 10;
+};
+
+int run_open(const OpenArguments& o, const Common& common) {
+  const WorkDirectory work(o.work);
+  const OpenBench b = bench_open(work.path(), o.tensors, o.rounds);
+  if (common.json) {
+    print_json({{"tensors", b.tensors},
+                {"files", b.files},
+                {"header_bytes", b.header_bytes},
+                {"index_bytes", b.index_bytes},
+                {"json_seconds", spread_to_json(b.json_seconds)},
+                {"open_ratio", spread_to_json(b.open_ratio)},
+                {"lint_ratio", spread_to_json(b.lint_ratio)},
+                {"inspect_ratio", spread_to_json(b.inspect_ratio)}});
+    return kDone;
+  }
+  fmt::print("{} tensors in {} files, headers of {}, an index of {}\n", b.tensors, b.files,
+             format_bytes(b.header_bytes), format_bytes(b.index_bytes));
+  fmt::print("reading the headers and parsing them by the JSON library: {:.0f} ms; times of that:\n",
+             1e3 * b.json_seconds.median);
+  for (const auto& [what, ratio] : {std::pair{"open", b.open_ratio},
+                                    {"lint --headers-only", b.lint_ratio},
+                                    {"open and inspect", b.inspect_ratio}}) {
+    fmt::print("  {:<20} {}\n", what, spread_text(ratio));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_bench_open(Arguments& args, const Common& common) {
+  auto o = std::make_shared<OpenArguments>();
+  args.option("--tensors", o->tensors, "Tensors of the checkpoint that is made").range(64, 10'000'000);
+  args.option("--work", o->work, "Directory to work in").value_name("DIRECTORY");
+  args.option("--rounds", o->rounds, "Rounds that count, after one that does not").range(1, 1000);
+  return [o, &common] { return run_open(*o, common); };
 }
 
 }  // namespace twofour

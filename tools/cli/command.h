@@ -1,6 +1,5 @@
 #pragma once
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <functional>
@@ -12,11 +11,13 @@
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/counted.h"
 #include "lib/findings/finding.h"
 #include "lib/threads/progress.h"
 
 namespace twofour {
+
+class Argument;
+class Arguments;
 
 /// Exit codes of the program; findings count only for commands that look for them.
 enum ExitCode { kDone = 0, kFound = 1, kTrouble = 2, kInterrupted = 130 };
@@ -30,37 +31,39 @@ struct Common {
   std::string device = "auto";
 };
 
-/// One command of the program. `setup` adds its options and gives what runs it.
+/// One command of a program. `setup` defines its arguments and returns what runs it.
 struct Command {
   const char* name;
   const char* summary;
-  std::function<int()> (*setup)(CLI::App& app, const Common& common);
-  const char* example;  ///< a command line, without the program's name
-  bool finds = false;   ///< whether findings or differences end it with 1
-  bool cuda = false;    ///< whether it has work for a CUDA device
+  std::function<int()> (*setup)(Arguments& args, const Common& common);
+  const char* example;        ///< a command line, without the program's name
+  bool has_findings = false;  ///< whether findings or differences end it with 1
+  bool cuda = false;          ///< whether it has work for a CUDA device
 };
 
-std::function<int()> setup_bench(CLI::App& app, const Common& common);
-std::function<int()> setup_completion(CLI::App& app, const Common& common);
-std::function<int()> setup_convert(CLI::App& app, const Common& common);
-std::function<int()> setup_diff(CLI::App& app, const Common& common);
-std::function<int()> setup_inspect(CLI::App& app, const Common& common);
-std::function<int()> setup_lint(CLI::App& app, const Common& common);
-std::function<int()> setup_man(CLI::App& app, const Common& common);
-std::function<int()> setup_merge(CLI::App& app, const Common& common);
-std::function<int()> setup_plan(CLI::App& app, const Common& common);
-std::function<int()> setup_prune(CLI::App& app, const Common& common);
-std::function<int()> setup_quantize(CLI::App& app, const Common& common);
-std::function<int()> setup_run(CLI::App& app, const Common& common);
-std::function<int()> setup_synth(CLI::App& app, const Common& common);
-std::function<int()> setup_validate(CLI::App& app, const Common& common);
+// Of twofour, each in the file of its name.
+std::function<int()> setup_completion(Arguments& args, const Common& common);
+std::function<int()> setup_convert(Arguments& args, const Common& common);
+std::function<int()> setup_diff(Arguments& args, const Common& common);
+std::function<int()> setup_help(Arguments& args, const Common& common);
+std::function<int()> setup_inspect(Arguments& args, const Common& common);
+std::function<int()> setup_lint(Arguments& args, const Common& common);
+std::function<int()> setup_man(Arguments& args, const Common& common);
+std::function<int()> setup_merge(Arguments& args, const Common& common);
+std::function<int()> setup_plan(Arguments& args, const Common& common);
+std::function<int()> setup_prune(Arguments& args, const Common& common);
+std::function<int()> setup_quantize(Arguments& args, const Common& common);
+std::function<int()> setup_run(Arguments& args, const Common& common);
+std::function<int()> setup_synth(Arguments& args, const Common& common);
+std::function<int()> setup_validate(Arguments& args, const Common& common);
 
-/// Throws Error where a device is demanded and `command` runs on the CPU alone.
+/// Throws Error where --device asks for cuda: `command` runs on the CPU alone. Starts no driver, which takes
+/// longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Where a command with CUDA code works as --device says; `automatic` for auto, where there is such a device.
-/// Throws Error where cuda is demanded and there is none.
-Device choose_device(const Common& common, Device automatic);
+/// Where a command with CUDA code runs, as --device says; auto is a CUDA device where there is one. Throws
+/// Error where --device asks for cuda and there is none.
+Device choose_device(const Common& common);
 
 /// The device for people: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);
@@ -76,9 +79,17 @@ void print_findings(const Common& common, const Findings& findings);
 Json findings_to_json(const Findings& findings);
 
 /// Adds --html to a command: the file of its report.
-CLI::Option* add_html_option(CLI::App& app, std::string& file);
+Argument& add_html_option(Arguments& args, std::string& file);
 
-/// One document on stdout.
+/// Writes `text` to stdout or stderr, in the colour of a severity where that is a terminal that has colours
+/// (TERM is not dumb) and nobody asked for none (NO_COLOR).
+void print_coloured(std::FILE* to, Severity severity, std::string_view text);
+
+/// The version of every document of --json, described in tools/JSON.md. It counts up when a field changes or
+/// goes; new fields leave it.
+inline constexpr int kSchemaVersion = 1;
+
+/// One document on stdout: an object, after its schema_version.
 void print_json(const Json& json);
 
 /// The elements of a list that a document has under a name.
@@ -98,14 +109,15 @@ std::string printable(std::string_view text);
 /// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
 std::string printable_line(std::string_view text);
 
-/// Lines of ours as an argument of put() and tell(), their names made printable already.
+/// Lines of ours as an argument of print_stdout() and print_stderr(), their names made printable already.
 struct Lines {
   std::string text;
 };
 
-/// An argument of put() or tell(): texts keep to their line, for they may be or hold names from files.
+/// An argument of print_stdout() or print_stderr(): texts keep to their line, for they may be or hold names
+/// from files.
 template <class T>
-decltype(auto) put_argument(const T& value) {
+decltype(auto) print_argument(const T& value) {
   if constexpr (std::is_same_v<T, Lines>) {
     return std::string_view(value.text);
   } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
@@ -116,29 +128,33 @@ decltype(auto) put_argument(const T& value) {
 }
 
 template <class... Arguments>
-using PutFormat =
-    fmt::format_string<std::remove_cvref_t<decltype(put_argument(std::declval<const Arguments&>()))>...>;
+using PrintFormat =
+    fmt::format_string<std::remove_cvref_t<decltype(print_argument(std::declval<const Arguments&>()))>...>;
 
 template <class... Values>
-std::string put_text(fmt::string_view format, const Values&... values) {
+std::string formatted(fmt::string_view format, const Values&... values) {
   return fmt::vformat(format, fmt::make_format_args(values...));
 }
 
 /// Prints to stdout, control characters made harmless, of arguments line ends, too. What cannot be written is
 /// told at the end, by main().
 template <class... Arguments>
-void put(PutFormat<Arguments...> format, const Arguments&... arguments) {
-  const std::string text = printable(put_text(format, put_argument(arguments)...));
+void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = printable(formatted(format, print_argument(arguments)...));
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 /// Prints to stderr; of arguments control characters are made harmless, line ends, too. Where that fails
 /// there is nobody left to tell.
 template <class... Arguments>
-void tell(PutFormat<Arguments...> format, const Arguments&... arguments) {
-  const std::string text = put_text(format, put_argument(arguments)...);
+void print_stderr(PrintFormat<Arguments...> format, const Arguments&... arguments) {
+  const std::string text = formatted(format, print_argument(arguments)...);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
+
+/// A line of a message with its middle left out where a word has more than 300 characters or the line more
+/// than 2000: arguments and hostile names may be of any length.
+std::string shortened(const std::string& line);
 
 /// "12.9 GB", decimal.
 std::string format_bytes(uint64_t bytes);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
-#include "tools/command_table.h"
+#include "tools/cli/command.h"
+#include "tools/cli/program.h"
 
 namespace twofour {
 namespace {
@@ -25,7 +25,7 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
 /// The cases of one command: what may stand after each option, and what else.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
   std::string options;
-  for (const OptionEntry& o : c.options) {
+  for (const ArgumentEntry& o : c.options) {
     for (const std::string& name : o.names) {
       options += (options.empty() ? "" : " ") + name;
       if (o.value.empty()) continue;
@@ -37,7 +37,7 @@ void add_bash_cases(const CommandEntry& c, const std::string& path, std::string&
   }
   std::string plain = joined_names(c.commands);
   const bool files = std::any_of(c.positionals.begin(), c.positionals.end(), [](auto& p) { return p.path; });
-  for (const OptionEntry& p : c.positionals) {
+  for (const ArgumentEntry& p : c.positionals) {
     for (const std::string& choice : p.choices) plain += (plain.empty() ? "" : " ") + choice;
   }
   words +=
@@ -56,7 +56,7 @@ void add_parents(const CommandEntry& c, const std::string& path, std::string& ca
 }
 
 /// What _arguments takes after an option or for a positional.
-std::string zsh_value(const OptionEntry& o) {
+std::string zsh_value(const ArgumentEntry& o) {
   const auto escaped = [](const std::string& text) {
     std::string out;
     for (const char c : text) out += c == ':' ? "\\:" : std::string(1, c);
@@ -72,7 +72,7 @@ std::string zsh_value(const OptionEntry& o) {
 
 void add_zsh_function(const CommandEntry& c, const std::string& function, std::string& out) {
   out += fmt::format("{}() {{\n  _arguments -s -S", function);
-  for (const OptionEntry& o : c.options) {
+  for (const ArgumentEntry& o : c.options) {
     std::string text;
     for (const char letter : o.description)
       text += letter == '[' || letter == ']' || letter == ':' ? std::string("\\") + letter
@@ -84,7 +84,7 @@ void add_zsh_function(const CommandEntry& c, const std::string& function, std::s
                                       o.value.empty() ? "" : zsh_value(o)));
     }
   }
-  for (const OptionEntry& p : c.positionals) out += " \\\n    " + shell_quoted(zsh_value(p));
+  for (const ArgumentEntry& p : c.positionals) out += " \\\n    " + shell_quoted(zsh_value(p));
   if (c.commands.empty()) {
     out += "\n}\n\n";
     return;
@@ -110,13 +110,13 @@ void add_fish_lines(const CommandEntry& c, const std::vector<std::string>& path,
   for (const CommandEntry& sub : c.commands)
     out += fmt::format("complete -c twofour -n {} -f -a {} -d {}\n", shell_quoted(here), sub.name,
                        shell_quoted(sub.summary));
-  for (const OptionEntry& p : c.positionals) {
+  for (const ArgumentEntry& p : c.positionals) {
     if (p.path) out += fmt::format("complete -c twofour -n {} -F\n", shell_quoted(here));
     if (!p.choices.empty())
       out += fmt::format("complete -c twofour -n {} -f -a {}\n", shell_quoted(here),
                          shell_quoted(fmt::format("{}", fmt::join(p.choices, " "))));
   }
-  for (const OptionEntry& o : c.options) {
+  for (const ArgumentEntry& o : c.options) {
     std::string line = fmt::format("complete -c twofour -n {}", shell_quoted(here));
     for (const std::string& name : o.names)
       line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
@@ -199,13 +199,11 @@ std::string fish_completion(const CommandEntry& root) {
   return out;
 }
 
-std::function<int()> setup_completion(CLI::App& app, const Common& common) {
+std::function<int()> setup_completion(Arguments& args, const Common& common) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("SHELL", *shell, "Shell to write for")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  return [shell, &app, &common] {
-    const CommandEntry table = command_table(*app.get_parent());
+  args.option("SHELL", *shell, "Shell to write for").required().one_of({"bash", "zsh", "fish"});
+  return [shell, &args, &common] {
+    const CommandEntry table = args.root().entry();
     const std::string script = *shell == "bash"  ? bash_completion(table)
                                : *shell == "zsh" ? zsh_completion(table)
                                                  : fish_completion(table);

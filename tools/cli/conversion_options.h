@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "lib/convert/convert.h"
-#include "lib/transform/kept_codes.h"
 #include "lib/plan/plan.h"
+#include "lib/transform/kept_codes.h"
 #include "tools/cli/command.h"
 #include "tools/cli/recipe_options.h"
 
@@ -16,35 +16,32 @@ struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
-  bool dry_run = false, no_verify = false, force = false, resume = false;
+  bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
 };
 
 /// Adds them to a command.
-void add_conversion_options(CLI::App& app, ConversionOptions& options);
+void add_conversion_options(Arguments& args, ConversionOptions& options);
 
 /// Adds --io, the way that the bytes of large files pass.
-void add_io_option(CLI::App& app, std::string& io);
+void add_io_option(Arguments& args, std::string& io);
 Io parse_io(const std::string& io);
 
 /// Adds SRC, DST and what chooses modules and files, which go into a recipe.
-void add_source_and_selection(CLI::App& app, ConversionOptions& options);
+void add_source_and_selection(Arguments& args, ConversionOptions& options);
 
-/// The recipe with the chosen modules and the size of files.
-Recipe with_selection(Recipe recipe, const ConversionOptions& options);
+/// The recipe of one rule, with the chosen modules and the size of files.
+Recipe with_selection(Rule rule, const ConversionOptions& options);
 
 /// The checkpoint whose global scales the options keep, which go into the recipe; nullptr where they keep
 /// none.
 std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
 
-/// The device that packs: only layouts are packed on CUDA.
-Device conversion_device(const Common& common, const Recipe& recipe);
-
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
-std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
+std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified);
 
 /// What a run made of the weights, as lines that end.
 std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
-Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
+Json result_to_json(const Plan& plan, const ConvertResult& result);
 
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);

@@ -1,14 +1,47 @@
-#include "tools/encoded_text.h"
+#include "tools/cli/figures_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
+#include <cmath>
 #include "tools/cli/command.h"
-#include "tools/cli/figures_text.h"
 
 namespace twofour {
+
+Json figure_to_json(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string quality_text(const Quality& q) {
+  if (q.retained_energy() >= 1) return "no energy lost";
+  return fmt::format(
+      "retained energy {:.2f} %, relative error {:.2f} %, SNR {:.2f} dB, cosine {:.4f}, decided by ties "
+      "{:.1f} %",
+      100 * q.retained_energy(), 100 * q.relative_error(), q.snr_db(), q.cosine(), 100 * q.tied_share());
+}
+
+Json quality_to_json(const Quality& q) {
+  return {{"retained_energy", q.retained_energy()},
+          {"relative_error", q.relative_error()},
+          {"snr_db", figure_to_json(q.snr_db())},
+          {"cosine", q.cosine()},
+          {"tied_share", q.tied_share()}};
+}
+
+std::string value_error_text(const ValueError& e) {
+  if (e.different == 0) return fmt::format("all {} weights equal", e.weights);
+  return fmt::format(
+      "relative error {:.3g} %, SNR {:.2f} dB, cosine {:.6f}, largest difference {:.3g}, {} of {} differ",
+      100 * e.relative_error(), e.snr_db(), e.cosine(), e.max_abs, e.different, e.weights);
+}
+
+Json value_error_to_json(const ValueError& e) {
+  return {{"relative_error", e.relative_error()},
+          {"snr_db", figure_to_json(e.snr_db())},
+          {"cosine", e.cosine()},
+          {"max_abs", e.max_abs},
+          {"weights", e.weights},
+          {"different", e.different}};
+}
+
 namespace {
 
 std::string error_text(const EncodeError& e) {
@@ -26,39 +59,48 @@ Json error_to_json(const EncodeError& e) {
   return {{"relative_error", e.relative_error()}, {"snr_db", figure_to_json(e.snr_db())}};
 }
 
+/// Whether a rule prunes before it quantizes.
+bool prunes_first(const Plan& plan) {
+  return std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
+                     [](const Rule& r) { return r.to == "quantize" && !r.pattern.empty(); });
+}
+
 }  // namespace
 
-std::string encoded_text(const Plan& plan, const std::vector<EncodedResult>& results, bool each) {
-  const bool pruned = !plan.recipe.pattern.empty();
+std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modules, bool each) {
+  const bool pruned = prunes_first(plan);
   EncodedResult all;
   std::string text;
-  size_t cast = 0;
+  size_t cast = 0, count = 0;
   double worst = 0;
   std::string worst_name;
-  for (size_t i = 0; i < results.size(); ++i) {
-    const EncodedResult& r = results[i];
+  for (const ModuleReport& m : modules) {
+    if (!m.encoded) continue;
+    const EncodedResult& r = *m.encoded;
+    ++count;
     all.error += r.error;
     all.pruned_after += r.pruned_after;
     cast += r.cast;
     if (r.error.relative_error() > worst) {
       worst = r.error.relative_error();
-      worst_name = plan.matrices[i].name;
+      worst_name = m.name;
     }
     if (each) {
-      text += fmt::format("{}: {}{}\n", printable_line(plan.matrices[i].name), error_text(r.error),
-                          pruned ? gain_text(r) : "");
+      text +=
+          fmt::format("{}: {}{}\n", printable_line(m.name), error_text(r.error), pruned ? gain_text(r) : "");
     }
   }
+  if (count == 0) return text;
   text += fmt::format("weights: {}{}\n", error_text(all.error), pruned ? gain_text(all) : "");
   if (worst > 0)
     text += fmt::format("largest error: {:.3f} % in {}\n", 100 * worst, printable_line(worst_name));
-  if (cast > 0) text += fmt::format("{} of {} matrices cast from MXFP4 without loss\n", cast, results.size());
+  if (cast > 0) text += fmt::format("{} of {} matrices cast from MXFP4 without loss\n", cast, count);
   return text;
 }
 
 Json encoded_to_json(const Plan& plan, const EncodedResult& r) {
   Json json = {{"quality", error_to_json(r.error)}};
-  if (!plan.recipe.pattern.empty()) json["quality"]["pruned_after"] = error_to_json(r.pruned_after);
+  if (prunes_first(plan)) json["quality"]["pruned_after"] = error_to_json(r.pruned_after);
   if (r.cast) json["cast"] = "exact";
   if (r.kept.compared) {
     json["kept"] = {{"bytes", r.kept.bytes},

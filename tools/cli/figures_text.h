@@ -1,8 +1,10 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "formats/json.h"
-#include "lib/quality.h"
+#include "lib/convert/convert.h"
+#include "lib/metrics/quality.h"
 #include "lib/metrics/value_error.h"
 
 namespace twofour {
@@ -17,5 +19,10 @@ Json quality_to_json(const Quality& quality);
 /// "relative error 0.167 %, SNR 55.54 dB, cosine 0.999999, largest difference 0.00195, 1024 of 4096 differ"
 std::string value_error_text(const ValueError& error);
 Json value_error_to_json(const ValueError& error);
+
+/// What encoding cost all matrices together, and with `each` one by one; lines that end.
+std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modules, bool each);
+/// The same of one matrix, as fields of its module.
+Json encoded_to_json(const Plan& plan, const EncodedResult& result);
 
 }  // namespace twofour

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
 #include "lib/findings/version.h"
-#include "tools/command_table.h"
+#include "lib/io/file.h"
+#include "tools/cli/command.h"
+#include "tools/cli/program.h"
 
 namespace twofour {
 namespace {
@@ -34,14 +34,14 @@ std::string roff(std::string_view text) {
 std::string synopsis(const CommandEntry& c, const std::string& path) {
   std::string text = fmt::format(".B {}\n", roff(path));
   if (!c.commands.empty()) text += ".I COMMAND\n";
-  for (const OptionEntry& p : c.positionals) {
+  for (const ArgumentEntry& p : c.positionals) {
     const std::string name = ".I " + roff(p.value) + "\n";
     text += p.required ? name : fmt::format(".RI [ {} ]\n", roff(p.value));
   }
   return text + ".RI [ OPTIONS ]\n";
 }
 
-std::string option_text(const OptionEntry& o) {
+std::string option_text(const ArgumentEntry& o) {
   std::string text = ".TP\n";
   const auto bold = [](const std::string& name) { return "\\fB" + roff(name) + "\\fR"; };
   for (size_t i = 0; i < o.names.size(); ++i) text += (i > 0 ? ", " : "") + bold(o.names[i]);
@@ -49,6 +49,8 @@ std::string option_text(const OptionEntry& o) {
   text += "\n" + roff(o.description);
   if (!o.choices.empty())
     text += fmt::format(". One of: {}", roff(fmt::format("{}", fmt::join(o.choices, ", "))));
+  if (!o.range.empty()) text += fmt::format(". From {}", roff(o.range));
+  if (!o.required && !o.default_text.empty()) text += fmt::format(". Default: {}", roff(o.default_text));
   if (o.repeated) text += ". May be given again";
   return text + ".\n";
 }
@@ -71,14 +73,9 @@ std::string page(const CommandEntry& c, const std::string& path, const CommandEn
       text += fmt::format(".TP\n.B {}\n{}.\n", roff(sub.name), roff(sub.summary));
   }
   if (!c.positionals.empty()) text += ".SH ARGUMENTS\n";
-  for (const OptionEntry& p : c.positionals) text += option_text(p);
+  for (const ArgumentEntry& p : c.positionals) text += option_text(p);
   text += ".SH OPTIONS\n";
-  for (const OptionEntry& o : c.options) text += option_text(o);
-  for (const CommandEntry& sub : c.commands) {
-    if (path == root.name) break;  // they have pages of their own
-    text += fmt::format(".SH {} {}\n", roff(title), roff(sub.name));
-    for (const OptionEntry& o : sub.options) text += option_text(o);
-  }
+  for (const ArgumentEntry& o : c.options) text += option_text(o);
   if (!c.footer.empty()) text += ".SH NOTES\n" + literal(c.footer);
   text += ".SH SEE ALSO\n";
   if (path != root.name) return text + ".BR twofour (1)\n";
@@ -97,15 +94,19 @@ std::vector<std::pair<std::string, std::string>> manual_pages(const CommandEntry
   return pages;
 }
 
-std::function<int()> setup_man(CLI::App& app, const Common& common) {
+std::function<int()> setup_man(Arguments& args, const Common& common) {
   auto into = std::make_shared<std::string>();
-  app.add_option("DIRECTORY", *into, "Where to write them; it must be there")->required();
-  return [into, &app, &common] {
+  args.option("DIRECTORY", *into, "Where to write them; it must be there").required();
+  return [into, &args, &common] {
     const std::filesystem::path directory = *into;
-    if (!std::filesystem::is_directory(directory))
+    std::error_code error;
+    const auto status = std::filesystem::status(directory, error);
+    if (error && status.type() != std::filesystem::file_type::not_found)
+      throw Error(fmt::format("{}: cannot look at: {}", *into, error.message()));
+    if (!std::filesystem::is_directory(status))
       throw Error(fmt::format("{}: expected a directory, found none", *into));
     Json files = Json::array();
-    for (const auto& [name, text] : manual_pages(command_table(*app.get_parent()))) {
+    for (const auto& [name, text] : manual_pages(args.root().entry())) {
       write_text(directory / name, text);
       files.push_back(name);
     }

@@ -1,8 +1,28 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "lib/names/pattern.h"
+#include "tools/cli/arguments.h"
 
 namespace twofour {
+
+/// Adds --seed, a whole number below 2^64. One of more bits, or below 0, is refused.
+Argument& add_seed_option(Arguments& args, uint64_t& seed, const std::string& help);
+
+/// Refuses a value that is not finite as a float, or below 0.
+Argument& check_finite_not_negative(Argument& option);
+
+/// Adds --max-shard-size, for parse_size_option.
+Argument& add_shard_size_option(Arguments& args, std::string& size);
+
+/// parse_size of what was given with `option`, which the Error names.
+uint64_t parse_size_option(const char* option, const std::string& text);
+
+/// parse_patterns of what was given with `option`, which the Error names.
+std::vector<Pattern> parse_pattern_option(const char* option, const std::vector<std::string>& texts);
 
 /// Which of how many tasks a process is.
 struct TaskNumber {

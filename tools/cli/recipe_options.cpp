@@ -2,121 +2,129 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
+#include <vector>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/plan/method.h"
+#include "tools/cli/arguments.h"
 
 namespace twofour {
 namespace {
 
-void add_convert_options(CLI::App& app, RecipeOptions& o, bool all) {
+/// What --to takes, a line each.
+std::string layouts_text(bool all) {
+  std::string text = "--to writes:";
+  const auto add = [&](const char* name, const char* summary) {
+    text += fmt::format("\n  {:<10} {}", name, summary);
+  };
+  for_each_layout([&]<class L>() { add(L::name, L::summary); });
+  add("nvfp4", "NVFP4 in a dialect that engines load, without loss");
+  add("fp8", "E4M3 weights with a scale for each tensor, row or block of 128 x 128");
+  add("bf16", "dequantized weights");
+  if (all) add("prune", "what twofour prune writes");
+  if (all) add("quantize", "what twofour quantize writes");
+  return text;
+}
+
+void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
   layouts.insert(layouts.end(), {"nvfp4", "fp8", "bf16"});
   if (all) layouts.insert(layouts.end(), {"prune", "quantize"});
-  app.add_option("--to", o.layout, "What to write")->check(CLI::IsMember(layouts));
-  app.add_option("--fold", o.fold, "Unequal global scales of gate and up: to the larger, or refuse (strict)")
-      ->check(CLI::IsMember({"larger", "strict"}));
-  app.add_option(
-         "--granularity", o.granularity,
-         "Of fp8: weights that share a scale, tensor, row (default) or block of 128 x 128, which is all "
-         "that deepseek has")
-      ->check(CLI::IsMember({"tensor", "row", "block"}));
+  args.option("--to", o.layout, "Layout or format to write, see below").one_of(layouts);
+  args.footer(layouts_text(all));
+  args.option(
+          "--fold", o.fold,
+          "Unequal global scales of gate and up, of which a layout has one. larger folds both to the larger, "
+          "refused where that changes a matrix by more than 10 %; strict refuses unequal ones; any folds "
+          "whatever it costs")
+      .one_of({"larger", "strict", "any"});
+  args.option("--granularity", o.granularity,
+              "fp8: weights that share a scale; block is 128 x 128, the only one of deepseek")
+      .one_of({"tensor", "row", "block"})
+      .default_text("row, of deepseek block");
 }
 
-void add_dialect(CLI::App& app, RecipeOptions& o, bool converts, bool quantizes) {
+void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
   std::vector<std::string> dialects{"modelopt", "compressed-tensors"};
   if (converts) dialects.push_back("deepseek");
-  std::string help;
+  std::vector<std::string> defaults;
   if (converts) {
-    help =
-        "Of nvfp4: modelopt or compressed-tensors (default: the other one, of an artifact its own); "
-        "of fp8 also deepseek (default: compressed-tensors)";
+    defaults.push_back(
+        "nvfp4: the one that the source is not, of an artifact its source's; fp8: compressed-tensors");
   }
-  if (quantizes) {
-    help += fmt::format("{}ames and configuration to write: modelopt (default) or compressed-tensors",
-                        converts ? "; of quantize: n" : "N");
-  }
-  app.add_option("--dialect", o.dialect, help)->check(CLI::IsMember(dialects));
+  if (quantizes) defaults.push_back(converts ? "quantize: modelopt" : "modelopt");
+  args.option("--dialect", o.dialect,
+              fmt::format("Names and configuration to write{}", converts ? "; deepseek with fp8 only" : ""))
+      .one_of(dialects)
+      .default_text(fmt::format("{}", fmt::join(defaults, "; ")));
 }
 
-void add_pattern(CLI::App& app, RecipeOptions& o, bool prunes, bool quantizes) {
+void add_pattern(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes) {
   std::vector<std::string> patterns{"2:4"};
   if (prunes) patterns.push_back("4:8-paired");
   std::string help;
-  if (prunes) help = "2:4: two codes of each four stay; 4:8-paired: two aligned pairs of each eight";
+  if (prunes) help = "2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight";
   if (quantizes) {
     help += fmt::format(
-        "{}2:4: prune the weights first, so that block scales fit those that stay; says what that gains",
-        prunes ? "; of quantize: " : "");
+        "{}2:4 prunes the weights before quantizing, so that block scales fit those that are kept, and "
+        "reports "
+        "the gain",
+        prunes ? "; with quantize, " : "");
   }
-  app.add_option("--pattern", o.pattern, help)->check(CLI::IsMember(patterns));
+  const char* without = quantizes ? prunes ? "prune: 2:4; quantize: none" : "none" : "2:4";
+  args.option("--pattern", o.pattern, help).one_of(patterns).default_text(without);
 }
 
-void add_quantize_options(CLI::App& app, RecipeOptions& o) {
-  app.add_option(
-         "--arithmetic", o.arithmetic,
-         "Whose rounding, bit for bit: modelopt (0.45 and later) or compressed-tensors (llm-compressor); "
-         "default: the dialect's")
-      ->check(CLI::IsMember({"modelopt", "compressed-tensors"}));
-  app.add_option(
-         "--block-scale", o.block_scale,
-         "How the scale of 16 weights is chosen: max (default) fits the largest weight; mse tries all and "
-         "takes the least squared error; four-over-six takes the better of two. In compressed-tensors' "
-         "arithmetic the last two are our own extension")
-      ->check(CLI::IsMember({"max", "mse", "four-over-six"}));
-  app.add_option("--zero-block", o.zero_block,
-                 "Blocks whose scale rounds to zero: the scale that the producer writes (default), or scale "
-                 "and codes zero")
-      ->check(CLI::IsMember({"producer", "zero"}));
-  app.add_option(
-      "--keep-global-scale", o.keep_global_scale,
-      "NVFP4 checkpoint (directory or file) whose global scales are used instead of new ones, by the "
-      "modules' names; then all codes and block scales are compared with its own. A weight of -0 stays -0");
-}
-
-/// Throws unless an option that was given belongs to what is written.
-void check_given(const RecipeOptions& o, const char* option, bool given, std::string_view where, bool fits) {
-  if (!given || fits) return;
-  throw Error(fmt::format("{}: expected with --to {} only, found with --to {}", option, where, o.layout));
+void add_quantize_options(Arguments& args, RecipeOptions& o) {
+  args.option("--arithmetic", o.arithmetic,
+              "Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's")
+      .one_of({"modelopt", "compressed-tensors"})
+      .default_text("the dialect's");
+  args.option(
+          "--block-scale", o.block_scale,
+          "How the scale of 16 weights is chosen. max fits the largest weight; mse tries all and takes the "
+          "least squared error; four-over-six takes the better of two. The last two are our own extension "
+          "in compressed-tensors' arithmetic")
+      .one_of({"max", "mse", "four-over-six"})
+      .default_text("max");
+  args.option("--zero-block", o.zero_block,
+              "Blocks whose scale rounds to zero. producer writes the scale that the producer writes, zero "
+              "writes scale and codes zero")
+      .one_of({"producer", "zero"})
+      .default_text("producer");
+  args.option(
+          "--keep-global-scale", o.keep_global_scale,
+          "NVFP4 checkpoint (directory or file) whose global scales are used instead of new ones, matched by "
+          "module name. All codes and block scales are then compared with its own. A weight of -0 stays -0")
+      .value_name("PATH");
 }
 
 }  // namespace
 
-void add_recipe_options(CLI::App& app, RecipeOptions& o, unsigned kinds) {
+void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
   const bool converts = kinds & kConverts, prunes = kinds & kPrunes, quantizes = kinds & kQuantizes;
-  if (converts) add_convert_options(app, o, prunes && quantizes);
-  if (converts || quantizes) add_dialect(app, o, converts, quantizes);
-  if (prunes || quantizes) add_pattern(app, o, prunes, quantizes);
-  if (quantizes) add_quantize_options(app, o);
+  if (converts) add_convert_options(args, o, prunes && quantizes);
+  if (converts || quantizes) add_dialect(args, o, converts, quantizes);
+  if (prunes || quantizes) add_pattern(args, o, prunes, quantizes);
+  if (quantizes) add_quantize_options(args, o);
 }
 
-Recipe make_recipe(const RecipeOptions& o) {
-  const Rewrite rewrite = rewrite_of(o.layout);
-  const bool prunes = rewrite == Rewrite::kPrune, quantizes = rewrite == Rewrite::kQuantize;
-  const bool fp8 = rewrite == Rewrite::kFp8, nvfp4 = rewrite == Rewrite::kNvfp4;
-  check_given(o, "--dialect", !o.dialect.empty(), "nvfp4 or fp8", nvfp4 || fp8 || quantizes);
-  if (o.fold == "strict" && rewrite != Rewrite::kNone) {
-    throw Error(fmt::format("--fold: expected with a layout only, found with --to {}", o.layout));
-  }
-  check_given(o, "--granularity", !o.granularity.empty(), "fp8", fp8);
-  check_given(o, "--pattern", !o.pattern.empty(), "prune or quantize", prunes || quantizes);
-  check_given(o, "--pattern 4:8-paired", o.pattern == "4:8-paired", "prune", prunes);
-  check_given(o, "--arithmetic", !o.arithmetic.empty(), "quantize", quantizes);
-  check_given(o, "--block-scale", !o.block_scale.empty(), "quantize", quantizes);
-  check_given(o, "--zero-block", !o.zero_block.empty(), "quantize", quantizes);
-  check_given(o, "--keep-global-scale", !o.keep_global_scale.empty(), "quantize", quantizes);
-  Recipe recipe;
-  recipe.layout = o.layout;
-  recipe.pattern = prunes && o.pattern.empty() ? "2:4" : o.pattern;
-  recipe.dialect = o.dialect;
-  recipe.granularity = o.granularity;
-  recipe.arithmetic = o.arithmetic;
-  recipe.block_scale = o.block_scale;
-  recipe.zero_block = o.zero_block;
-  recipe.fold = o.fold == "strict" ? Fold::kStrict : Fold::kLarger;
-  return recipe;
+Rule make_rule(const RecipeOptions& o) {
+  Rule rule;
+  rule.to = o.layout;
+  rule.pattern = o.pattern;
+  rule.dialect = o.dialect;
+  rule.granularity = o.granularity;
+  rule.arithmetic = o.arithmetic;
+  rule.block_scale = o.block_scale;
+  rule.zero_block = o.zero_block;
+  rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
+  Rule checked = rule;
+  if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});
+  make_method(checked);  // refuses words that the method has no use for
+  return rule;
 }
 
 }  // namespace twofour

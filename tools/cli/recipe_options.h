@@ -2,6 +2,7 @@
 #include <string>
 
 #include "lib/plan/plan.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 
 namespace twofour {
@@ -18,9 +19,9 @@ enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 
 /// Adds those of some commands to an app: convert's (--to among them), prune's and quantize's; of several,
 /// --to names prune and quantize too.
-void add_recipe_options(CLI::App& app, RecipeOptions& options, unsigned kinds);
+void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
 
 /// The recipe that they ask for. Throws Error on an option that `layout` does not have.
-Recipe make_recipe(const RecipeOptions& options);
+Rule make_rule(const RecipeOptions& options);
 
 }  // namespace twofour

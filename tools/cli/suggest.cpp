@@ -24,7 +24,9 @@ size_t edits(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> suggest(std::string_view typed, const std::vector<std::string>& candidates) {
+  constexpr size_t kLongest = 100;  // no name of ours comes near
   std::optional<std::string> best;
+  if (typed.size() > kLongest) return best;
   size_t fewest = 3;
   for (const std::string& candidate : candidates) {
     const size_t distance = candidate.starts_with(typed) && typed.size() >= 3 ? 1 : edits(typed, candidate);

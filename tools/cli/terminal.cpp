@@ -1,16 +1,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "formats/error.h"
 #include "kernels/device/device.h"
-#include "lib/start_thread.h"
+#include "lib/threads/parallel.h"
 #include "lib/threads/stopwatch.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 
 namespace twofour {
@@ -38,7 +40,7 @@ class ProgressPrinter {
     }
     wake_.notify_all();
     thread_.join();
-    if (shown_ && terminal_) tell("\r\033[K");
+    if (shown_ && terminal_) print_stderr("\r\033[K");
   }
 
  private:
@@ -47,7 +49,7 @@ class ProgressPrinter {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
       const std::string line = progress_line(progress_, watch_.seconds());
-      terminal_ ? tell("\r\033[K{}", line) : tell("{}\n", line);
+      terminal_ ? print_stderr("\r\033[K{}", line) : print_stderr("{}\n", line);
       std::fflush(stderr);
       shown_ = true;
     }
@@ -114,9 +116,8 @@ std::string spelled_out(std::string_view text, bool keep_line_ends) {
 
 }  // namespace
 
-Device choose_device(const Common& common, Device automatic) {
-  // The driver is started only where it may be used: that takes longer than a small command.
-  if (common.device == "cpu" || (common.device == "auto" && automatic == Device::cpu)) return Device::cpu;
+Device choose_device(const Common& common) {
+  if (common.device == "cpu") return Device::cpu;
   if (common.device == "auto") return cuda_device() ? Device::cuda : Device::cpu;
   if (!cuda_device())
     throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
@@ -124,7 +125,7 @@ Device choose_device(const Common& common, Device automatic) {
 }
 
 void check_device(const Common& common, const std::string& command) {
-  if (choose_device(common, Device::cpu) == Device::cuda)
+  if (common.device == "cuda")
     throw Error(
         fmt::format("--device cuda: expected cpu or auto, found {}, which runs on the CPU alone", command));
 }
@@ -152,33 +153,36 @@ void print_findings(const Common& common, const Findings& findings) {
   if (common.json || common.quiet) return;
   for (const Finding& f : findings) {
     if (f.severity == Severity::kNote && !common.verbose) continue;
-    tell("{}: {}: {} [{}]\n", severity_name(f.severity), f.where, f.message, f.id);
+    print_coloured(stderr, f.severity, severity_name(f.severity));
+    print_stderr(": {}: {} [{}]\n", f.where, f.message, f.id);
   }
 }
 
 Json findings_to_json(const Findings& findings) {
   Json list = Json::array();
   for (const Finding& f : findings) {
-    list.push_back(
-        {{"severity", severity_name(f.severity)}, {"id", f.id}, {"where", f.where}, {"message", f.message}});
+    list.push_back({{"severity", severity_name(f.severity)},
+                    {"rule", f.id},
+                    {"where", f.where},
+                    {"message", f.message}});
   }
   return list;
 }
 
-CLI::Option* add_html_option(CLI::App& app, std::string& file) {
-  return app
-      .add_option("--html", file, "Write a page with heat maps, histograms and findings, for a browser")
-      ->type_name("FILE");
+Argument& add_html_option(Arguments& args, std::string& file) {
+  return args.option("--html", file, "Write a page with heat maps, histograms and findings, for a browser")
+      .value_name("FILE");
 }
 
 void print_json(const Json& json) {
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  const std::string text = json.dump(2);
+  fmt::print("{{\n  \"schema_version\": {},{}\n", kSchemaVersion, std::string_view(text).substr(1));
 }
 
 void print_json(const Json& head, const std::vector<JsonList>& lists) {
-  std::string opened = head.dump(2, ' ', false, Json::error_handler_t::replace);
+  std::string opened = head.dump(2);
   opened.resize(opened.size() - 2);  // its "\n}"
-  fmt::print("{}", opened);
+  fmt::print("{{\n  \"schema_version\": {},{}", kSchemaVersion, std::string_view(opened).substr(1));
   for (const JsonList& list : lists) {
     fmt::print(",\n  \"{}\": [", list.name);
     for (size_t i = 0; i < list.size; ++i) {
@@ -189,9 +193,41 @@ void print_json(const Json& head, const std::vector<JsonList>& lists) {
   fmt::print("\n}}\n");
 }
 
+void print_coloured(std::FILE* to, Severity severity, std::string_view text) {
+  const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
+  const bool plain =
+      (no_color != nullptr && *no_color != '\0') || term == nullptr || term == std::string_view("dumb");
+  if (plain || ::isatty(::fileno(to)) == 0) {
+    std::fwrite(text.data(), 1, text.size(), to);
+    return;
+  }
+  // Bold; red, yellow or cyan.
+  const int colour = severity == Severity::kError ? 31 : severity == Severity::kWarning ? 33 : 36;
+  const std::string coloured = fmt::format("\033[1;{}m{}\033[0m", colour, text);
+  std::fwrite(coloured.data(), 1, coloured.size(), to);
+}
+
 std::string printable(std::string_view text) { return spelled_out(text, true); }
 
 std::string printable_line(std::string_view text) { return spelled_out(text, false); }
+
+std::string shortened(const std::string& line) {
+  constexpr size_t kWord = 300, kLine = 2000;
+  const auto cut = [](std::string_view text, size_t most) {
+    if (text.size() <= most) return std::string(text);
+    const size_t tail = most / 5, head = most - tail;
+    return fmt::format("{}... ({} characters) ...{}", text.substr(0, head), text.size(),
+                       text.substr(text.size() - tail));
+  };
+  std::string out;
+  for (size_t at = 0; at <= line.size();) {
+    const size_t end = std::min(line.find(' ', at), line.size());
+    if (at > 0) out += ' ';
+    out += cut(std::string_view(line).substr(at, end - at), kWord);
+    at = end + 1;
+  }
+  return cut(out, kLine);
+}
 
 std::string format_bytes(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);

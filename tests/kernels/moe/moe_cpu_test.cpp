@@ -6,6 +6,8 @@
 #include "tests/support/device/device_experts.h"
 #include "tests/support/stored_experts.h"
 
+namespace moe_cpu_test {
+
 using namespace twofour;
 using cuda::Float;
 
@@ -156,3 +158,5 @@ TEST_CASE("ids out of range and layers that do not fit together are refused") {
   shapes.w2.shape.k = 32;
   CHECK_THROWS_WITH_AS(shapes.run(best_isa()), doctest::Contains("expected w13 [E, 2I, H]"), Error);
 }
+
+}  // namespace moe_cpu_test

@@ -6,6 +6,8 @@
 #include "formats/half.h"
 #include "kernels/moe/moe.h"
 
+namespace moe_tolerance_test {
+
 using namespace twofour;
 
 namespace {
@@ -122,3 +124,5 @@ TEST_CASE("a kernel that rounds as it says stays inside the tolerance, one that 
     }
   }
 }
+
+}  // namespace moe_tolerance_test

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+namespace dequantize_test {
+
 using namespace twofour;
 
 namespace {
@@ -72,3 +74,5 @@ TEST_CASE("blocks of odd shapes are dequantized as weight by weight") {
     }
   }
 }
+
+}  // namespace dequantize_test

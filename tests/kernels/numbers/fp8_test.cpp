@@ -1,4 +1,4 @@
-#include "kernels/fp8.h"
+#include "kernels/numbers/casts.h"
 
 #include <doctest/doctest.h>
 
@@ -12,6 +12,8 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "tests/support/slow_float.h"
+
+namespace fp8_test {
 
 using namespace twofour;
 
@@ -99,3 +101,5 @@ TEST_CASE("every byte of E4M3 decodes to its value times the scale") {
     }
   }
 }
+
+}  // namespace fp8_test

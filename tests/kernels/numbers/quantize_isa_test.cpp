@@ -14,6 +14,8 @@
 #include "formats/half.h"
 #include "kernels/numbers/quantize.h"
 
+namespace quantize_isa_test {
+
 // Every instruction set gives the bytes of the portable loops, which other tests hold against the producers.
 
 using namespace twofour;
@@ -334,3 +336,5 @@ TEST_CASE("the sums of errors are the same for every instruction set, and what t
   CHECK(total.products == 33);
   CHECK(total.largest == 4);
 }
+
+}  // namespace quantize_isa_test

@@ -14,6 +14,8 @@
 #include "formats/half.h"
 #include "kernels/numbers/quantize.h"
 
+namespace quantize_rules_test {
+
 // The rules by which block scales and global scales are chosen, against plain searches in this file.
 
 using namespace twofour;
@@ -252,3 +254,5 @@ TEST_CASE("dequantized weights and their own global scale give the same bytes, w
     CHECK(same > 150);
   }
 }
+
+}  // namespace quantize_rules_test

@@ -14,6 +14,8 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 
+namespace quantize_test {
+
 using namespace twofour;
 
 namespace {
@@ -144,3 +146,5 @@ TEST_CASE("a row equals the formula block by block, on weights of any size") {
     }
   }
 }
+
+}  // namespace quantize_test

@@ -1,4 +1,4 @@
-#include "kernels/widen.h"
+#include "kernels/numbers/casts.h"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +8,8 @@
 
 #include "formats/half.h"
 #include "tests/support/slow_float.h"
+
+namespace widen_test {
 
 using namespace twofour;
 
@@ -65,3 +67,5 @@ TEST_CASE("any number of numbers widens, and nothing after them changes") {
     }
   }
 }
+
+}  // namespace widen_test

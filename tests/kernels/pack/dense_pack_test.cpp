@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "formats/e4m3.h"
-#include "formats/layouts/layout_ops.h"
 #include "formats/layouts/gate_up_interleaved8.h"
+#include "formats/layouts/layout_ops.h"
+
+namespace dense_pack_test {
 
 using namespace twofour;
 using Layout = GateUpInterleaved8;
@@ -102,3 +104,5 @@ TEST_CASE("gate and up rows alternate eight by eight") {
                             8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
   for (size_t r = 0; r < 32; ++r) CHECK(weight[8 * r] == expected[r]);
 }
+
+}  // namespace dense_pack_test

@@ -1,4 +1,4 @@
-#include "kernels/prune_float.h"
+#include "kernels/pack/prune.h"
 
 #include <doctest/doctest.h>
 
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "tests/support/slow_float.h"
+
+namespace prune_float_test {
 
 using namespace twofour;
 
@@ -62,3 +64,5 @@ TEST_CASE("random weights, infinities and any number of fours") {
   check_pruned(weights);
   for (int quads = 0; quads < 20; ++quads) check_pruned({weights.begin(), weights.begin() + 4 * quads});
 }
+
+}  // namespace prune_float_test

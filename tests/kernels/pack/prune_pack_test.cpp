@@ -16,6 +16,8 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/pack/prune_pack_driver.h"
 
+namespace prune_pack_test {
+
 using namespace twofour;
 
 namespace {
@@ -374,3 +376,5 @@ TEST_CASE("a wrong TWOFOUR_ISA is an error that names what runs here") {
   const std::string message = "TWOFOUR_ISA: expected what runs here (" + names + "), found \"sse9\"";
   CHECK_THROWS_WITH_AS(best_isa(), message.c_str(), Error);
 }
+
+}  // namespace prune_pack_test

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+namespace prune_test {
+
 using namespace twofour;
 
 namespace {
@@ -211,3 +213,5 @@ TEST_CASE("patterns are known by their names") {
   CHECK(prune_pattern_name(PrunePattern::k4of8Paired) == "4:8-paired");
   CHECK(!prune_pattern_from_name("4:8"));
 }
+
+}  // namespace prune_test

@@ -4,11 +4,15 @@
 #include <random>
 
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace artifact_unpack_test {
 
 using namespace twofour;
 
@@ -18,9 +22,9 @@ namespace fs = std::filesystem;
 
 const std::string kBlock = "model.layers.0.mlp.experts";
 
-Recipe to(const std::string& layout, const std::vector<std::string>& also = {}) {
-  Recipe recipe;
-  recipe.layout = layout;
+OneRule to(const std::string& layout, const std::vector<std::string>& also = {}) {
+  OneRule recipe;
+  recipe.to = layout;
   if (layout == "prune") recipe.pattern = "2:4";
   recipe.selection.also = parse_patterns(also);
   return recipe;
@@ -90,7 +94,7 @@ void poke(const fs::path& artifact, const std::string& tensor, uint64_t offset, 
 std::pair<std::string, std::string> read_messages(const fs::path& source) {
   const auto read_all = [&](ReadPath how) {
     return message_of([&] {
-      const Checkpoint view = Checkpoint::open_source(source, how);
+      const Checkpoint view = open_source(source, how);
       for (size_t i = 0; i < view.tensors().size(); ++i) {
         std::vector<uint8_t> bytes(view.tensors()[i].bytes());
         view.read(i, 0, bytes);
@@ -128,7 +132,7 @@ TEST_CASE("both read paths give back what a layout kept, however the source stor
         unsigned seed = 0;
         for (const ReadPath path : {ReadPath::kFast, ReadPath::kReference}) {
           for (const ViewLimits& limits : {ViewLimits{}, small}) {
-            const Checkpoint view = Checkpoint::open_source(artifact, path, limits);
+            const Checkpoint view = open_source(artifact, path, limits);
             CHECK(view.is_view());
             CHECK(view.nvfp4_modules().size() == Checkpoint::open(scratch / "src").nvfp4_modules().size());
             check_reads(view, expected, ++seed);
@@ -206,7 +210,7 @@ TEST_CASE("a manifest that does not fit its artifact is refused") {
     const size_t at = changed.find(from);
     REQUIRE(at != changed.npos);
     write_sealed(scratch / "v7/twofour.json", changed.replace(at, from.size(), now));
-    return message_of([&] { Checkpoint::open_source(scratch / "v7"); });
+    return message_of([&] { open_source(scratch / "v7"); });
   };
   CHECK(opened("\"shape\":[2,96,96]", "\"shape\":[2,96,112]")
             .find("expected U8 [2, 28, 96], found U8 [2, 24, 96]") != std::string::npos);
@@ -231,7 +235,8 @@ TEST_CASE("a manifest that does not fit its artifact is refused") {
                 syntax);
   CHECK(opened("w13_comp", "w13_gone").find("expected a tensor comp, found none") != std::string::npos);
   fs::remove(scratch / "v7/twofour.json");
-  CHECK(message_of([&] {
-          Checkpoint::open_source(scratch / "v7");
-        }).find("expected twofour.json, which says what") != std::string::npos);
+  CHECK(message_of([&] { open_source(scratch / "v7"); }).find("expected twofour.json, which says what") !=
+        std::string::npos);
 }
+
+}  // namespace artifact_unpack_test

@@ -3,14 +3,17 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace artifact_view_test {
 
 using namespace twofour;
 
@@ -23,9 +26,9 @@ constexpr const char* kGoldens[] = {"modelopt-qwen3", "compressed-tensors-qwen3"
 
 fs::path golden(const std::string& name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
 
-Recipe to(const std::string& layout, const std::vector<std::string>& also = {}) {
-  Recipe recipe;
-  recipe.layout = layout;
+OneRule to(const std::string& layout, const std::vector<std::string>& also = {}) {
+  OneRule recipe;
+  recipe.to = layout;
   if (layout == "prune") recipe.pattern = "2:4";
   recipe.selection.also = parse_patterns(also);
   return recipe;
@@ -204,7 +207,7 @@ TEST_CASE("the config is as it was: entry in config.json, in hf_quant_config.jso
 TEST_CASE("an artifact converts to the other dialect on request, as its source does") {
   const Scratch scratch;
   convert(golden("modelopt-qwen3"), scratch / "g8", to("g8"));
-  Recipe other = to("nvfp4");
+  OneRule other = to("nvfp4");
   other.dialect = "compressed-tensors";
   convert(golden("modelopt-qwen3"), scratch / "direct", other);
   convert(scratch / "g8", scratch / "over", other);
@@ -220,8 +223,8 @@ TEST_CASE("an artifact converts to the other dialect on request, as its source d
 TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no source") {
   const Scratch scratch;
   const fs::path manifest = scratch / "artifact/twofour.json";
-  Recipe recipe;
-  recipe.layout = "g8";
+  OneRule recipe;
+  recipe.to = "g8";
   convert(fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-qwen3/src", scratch / "artifact", recipe);
   const std::string text = read_text(manifest);
   const auto refusal = [&](const std::string& from, const std::string& to, bool sealed = true) {
@@ -230,10 +233,11 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
     REQUIRE(at != std::string::npos);
     changed.replace(at, from.size(), to);
     sealed ? write_sealed(manifest, changed) : write_text(manifest, changed);
-    return message_of([&] { Checkpoint::open_source(scratch / "artifact"); });
+    return message_of([&] { open_source(scratch / "artifact"); });
   };
-  CHECK(refusal("\"format\": 2", "\"format\": 2") == "");
-  CHECK(refusal("\"format\": 2", "\"format\": 1").find("another format") != std::string::npos);
+  CHECK(refusal("\"format\": 3", "\"format\": 3") == "");
+  CHECK(refusal("\"format\": 3", "\"format\": 4").find("another format") != std::string::npos);
+  CHECK(refusal("\"format\": 3", "\"format\": 1").find("another format") != std::string::npos);
   // What no check of the contents can see.
   CHECK(refusal("\"commit\":\"", "\"commit\":\"0").empty());
   CHECK(refusal("\"commit\":\"", "\"commit\":\"0", false).find("expected it to end with ") !=
@@ -274,10 +278,12 @@ TEST_CASE("a single file is converted into a directory beside it") {
   add_modelopt(tensors, "model.layers.0.mlp.down_proj", random_matrix(16, 32, 1));
   fs::create_directories(scratch / "dir");
   write_safetensors(scratch / "dir/one.safetensors", tensors);
-  Recipe recipe;
-  recipe.layout = "nvfp4";
-  const Checkpoint source = Checkpoint::open_source(scratch / "dir/one.safetensors");
+  OneRule recipe;
+  recipe.to = "nvfp4";
+  const Checkpoint source = open_source(scratch / "dir/one.safetensors");
   Progress progress;
   convert(source, make_plan(source, recipe), scratch / "dir/out", {}, progress);
   CHECK(fs::exists(scratch / "dir/out/twofour.json"));
 }
+
+}  // namespace artifact_view_test

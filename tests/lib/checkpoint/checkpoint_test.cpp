@@ -3,12 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "tests/support/message.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/scratch.h"
+
+namespace checkpoint_test {
 
 using namespace twofour;
 
@@ -231,3 +232,5 @@ TEST_CASE("modules whose tensors lie in several shards are found, and a wrong on
   CHECK(refusal(scratch.path) ==
         "2.safetensors: q.weight_scale: expected F8_E4M3 [1, 1], found F8_E4M3 [1, 2]");
 }
+
+}  // namespace checkpoint_test

@@ -3,17 +3,19 @@
 #include <unistd.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/checkpoint.h"
 #include "lib/artifact/manifest.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/output_files.h"
 #include "lib/plan/plan.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/scratch.h"
+
+namespace hostile_test {
 
 // Files and directories made to do harm. Each must end in one short message, soon and without much memory.
 
@@ -224,13 +226,13 @@ TEST_CASE("config.json may hold anything at all: it is used or refused, and neve
     CAPTURE(to);
     fs::remove(scratch / "src/config.json");
     write_text(scratch / "src/config.json", config);
-    Recipe recipe;
-    recipe.layout = to;
+    OneRule recipe;
+    recipe.to = to;
     recipe.dialect = dialect;
     CHECK_NOTHROW(refusal([&] {
       const Checkpoint source = Checkpoint::open(scratch / "src");
-      for (const auto& [name, text] : artifact_texts(source, make_plan(source, recipe)))
-        parse_json(name, text);
+      const Plan plan = make_plan(source, recipe);
+      for (const auto& [name, text] : plan.texts) parse_json(name, text);
     }));
   };
   for (const std::string value : values) {
@@ -299,3 +301,5 @@ TEST_CASE("numbers of a manifest that are no integers, or none of 64 bits, are r
     }
   }
 }
+
+}  // namespace hostile_test

@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "formats/error.h"
+
+namespace model_config_test {
 
 using namespace twofour;
 
@@ -53,3 +53,35 @@ TEST_CASE("strings are quoted in messages, numbers are not, and what is long is 
   CHECK(quoted("[" + numbers + "]").size() < 400);
   CHECK(quoted(numbers).ends_with("... (300 bytes)"));
 }
+
+TEST_CASE("counts that are no counts and switches that are none are listed, wherever they count") {
+  const auto odd = [](const char* text) { return find_odd_settings(parse_json("config", text)); };
+  for (const char* fine :
+       {"null", "{}", R"({"num_experts": 8, "norm_topk_prob": true, "hidden_size": null})",
+        R"({"moe_num_experts": [64, 64], "num_experts_per_tok": 0})",
+        R"({"vision_config": {"hidden_size": "x"}, "quantization_config": {"num_experts": "x"}})"})
+    CHECK(odd(fine).empty());
+  constexpr const char* kCount = "expected a whole number that is not negative, found ";
+  for (const auto& [value, shown] : {std::pair{R"("6")", "\"6\""},
+                                     {"6.5", "6.5"},
+                                     {"6.0", "6.0"},
+                                     {"-1", "-1"},
+                                     {"true", "true"},
+                                     {"NaN", "NaN"},
+                                     {"[2, 6.5]", "[2,6.5]"},
+                                     {"{}", "{}"}}) {
+    for (const std::string key : {"num_experts", "n_routed_experts", "num_experts_per_tok", "hidden_size"}) {
+      for (const std::string& text :
+           {"{\"" + key + "\": " + value + "}", "{\"text_config\": {\"" + key + "\": " + value + "}}"})
+        CHECK(odd(text.c_str()) == std::vector<std::string>{key + ": " + kCount + shown});
+    }
+  }
+  CHECK(odd(R"({"a": {"num_local_experts": "6"}})").size() == 1);
+  for (const char* value : {"NaN", "1", "\"false\"", "[]"}) {
+    const auto found = odd(("{\"norm_topk_prob\": " + std::string(value) + "}").c_str());
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].starts_with("norm_topk_prob: expected true or false, found "));
+  }
+}
+
+}  // namespace model_config_test

@@ -1,8 +1,11 @@
-#include "lib/quantization_config.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/names/config_pattern.h"
 
 #include <doctest/doctest.h>
 
 #include "lib/names/pattern.h"
+
+namespace quantization_config_test {
 
 using namespace twofour;
 
@@ -33,3 +36,5 @@ TEST_CASE("patterns of names are translated where the other dialect has words fo
         std::vector<std::string>{"a*c", "b[0]"});
   CHECK(globs_to_regexes({"re:.*mlp.gate$"}) == std::vector<std::string>{"re:.*mlp.gate$"});
 }
+
+}  // namespace quantization_config_test

@@ -10,6 +10,8 @@
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
 
+namespace weights_refusal_test {
+
 using namespace twofour;
 
 TEST_CASE("tensors of a module that disagree are refused") {
@@ -86,9 +88,9 @@ TEST_CASE("tensors of a module that disagree are refused") {
   const std::string block = "model.layers.0.mlp.experts.";
   add_bf16(stacks, block + "gate_up_proj", {2, 8, 6});
   add_bf16(stacks, block + "down_proj", {2, 6, 8});
-  CHECK(message(stacks) == "model.safetensors: " + block +
-                               "gate_up_proj: expected [E, 2I, H] or [E, H, 2I] for " + block +
-                               "down_proj, BF16 [2, 6, 8] [E, H, I] or [E, I, H], found BF16 [2, 8, 6]");
+  CHECK(message(stacks, R"({"model_type": "llama4"})") ==
+        "model.safetensors: " + block + "gate_up_proj: expected [E, 2I, H] or [E, H, 2I] for " + block +
+            "down_proj, BF16 [2, 6, 8] [E, H, I] or [E, I, H], found BF16 [2, 8, 6]");
 }
 
 TEST_CASE("scales that are none and FP8 weights that are NaN are refused where they stand") {
@@ -144,3 +146,5 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
                           byte));
   }
 }
+
+}  // namespace weights_refusal_test

@@ -12,6 +12,8 @@
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
 
+namespace weights_test {
+
 using namespace twofour;
 
 namespace {
@@ -195,10 +197,11 @@ TEST_CASE("a stack without its other half is told by the hidden size, or refused
     const Scratch scratch;
     return only(find_weight_modules(open_checkpoint(scratch, tensors, config))).k_outer;
   };
-  const std::string plain = R"({"hidden_size": 48})", nested = R"({"text_config": {"hidden_size": 48}})";
+  const std::string plain = R"({"model_type": "llama4", "hidden_size": 48})",
+                    nested = R"({"model_type": "llama4", "text_config": {"hidden_size": 48}})";
   CHECK(!outer(up, {2, 64, 48}, plain));
   CHECK(outer(up, {2, 48, 64}, nested));
-  CHECK(outer(up, {2, 48, 64}, R"({"llm_config": {"hidden_size": 48}})"));
+  CHECK(outer(up, {2, 48, 64}, R"({"model_type": "llama4", "llm_config": {"hidden_size": 48}})"));
   CHECK(!outer(down, {2, 48, 32}, nested));
   CHECK(outer(down, {2, 32, 48}, plain));
   CHECK_THROWS_WITH(
@@ -318,3 +321,5 @@ TEST_CASE("linears are what is applied as a matrix, in natural order") {
                                           "model.layers.2.mlp.shared_expert_gate",
                                           "model.layers.10.self_attn.q_proj"});
 }
+
+}  // namespace weights_test

@@ -5,12 +5,15 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
 #include "lib/artifact/manifest.h"
 #include "lib/findings/version.h"
+#include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace artifact_test {
 
 using namespace twofour;
 
@@ -35,7 +38,7 @@ Json json_of(const fs::path& file) { return parse_json(file.string(), read_text(
 
 /// config.json of the artifact of a sound checkpoint with that config.
 Json converted_config(const std::string& config, const std::string& hf_quant_config = "", int layers = 1,
-                      const Recipe& recipe = {}) {
+                      const OneRule& recipe = {}) {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound(layers)}, config);
   if (!hf_quant_config.empty()) write_text(scratch / "src/hf_quant_config.json", hf_quant_config);
@@ -98,8 +101,8 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
                : fmt::format(R"({{"{}": {{"a": 1, {}}}, "c": 3}})", place.substr(0, dot), entry);
   };
   const auto recipe = [](const std::string& layout, const std::string& dialect) {
-    Recipe r;
-    r.layout = layout;
+    OneRule r;
+    r.to = layout;
     r.dialect = dialect;
     return r;
   };
@@ -140,8 +143,8 @@ TEST_CASE("an entry comes back where it stood, and a new one stands where the ol
 
 TEST_CASE("entries that say nothing do not hide the one that does, and copies of it come back") {
   const std::string entry = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
-  Recipe back;
-  back.layout = "nvfp4";
+  OneRule back;
+  back.to = "nvfp4";
   back.dialect = "modelopt";
   for (const std::string& outer : {std::string("null"), std::string("{}"), entry}) {
     CAPTURE(outer);
@@ -166,8 +169,8 @@ TEST_CASE("two entries that differ are refused where one must be kept") {
                        "text_config": {"quantization_config": {"quant_method": "fp8"}}})");
   for (const std::string layout : {"v7", "g8", "nvfp4", "bf16"}) {
     CAPTURE(layout);
-    Recipe recipe;
-    recipe.layout = layout;
+    OneRule recipe;
+    recipe.to = layout;
     CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "out", recipe),
                          doctest::Contains("config.json: text_config.quantization_config: expected what "
                                            "quantization_config says, found another quantization"),
@@ -184,8 +187,8 @@ TEST_CASE("an entry deeper than one config below the top, where nobody looks, is
         fmt::format(R"({{"llm_config": {{"text_config": {{"{}": {{"quant_method": "fp8"}}}}}}}})", key));
     for (const std::string layout : {"v7", "nvfp4", "bf16"}) {
       CAPTURE(layout);
-      Recipe recipe;
-      recipe.layout = layout;
+      OneRule recipe;
+      recipe.to = layout;
       CHECK_THROWS_WITH_AS(
           convert(scratch / "src", scratch / "out", recipe),
           doctest::Contains(
@@ -198,14 +201,14 @@ TEST_CASE("an entry deeper than one config below the top, where nobody looks, is
 }
 
 TEST_CASE("modules are one glob where it names converted ones only, else one by one") {
-  const auto modules = [](const Recipe& recipe) {
+  const auto modules = [](const OneRule& recipe) {
     return converted_config("{}", "", 3, recipe)["quantization_config"]["modules"].dump();
   };
   CHECK(modules({}) == R"(["model.layers.*.mlp.experts"])");
-  Recipe some;
+  OneRule some;
   some.selection.exclude = parse_patterns({"model.layers.1.mlp.experts"});
   CHECK(modules(some) == R"(["model.layers.0.mlp.experts","model.layers.2.mlp.experts"])");
-  Recipe more;
+  OneRule more;
   more.selection.also = parse_patterns({"*.o_proj"});
   CHECK(modules(more) == R"(["model.layers.*.mlp.experts","model.layers.*.self_attn.o_proj"])");
 }
@@ -285,14 +288,17 @@ TEST_CASE("the manifest holds the hash of every tensor, stored global scales and
   const Json manifest = json_of(scratch / "out/twofour.json");
   CHECK(manifest["tool"].dump() ==
         fmt::format(R"({{"name":"twofour","version":"{}","commit":"{}"}})", version(), version_commit()));
-  CHECK(manifest["recipe"].dump() ==
-        R"({"to":"v7","include":[],"exclude":[],"also":[],"fold":"larger","max_shard_size":5000000000})");
+  CHECK(
+      manifest["recipe"].dump() ==
+      R"({"rules":[{"to":"v7","include":[],"exclude":[],"also":[],"fold":"larger"}],"max_shard_size":5000000000})");
 
   std::map<std::string, std::string> hashes;
   for (const Json& module : manifest["modules"]) {
-    for (const Json& t : module["tensors"]) hashes[t["name"]] = t["xxh3_128"];
+    for (const Json& t : module["tensors"])
+      hashes[t["name"].get<std::string>()] = t["xxh3_128"].get<std::string>();
   }
-  for (const Json& t : manifest["copied"]) hashes[t["name"]] = t["xxh3_128"];
+  for (const Json& t : manifest["copied"])
+    hashes[t["name"].get<std::string>()] = t["xxh3_128"].get<std::string>();
   const ReadTensors ours = read_tensors(scratch / "out");
   REQUIRE(hashes.size() == ours.size());
   for (const auto& [name, tensor] : ours) CHECK(hashes.at(name) == hash_bytes(tensor.bytes).hex());
@@ -319,7 +325,7 @@ TEST_CASE("hashes are XXH3-128 as xxhsum prints it") {
 TEST_CASE("index, headers and files agree, and nothing of the run is left behind") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound(3)});
-  Recipe recipe;
+  OneRule recipe;
   recipe.max_shard_size = 2000;
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
   uint64_t data = 0, files = 0;
@@ -360,7 +366,7 @@ TEST_CASE("an empty tensor passes through") {
   tensors.push_back({"model.empty", DType::kF32, {0, 4}, {}});
   write_checkpoint(scratch / "src", {tensors});
   for (const uint64_t shard : {uint64_t{1}, uint64_t{5'000'000}}) {
-    Recipe recipe;
+    OneRule recipe;
     recipe.max_shard_size = shard;
     const fs::path out = scratch / fmt::format("{}", shard);
     convert(scratch / "src", out, recipe);
@@ -368,3 +374,5 @@ TEST_CASE("an empty tensor passes through") {
     CHECK(validate_from(scratch / "src", out).differences.empty());
   }
 }
+
+}  // namespace artifact_test

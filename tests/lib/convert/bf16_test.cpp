@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -11,7 +10,10 @@
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace bf16_test {
 
 using namespace twofour;
 
@@ -21,9 +23,9 @@ namespace fs = std::filesystem;
 
 fs::path golden(const std::string& name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
 
-Recipe to_bf16() {
-  Recipe recipe;
-  recipe.layout = "bf16";
+OneRule to_bf16() {
+  OneRule recipe;
+  recipe.to = "bf16";
   return recipe;
 }
 
@@ -107,7 +109,7 @@ TEST_CASE("modules that are left out stay NVFP4, and the configuration tells the
   write_text(
       scratch / "src/hf_quant_config.json",
       R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}})");
-  Recipe some = to_bf16();
+  OneRule some = to_bf16();
   some.selection.include = parse_patterns({"*self_attn*"});
   convert(scratch / "src", scratch / "out", some);
   const ReadTensors ours = read_tensors(scratch / "out");
@@ -219,8 +221,8 @@ TEST_CASE("a tensor without a name goes along, whatever the rest becomes") {
   const ReadTensors before = read_tensors(scratch / "src");
   for (const std::string layout : {"bf16", "nvfp4", "prune"}) {
     CAPTURE(layout);
-    Recipe recipe;
-    recipe.layout = layout;
+    OneRule recipe;
+    recipe.to = layout;
     if (layout == "prune") recipe.pattern = "2:4";
     convert(scratch / "src", scratch / layout, recipe);
     CHECK((read_tensors(scratch / layout).at("") == before.at("")));
@@ -228,3 +230,5 @@ TEST_CASE("a tensor without a name goes along, whatever the rest becomes") {
     CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
   }
 }
+
+}  // namespace bf16_test

@@ -8,13 +8,16 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
 #include "lib/io/file.h"
-#include "lib/read_error.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace changing_test {
 
 using namespace twofour;
 
@@ -39,8 +42,8 @@ struct Opened {
     for (const auto& entry : fs::directory_iterator(directory)) {
       if (entry.path().extension() == ".safetensors") shard = entry.path();
     }
-    source.emplace(Checkpoint::open_source(directory));
-    Recipe recipe;
+    source.emplace(open_source(directory));
+    OneRule recipe;
     recipe.max_shard_size = max_shard_size;
     plan = make_plan(*source, recipe);
   }
@@ -104,3 +107,5 @@ TEST_CASE("a file that nobody may read is refused by its name") {
     fs::permissions(file, fs::perms(0644));
   }
 }
+
+}  // namespace changing_test

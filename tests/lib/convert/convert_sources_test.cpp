@@ -1,9 +1,13 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "lib/methods/target.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace convert_sources_test {
 
 using namespace twofour;
 
@@ -17,7 +21,7 @@ Selection also(std::vector<std::string> patterns) { return {{}, {}, parse_patter
 
 /// Converts `tensors` and holds the result against `expected`: those tensors, byte for byte, and none of the
 /// modules' own left. Proves the artifact by the slow path too.
-void check_conversion(const std::vector<Tensors>& shards, const Bytes& expected, const Recipe& recipe = {}) {
+void check_conversion(const std::vector<Tensors>& shards, const Bytes& expected, const OneRule& recipe = {}) {
   const Scratch scratch;
   write_checkpoint(scratch / "src", shards);
   convert(scratch / "src", scratch / "out", recipe);
@@ -65,7 +69,7 @@ TEST_CASE("single linears pack for any N, down to one row") {
       add_modelopt(tensors, "model.layers.0.self_attn.o_proj", m);
       Bytes expected;
       add_expected_v7(expected, "model.layers.0.self_attn.o_proj.", {m});
-      check_conversion({tensors}, expected, {.selection = also({"model.layers.0.self_attn.o_proj"})});
+      check_conversion({tensors}, expected, {{.selection = also({"model.layers.0.self_attn.o_proj"})}});
     }
   }
 }
@@ -158,7 +162,7 @@ TEST_CASE("beside experts, shared experts and MLPs pass through unless --also na
   for (const char* pattern : {"model.layers.0.mlp.shared_expert", "*.shared_expert", "re:.*shared_expert$",
                               "model.layers.?.mlp.shared*"}) {
     CAPTURE(std::string(pattern));
-    check_conversion({tensors}, expected, {.selection = also({pattern})});
+    check_conversion({tensors}, expected, {{.selection = also({pattern})}});
   }
 
   const Scratch scratch;
@@ -181,7 +185,7 @@ TEST_CASE("one matrix of a block named by --also is a single linear") {
   add_modelopt(tensors, block + ".down_proj", shared.down[0]);
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
-  convert(scratch / "src", scratch / "out", {.selection = also({block + ".up_proj"})});
+  convert(scratch / "src", scratch / "out", {{.selection = also({block + ".up_proj"})}});
   const ReadTensors ours = read_tensors(scratch / "out");
   Bytes expected;
   add_expected_v7(expected, block + ".up_proj.", {shared.up[0]});
@@ -211,3 +215,5 @@ TEST_CASE("include and exclude choose among the default set") {
   CHECK(converted({}, {"re:model\\.layers\\.(0|2)\\."}) == "1");
   CHECK(converted({"model.layers.[12].*"}, {"model.layers.2.mlp.experts"}) == "1");
 }
+
+}  // namespace convert_sources_test

@@ -5,6 +5,8 @@
 #include "tests/support/conversion.h"
 #include "tests/support/scratch.h"
 
+namespace convert_stacks_test {
+
 using namespace twofour;
 
 namespace {
@@ -111,19 +113,14 @@ TEST_CASE("a stack's global scale may be one for all, one an expert or [E, 1, 1]
   }
 }
 
-TEST_CASE("rows of a gate_up stack are taken in turn only where its bias stands beside it") {
+TEST_CASE("a gpt-oss stack that names its model_type is taken apart the same way") {
   const ExpertSet experts = random_experts(2, 16, 16);
-  Stack stack = kStacks[2];
-  stack.with_bias = false;  // then the same rows read as halves
   const Scratch scratch;
-  write_checkpoint(scratch / "src", {stacked(stack, experts, {1})});
+  write_checkpoint(scratch / "src", {stacked(kStacks[2], experts, {2})}, R"({"model_type": "gpt_oss"})");
   convert(scratch / "src", scratch / "out");
   const ReadTensors ours = read_tensors(scratch / "out");
-  Bytes expected;
-  std::vector<Nvfp4Matrix> as_stored;
-  for (size_t e = 0; e < 2; ++e) as_stored.push_back(interleave_rows(experts.gate[e], experts.up[e]));
-  add_expected_v7(expected, std::string(stack.block) + ".w13_", as_stored);
-  for (const auto& [name, bytes] : expected) CHECK((ours.at(name).bytes == bytes));
+  for (const auto& [name, bytes] : expected_v7(kStacks[2].block, experts))
+    CHECK((ours.at(name).bytes == bytes));
 }
 
 TEST_CASE("biases of stacked experts pass through as they are") {
@@ -139,3 +136,5 @@ TEST_CASE("biases of stacked experts pass through as they are") {
     if (bias) CHECK((ours.at(t.name).bytes == t.bytes));
   }
 }
+
+}  // namespace convert_stacks_test

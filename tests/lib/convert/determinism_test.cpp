@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include "formats/layouts/layouts.h"
+#include "lib/methods/layout_matrix.h"
 #include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace determinism_test {
 
 using namespace twofour;
 
@@ -60,8 +64,8 @@ void check_same_for_any_run(const fs::path& source) {
   const Scratch scratch;
   for_each_layout([&]<class L>() {
     CAPTURE(std::string(L::name));
-    Recipe recipe;
-    recipe.layout = L::name;
+    OneRule recipe;
+    recipe.to = L::name;
     convert(source, scratch / "first", recipe);
     const auto expected = read_tree(scratch / "first");
     int run = 0;
@@ -101,11 +105,12 @@ TEST_CASE("matrices cut along K give the same directory as whole ones") {
   write_wide(scratch / "src");
   const Checkpoint source = Checkpoint::open(scratch / "src");
   const Plan whole = make_plan(source, {}), pieces = make_plan(source, {}, tiny_limits());
-  REQUIRE(whole.targets.size() == 4);
+  const auto matrices = whole.all<LayoutMatrix>();
+  REQUIRE(matrices.size() == 4);
   for (size_t t = 0; t < 4; ++t) {
-    if (whole.targets[t].shape.k <= 2048) continue;  // the others' K is 48 and 16
-    CHECK(whole.tilings[t].k_step == whole.targets[t].shape.k);
-    CHECK(pieces.tilings[t].k_step == 1024);
+    if (matrices[t]->target.shape.k <= 2048) continue;  // the others' K is 48 and 16
+    CHECK(matrices[t]->tiling.k_step == matrices[t]->target.shape.k);
+    CHECK(pieces.all<LayoutMatrix>()[t]->tiling.k_step == 1024);
   }
   check_same_for_any_run(scratch / "src");
 }
@@ -115,12 +120,13 @@ TEST_CASE("stacks read in strips and turned give the same directory as whole one
   write_stacks(scratch / "src");
   const Checkpoint source = Checkpoint::open(scratch / "src");
   const Plan plan = make_plan(source, {}), pieces = make_plan(source, {}, tiny_limits());
-  REQUIRE(plan.targets.size() == 2);
+  const auto matrices = plan.all<LayoutMatrix>();
+  REQUIRE(matrices.size() == 2);
   for (const size_t t : {0, 1}) {  // down is turned, gate and up are not
-    if (plan.targets[t].name.ends_with("w13")) CHECK(plan.tilings[t].strip_rows < plan.targets[t].shape.n);
+    const LayoutMatrix& m = *matrices[t];
+    if (m.target.name.ends_with("w13")) CHECK(m.tiling.strip_rows < m.target.shape.n);
+    CHECK(pieces.all<LayoutMatrix>()[t]->tiling.k_step < m.target.shape.k);
   }
-  CHECK(pieces.tilings[0].k_step < plan.targets[0].shape.k);
-  CHECK(pieces.tilings[1].k_step < plan.targets[1].shape.k);
   check_same_for_any_run(scratch / "src");
 }
 
@@ -142,7 +148,7 @@ TEST_CASE("the size of shards changes where tensors stand and nothing of what th
   for (const uint64_t size : {uint64_t{20'000}, uint64_t{1}}) {
     CAPTURE(size);
     const fs::path out = scratch / fmt::format("{}", size);
-    Recipe recipe;
+    OneRule recipe;
     recipe.max_shard_size = size;
     convert(source, out, recipe);
     const Checkpoint c = Checkpoint::open(out);
@@ -165,3 +171,5 @@ TEST_CASE("a source is known by its contents: a copy elsewhere gives the same di
   convert(scratch / "another name", scratch / "b");
   check_same(read_tree(scratch / "b"), read_tree(scratch / "a"));
 }
+
+}  // namespace determinism_test

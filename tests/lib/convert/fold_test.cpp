@@ -5,15 +5,21 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "formats/error.h"
+#include "lib/metrics/quality.h"
 #include "lib/transform/expert_packer.h"
-#include "lib/quality.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace fold_test {
 
 using namespace twofour;
 
 namespace {
+
+namespace fs = std::filesystem;
 
 const std::string kBlock = "model.layers.0.mlp.experts";
 
@@ -125,11 +131,30 @@ TEST_CASE("the loss that the finding states is the change of the weights concern
   CHECK_MESSAGE(loss[0].message.find(fmt::format("by {:.3g} in relative norm", std::sqrt(error / energy))) !=
                     std::string::npos,
                 loss[0].message);
-  for (const Quality& q : folded.result.quality) {
+  for (const Quality& q : qualities(folded.result)) {
     if (q.fold_energy == 0) continue;
     CHECK(q.fold_energy == doctest::Approx(energy).epsilon(1e-12));
     CHECK(q.fold_error == doctest::Approx(error).epsilon(1e-12));
   }
+}
+
+TEST_CASE("a fold that changes a matrix by more than 10 % is refused and leaves nothing, any fold takes it") {
+  ExpertSet experts = random_experts(2, 48, 32);
+  experts.up[1].global = 1e-5f;  // its block scales have nothing left of them under gate's
+  Tensors tensors;
+  add_experts(tensors, kBlock, experts);
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors});
+  CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "out"),
+                       doctest::Contains("change of at most 10 % of the weights in relative norm"), Error);
+  CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "out"), doctest::Contains("experts.1.up_proj"),
+                       Error);
+  CHECK(!fs::exists(scratch / "out"));
+  OneRule any;
+  any.fold = Fold::kAny;
+  const ConvertResult result = convert(scratch / "src", scratch / "out", any);
+  CHECK(findings_of(result.findings, "fold-loss").size() == 1);
+  CHECK(validate_from(scratch / "src", scratch / "out").differences.empty());
 }
 
 TEST_CASE("equal scales bring neither a finding nor a loss") {
@@ -150,7 +175,7 @@ TEST_CASE("gate and up of one stack share their scale and are never folded") {
   add_stack(tensors, kBlock + ".down_proj", down, false, {2});
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
-  Recipe strict;
+  OneRule strict;
   strict.fold = Fold::kStrict;
   const ConvertResult result = convert(scratch / "src", scratch / "out", strict);
   CHECK(findings_of(result.findings, "unequal-global-scales").empty());
@@ -170,3 +195,5 @@ TEST_CASE("scales of compressed-tensors are compared as multipliers") {
   CHECK(read_tensors(scratch / "out").at(kBlock + ".w13_global_scale").as<float>() ==
         std::vector<float>{0.5f});
 }
+
+}  // namespace fold_test

@@ -2,14 +2,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
+
+namespace fp8_checkpoint_test {
 
 using namespace twofour;
 
@@ -17,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Recipe to_fp8(const std::string& dialect, const std::string& granularity) {
-  Recipe recipe;
-  recipe.layout = "fp8";
+OneRule to_fp8(const std::string& dialect, const std::string& granularity) {
+  OneRule recipe;
+  recipe.to = "fp8";
   recipe.dialect = dialect;
   recipe.granularity = granularity;
   return recipe;
@@ -154,7 +156,7 @@ TEST_CASE("NVFP4 becomes FP8 from its exact values, its input scales those of FP
   Tensors plain;
   add_floats(plain, kName, exact, DType::kF32);
   write_checkpoint(scratch / "plain", {plain});
-  const Recipe recipe = to_fp8("modelopt", "tensor");
+  const OneRule recipe = to_fp8("modelopt", "tensor");
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
   const ConvertResult without = convert(scratch / "plain", scratch / "plain-out", recipe);
   const ReadTensors out = read_tensors(scratch / "out"), expected = read_tensors(scratch / "plain-out");
@@ -186,7 +188,7 @@ TEST_CASE("stacks become experts of their own, one flipped bit is found") {
   add_float_stack(tensors, block + ".down_proj", downs, false);
   write_checkpoint(scratch / "src", {tensors});
   write_checkpoint(scratch / "single", {single});
-  const Recipe recipe = to_fp8("compressed-tensors", "row");
+  const OneRule recipe = to_fp8("compressed-tensors", "row");
   convert(scratch / "src", scratch / "out", recipe);
   convert(scratch / "single", scratch / "expected", recipe);
   CHECK((read_tensors(scratch / "out") == read_tensors(scratch / "expected")));
@@ -201,3 +203,5 @@ TEST_CASE("stacks become experts of their own, one flipped bit is found") {
     flip_bit(c.shard_of(i).file.path(), at, 0);
   }
 }
+
+}  // namespace fp8_checkpoint_test

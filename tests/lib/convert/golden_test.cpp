@@ -10,7 +10,10 @@
 #include "kernels/moe/moe.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace golden_test {
 
 using namespace twofour;
 
@@ -129,8 +132,8 @@ TEST_CASE("every layout of the golden checkpoints is what another implementation
       std::string file = std::string(L::name) + ".safetensors";
       std::replace(file.begin(), file.end(), '-', '_');
       const Scratch scratch;
-      Recipe recipe;
-      recipe.layout = L::name;
+      OneRule recipe;
+      recipe.to = L::name;
       convert(golden.source(), scratch / "out", recipe);
       const ReadTensors ours = read_tensors(scratch / "out");
       const ReadTensors expected = read_tensors(golden.expected(file.c_str()));
@@ -235,3 +238,5 @@ TEST_CASE("golden artifacts are proven from their sources") {
     CHECK(report.layers[0].cosine > 0.8);
   }
 }
+
+}  // namespace golden_test

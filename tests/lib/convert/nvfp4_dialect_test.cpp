@@ -6,14 +6,16 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "formats/half.h"
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace nvfp4_dialect_test {
 
 using namespace twofour;
 
@@ -25,9 +27,9 @@ constexpr const char* kGoldens[] = {"modelopt-qwen3", "compressed-tensors-qwen3"
 
 fs::path golden(const std::string& name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
 
-Recipe to_nvfp4(const std::string& dialect = "") {
-  Recipe recipe;
-  recipe.layout = "nvfp4";
+OneRule to_nvfp4(const std::string& dialect = "") {
+  OneRule recipe;
+  recipe.to = "nvfp4";
   recipe.dialect = dialect;
   return recipe;
 }
@@ -55,7 +57,7 @@ TensorData scalar(const std::string& name, DType dtype, const std::vector<int64_
   return t;
 }
 
-std::string refusal(const fs::path& source, const fs::path& out, const Recipe& recipe) {
+std::string refusal(const fs::path& source, const fs::path& out, const OneRule& recipe) {
   return message_of([&] { convert(source, out, recipe); });
 }
 
@@ -135,6 +137,24 @@ TEST_CASE("there and back is the source byte for byte, for twofour.json remember
       CHECK((after.at(tensor) == value));
     }
     check_proven(scratch / "there", scratch / "back");
+  }
+}
+
+TEST_CASE("there and back gives ModelOpt's scalars the shapes that they had") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_modelopt(tensors, "model.layers.0.mlp.up_proj", random_matrix(16, 32, 1), {1});
+  add_modelopt(tensors, "model.layers.0.mlp.down_proj", random_matrix(32, 16, 2), {});
+  tensors.push_back(scalar("model.layers.0.mlp.up_proj.input_scale", DType::kF32, {1}, 0.25f));
+  write_checkpoint(scratch / "src", {tensors}, "{}");
+  convert(scratch / "src", scratch / "there", to_nvfp4("compressed-tensors"));
+  convert(scratch / "there", scratch / "back", to_nvfp4("modelopt"));
+  const ReadTensors from = read_tensors(scratch / "src"), back = read_tensors(scratch / "back");
+  REQUIRE(from.size() == back.size());
+  for (const auto& [name, tensor] : from) {
+    CAPTURE(name);
+    CHECK(back.at(name).shape == tensor.shape);
+    CHECK((back.at(name).bytes == tensor.bytes));
   }
 }
 
@@ -318,7 +338,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
         "--dialect: expected another dialect than the source's, found modelopt");
   CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
         "--dialect: expected modelopt or compressed-tensors, found 'awq'");
-  Recipe some = to_nvfp4();
+  OneRule some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
   CHECK(refusal(golden("modelopt-qwen3"), out, some) ==
         "--to nvfp4: expected all 13 NVFP4 modules, which one configuration describes, found 12 chosen");
@@ -341,7 +361,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
             "a.input_scale: expected a positive finite input scale whose reciprocal is one too, found 0") !=
         std::string::npos);
   CHECK(message.find("b.weight: expected NVFP4 as the only quantization") != std::string::npos);
-  CHECK(message.find("a.pre_quant_scale: expected NVFP4 of codes and scales alone") != std::string::npos);
+  CHECK(message.find("a.pre_quant_scale: expected weights of values and scales alone") != std::string::npos);
   CHECK(!fs::exists(out));
 }
 
@@ -380,3 +400,5 @@ TEST_CASE("another dialect is the same for any number of jobs, and a flipped bit
     flip_bit(c.shard_of(i).file.path(), at, 1);
   }
 }
+
+}  // namespace nvfp4_dialect_test

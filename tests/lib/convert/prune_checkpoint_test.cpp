@@ -2,18 +2,20 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "formats/atom.h"
 #include "formats/error.h"
 #include "kernels/pack/prune.h"
-#include "lib/io/file.h"
-#include "lib/inspect/inspect.h"
 #include "lib/artifact/manifest.h"
+#include "lib/inspect/inspect.h"
+#include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace prune_checkpoint_test {
 
 using namespace twofour;
 
@@ -26,9 +28,9 @@ constexpr const char* kPatterns[] = {"2:4", "4:8-paired"};
 
 fs::path golden(const char* name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
 
-Recipe prune_recipe(const std::string& pattern) {
-  Recipe recipe;
-  recipe.layout = "prune";
+OneRule prune_recipe(const std::string& pattern) {
+  OneRule recipe;
+  recipe.to = "prune";
   recipe.pattern = pattern;
   return recipe;
 }
@@ -132,8 +134,8 @@ TEST_CASE("pruning to 2:4 costs what v7 says it costs, and v7 of the pruned chec
     const ConvertResult pruned = convert(golden(name), scratch / "pruned", prune_recipe("2:4"));
     const ConvertResult v7 = convert(golden(name), scratch / "v7");
     Quality a, b;
-    for (const Quality& q : pruned.quality) a += q;
-    for (const Quality& q : v7.quality) b += q;
+    for (const Quality& q : qualities(pruned)) a += q;
+    for (const Quality& q : qualities(v7)) b += q;
     CHECK(a.quads == b.quads);
     CHECK(a.tied == b.tied);
     if (std::string(name) != "modelopt-mixtral-uneven") {  // v7 folds its block scales
@@ -150,7 +152,7 @@ TEST_CASE("stacks of experts are pruned along K, whichever axis is contiguous") 
   for (const char* pattern : kPatterns) {
     const fs::path out = scratch / pattern;
     const ConvertResult result = convert(scratch / "src", out, prune_recipe(pattern));
-    CHECK(result.quality.size() == 2);
+    CHECK(qualities(result).size() == 2);
     check_pruned(scratch / "src", out, pattern, [](const std::string&) { return true; });
     check_complies(out, pattern, "*");
   }
@@ -207,7 +209,7 @@ TEST_CASE("tensors derived in ranges are those derived whole, whatever the numbe
 
 TEST_CASE("modules are chosen as for v7, and others pass through") {
   const Scratch scratch;
-  Recipe recipe = prune_recipe("2:4");
+  OneRule recipe = prune_recipe("2:4");
   recipe.selection.also = parse_patterns({"*.self_attn.o_proj"});
   convert(golden("modelopt-qwen3"), scratch / "also", recipe);
   check_pruned(golden("modelopt-qwen3"), scratch / "also", "2:4", [](const std::string&) { return true; });
@@ -268,8 +270,8 @@ TEST_CASE("the manifest says what was pruned, how, and from what") {
   const Scratch scratch;
   convert(golden("compressed-tensors-qwen3"), scratch / "out", prune_recipe("4:8-paired"));
   const Manifest manifest = read_manifest(scratch / "out" / kManifestName, 100);
-  CHECK(manifest.recipe.layout == "prune");
-  CHECK(manifest.recipe.pattern == "4:8-paired");
+  CHECK(manifest.recipe.rules[0].to == "prune");
+  CHECK(manifest.recipe.rules[0].pattern == "4:8-paired");
   CHECK(manifest.shapes.size() == 12);
   const Json json = parse_json("manifest", read_text(scratch / "out" / kManifestName));
   const Json& module = json["modules"][0];
@@ -281,3 +283,5 @@ TEST_CASE("the manifest says what was pruned, how, and from what") {
   CHECK(source["codes_xxh3_128"] == hash_bytes(before.at(name + ".weight_packed").bytes).hex());
   CHECK(source["scales_xxh3_128"] == hash_bytes(before.at(name + ".weight_scale").bytes).hex());
 }
+
+}  // namespace prune_checkpoint_test

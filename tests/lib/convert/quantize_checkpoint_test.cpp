@@ -4,22 +4,24 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "kernels/numbers/quantize.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace quantize_checkpoint_test {
 
 using namespace twofour;
 
 namespace {
 
-Recipe to_nvfp4(const std::string& dialect = "modelopt") {
-  Recipe recipe;
-  recipe.layout = "quantize";
+OneRule to_nvfp4(const std::string& dialect = "modelopt") {
+  OneRule recipe;
+  recipe.to = "quantize";
   recipe.dialect = dialect;
   return recipe;
 }
@@ -137,7 +139,7 @@ TEST_CASE("every rule of block scales is passed on") {
     for (const bool zero : {false, true}) {
       const Scratch scratch;
       write_checkpoint(scratch / "src", {dense_model()});
-      Recipe recipe = to_nvfp4();
+      OneRule recipe = to_nvfp4();
       recipe.block_scale = word;
       recipe.zero_block = zero ? "zero" : "producer";
       convert(scratch / "src", scratch / "out", recipe);
@@ -155,7 +157,7 @@ TEST_CASE("every rule of block scales is passed on") {
 TEST_CASE("arithmetic and dialect may be of different producers") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {dense_model()});
-  Recipe recipe = to_nvfp4("modelopt");
+  OneRule recipe = to_nvfp4("modelopt");
   recipe.arithmetic = "compressed-tensors";
   convert(scratch / "src", scratch / "mixed", recipe);
   convert(scratch / "src", scratch / "pure", to_nvfp4("compressed-tensors"));
@@ -277,7 +279,7 @@ TEST_CASE("the same bytes for any number of jobs and any strips") {
   add_floats(tensors, "model.layers.2.mlp.gate_proj", random_floats(600, 512, 1));
   add_floats(tensors, "model.layers.2.mlp.up_proj", random_floats(600, 512, 2));
   write_checkpoint(scratch / "src", {tensors});
-  Recipe recipe = to_nvfp4();
+  OneRule recipe = to_nvfp4();
   recipe.max_shard_size = 100'000;
   convert(scratch / "src", scratch / "one", recipe);
   ConvertOptions options;
@@ -307,3 +309,5 @@ TEST_CASE("one flipped bit is found in whatever tensor") {
     flip_bit(c.shard_of(i).file.path(), at, 1);
   }
 }
+
+}  // namespace quantize_checkpoint_test

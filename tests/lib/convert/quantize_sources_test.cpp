@@ -2,16 +2,18 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
+#include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize.h"
 #include "lib/io/file.h"
-#include "kernels/numbers/casts.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
+
+namespace quantize_sources_test {
 
 using namespace twofour;
 
@@ -19,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Recipe to_nvfp4(const std::string& dialect = "modelopt") {
-  Recipe recipe;
-  recipe.layout = "quantize";
+OneRule to_nvfp4(const std::string& dialect = "modelopt") {
+  OneRule recipe;
+  recipe.to = "quantize";
   recipe.dialect = dialect;
   return recipe;
 }
@@ -112,7 +114,7 @@ TEST_CASE("MXFP4 is cast without loss where its scales lie within 2^17") {
       const fs::path to = scratch / dialect;
       const ConvertResult result = convert(scratch / "src", to, to_nvfp4(dialect));
       CHECK(findings_of(result.findings, "mxfp4-not-exact").empty());
-      for (const EncodedResult& r : result.encoded) {
+      for (const EncodedResult& r : encoded(result)) {
         CHECK(r.cast);
         CHECK(r.error.error == 0);
       }
@@ -155,8 +157,8 @@ TEST_CASE("MXFP4 whose scales are further apart is quantized anew and says so") 
   const ConvertResult result = convert(scratch / "src", scratch / "out", to_nvfp4());
   CHECK(findings_of(result.findings, "mxfp4-not-exact").size() > 0);
   size_t cast = 0;
-  for (const EncodedResult& r : result.encoded) cast += r.cast;
-  CHECK(cast < result.encoded.size());
+  for (const EncodedResult& r : encoded(result)) cast += r.cast;
+  CHECK(cast < encoded(result).size());
   check_valid(scratch / "src", scratch / "out");
 }
 
@@ -183,18 +185,18 @@ TEST_CASE("a checkpoint comes back from BF16 byte for byte with its own global s
       const Scratch scratch;
       write_checkpoint(scratch / "parent", {dense_model()});
       convert(scratch / "parent", scratch / "nvfp4", to_nvfp4(dialect));
-      Recipe bf16;
-      bf16.layout = "bf16";
+      OneRule bf16;
+      bf16.to = "bf16";
       convert(scratch / "nvfp4", scratch / "bf16", bf16);
       const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
-      Recipe recipe = to_nvfp4(written);
+      OneRule recipe = to_nvfp4(written);
       recipe.arithmetic = dialect;
       recipe.kept = kept.scales();
       ConvertOptions options;
       options.kept = &kept;
       const ConvertResult result = convert(scratch / "bf16", scratch / "again", recipe, options);
       CHECK_MESSAGE(findings_of(result.findings, "not-returned").empty(), text_of(result.findings));
-      for (const EncodedResult& r : result.encoded) CHECK(r.kept.compared);
+      for (const EncodedResult& r : encoded(result)) CHECK(r.kept.compared);
       if (written == dialect) CHECK((read_tensors(scratch / "again") == read_tensors(scratch / "nvfp4")));
       check_valid(scratch / "bf16", scratch / "again");
     }
@@ -209,11 +211,11 @@ TEST_CASE("what cannot come back is counted, with its first place") {
   add_modelopt(tensors, "model.layers.0.mlp.down_proj", m);
   add_modelopt(tensors, "model.layers.0.mlp.gate_proj", random_matrix(16, 64, 4));
   write_checkpoint(scratch / "nvfp4", {tensors});
-  Recipe bf16;
-  bf16.layout = "bf16";
+  OneRule bf16;
+  bf16.to = "bf16";
   convert(scratch / "nvfp4", scratch / "bf16", bf16);
   const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
-  Recipe recipe = to_nvfp4();
+  OneRule recipe = to_nvfp4();
   recipe.kept = kept.scales();
   recipe.kept.scales.pop_back();
   ConvertOptions options;
@@ -227,10 +229,10 @@ TEST_CASE("what cannot come back is counted, with its first place") {
     scales += out.at("model.layers.0.mlp.down_proj.weight_scale").bytes[i] != m.scales[i];
   }
   CHECK(codes > 0);
-  REQUIRE(result.encoded.size() == 2);
-  CHECK(result.encoded[0].kept.codes == codes);
-  CHECK(result.encoded[0].kept.scales == scales);
-  CHECK(result.encoded[0].kept.bytes == m.codes.size() + m.scales.size());
+  REQUIRE(encoded(result).size() == 2);
+  CHECK(encoded(result)[0].kept.codes == codes);
+  CHECK(encoded(result)[0].kept.scales == scales);
+  CHECK(encoded(result)[0].kept.bytes == m.codes.size() + m.scales.size());
   const auto found = findings_of(result.findings, "not-returned");
   REQUIRE(found.size() == 2);
   CHECK(found[0].message.starts_with(
@@ -243,7 +245,7 @@ TEST_CASE("what cannot come back is counted, with its first place") {
 TEST_CASE("pruned weights are quantized with scales that fit the survivors") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {dense_model()});
-  Recipe recipe = to_nvfp4();
+  OneRule recipe = to_nvfp4();
   recipe.pattern = "2:4";
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
   const Checkpoint c = Checkpoint::open(scratch / "src");
@@ -259,10 +261,10 @@ TEST_CASE("pruned weights are quantized with scales that fit the survivors") {
       REQUIRE(kept <= 2);
     }
     // About a tenth of the energy goes, and rounding takes little on top.
-    CHECK(result.encoded[i].error.relative_error() > 0.2);
-    CHECK(result.encoded[i].error.relative_error() < 0.4);
-    CHECK(result.encoded[i].error.energy == result.encoded[i].pruned_after.energy);
-    CHECK(result.encoded[i].pruned_after.relative_error() > 0.2);
+    CHECK(encoded(result)[i].error.relative_error() > 0.2);
+    CHECK(encoded(result)[i].error.relative_error() < 0.4);
+    CHECK(encoded(result)[i].error.energy == encoded(result)[i].pruned_after.energy);
+    CHECK(encoded(result)[i].pruned_after.relative_error() > 0.2);
   }
   check_valid(scratch / "src", scratch / "out");
 }
@@ -273,7 +275,7 @@ TEST_CASE("patterns choose, what stays is listed, what must not stay is refused"
   add_floats(tensors, "model.layers.0.mlp.gate", random_floats(4, 48, 1));
   add_floats(tensors, "model.layers.0.odd_proj", random_floats(4, 40, 2));
   write_checkpoint(scratch / "src", {tensors});
-  Recipe recipe = to_nvfp4("compressed-tensors");
+  OneRule recipe = to_nvfp4("compressed-tensors");
   recipe.selection.exclude = parse_patterns({"*.o_proj"});
   recipe.selection.also = parse_patterns({"lm_head"});
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
@@ -298,8 +300,10 @@ TEST_CASE("patterns choose, what stays is listed, what must not stay is refused"
   } catch (const Error& e) {
     CHECK(std::string(e.what()).find("found FP8 that would stay") != std::string::npos);
   }
-  Recipe wrong = to_nvfp4();
+  OneRule wrong = to_nvfp4();
   wrong.block_scale = "best";
   CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "none", wrong),
                        "--block-scale: expected one of max, mse, four-over-six, found 'best'", Error);
 }
+
+}  // namespace quantize_sources_test

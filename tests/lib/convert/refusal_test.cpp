@@ -9,7 +9,10 @@
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace refusal_test {
 
 using namespace twofour;
 
@@ -36,7 +39,8 @@ TensorData& tensor_of(Tensors& tensors, const std::string& name) {
 void set_float(TensorData& tensor, float value) { std::memcpy(tensor.bytes.data(), &value, sizeof(value)); }
 
 /// What converting `tensors` is refused with, by one worker and by several; nothing may be left behind.
-std::string refusal(const Tensors& tensors, const std::string& config = "{}", const Recipe& recipe = {}) {
+std::string refusal(const Tensors& tensors, const std::optional<std::string>& config = std::nullopt,
+                    const OneRule& recipe = {}) {
   std::string message;
   for (const int jobs : {1, 4}) {
     const Scratch scratch;
@@ -52,7 +56,7 @@ std::string refusal(const Tensors& tensors, const std::string& config = "{}", co
 
 /// Refusal of the sound checkpoint after a change, which must say all of `parts`.
 void refuses(const std::function<void(Tensors&)>& change, const std::vector<std::string>& parts,
-             const std::string& config = "{}", const Recipe& recipe = {}) {
+             const std::string& config = "{}", const OneRule& recipe = {}) {
   Tensors tensors = sound();
   change(tensors);
   const std::string message = refusal(tensors, config, recipe);
@@ -177,13 +181,13 @@ TEST_CASE("global scales that are no number are refused in what passes through, 
   Tensors tensors = sound();
   const std::string name = "model.layers.0.self_attn.o_proj";
   add_modelopt(tensors, name, random_matrix(16, 64, 7));
-  Recipe prune;
-  prune.layout = "prune";
+  OneRule prune;
+  prune.to = "prune";
   prune.pattern = "2:4";
   for (const auto& [value, text] :
        {std::pair{0.0f, "0"}, {Limits::infinity(), "inf"}, {Limits::quiet_NaN(), "nan"}, {-1.0f, "-1"}}) {
     set_float(tensor_of(tensors, name + ".weight_scale_2"), value);
-    for (const Recipe& recipe : {Recipe{}, prune}) {
+    for (const OneRule& recipe : {OneRule{}, prune}) {
       const std::string message = refusal(tensors, "{}", recipe);
       CHECK(contains(
           message,
@@ -208,15 +212,15 @@ TEST_CASE("a compressed-tensors global scale whose reciprocal is no number is re
 
 TEST_CASE("input scales that are NaN, infinite or negative are refused where they pass through") {
   using Limits = std::numeric_limits<float>;
-  Recipe g8, prune;
-  g8.layout = "g8";
-  prune.layout = "prune";
+  OneRule g8, prune;
+  g8.to = "g8";
+  prune.to = "prune";
   prune.pattern = "2:4";
   for (const auto& [value, text] : {std::pair{Limits::quiet_NaN(), "nan"},
                                     {Limits::infinity(), "inf"},
                                     {-Limits::infinity(), "-inf"},
                                     {-0.5f, "-0.5"}}) {
-    for (const Recipe& recipe : {Recipe{}, g8, prune}) {
+    for (const OneRule& recipe : {OneRule{}, g8, prune}) {
       refuses(
           [&, v = value](Tensors& t) {
             t.push_back({kBlock + ".1.up_proj.input_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
@@ -295,7 +299,7 @@ TEST_CASE("stacks that do not fit each other are refused") {
 }
 
 TEST_CASE("strict folding refuses every expert whose gate and up differ") {
-  Recipe strict;
+  OneRule strict;
   strict.fold = Fold::kStrict;
   refuses(
       [](Tensors& t) {
@@ -311,7 +315,7 @@ TEST_CASE("strict folding refuses every expert whose gate and up differ") {
 
 TEST_CASE("a pattern that matches nothing is refused, whichever list it stands in") {
   const auto with = [](const char* list) {
-    Recipe recipe;
+    OneRule recipe;
     auto& patterns = std::string(list) == "--include"   ? recipe.selection.include
                      : std::string(list) == "--exclude" ? recipe.selection.exclude
                                                         : recipe.selection.also;
@@ -340,24 +344,25 @@ TEST_CASE("experts without gate are refused by the layout that interleaves gate 
   ExpertSet experts = random_experts(2, 16, 32);
   experts.gate.clear();
   add_experts(tensors, "backbone.layers.1.mixer.experts", experts);
-  Recipe recipe;
-  recipe.layout = "g8";
+  OneRule recipe;
+  recipe.to = "g8";
   CHECK(contains(
       refusal(tensors, "{}", recipe),
       "backbone.layers.1.mixer.experts.w13: expected gate and up, which g8 interleaves, found up alone"));
   for (const char* layout : {"v7", "v7-packed"}) {
     const Scratch scratch;
     write_checkpoint(scratch / "src", {tensors});
-    recipe.layout = layout;
+    recipe.to = layout;
     convert(scratch / "src", scratch / "out", recipe);
     CHECK(validate_from(scratch / "src", scratch / "out").differences.empty());
   }
 }
 
 TEST_CASE("an unknown layout is refused") {
-  Recipe recipe;
-  recipe.layout = "v9";
-  CHECK(contains(refusal(sound(), "{}", recipe), "--to: expected a layout, found 'v9'"));
+  OneRule recipe;
+  recipe.to = "v9";
+  CHECK(contains(refusal(sound(), "{}", recipe),
+                 "--to: expected one of v7, v7-packed, g8, nvfp4, fp8, bf16, prune, quantize, found 'v9'"));
 }
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {
@@ -390,3 +395,5 @@ TEST_CASE("a shard cut after it was opened is an error that names it, never a cr
     }
   }
 }
+
+}  // namespace refusal_test

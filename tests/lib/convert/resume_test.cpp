@@ -1,4 +1,5 @@
 #include "lib/convert/resume.h"
+#include "lib/artifact/open_source.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +11,10 @@
 #include "lib/convert/conversion.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace resume_test {
 
 using namespace twofour;
 
@@ -27,13 +31,13 @@ void write_source(const fs::path& directory, unsigned seed = 1) {
   std::ofstream(directory / "sub/tokenizer.json") << "{}";
 }
 
-Recipe small_files() {
-  Recipe recipe;
+OneRule small_files() {
+  OneRule recipe;
   recipe.max_shard_size = 1500;
   return recipe;
 }
 
-ConvertResult resume(const fs::path& source, const fs::path& out, const Recipe& recipe = small_files()) {
+ConvertResult resume(const fs::path& source, const fs::path& out, const OneRule& recipe = small_files()) {
   ConvertOptions options;
   options.existing = Existing::kResume;
   return convert(source, out, recipe, options);
@@ -41,7 +45,7 @@ ConvertResult resume(const fs::path& source, const fs::path& out, const Recipe& 
 
 /// Leaves `out` as a run does that ended after its first `count` files.
 void leave_unfinished(const fs::path& from, const fs::path& out, size_t count) {
-  const Checkpoint source = Checkpoint::open_source(from);
+  const Checkpoint source = open_source(from);
   const Plan plan = make_plan(source, small_files());
   REQUIRE(plan.files.size() > 4);
   OutputDirectory directory(out, from, Existing::kRefuse);
@@ -73,7 +77,7 @@ struct Sources {
     convert(source, scratch / "whole", small_files());
     expected = read_tree(scratch / "whole");
   }
-  void refuses(const Recipe& recipe, const char* what) {
+  void refuses(const OneRule& recipe, const char* what) {
     CAPTURE(what);
     const auto before = read_tree(out);
     CHECK_THROWS_WITH_AS(resume(source, out, recipe), doctest::Contains(what), Error);
@@ -116,12 +120,12 @@ TEST_CASE("absent or empty, a destination is begun afresh; complete, it is verif
 TEST_CASE("a complete artifact of another recipe or source, or a damaged one, is not passed off as done") {
   Sources s;
   resume(s.source, s.out);
-  Recipe other = small_files();
-  other.layout = "v7-packed";
-  s.refuses(other, "recipe: to changed: \"v7\" before, \"v7-packed\" now");
+  OneRule other = small_files();
+  other.to = "v7-packed";
+  s.refuses(other, "recipe: rules: to changed: \"v7\" before, \"v7-packed\" now");
   fs::remove_all(s.source);
   write_source(s.source, 9);
-  Recipe larger = small_files();
+  OneRule larger = small_files();
   larger.max_shard_size = 1600;
   s.refuses(larger, "max_shard_size changed: 1500 before, 1600 now");
   CHECK(resume(s.source, s.out).was_complete);  // the same headers: content shows in --source alone
@@ -150,8 +154,8 @@ TEST_CASE(
   }
   flip_bit(file, at + 2, 7);  // the exponent's last bit
   s.refuses(small_files(), (name + " changed: 0.25 before, 0.125 now").c_str());
-  Recipe nvfp4 = small_files();
-  nvfp4.layout = "nvfp4";
+  OneRule nvfp4 = small_files();
+  nvfp4.to = "nvfp4";
   const auto to_nvfp4 = [&](const fs::path& out) {
     ConvertOptions options;
     options.existing = Existing::kResume;
@@ -221,7 +225,7 @@ TEST_CASE("a journal is believed up to its first damaged line") {
 TEST_CASE("a changed source or recipe is refused with what changed, and nothing is touched") {
   Sources s;
   leave_unfinished(s.source, s.out, 2);
-  Recipe other = small_files();
+  OneRule other = small_files();
   other.max_shard_size = 1501;
   s.refuses(other, "recipe: max_shard_size changed: 1500 before, 1501 now");
   const fs::path shard = s.source / "model.safetensors";
@@ -264,7 +268,7 @@ TEST_CASE("foreign directories are not resumed into, nor one that another run wr
 TEST_CASE("a run that fails keeps what an earlier one finished") {
   Sources s;
   leave_unfinished(s.source, s.out, 2);
-  const Checkpoint source = Checkpoint::open_source(s.source);
+  const Checkpoint source = open_source(s.source);
   const Plan plan = make_plan(source, small_files());
   const auto broken = [&](const ShardRecord&) { throw Error("disk: full"); };
   {
@@ -281,3 +285,5 @@ TEST_CASE("a run that fails keeps what an earlier one finished") {
   CHECK(resume(s.source, s.out).files_kept == 2);
   CHECK((read_tree(s.out) == s.expected));
 }
+
+}  // namespace resume_test

@@ -6,10 +6,14 @@
 #include <functional>
 #include <map>
 
+#include "lib/artifact/open_source.h"
 #include "lib/diff/diff.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/stored_weights.h"
+
+namespace diff_dialects_test {
 
 using namespace twofour;
 
@@ -179,15 +183,15 @@ const std::map<std::string, std::function<Tensors(const Experts&)>> kStorages = 
 /// Writes every storage and g8 below `at`.
 void write_all(const fs::path& at, const Experts& experts) {
   for (const auto& [name, store] : kStorages) write_checkpoint(at / name, {store(experts)});
-  Recipe recipe;
-  recipe.layout = "g8";
+  OneRule recipe;
+  recipe.to = "g8";
   convert(at / "modelopt", at / "g8", recipe);
 }
 
 std::map<std::string, Checkpoint> open_all(const fs::path& at) {
   std::map<std::string, Checkpoint> all;
-  for (const auto& [name, store] : kStorages) all.emplace(name, Checkpoint::open_source(at / name));
-  all.emplace("g8", Checkpoint::open_source(at / "g8"));
+  for (const auto& [name, store] : kStorages) all.emplace(name, open_source(at / name));
+  all.emplace("g8", open_source(at / "g8"));
   return all;
 }
 
@@ -269,3 +273,5 @@ TEST_CASE("one flipped code is found at its expert, n and k in every pair of dia
     }
   }
 }
+
+}  // namespace diff_dialects_test

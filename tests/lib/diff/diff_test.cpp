@@ -8,10 +8,13 @@
 
 #include "formats/error.h"
 #include "lib/diff/gate.h"
+#include "lib/names/natural.h"
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/stored_weights.h"
+
+namespace diff_test {
 
 using namespace twofour;
 
@@ -227,6 +230,26 @@ TEST_CASE("patterns restrict what is compared; one that matches nothing is refus
                        doctest::Contains("--include '*.q_proj': expected to match a name in "), Error);
 }
 
+TEST_CASE("entries and patterns speak the names of the files, whatever the projections are called") {
+  const std::string block = "model.layers.0.block_sparse_moe.experts";
+  Tensors a, b;
+  for (const char* leaf : {"w1", "w2", "w3"}) {
+    for (int e = 0; e < 2; ++e) {
+      const std::string name = fmt::format("{}.{}.{}", block, e, leaf);
+      add_floats(a, name, random_floats(16, 16, static_cast<unsigned>(e)));
+      add_floats(b, name, random_floats(16, 16, 7));
+    }
+  }
+  const DiffResult r = diff_of(a, b, {.include = parse_patterns({"*.w3"})});
+  REQUIRE(r.entries.size() == 2);
+  CHECK(r.entries[0].name == block + ".0.w3");
+  CHECK(r.rows[0].projection == "block_sparse_moe.experts.w3");
+  const DiffResult all = diff_of(a, b);
+  CHECK(std::is_sorted(all.entries.begin(), all.entries.end(),
+                       [](auto& x, auto& y) { return natural_less(x.name, y.name); }));
+  for (const DiffEntry& e : all.entries) CHECK(e.name.find("_proj") == std::string::npos);
+}
+
 TEST_CASE("rows roll up layers and projections, all experts of one together") {
   const std::string block = "model.layers.3.mlp.experts";
   Tensors a = experts_stored_as("modelopt", block, 3, 32, 48), b = a;
@@ -281,3 +304,5 @@ TEST_CASE("what makes a comparison fail can be chosen") {
   for (const char* word : {"snr<-100", "cosine<-1", "max-abs>10"})
     CHECK(parse_diff_gate({word}).count(infinite) == 1);
 }
+
+}  // namespace diff_test

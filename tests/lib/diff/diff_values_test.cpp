@@ -11,6 +11,8 @@
 #include "tests/support/float_weights.h"
 #include "tests/support/stored_weights.h"
 
+namespace diff_values_test {
+
 using namespace twofour;
 
 TEST_CASE("0 equals -0, not byte for byte") {
@@ -168,3 +170,5 @@ TEST_CASE("cosine, SNR and largest difference are those of the definition, over 
   CHECK(e.snr_db() == doctest::Approx(10 * std::log10(aa / dd)).epsilon(1e-9));
   CHECK(e.max_abs == most);
 }
+
+}  // namespace diff_values_test

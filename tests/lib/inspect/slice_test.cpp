@@ -1,4 +1,5 @@
 #include "lib/inspect/slice.h"
+#include "lib/artifact/open_source.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -7,7 +8,10 @@
 
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/stored_weights.h"
+
+namespace slice_test {
 
 using namespace twofour;
 
@@ -62,12 +66,12 @@ TEST_CASE("an artifact's weights are those that it stands for, its tensors those
   const Scratch scratch;
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 32, 48)});
   for (const char* layout : {"g8", "v7"}) {
-    Recipe recipe;
-    recipe.layout = layout;
+    OneRule recipe;
+    recipe.to = layout;
     convert(scratch / "src", scratch / layout, recipe);
   }
-  const Checkpoint source = Checkpoint::open(scratch / "src"), g8 = Checkpoint::open_source(scratch / "g8"),
-                   v7 = Checkpoint::open_source(scratch / "v7");
+  const Checkpoint source = Checkpoint::open(scratch / "src"), g8 = open_source(scratch / "g8"),
+                   v7 = open_source(scratch / "v7");
   const std::string weights = kBlock + ".1.gate_proj[7]";
   CHECK(read_slice(g8, weights).values == read_slice(source, weights).values);
   const auto pruned = read_slice(v7, weights).values, all = read_slice(source, weights).values;
@@ -131,3 +135,5 @@ TEST_CASE("names that end in brackets are names, and can be sliced") {
   CHECK(read_slice(c, "[]").values == std::vector<double>{9});
   CHECK(refusal(c, "u[1]").starts_with("u: expected a module or a tensor"));
 }
+
+}  // namespace slice_test

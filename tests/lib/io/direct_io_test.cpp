@@ -13,6 +13,8 @@
 #include "lib/io/file.h"
 #include "tests/support/scratch.h"
 
+namespace direct_io_test {
+
 using namespace twofour;
 
 namespace {
@@ -114,3 +116,5 @@ TEST_CASE("a file that is cut while it is read directly is an error") {
   std::vector<uint8_t> bytes(1u << 20);
   CHECK_THROWS_WITH_AS(file.read(0, bytes), doctest::Contains("the file was cut while being read"), Error);
 }
+
+}  // namespace direct_io_test

@@ -10,6 +10,8 @@
 #include "lib/io/file.h"
 #include "tests/support/scratch.h"
 
+namespace page_cache_test {
+
 using namespace twofour;
 
 namespace {
@@ -132,3 +134,5 @@ TEST_CASE("what is written goes to the disk and leaves the page cache, so that i
     CHECK(count(resident(scratch / "file")) == 0);
   }
 }
+
+}  // namespace page_cache_test

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
+#include <cstring>
 #include <set>
 
 #include "formats/safetensors.h"
@@ -8,7 +8,10 @@
 #include "lib/lint/lint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/faults/faults.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace lint_artifact_test {
 
 using namespace twofour;
 
@@ -36,7 +39,7 @@ std::string text_of(const LintReport& report) {
 
 /// An artifact of the sound checkpoint.
 struct Artifact {
-  explicit Artifact(const Recipe& recipe) {
+  explicit Artifact(const OneRule& recipe) {
     write_save(sound_checkpoint(), scratch / "source");
     convert(scratch / "source", path, recipe);
   }
@@ -70,9 +73,9 @@ struct Artifact {
   fs::path path = scratch / "artifact";
 };
 
-Recipe recipe_to(const char* layout) {
-  Recipe recipe;
-  recipe.layout = layout;
+OneRule recipe_to(const char* layout) {
+  OneRule recipe;
+  recipe.to = layout;
   return recipe;
 }
 
@@ -88,7 +91,7 @@ TEST_CASE("nothing is found in what twofour writes") {
   }
   for (const char* pattern : {"2:4", "4:8-paired"}) {
     CAPTURE(pattern);
-    Recipe recipe = recipe_to("prune");
+    OneRule recipe = recipe_to("prune");
     recipe.pattern = pattern;
     const Artifact artifact(recipe);
     CHECK(text_of(lint_quietly(artifact.path)) == "");
@@ -195,7 +198,7 @@ TEST_CASE("block scales of every layout are checked") {
 TEST_CASE("a claim to be pruned is held against every group") {
   for (const char* pattern : {"2:4", "4:8-paired"}) {
     CAPTURE(pattern);
-    Recipe recipe = recipe_to("prune");
+    OneRule recipe = recipe_to("prune");
     recipe.pattern = pattern;
     Artifact artifact(recipe);
     // Six codes of a group of eight.
@@ -208,3 +211,5 @@ TEST_CASE("a claim to be pruned is held against every group") {
         "found 1 of 256 groups of eight that are not, the first at byte 308"));
   }
 }
+
+}  // namespace lint_artifact_test

@@ -9,6 +9,8 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 
+namespace lint_blocks_test {
+
 using namespace twofour;
 
 namespace {
@@ -123,3 +125,5 @@ TEST_CASE("every octet of non-zero places is told by either pattern") {
     CHECK(by_pairs.first_dense == (pairs > 2 ? 7 : BlockCounts::kNone));
   }
 }
+
+}  // namespace lint_blocks_test

@@ -1,11 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "lib/lint/lint.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
+
+namespace lint_config_test {
 
 using namespace twofour;
 
@@ -74,3 +75,5 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
                           ".config_groups.group_0.weights.group_size: expected 16");
   }
 }
+
+}  // namespace lint_config_test

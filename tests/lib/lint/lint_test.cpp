@@ -3,15 +3,18 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "lib/io/file.h"
 #include "lib/synth/synth.h"
 #include "tests/support/faults/faults.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
+
+namespace lint_test {
 
 using namespace twofour;
 
@@ -102,6 +105,35 @@ TEST_CASE("nothing is found in sound checkpoints") {
   }
   for (const char* name : {"compressed-tensors-qwen3", "modelopt-qwen3"})
     CHECK(text_of(lint_quietly(fs::path(TWOFOUR_GOLDEN_DIR) / name / "src")) == "");
+}
+
+TEST_CASE("a global scale of [1] among [] is no difference between experts") {
+  const Scratch scratch;
+  Save save = sound_checkpoint();
+  save.at("model.layers.0.mlp.experts.3.up_proj.weight_scale_2").shape = {1};
+  save.at("model.layers.0.mlp.experts.5.down_proj.input_scale").shape = {1};
+  write_save(save, scratch / "checkpoint");
+  CHECK(text_of(lint_quietly(scratch / "checkpoint")) == "");
+}
+
+TEST_CASE("a file that is no weights is one finding that names the cause") {
+  const Scratch scratch;
+  Save save = sound_checkpoint();
+  write_save(save, scratch / "checkpoint");
+  const auto shard = [&] {
+    for (const auto& [file, tensors] : save.shards) {
+      if (file != kExtraFile) return file;
+    }
+    return std::string();
+  }();
+  fs::remove(scratch / "checkpoint" / shard);
+  write_text(scratch / "checkpoint" / shard, "<!DOCTYPE html><html><body>Not found</body></html>");
+  const LintReport report = lint_quietly(scratch / "checkpoint");
+  REQUIRE(report.findings.size() == 1);
+  CHECK(report.findings[0].where() == shard);
+  CHECK(report.findings[0].message.starts_with("expected a safetensors file, found an HTML page"));
+  CHECK(contains(message_of([&] { Checkpoint::open(scratch / "checkpoint"); }),
+                 shard + ": expected a safetensors file, found an HTML page"));
 }
 
 TEST_CASE("a group size of 32 is found in both dialects, but not where another group's is 16") {
@@ -294,7 +326,7 @@ TEST_CASE("configs of any shape are read without a stumble") {
         for (auto& [k, v] : json.items()) {
           if (k == key) {
             v = std::string_view(value) == "1e400" ? Json(1e30) : Json::parse(value);
-          } else if (v.is_structured()) {
+          } else if (v.is_object()) {
             replace(v);
           }
         }
@@ -360,3 +392,5 @@ TEST_CASE("SARIF names the rule, the file and the tensor") {
   CHECK(format_json(empty) == none);
   CHECK(empty["runs"][0]["results"] == Json::array());
 }
+
+}  // namespace lint_test

@@ -1,15 +1,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 #include "tests/support/stored_weights.h"
+
+namespace quantize_selection_test {
 
 using namespace twofour;
 
@@ -17,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Recipe to_nvfp4() {
-  Recipe recipe;
-  recipe.layout = "quantize";
+OneRule to_nvfp4() {
+  OneRule recipe;
+  recipe.to = "quantize";
   recipe.dialect = "compressed-tensors";
   return recipe;
 }
@@ -100,7 +102,7 @@ TEST_CASE("what engines multiply as one is named where only a part of it is quan
   tensors.push_back({"model.layers.0.moe.input_linear.weight", DType::kBF16, {2, 32, 48}, {}});
   tensors.back().bytes.resize(2 * 2 * 32 * 48);
   write_checkpoint(scratch / "src", {tensors});
-  Recipe recipe = to_nvfp4();
+  OneRule recipe = to_nvfp4();
   recipe.selection.exclude = parse_patterns({"*.q_proj"});
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
   const auto split = findings_of(result.findings, "fused-group-split");
@@ -111,3 +113,5 @@ TEST_CASE("what engines multiply as one is named where only a part of it is quan
   const Json& ignore = config["quantization_config"]["ignore"];
   CHECK(std::find(ignore.begin(), ignore.end(), "model.layers.0.moe.input_linear") != ignore.end());
 }
+
+}  // namespace quantize_selection_test

@@ -8,6 +8,8 @@
 
 #include "lib/inspect/inspect.h"
 
+namespace fold_names_test {
+
 using namespace twofour;
 
 namespace {
@@ -139,3 +141,5 @@ TEST_CASE("each name is in one group, whatever the names") {
     for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == i);
   }
 }
+
+}  // namespace fold_names_test

@@ -5,6 +5,8 @@
 
 #include <chrono>
 
+namespace name_tree_test {
+
 using namespace twofour;
 
 namespace {
@@ -71,3 +73,5 @@ TEST_CASE("names that have nothing in common take no more than a look-up each") 
   REQUIRE(lines.size() == kNames);
   CHECK(lines.back().label == fmt::format("x{}y.a.w", kNames - 1));
 }
+
+}  // namespace name_tree_test

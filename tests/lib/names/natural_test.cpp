@@ -1,4 +1,4 @@
-#include "lib/natural.h"
+#include "lib/names/natural.h"
 
 #include <doctest/doctest.h>
 
@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+namespace natural_test {
 
 using namespace twofour;
 
@@ -77,3 +79,5 @@ TEST_CASE("sorting gives one result whatever the order before") {
     CHECK(shuffled == names);
   }
 }
+
+}  // namespace natural_test

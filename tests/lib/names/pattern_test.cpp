@@ -6,6 +6,8 @@
 
 #include "formats/error.h"
 
+namespace pattern_test {
+
 using namespace twofour;
 
 namespace {
@@ -147,3 +149,5 @@ TEST_CASE("a glob takes names of any length") {
   CHECK(matches("*a", name));
   CHECK(!matches("*b", name));
 }
+
+}  // namespace pattern_test

@@ -9,6 +9,8 @@
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
+namespace destination_test {
+
 using namespace twofour;
 
 namespace {
@@ -250,3 +252,5 @@ TEST_CASE("a destination that cannot be made is an error") {
   CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "file/out"),
                        doctest::Contains("file/out: cannot create"), Error);
 }
+
+}  // namespace destination_test

@@ -1,14 +1,20 @@
 #include "lib/output/shard_record.h"
+#include "lib/artifact/open_source.h"
+#include "lib/output/manifest_writer.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "formats/error.h"
+#include "formats/layouts/layouts.h"
 #include "lib/convert/conversion.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace shard_record_test {
 
 using namespace twofour;
 
@@ -32,7 +38,7 @@ std::vector<ShardRecord> run_files(const Checkpoint& source, const Plan& plan, c
 
 std::string manifest_of(const Checkpoint& source, const Plan& plan, std::span<const ShardRecord> records) {
   std::string text;
-  format_manifest(source, plan, join_records(source, plan, records), {"1", "c"},
+  format_manifest(source, plan, join_records(plan, records), {"1", "c"},
                   [&](std::string_view piece) { text += piece; });
   return text;
 }
@@ -51,22 +57,22 @@ void write_source(const fs::path& directory) {
 }
 
 /// A recipe of every kind, with files so small that what belongs together stands in several.
-std::vector<Recipe> recipes() {
-  std::vector<Recipe> all(8);
-  all[1].layout = "v7-packed";
-  all[2].layout = "g8";
-  all[3].layout = "nvfp4";
+std::vector<OneRule> recipes() {
+  std::vector<OneRule> all(8);
+  all[1].to = "v7-packed";
+  all[2].to = "g8";
+  all[3].to = "nvfp4";
   all[3].dialect = "compressed-tensors";
-  all[4].layout = "bf16";
-  all[5].layout = "prune";
+  all[4].to = "bf16";
+  all[5].to = "prune";
   all[5].pattern = "2:4";
-  all[6].layout = "fp8";
+  all[6].to = "fp8";
   all[6].dialect = "compressed-tensors";
   all[6].granularity = "row";
-  all[7].layout = "quantize";
+  all[7].to = "quantize";
   all[7].dialect = "modelopt";
   all[7].pattern = "2:4";
-  for (Recipe& r : all) r.max_shard_size = 3000;
+  for (OneRule& r : all) r.max_shard_size = 3000;
   return all;
 }
 
@@ -92,18 +98,18 @@ TEST_CASE("files converted one by one, each from nothing, are those of one run, 
   write_source(scratch / "nvfp4");
   write_float_source(scratch / "floats");
   size_t straddling = 0;
-  for (const Recipe& recipe : recipes()) {
-    CAPTURE(recipe.layout);
-    const bool floats = recipe.layout == "quantize";
-    const Checkpoint source = Checkpoint::open_source(scratch / (floats ? "floats" : "nvfp4"));
+  for (const OneRule& recipe : recipes()) {
+    CAPTURE(recipe.to);
+    const bool floats = recipe.to == "quantize";
+    const Checkpoint source = open_source(scratch / (floats ? "floats" : "nvfp4"));
     for (const bool pieces : {false, true}) {
-      if (pieces && rewrite_of(recipe.layout) != Rewrite::kNone) continue;
+      if (pieces && !with_layout(recipe.to, []<class L>() {})) continue;
       MemoryLimits limits;
       if (pieces) limits.piece = 1;
       const Plan plan = make_plan(source, recipe, limits);
       REQUIRE(plan.files.size() > 3);
-      for (size_t t = 0; t < plan.targets.size(); ++t) {
-        const auto& parts = plan.parts_of(t);
+      for (size_t t = 0; t < plan.transformations.size(); ++t) {
+        const auto parts = plan.parts_of(t);
         straddling += std::any_of(parts.begin(), parts.end(), [&](size_t i) {
           return plan.tensors[i].file != plan.tensors[parts.front()].file;
         });
@@ -137,7 +143,7 @@ TEST_CASE("files converted one by one, each from nothing, are those of one run, 
 TEST_CASE("a file that is not as its record says is told, and only that") {
   const Scratch scratch;
   write_source(scratch / "src");
-  const Checkpoint source = Checkpoint::open_source(scratch / "src");
+  const Checkpoint source = open_source(scratch / "src");
   const Plan plan = make_plan(source, recipes()[0]);
   const auto records = run_files(source, plan, scratch / "out", std::vector<bool>(plan.files.size(), true));
   REQUIRE(records.size() > 3);
@@ -158,11 +164,11 @@ TEST_CASE("a file that is not as its record says is told, and only that") {
 TEST_CASE("records that are missing, contradict each other or belong elsewhere are refused") {
   const Scratch scratch;
   write_source(scratch / "src");
-  const Checkpoint source = Checkpoint::open_source(scratch / "src");
+  const Checkpoint source = open_source(scratch / "src");
   const Plan plan = make_plan(source, recipes()[0]);
   auto records = run_files(source, plan, scratch / "out", std::vector<bool>(plan.files.size(), true));
   const auto refused = [&](const char* message) {
-    CHECK_THROWS_WITH_AS(join_records(source, plan, records), doctest::Contains(message), Error);
+    CHECK_THROWS_WITH_AS(join_records(plan, records), doctest::Contains(message), Error);
   };
   const auto sound = records;
   records.push_back(records.front());  // twice the same is no harm
@@ -173,30 +179,29 @@ TEST_CASE("records that are missing, contradict each other or belong elsewhere a
   records.pop_back();
   refused("expected a record of it, found none");
   records = sound;
-  const auto with_target = std::find_if(records.begin(), records.end(), [&](const ShardRecord& r) {
-    return std::any_of(r.targets.begin(), r.targets.end(), [&](auto& t) {
-      return std::count_if(records.begin(), records.end(), [&](const ShardRecord& other) {
-               return std::any_of(other.targets.begin(), other.targets.end(),
-                                  [&](auto& o) { return o.index == t.index; });
-             }) > 1;
-    });
-  });
-  REQUIRE(with_target != records.end());
-  for (auto& t : with_target->targets) t.slices.back().scales.high ^= 1;
-  refused("expected the same in all records that name it");
+  const auto with_result =
+      std::find_if(records.begin(), records.end(), [](const ShardRecord& r) { return !r.results.empty(); });
+  REQUIRE(with_result != records.end());
+  const auto result = *with_result->results.begin();
+  with_result->results.erase(result.first);
+  refused("expected a record of what was found, found none");
+  (with_result == records.begin() ? records.back() : records.front()).results.insert(result);
+  refused("expected results of what begins in it, found another's");
 
-  const std::string text = format_shard_record(plan, sound[0]);
+  const std::string text = format_shard_record(
+      plan,
+      *std::find_if(sound.begin(), sound.end(), [](const ShardRecord& r) { return !r.results.empty(); }));
   const auto unread = [&](const std::string& changed) {
     CAPTURE(changed);
     CHECK_THROWS_WITH_AS(parse_shard_record("line", plan, changed), doctest::Contains("line: expected"),
                          Error);
   };
   for (size_t length = 0; length < text.size(); length += 7) unread(text.substr(0, length));
-  Recipe other = recipes()[0];
-  other.max_shard_size = 3500;
+  OneRule other = recipes()[0];
+  other.max_shard_size = 100'000;
   CHECK_THROWS_AS(parse_shard_record("line", make_plan(source, other), text), Error);
-  for (const char* key :
-       {"\"file\"", "\"header\"", "\"outputs\"", "\"targets\"", "\"index\"", "\"slices\""}) {
+  for (const char* key : {"\"file\"", "\"header\"", "\"outputs\"", "\"results\"", "\"transformation\"",
+                          "\"slices\"", "\"quality\""}) {
     std::string changed = text;
     const size_t at = changed.find(key);
     if (at == std::string::npos) continue;
@@ -205,3 +210,5 @@ TEST_CASE("records that are missing, contradict each other or belong elsewhere a
   unread("[]");
   unread("{\"file\": 5}");
 }
+
+}  // namespace shard_record_test

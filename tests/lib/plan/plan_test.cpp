@@ -10,7 +10,10 @@
 #include "formats/error.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace plan_test {
 
 using namespace twofour;
 
@@ -39,7 +42,7 @@ TEST_CASE("a tensor is never split, and one above the limit has a file of its ow
   add_bf16(tensors, "model.norm.weight", {32});
   write_checkpoint(scratch / "src", {tensors});
   const Checkpoint source = Checkpoint::open(scratch / "src");
-  Recipe recipe;
+  OneRule recipe;
   recipe.max_shard_size = 1000;
   const Plan plan = make_plan(source, recipe);
   size_t next = 0;
@@ -56,10 +59,10 @@ TEST_CASE("more experts than config.json says are a warning, once for all blocks
   add_experts(tensors, "model.layers.0.mlp.experts", random_experts(2, 16, 32));
   add_experts(tensors, "model.layers.1.mlp.experts", random_experts(3, 16, 32));
   add_experts(tensors, "model.layers.2.mlp.experts", random_experts(3, 16, 32));
-  Recipe prune;
-  prune.layout = "prune";
+  OneRule prune;
+  prune.to = "prune";
   prune.pattern = "2:4";
-  for (const Recipe& recipe : {Recipe{}, prune}) {
+  for (const OneRule& recipe : {OneRule{}, prune}) {
     const Scratch scratch;
     write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 2})");
     const Plan plan = make_plan(Checkpoint::open(scratch / "src"), recipe);
@@ -121,3 +124,5 @@ TEST_CASE("workers are as many as the promised memory holds, and at least one") 
   limits.buffers = 1;
   CHECK(make_plan(source, {}, limits).workers(64) == 1);
 }
+
+}  // namespace plan_test

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -10,6 +9,8 @@
 #include "lib/report/report.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
+
+namespace report_test {
 
 using namespace twofour;
 namespace fs = std::filesystem;
@@ -151,3 +152,5 @@ TEST_CASE("a report replaces only a report, and nothing is left of one that fail
   CHECK_THROWS_AS(check_report_file(scratch / "link"), Error);
   CHECK(std::distance(fs::directory_iterator(scratch.path), {}) == 3);
 }
+
+}  // namespace report_test

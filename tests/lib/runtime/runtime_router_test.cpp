@@ -8,7 +8,10 @@
 #include "formats/half.h"
 #include "lib/runtime/artifact.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/runtime_layer.h"
+
+namespace runtime_router_test {
 
 using namespace twofour;
 
@@ -164,8 +167,8 @@ TEST_CASE("terms of a router that are not applied are refused wherever families 
     for (const auto& [of, t] : read_tensors(made.source()))
       tensors.push_back({of, t.dtype, t.shape, t.bytes});
     write_checkpoint(made.scratch / "with-term", {tensors}, R"({"num_experts_per_tok": 2})");
-    Recipe recipe;
-    recipe.layout = "v7";
+    OneRule recipe;
+    recipe.to = "v7";
     convert(made.scratch / "with-term", made.scratch / "converted", recipe);
     const RuntimeArtifact artifact = RuntimeArtifact::open(made.scratch / "converted");
     const std::string refusal = message_of([&] { artifact.route(0, random_hidden(1, kHidden), 1, 2); });
@@ -187,3 +190,5 @@ TEST_CASE("tokens and numbers of experts that do not fit are refused") {
   hidden[3] = std::numeric_limits<float>::quiet_NaN();
   CHECK(refusal(hidden, 1, 2).find("token 0: expected finite router logits") != std::string::npos);
 }
+
+}  // namespace runtime_router_test

@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "formats/dialect.h"
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/naming.h"
 #include "formats/safetensors.h"
-#include "lib/natural.h"
+#include "lib/names/natural.h"
 #include "lib/names/pattern.h"
-#include "lib/synth_config.h"
 #include "tests/support/dialects.h"
+
+namespace synth_plan_test {
 
 using namespace twofour;
 
@@ -67,12 +67,11 @@ TEST_CASE("every shape has the names that readers know") {
       std::sort(tensors.begin(), tensors.end(),
                 [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
       const auto modules = find_nvfp4_modules(tensors, [](size_t) { return std::string("shard"); });
-      const auto exists = [&](const std::string& tensor) { return find_tensor(tensors, tensor).has_value(); };
       int64_t routed = 0, mlp = 0;
       for (const Nvfp4Module& m : modules) {
         CHECK(std::string_view(m.dialect->name) == name);
         CHECK(m.input_scale.has_value());
-        const auto parsed = parse_module_name(m.name, exists);
+        const auto parsed = parse_module_name(m.name);
         if (!parsed) continue;  // o_proj
         ++mlp;
         routed += parsed->kind == BlockKind::kRoutedExperts;
@@ -136,3 +135,5 @@ TEST_CASE("the configuration is what each dialect's loaders want") {
   CHECK(config["format"] == "nvfp4-pack-quantized");
   CHECK(config["config_groups"]["group_0"]["weights"]["strategy"] == "tensor_group");
 }
+
+}  // namespace synth_plan_test

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "formats/dialect.h"
 #include "formats/e2m1.h"
@@ -18,12 +17,14 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/index_file.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
-#include "lib/checkpoint/index_file.h"
 #include "lib/synth/weights.h"
 #include "tests/support/dialects.h"
 #include "tests/support/scratch.h"
+
+namespace synth_test {
 
 using namespace twofour;
 
@@ -367,3 +368,5 @@ TEST_CASE("headers only: the same headers and sizes, scales of one, holes for we
     }
   }
 }
+
+}  // namespace synth_test

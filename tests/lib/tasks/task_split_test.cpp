@@ -5,10 +5,14 @@
 #include <numeric>
 #include <set>
 
+#include "lib/methods/layout_matrix.h"
 #include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace task_split_test {
 
 using namespace twofour;
 
@@ -39,9 +43,11 @@ uint64_t count_bytes(const Checkpoint& source, const Plan& plan, const std::vect
     bytes += plan.files[f].size();
     for (size_t i = 0; i < plan.files[f].tensor_count; ++i) {
       const OutputTensor& t = plan.tensors[plan.files[f].first_tensor + i];
-      if (t.kind == OutputTensor::Kind::kCopy) bytes += source.tensors()[t.source].bytes();
-      if (t.kind != OutputTensor::Kind::kPart || !read.insert(t.source).second) continue;
-      for (const SourceRows& rows : plan.targets[t.source].sources) {
+      const Transformation& writer = *plan.transformations[t.transformation];
+      if (writer.keeps()) bytes += t.info.bytes();
+      const auto* matrix = dynamic_cast<const LayoutMatrix*>(&writer);
+      if (matrix == nullptr || !read.insert(t.transformation).second) continue;
+      for (const SourceRows& rows : matrix->target.sources) {
         const Nvfp4Module& m = source.nvfp4_modules()[rows.module];
         bytes += source.tensors()[m.codes].bytes() + source.tensors()[m.block_scale].bytes();
       }
@@ -51,8 +57,8 @@ uint64_t count_bytes(const Checkpoint& source, const Plan& plan, const std::vect
 }
 
 Plan plan_of(const Checkpoint& source, uint64_t max_shard_size, const std::string& layout = "v7") {
-  Recipe recipe;
-  recipe.layout = layout;
+  OneRule recipe;
+  recipe.to = layout;
   recipe.max_shard_size = max_shard_size;
   return make_plan(source, recipe);
 }
@@ -118,20 +124,22 @@ TEST_CASE("a matrix with parts in two files is read once where both are one task
 TEST_CASE("plans of every kind are dealt out") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", "model.layers.0.mlp.experts", 2, 32, 64)});
-  Recipe bf16;
-  bf16.layout = "bf16";
+  OneRule bf16;
+  bf16.to = "bf16";
   convert(scratch / "src", scratch / "bf16", bf16);
   for (const char* layout : {"v7", "v7-packed", "g8", "bf16", "prune", "fp8", "quantize"}) {
     CAPTURE(layout);
     const bool quantizes = std::string(layout) == "quantize";
     const Checkpoint source = Checkpoint::open(scratch / (quantizes ? "bf16" : "src"));
-    Recipe recipe;
-    recipe.layout = layout;
+    OneRule recipe;
+    recipe.to = layout;
     recipe.max_shard_size = 1000;
-    if (recipe.layout == "prune") recipe.pattern = "2:4";
+    if (recipe.to == "prune") recipe.pattern = "2:4";
     const Plan plan = make_plan(source, recipe);
     const TaskSplit split = split_tasks(source, plan, 3);
     check_complete(split, plan, 3);
     for (const uint64_t bytes : split.bytes) CHECK(bytes > 0);
   }
 }
+
+}  // namespace task_split_test

@@ -2,19 +2,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "formats/error.h"
+#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
-#include "lib/tasks/task_directory.h"
 #include "lib/tasks/run.h"
 #include "lib/tasks/split.h"
+#include "lib/tasks/task_directory.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace task_test {
 
 using namespace twofour;
 
@@ -42,17 +45,17 @@ void write_source(const fs::path& directory) {
   write_text(directory / "tokenizer.json", "{}");
 }
 
-Recipe small_files(const std::string& layout) {
-  Recipe recipe;
-  recipe.layout = layout;
+OneRule small_files(const std::string& layout) {
+  OneRule recipe;
+  recipe.to = layout;
   recipe.max_shard_size = 3000;
   if (layout == "prune") recipe.pattern = "4:8-paired";
   return recipe;
 }
 
 /// A plan as a process makes it, through its text.
-TaskPlan plan_tasks(const fs::path& source, const fs::path& destination, const Recipe& recipe) {
-  const Checkpoint checkpoint = Checkpoint::open_source(source);
+TaskPlan plan_tasks(const fs::path& source, const fs::path& destination, const OneRule& recipe) {
+  const Checkpoint checkpoint = open_source(source);
   const TaskPlan plan = make_task_plan(checkpoint, make_plan(checkpoint, recipe), destination);
   return parse_task_plan("plan.json", format_task_plan(plan));
 }
@@ -90,14 +93,14 @@ void check_same_tree(const fs::path& found, const fs::path& expected) {
 TEST_CASE("1, 2, 3 and 7 tasks, in any order, write what one machine writes") {
   const Scratch scratch;
   write_source(scratch / "src");
-  Recipe bf16;
-  bf16.layout = "bf16";
+  OneRule bf16;
+  bf16.to = "bf16";
   convert(scratch / "src", scratch / "bf16", bf16);
   std::mt19937 random(1);
   for (const std::string layout : {"v7", "v7-packed", "g8", "nvfp4", "bf16", "fp8", "prune", "quantize"}) {
     CAPTURE(layout);
     const fs::path source = scratch / (layout == "quantize" ? "bf16" : "src");
-    const Recipe recipe = small_files(layout);
+    const OneRule recipe = small_files(layout);
     fs::remove_all(scratch / "alone");
     convert(source, scratch / "alone", recipe);
     for (const size_t count : {1, 2, 3, 7}) {
@@ -122,7 +125,7 @@ TEST_CASE("1, 2, 3 and 7 tasks, in any order, write what one machine writes") {
 TEST_CASE("tasks may run twice, one after the other and at once, and under another count") {
   const Scratch scratch;
   write_source(scratch / "src");
-  const Recipe recipe = small_files("v7");
+  const OneRule recipe = small_files("v7");
   convert(scratch / "src", scratch / "alone", recipe);
   const TaskPlan plan = plan_tasks(scratch / "src", scratch / "shared", recipe);
   const TaskResult first = run_task(plan, 0, 3), second = run_task(plan, 0, 3);
@@ -144,7 +147,7 @@ TEST_CASE("tasks may run twice, one after the other and at once, and under anoth
 TEST_CASE("what a killed task left is made good by the next run, damaged files too") {
   const Scratch scratch;
   write_source(scratch / "src");
-  const Recipe recipe = small_files("v7");
+  const OneRule recipe = small_files("v7");
   convert(scratch / "src", scratch / "alone", recipe);
   const fs::path out = scratch / "shared";
   const TaskPlan plan = plan_tasks(scratch / "src", out, recipe);
@@ -182,7 +185,7 @@ TEST_CASE("tasks and merge refuse another source, recipe or tool than the plan's
   const TaskPlan plan = plan_tasks(scratch / "src", out, small_files("v7"));
   run_task(plan, 0, 2);
   const TaskPlan other = plan_tasks(scratch / "src", out, small_files("g8"));
-  CHECK(contains(message_of([&] { run_task(other, 1, 2); }), "recipe: to"));
+  CHECK(contains(message_of([&] { run_task(other, 1, 2); }), "recipe: rules: to"));
   TaskPlan older = plan;
   Json fingerprint = parse_json("fingerprint", plan.fingerprint);
   fingerprint["tool"]["version"] = "0.0.1";
@@ -263,7 +266,16 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
   Json future = parse_json("plan", text);
   future["format"] = 99;
   CHECK(contains(message_of([&] { parse_task_plan("plan.json", future.dump()); }),
-                 "format 2, found 99; plan again"));
+                 "format 3, found 99; plan again"));
+  for (const char* number : {"\"files\": ", "\"max_shard_size\": ", "\"bytes\": "}) {
+    CAPTURE(number);
+    std::string edited = text;
+    const size_t at = edited.find(number);
+    REQUIRE(at != text.npos);
+    edited.insert(at + std::string(number).size(), "1");
+    CHECK(contains(message_of([&] { parse_task_plan("plan.json", edited); }),
+                   "plan.json: expected it to end with the hash of all before, "));
+  }
   run_task(plan, 0, 1);
   fs::path record;
   for (const auto& entry : fs::directory_iterator(out / kTasksFolder)) {
@@ -278,3 +290,5 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
   write_text(record, sound);
   merge(plan);
 }
+
+}  // namespace task_test

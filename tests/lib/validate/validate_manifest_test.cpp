@@ -3,7 +3,10 @@
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace validate_manifest_test {
 
 using namespace twofour;
 
@@ -24,9 +27,9 @@ void write_source(const fs::path& path) {
   write_checkpoint(path, {tensors});
 }
 
-Recipe to(const std::string& layout) {
-  Recipe recipe;
-  recipe.layout = layout;
+OneRule to(const std::string& layout) {
+  OneRule recipe;
+  recipe.to = layout;
   if (layout == "prune") recipe.pattern = "4:8-paired";
   return recipe;
 }
@@ -66,3 +69,5 @@ TEST_CASE("every claim of twofour.json is derived again from the source") {
     CHECK(findings_of(validate_from(scratch / "src", out).differences, "manifest").size() == 1);
   }
 }
+
+}  // namespace validate_manifest_test

@@ -1,15 +1,18 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <set>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
 #include "lib/artifact/manifest.h"
+#include "lib/io/file.h"
 #include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+
+namespace validate_test {
 
 using namespace twofour;
 
@@ -99,6 +102,35 @@ TEST_CASE("one flipped bit in any tensor is found and named, with the source and
   CHECK(!finds_from_source(p));
 }
 
+TEST_CASE("a wrong byte of any part of any layout, padding too, is found and named from the source") {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 48, 80));
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 2})");
+  for (const std::string layout : {"v7", "v7-packed", "g8"}) {
+    const fs::path out = scratch / layout;
+    OneRule recipe;
+    recipe.to = layout;
+    convert(scratch / "src", out, recipe);
+    for (const auto& [name, tensor] : read_tensors(out)) {
+      const uint64_t begin = offset_of(out, name);
+      for (size_t byte = 0; byte < tensor.bytes.size(); byte += 197) {  // prime: all rows and columns in turn
+        CAPTURE(layout);
+        CAPTURE(name);
+        CAPTURE(byte);
+        flip_bit(out / "model-00001-of-00001.safetensors", begin + byte, 6);
+        const ValidateReport report = validate_from(scratch / "src", out, 0);
+        const auto bytes = findings_of(report.differences, "bytes");
+        REQUIRE(bytes.size() == 1);
+        CHECK(bytes[0].where == name);
+        CHECK(findings_of(report.differences, "hash").size() == 1);
+        flip_bit(out / "model-00001-of-00001.safetensors", begin + byte, 6);
+      }
+    }
+    CHECK(validate_from(scratch / "src", out, 0).differences.empty());
+  }
+}
+
 TEST_CASE("one flipped bit in any byte of any file but the manifest is found from the source") {
   const Pair p;
   size_t bytes = 0;
@@ -176,11 +208,11 @@ TEST_CASE("a layer with terms that the reference does not apply is no proof, and
   add_experts(tensors, kBlock, random_experts(1, 16, 16));
   add_bf16(tensors, kBlock + ".0.up_proj.bias", {16});
   write_checkpoint(scratch / "src", {tensors});
-  Recipe prune;
-  prune.layout = "prune";
+  OneRule prune;
+  prune.to = "prune";
   prune.pattern = "2:4";
-  for (const Recipe& recipe : {Recipe{}, prune}) {
-    const fs::path out = scratch / recipe.layout;
+  for (const OneRule& recipe : {OneRule{}, prune}) {
+    const fs::path out = scratch / recipe.to;
     convert(scratch / "src", out, recipe);
     const ValidateReport report = validate_from(scratch / "src", out);
     CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
@@ -190,6 +222,60 @@ TEST_CASE("a layer with terms that the reference does not apply is no proof, and
     CHECK(notes[0].where == kBlock);
     CHECK(notes[0].message.find(kBlock + ".0.up_proj.bias: expected linears of weights alone") !=
           std::string::npos);
+  }
+}
+
+TEST_CASE(
+    "few tokens run through few experts of few layers, the same for one seed, and what is left out is "
+    "counted") {
+  const Scratch scratch;
+  Tensors tensors;
+  constexpr size_t kLayers = 9;
+  for (size_t l = 0; l < kLayers; ++l) {
+    const std::string block = fmt::format("model.layers.{}.mlp.experts", l);
+    add_experts(tensors, block, random_experts(6, 16, 16));
+    if (l == 3) add_bf16(tensors, block + ".0.up_proj.bias", {16});
+  }
+  write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 6, "num_experts_per_tok": 5})");
+  OneRule prune;
+  prune.to = "prune";
+  prune.pattern = "2:4";
+  for (const OneRule& recipe : {OneRule{}, prune}) {
+    convert(scratch / "src", scratch / recipe.to, recipe);
+    const auto run = [&](uint64_t seed, int64_t layers, int64_t experts) {
+      Progress progress;
+      ValidateOptions options;
+      options.seed = seed;
+      options.layers = layers;
+      options.experts = experts;
+      return validate(scratch / recipe.to, scratch / "src", options, progress);
+    };
+    const auto names = [](const ValidateReport& r) {
+      std::string text;
+      for (const LayerReport& l : r.layers) text += l.block.substr(13, 1);
+      return text;
+    };
+    const ValidateReport few = run(0, 4, 4), again = run(0, 4, 4), all = run(0, 0, 0);
+    REQUIRE(few.layers.size() == 4);
+    CHECK(few.coverage.found == kLayers);
+    CHECK(few.coverage.not_sampled == 4);
+    REQUIRE(few.coverage.not_run.size() == 1);
+    CHECK(few.coverage.not_run[0].block == "model.layers.3.mlp.experts");
+    CHECK(names(few).front() == '0');
+    CHECK(names(few).back() == '8');
+    CHECK(names(few) == names(again));
+    std::set<std::string> drawn;
+    for (uint64_t seed = 0; seed < 8; ++seed) drawn.insert(names(run(seed, 4, 4)));
+    CHECK(drawn.size() > 1);
+    for (size_t i = 0; i < 4; ++i) {
+      CHECK(few.layers[i].tokens == 2);
+      CHECK(few.layers[i].experts_used == 4);  // each of both tokens goes to all of them
+      CHECK(few.layers[i].relative_error == again.layers[i].relative_error);
+    }
+    CHECK(names(all) == "01245678");
+    CHECK(all.coverage.not_sampled == 0);
+    CHECK(all.layers[0].experts_used > 4);
+    CHECK(names(run(0, 1, 4)) == "0");
   }
 }
 
@@ -307,9 +393,9 @@ TEST_CASE("validation finds the figures of the conversion, made another way, to 
     CAPTURE(source.string());
     const ConvertResult result = convert(source, scratch / "out");
     const ValidateReport report = validate_from(source, scratch / "out");
-    REQUIRE(report.weights.size() == result.quality.size());
+    REQUIRE(report.weights.size() == qualities(result).size());
     for (size_t t = 0; t < report.weights.size(); ++t) {
-      const Quality &a = report.weights[t].quality, &b = result.quality[t];
+      const Quality a = report.weights[t].quality, b = qualities(result)[t];
       CHECK(a.energy == b.energy);
       CHECK(a.kept_energy == b.kept_energy);
       CHECK(a.quads == b.quads);
@@ -318,3 +404,5 @@ TEST_CASE("validation finds the figures of the conversion, made another way, to 
     fs::remove_all(scratch / "out");
   }
 }
+
+}  // namespace validate_test

@@ -1,4 +1,4 @@
-#include "lib/value_check.h"
+#include "lib/validate/checks.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -9,9 +9,12 @@
 #include <limits>
 
 #include "formats/half.h"
-#include "lib/stored_layers.h"
+#include "lib/validate/check_layers.h"
 #include "tests/support/conversion.h"
+#include "tests/support/one_rule.h"
 #include "tests/support/stored_weights.h"
+
+namespace value_check_test {
 
 using namespace twofour;
 
@@ -55,7 +58,9 @@ Compared compare(const Tensors& source, const Tensors& other, double tolerance =
   const Matrices mx(x, out.findings), my(y, out.findings);
   const auto all = [](const WeightModule&) { return true; };
   out.values = compare_values(mx, my, all, tolerance, progress, out.findings);
-  run_stored_layers(mx, my, all, {.tokens = 3}, out.findings, out.layers);
+  LayerCoverage coverage;
+  run_stored_layers(mx, my, all, {.tokens = 3}, out.findings, out.layers, coverage);
+  CHECK(coverage.found == out.layers.size() + coverage.not_run.size());
   omp_set_num_threads(before);
   CHECK(progress.done == progress.total);
   return out;
@@ -263,8 +268,8 @@ TEST_CASE("matrices that the other side lacks, has in another shape or cannot be
 TEST_CASE("a pruned checkpoint's layers give what those of v7 give") {
   const Scratch scratch;
   const fs::path source = golden("modelopt-qwen3");
-  Recipe prune;
-  prune.layout = "prune";
+  OneRule prune;
+  prune.to = "prune";
   prune.pattern = "2:4";
   convert(source, scratch / "pruned", prune);
   convert(source, scratch / "v7");
@@ -286,8 +291,8 @@ TEST_CASE("another dialect keeps values up to a reciprocal's last bit, BF16 up t
       CAPTURE(name);
       CAPTURE(layout);
       const Scratch scratch;
-      Recipe recipe;
-      recipe.layout = layout;
+      OneRule recipe;
+      recipe.to = layout;
       convert(golden(name), scratch / "out", recipe);
       const ValidateReport report = validate_from(golden(name), scratch / "out");
       CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
@@ -309,8 +314,8 @@ TEST_CASE("another dialect keeps values up to a reciprocal's last bit, BF16 up t
 
 TEST_CASE("a wrong weight shows in values and layers, a NaN scale as what cannot be read") {
   const Scratch scratch;
-  Recipe recipe;
-  recipe.layout = "bf16";
+  OneRule recipe;
+  recipe.to = "bf16";
   convert(golden("modelopt-qwen3"), scratch / "out", recipe);
   const auto flip = [&](const fs::path& out, const std::string& tensor, uint64_t offset, int bit) {
     const Checkpoint c = Checkpoint::open(out);
@@ -328,7 +333,7 @@ TEST_CASE("a wrong weight shows in values and layers, a NaN scale as what cannot
             "expert 0, n 7, k 5: ") == 0);
   CHECK(!(wrong.layers.at(0).relative_error < 1));
 
-  recipe.layout = "nvfp4";
+  recipe.to = "nvfp4";
   convert(golden("modelopt-qwen3"), scratch / "ct", recipe);
   const Checkpoint c = Checkpoint::open(scratch / "ct");
   std::vector<uint8_t> byte(1);
@@ -342,3 +347,5 @@ TEST_CASE("a wrong weight shows in values and layers, a NaN scale as what cannot
   CHECK(findings_of(nan.differences, "layer-output").size() == 1);
   CHECK(nan.layers.empty());
 }
+
+}  // namespace value_check_test

@@ -12,8 +12,8 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/moe/moe.h"
-#include "kernels/pack/prune_pack.h"
 #include "kernels/multiply/sparse_multiply.h"
+#include "kernels/pack/prune_pack.h"
 #include "tests/support/nvfp4_values.h"
 
 /// Random experts on both sides, and what their products must be.

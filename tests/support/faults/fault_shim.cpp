@@ -91,6 +91,7 @@ ssize_t pwrite(int fd, const void* from, size_t bytes, off_t at) {
 ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t at) { return pwrite(fd, from, bytes, at); }
 
 int fsync(int fd) { return fails("fsync") ? -1 : NEXT(fsync)(fd); }
+int syncfs(int fd) { return fails("fsync") ? -1 : NEXT(syncfs)(fd); }
 int fdatasync(int fd) { return fails("fsync") ? -1 : NEXT(fdatasync)(fd); }
 
 int rename(const char* from, const char* to) noexcept {

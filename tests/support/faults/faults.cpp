@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "formats/safetensors.h"
@@ -76,6 +75,16 @@ std::vector<Fault> file_faults() {
        "shorter than its header",
        {},
        [=](const fs::path& d, Random& r) { fs::resize_file(extra(d), r() % 40); }},
+      {"bad-header",
+       "Git LFS pointers in place of all weights but one",
+       {},
+       [=](const fs::path& d, Random&) {
+         for (const auto& file : fs::directory_iterator(d)) {
+           const std::string name = file.path().filename().string();
+           if (!name.ends_with(".safetensors") || name == kExtraFile) continue;
+           write_file(file.path(), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
+         }
+       }},
       {"file-size",
        "too short",
        {},

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/faults/faults.h"
 
@@ -90,6 +89,30 @@ std::vector<Fault> module_faults() {
          const std::string from = expert(r, "");
          for (const char* m : {"gate_proj", "up_proj"}) halve_module(s, from + m);
        }},
+      {"gate-up-order", "a bias that the model_type does not have",
+       [](Save& s, Random&) {
+         const std::string stack = "model.layers.1.mlp.experts.gate_up_proj";
+         s.add({stack, DType::kBF16, {1, 2, 64}, std::vector<uint8_t>(256, 1)});
+         s.add({stack + "_bias", DType::kBF16, {1, 2}, {1, 1, 1, 1}});
+       }},
+      {"weight-term", "a zero point",
+       [](Save& s, Random& r) {
+         s.add({expert(r, "up_proj.weight_zero_point"), DType::kI8, {1}, {1}});
+       }},
+      {"weight-term", "scaled inputs",
+       [](Save& s, Random&) {
+         s.add({std::string(kLinear) + ".pre_quant_scale", DType::kF32, {1}, {0, 0, 0x80, 0x3F}});
+       }},
+      {"weight-term", "transforms",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["transform_config"] = {{"R1", 1}}; });
+       }},
+      {"odd-setting", "a count in quotes",
+       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_experts_per_tok"] = "2"; }); }},
+      {"odd-setting", "no count of experts of a token",
+       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j.erase("num_experts_per_tok"); }); }},
+      {"odd-setting", "half an expert",
+       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_experts_per_tok"] = 2.5; }); }},
       {"layers-missing", "the first", [](Save& s, Random&) { s.erase_below(kLayer0); }},
       {"layers-missing", "the last", [](Save& s, Random&) { s.erase_below("model.layers.1."); }},
       {"mtp-missing", "promised",

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "formats/json.h"
+
+namespace twofour {
+
+/// What a reader hears of a text while it is parsed, for texts too large to be held as values. Each event it
+/// does not override is refused.
+class JsonEvents {
+ public:
+  virtual ~JsonEvents() = default;
+  virtual void null() { unexpected("null"); }
+  virtual void boolean(bool) { unexpected("a boolean"); }
+  /// A negative integer; `unsigned_number` hears of all others.
+  virtual void signed_number(int64_t value);
+  virtual void unsigned_number(uint64_t value);
+  virtual void float_number(double value, std::string_view text);
+  virtual void string(std::string& text);
+  virtual void begin_object() { unexpected("an object"); }
+  virtual void key(std::string& text) = 0;
+  virtual void end_object() = 0;
+  virtual void begin_array() { unexpected("an array"); }
+  virtual void end_array() = 0;
+
+ protected:
+  /// Throws Error: `found` is not what the reader expects here.
+  virtual void unexpected(const std::string& found) = 0;
+};
+
+/// The next piece of a text, valid until the next call; an empty one ends it.
+using JsonPieces = std::function<std::string_view()>;
+
+/// Tells `events` what `text` holds. The parser keeps no recursion and a bit for each open level. Throws
+/// Error naming `where` on what is no JSON, zero bytes among it, and where a string or number, or what stands
+/// between two, takes more than 16 MiB: the parser holds all since the last one began, and a string several
+/// times over.
+void read_json(std::string_view where, std::string_view text, JsonEvents& events);
+void read_json_pieces(std::string_view where, const JsonPieces& next, JsonEvents& events);
+
+/// Throws Error as read_json() does on zero bytes and on what takes too much.
+void check_json_text(std::string_view where, std::string_view text);
+
+/// The few digits that read back as `value`, which is finite: "0.1", "1.0", "1e-05".
+std::string json_float(double value);
+
+/// Looks at each object as it ends. Those it returns false for are forgotten; their places in arrays and
+/// objects stay out.
+using KeepJson = std::function<bool(Json& object)>;
+
+/// One document that dump() wrote, read in pieces, so that it needs no memory but for what `keep` keeps.
+/// Throws Error naming `where` as read_json() does and on nesting deeper than 80 levels; of `keep`, what it
+/// throws.
+Json parse_json_pieces(std::string_view where, const JsonPieces& next, const KeepJson& keep);
+
+}  // namespace twofour

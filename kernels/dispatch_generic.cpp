@@ -1,0 +1,35 @@
+// What of the kernels this kind of processor runs.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/device/check.h"
+#include "kernels/device/isa.h"
+#include "kernels/moe/moe_strips.h"
+#include "kernels/numbers/quantize_ops.h"
+#include "kernels/pack/prune_pack_driver.h"
+#include "kernels/pack/prune_words.h"
+
+namespace twofour {
+// For processors that have no file of their own yet.
+std::span<const Isa> available_isas() {
+  static constexpr Isa kIsas[] = {Isa::portable};
+  return kIsas;
+}
+
+const PrunePackOps& prune_pack_ops(Isa isa) {
+  check(isa == Isa::portable, "an instruction set that this processor has");
+  return kPrunePackPortable;
+}
+
+const MoeStrips& moe_strips(Isa) { return kMoeStripsPortable; }
+
+PruneWords* wide_prune_words(Isa) { return nullptr; }
+
+/// No vectors are written for this processor, whatever others it runs.
+const QuantizeOps* quantize_ops(Isa isa) {
+  const std::span<const Isa> isas = available_isas();
+  check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");
+  return nullptr;
+}
+
+}  // namespace twofour

@@ -1,0 +1,36 @@
+#pragma once
+#include <optional>
+
+#include "formats/layouts/layouts.h"
+#include "kernels/multiply/dense_multiply.h"
+
+namespace twofour::cuda {
+
+/// What device kernels call a 2:4 layout; empty: none of them reads it.
+template <class Layout>
+inline constexpr std::optional<SparseLayout> kSparseLayout = std::nullopt;
+template <>
+inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPlanes> = SparseLayout::planes;
+template <>
+inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPacked> = SparseLayout::packed;
+
+/// The same of a dense layout.
+template <class Layout>
+inline constexpr std::optional<DenseLayout> kDenseLayout = std::nullopt;
+template <>
+inline constexpr std::optional<DenseLayout> kDenseLayout<GateUpInterleaved8> = DenseLayout::g8;
+
+/// Calls `f.template operator()<Layout>()` for the layout that kernels call `layout`, the only place that
+/// tells them apart.
+template <class F>
+auto with_sparse_layout(SparseLayout layout, F&& f) {
+  switch (layout) {
+    case SparseLayout::planes:
+      return f.template operator()<KMajorPlanes>();
+    case SparseLayout::packed:
+      break;
+  }
+  return f.template operator()<KMajorPacked>();
+}
+
+}  // namespace twofour::cuda

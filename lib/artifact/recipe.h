@@ -1,0 +1,69 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/names/pattern.h"
+
+namespace twofour {
+
+/// Global scales of another checkpoint, kept when weights are quantized again; by the modules' names, stacks
+/// taken apart.
+struct KeptScales {
+  bool divides = false;  ///< as compressed-tensors stores them; else multipliers
+  struct Scale {
+    std::string name;
+    uint32_t bits;  ///< float32
+  };
+  std::vector<Scale> scales = {};  ///< sorted by name
+  void sort();
+  const Scale* find(std::string_view name) const;  ///< null where there is none
+};
+
+/// Which modules a command works on; see product.md, "Everywhere".
+struct Selection {
+  std::vector<Pattern> include;  ///< restrict the default set; empty: all of it
+  std::vector<Pattern> exclude;
+  std::vector<Pattern> also;  ///< add to the default set
+};
+
+/// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
+/// refuse them; fold whatever it costs.
+enum class Fold { kLarger, kStrict, kAny };
+
+/// Which modules become what, in the words of the command line; make_plan() gives them their types.
+struct Rule {
+  std::string to = "v7";         ///< a layout or another method: see lib/plan/method.h
+  std::string pattern = {};      ///< prune: "2:4" or "4:8-paired"; quantize: "2:4" or none
+  std::string dialect = {};      ///< nvfp4, fp8, quantize: of what is written
+  std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
+  std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
+  std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
+  std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
+  KeptScales kept = {};          ///< quantize: global scales that are given
+  Selection selection = {};
+  Fold fold = Fold::kLarger;
+};
+
+/// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it. The first rule
+/// that takes a module decides; what none takes stays as it is.
+struct Recipe {
+  std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
+  uint64_t max_shard_size = 5'000'000'000;
+
+  Recipe() = default;
+  explicit Recipe(Rule rule) : rules{std::move(rule)} {}
+  Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
+  /// "v7" where all rules make one thing, else "mixed".
+  std::string what() const;
+};
+
+/// What a recipe says, as twofour.json and resume know it. The reader takes format 2, which had one rule,
+/// too.
+Json recipe_to_json(const Recipe& recipe);
+Recipe recipe_from_json(std::string_view where, const Json& json);
+
+}  // namespace twofour

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace twofour {
+
+/// One of many small files that are flushed together: it appears under its name only on commit(), and is on
+/// disk after flush_file_system(). Until commit() it is beside it under temporary_name(), which the
+/// destructor removes.
+class UnflushedFile {
+ public:
+  explicit UnflushedFile(const std::filesystem::path& path);
+  UnflushedFile(const UnflushedFile&) = delete;
+  UnflushedFile& operator=(const UnflushedFile&) = delete;
+  ~UnflushedFile();
+  /// Appends. Throws Error.
+  void write(std::span<const uint8_t> bytes);
+  /// Renames. Throws Error.
+  void commit();
+
+ private:
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+};
+
+/// Flushes all that was written to the file system of `directory`: files, and names in any folder.
+void flush_file_system(const std::filesystem::path& directory);
+
+}  // namespace twofour

@@ -1,0 +1,236 @@
+#include "lib/methods/layout_matrix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "formats/error.h"
+#include "formats/layouts/layout_ops.h"
+#include "formats/layouts/layouts.h"
+
+namespace twofour {
+
+LayoutMatrix::LayoutMatrix(Target what, std::string as, TargetScales under, Tiling cut, bool any,
+                           std::vector<size_t> tensors, std::vector<size_t> global_scales)
+    : target(std::move(what)),
+      layout(std::move(as)),
+      scales(std::move(under)),
+      tiling(cut),
+      any_fold(any),
+      tensors_(std::move(tensors)),
+      global_scales_(std::move(global_scales)) {
+  with_layout(layout, [&]<class L>() { part_count_ = L::part_count; });
+  set_rule(target.rule);
+}
+
+std::vector<TensorInfo> LayoutMatrix::outputs(const Checkpoint&) const {
+  std::vector<TensorInfo> all;
+  with_layout(layout, [&]<class L>() {
+    for (int p = 0; p < L::part_count; ++p) {
+      const Part part = L::part(p, target.shape);
+      const auto bytes = static_cast<uint64_t>(target.shape.e * part.bytes());
+      all.push_back(
+          {target.tensor_name(part.suffix), part.dtype, {target.shape.e, part.rows, part.cols}, 0, bytes});
+    }
+  });
+  const auto scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
+  all.push_back({target.tensor_name("global_scale"), DType::kF32, {target.shape.e}, 0, scale_bytes});
+  return all;
+}
+
+std::vector<Unit> LayoutMatrix::units(const Checkpoint&) const {
+  // The unit of expert e and piece p has the index e * (pieces + 1) + p; the one behind hashes the expert's
+  // sources, which cannot be hashed on the way where they are read in pieces.
+  const auto pieces = pieces_of(target, tiling);
+  std::vector<Unit> all;
+  for (int64_t e = 0; e < target.shape.e; ++e) {
+    const uint64_t first = static_cast<uint64_t>(e) * (pieces.size() + 1);
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const auto weights = static_cast<uint64_t>(pieces[p].rows * pieces[p].k);
+      all.push_back({.index = first + p, .read = weights / 2 + weights / kGroup});
+    }
+    if (pieces.size() > 1) {
+      const auto weights = static_cast<uint64_t>(target.shape.n * target.shape.k);
+      all.push_back(
+          {.index = first + pieces.size(), .part = Unit::kNoPart, .read = weights / 2 + weights / kGroup});
+    }
+  }
+  const uint64_t scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
+  all.push_back({.index = 0, .part = part_count_, .begin = 0, .end = scale_bytes});
+  return all;
+}
+
+Json LayoutMatrix::empty_result() const {
+  return LayoutResult{{}, std::vector<LayoutResult::Slice>(target.sources.size())}.to_json();
+}
+
+void LayoutMatrix::check_result(const Json& result) const {
+  const size_t found = LayoutResult::from_json(result).slices.size();
+  if (found == target.sources.size()) return;
+  throw Error(
+      fmt::format("{}: expected hashes of {} sources, found {}", target.name, target.sources.size(), found));
+}
+
+Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
+                           const std::vector<Json>& tensors) const {
+  const LayoutResult found = LayoutResult::from_json(result);
+  Json sources = Json::array(), parts = Json::array();
+  for (size_t i = 0; i < target.sources.size(); ++i) {
+    const SourceRows& s = target.sources[i];
+    const Nvfp4Module& m = source.nvfp4_modules()[s.module];
+    Json one = {{"module", m.name}, {"dialect", m.dialect->name}};
+    if (m.dialect->stacked) {
+      one["expert"] = s.expert;
+      one["k_outer"] = m.k_outer;
+    }
+    one["rows"] = {s.first, s.step, s.count};
+    one["global_scale_shape"] = source.tensors()[m.global_scale].shape;
+    one["global_scale_bits"] = fmt::format("{:08x}", scales.stored_bits[i]);
+    one["codes_xxh3_128"] = found.slices[i].codes.hex();
+    one["scales_xxh3_128"] = found.slices[i].scales.hex();
+    sources.push_back(std::move(one));
+  }
+  for (const Json& t : tensors) parts.push_back(t);
+  const Shape& s = target.shape;
+  return Json::array({Json{{"name", target.name},
+                           {"layout", layout},
+                           {"shape", {s.e, s.n, s.k}},
+                           {"gated", s.gated},
+                           {"quality", quality_figures(found.quality)},
+                           {"tensors", std::move(parts)},
+                           {"sources", std::move(sources)}}});
+}
+
+std::string LayoutMatrix::content(const Json& result, std::span<const Hash128>) const {
+  const LayoutResult found = LayoutResult::from_json(result);
+  std::string text;
+  for (size_t i = 0; i < found.slices.size(); ++i) {
+    text += found.slices[i].codes.hex() + found.slices[i].scales.hex() +
+            fmt::format("{:08x}", scales.stored_bits[i]);
+  }
+  return text;
+}
+
+std::vector<Transformation::StoredScale> LayoutMatrix::stored_scales() const {
+  std::vector<StoredScale> all;
+  for (size_t i = 0; i < global_scales_.size(); ++i)
+    all.push_back({global_scales_[i], scales.stored_bits[i]});
+  return all;
+}
+
+std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& result) const {
+  return {{target.name, target.shape, LayoutResult::from_json(result).quality}};
+}
+
+Json LayoutResult::to_json() const {
+  std::string hashes;
+  for (const Slice& s : slices) hashes += s.codes.hex() + s.scales.hex();
+  return {{"quality", twofour::to_json(quality)}, {"slices", std::move(hashes)}};
+}
+
+LayoutResult LayoutResult::from_json(const Json& json) {
+  LayoutResult found{quality_from_json(json.at("quality")), {}};
+  constexpr size_t kDigits = 32;  // of a hash
+  const auto text = json.at("slices").get<std::string>();
+  for (size_t at = 0; at + 2 * kDigits <= text.size(); at += 2 * kDigits) {
+    found.slices.push_back({parse_hash("slices", text.substr(at, kDigits)),
+                            parse_hash("slices", text.substr(at + kDigits, kDigits))});
+  }
+  return found;
+}
+
+namespace {
+
+int64_t part_bytes(const std::string& layout, int p, Shape shape) {
+  int64_t bytes = 0;
+  with_layout(layout, [&]<class L>() { bytes = L::part(p, shape).bytes(); });
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const Target& target, const Tiling& tiling) {
+  std::vector<Piece> pieces;
+  for (int64_t r0 = 0; r0 < target.shape.n; r0 += tiling.row_step) {
+    for (int64_t k0 = 0; k0 < target.shape.k; k0 += tiling.k_step) {
+      pieces.push_back({k0, std::min(tiling.k_step, target.shape.k - k0), r0,
+                        std::min(tiling.row_step, target.shape.n - r0)});
+    }
+  }
+  return pieces;
+}
+
+Piece whole_piece(const Target& target) { return {0, target.shape.k, 0, target.shape.n}; }
+
+Shape piece_shape(const Target& target, const Piece& piece) {
+  return {1, piece.rows, piece.k, target.shape.gated};
+}
+
+SourceRows piece_rows(const SourceRows& source, const Target& target, const Piece& piece) {
+  // Stored rows of a gated matrix alternate between gate and up, so a run of them takes as many of each.
+  const int64_t share = target.shape.gated ? 2 : 1;
+  SourceRows rows = source;
+  rows.first += piece.r0 / share * source.step;
+  rows.count = piece.rows / share;
+  rows.n0 = source.n0 == 0 ? 0 : piece.rows / share;
+  return rows;
+}
+
+int64_t piece_offset(const std::string& layout, int p, const Target& target, const Piece& piece) {
+  // What lies before the piece is itself a matrix, cut at the outermost axis.
+  const Shape s = target.shape;
+  const int64_t rows = piece.r0 > 0 ? part_bytes(layout, p, {1, piece.r0, s.k, s.gated}) : 0;
+  const int64_t inputs = piece.k0 > 0 ? part_bytes(layout, p, {1, s.n, piece.k0, s.gated}) : 0;
+  return rows + inputs;
+}
+
+int64_t piece_bytes(const std::string& layout, int p, const Target& target, const Piece& piece) {
+  return part_bytes(layout, p, piece_shape(target, piece));
+}
+
+namespace {
+
+/// Codes of one strip: they should still be in the L2 cache when they are packed.
+constexpr int64_t kStripTarget = 512 << 10;
+/// Fewest rows of a strip: the packer writes runs as long as a strip has rows.
+constexpr int64_t kMinStripRows = 256;
+/// Steps along K fall on whole 64-group tiles of the packer.
+constexpr int64_t kStepGrain = 1024;
+
+/// A worker's buffers for one piece of an expert, without the strip that it reads.
+uint64_t buffer_bytes(const Target& target, const std::string& layout, const Tiling& t, bool k_outer) {
+  int64_t bytes = 0;
+  with_layout(layout, [&]<class L>() {
+    bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
+  });
+  // Codes and scales of all rows, as stored and turned.
+  if (k_outer) bytes += 2 * t.row_step * (t.k_step / 2 + t.k_step / 16);
+  return static_cast<uint64_t>(bytes);
+}
+
+/// Half of `step`, up to a multiple of `grain`.
+int64_t halve(int64_t step, int64_t grain) { return (step / 2 + grain - 1) / grain * grain; }
+
+}  // namespace
+
+Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer,
+                   const MemoryLimits& limits) {
+  const Shape s = target.shape;
+  Tiling t{s.k, s.n, s.n, 0};
+  with_layout(layout, [&]<class L>() {
+    constexpr bool along_k = L::outer == Axis::kK;
+    int64_t& step = along_k ? t.k_step : t.row_step;
+    constexpr int64_t grain = along_k ? kStepGrain : kOuterGrain;
+    static_assert(grain % kOuterGrain == 0);
+    while (step > grain && buffer_bytes(target, layout, t, k_outer) > limits.piece) step = halve(step, grain);
+  });
+  t.bytes = buffer_bytes(target, layout, t, k_outer);
+  t.strip_rows = t.row_step;
+  if (!k_outer)
+    t.strip_rows = std::min(std::max(kMinStripRows, kStripTarget / (t.k_step / 2) / 64 * 64), s.n);
+  if (!k_outer) t.bytes += static_cast<uint64_t>(t.strip_rows * (t.k_step / 2 + t.k_step / 16));
+  return t;
+}
+
+}  // namespace twofour

@@ -1,0 +1,108 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/layouts/layout.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/methods/target.h"
+#include "lib/plan/transformation.h"
+
+namespace twofour {
+
+/// Global scales of a target, as multipliers. All are [E][sources_per_expert] but `folded`, which is [E].
+struct TargetScales {
+  std::vector<uint32_t> stored_bits;  ///< float32 bits as the source has them
+  std::vector<float> own;
+  std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
+};
+
+/// How a target's experts are cut into pieces that fit the memory promised.
+struct Tiling {
+  int64_t k_step;      ///< inputs that a piece covers and
+  int64_t row_step;    ///< stored rows: all of both, except of giants
+  int64_t strip_rows;  ///< rows of a module read at once
+  uint64_t bytes;      ///< a worker's buffers
+};
+
+/// A matrix with all its experts in one of the layouts: a tensor for each part of the layout, then the global
+/// scales.
+class LayoutMatrix : public Transformation {
+ public:
+  /// `any_fold`: block scales may lose whatever folding the global scales costs.
+  LayoutMatrix(Target target, std::string layout, TargetScales scales, Tiling tiling, bool any_fold,
+               std::vector<size_t> tensors, std::vector<size_t> global_scales);
+
+  const Target target;
+  const std::string layout;
+  const TargetScales scales;
+  const Tiling tiling;
+  /// A fold that changes a matrix of an expert by more in relative norm is refused.
+  static constexpr double kMostFoldError = 0.1;
+  const bool any_fold;
+  int part_count() const { return part_count_; }
+
+  std::string name(const Checkpoint&) const override { return target.name; }
+  std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
+  std::vector<size_t> sources() const override { return tensors_; }
+  std::vector<Unit> units(const Checkpoint& source) const override;
+  uint64_t worker_bytes() const override { return tiling.bytes; }
+  std::string decision(int) const override { return layout; }
+  std::string origin(const Checkpoint&, int) const override { return target.block; }
+  std::unique_ptr<Work> begin() const override;
+  Json prove(Proof& proof) const override;
+  Json empty_result() const override;
+  void check_result(const Json& result) const override;
+  Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
+  std::string content(const Json& result, std::span<const Hash128> outputs) const override;
+  std::vector<StoredScale> stored_scales() const override;
+  std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
+
+ private:
+  std::vector<size_t> tensors_;        ///< of the source, that go into it
+  std::vector<size_t> global_scales_;  ///< of the source, one a source of the target
+  int part_count_ = 0;                 ///< of the layout; the global scales are one more
+};
+
+/// What the work on a LayoutMatrix finds: figures of all, and hashes of each source's codes and block scales.
+struct LayoutResult {
+  Quality quality;
+  struct Slice {
+    Hash128 codes, scales;
+  };
+  std::vector<Slice> slices;  ///< one a source of the target
+  Json to_json() const;
+  static LayoutResult from_json(const Json& json);
+};
+
+/// What of an expert is packed at once: inputs [k0, k0 + k) of stored rows [r0, r0 + rows). All of it, but
+/// for giants. A piece is one run of bytes in each part, and the layout's map describes it as a matrix of its
+/// own.
+struct Piece {
+  int64_t k0, k, r0, rows;
+};
+
+/// The pieces of an expert in the order of their bytes.
+std::vector<Piece> pieces_of(const Target& target, const Tiling& tiling);
+
+/// The whole expert as one piece.
+Piece whole_piece(const Target& target);
+
+/// The piece as a matrix of its own.
+Shape piece_shape(const Target& target, const Piece& piece);
+
+/// The rows of a source that belong to a piece; `n0` counts in the piece.
+SourceRows piece_rows(const SourceRows& source, const Target& target, const Piece& piece);
+
+/// Where the piece begins in part `p` of its expert.
+int64_t piece_offset(const std::string& layout, int p, const Target& target, const Piece& piece);
+
+/// Bytes of the piece in part `p`.
+int64_t piece_bytes(const std::string& layout, int p, const Target& target, const Piece& piece);
+
+/// Cuts a target's experts into pieces. `k_outer`: its modules are stacks with K along the dimension before
+/// the last.
+Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer, const MemoryLimits& limits);
+
+}  // namespace twofour

@@ -1,0 +1,16 @@
+#pragma once
+#include <memory>
+
+#include "lib/plan/method.h"
+
+namespace twofour {
+
+/// What the rows of methods() make; each in a file of its own.
+std::unique_ptr<Method> make_to_layout(Rule& rule);
+std::unique_ptr<Method> make_prune(Rule& rule);
+std::unique_ptr<Method> make_to_dialect(Rule& rule);
+std::unique_ptr<Method> make_to_bf16(Rule& rule);
+std::unique_ptr<Method> make_to_fp8(Rule& rule);
+std::unique_ptr<Method> make_quantize(Rule& rule);
+
+}  // namespace twofour

@@ -1,0 +1,178 @@
+#include "lib/methods/module_rewrite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+
+namespace twofour {
+namespace {
+
+/// A tensor's entry, with the name that it was made from where that is another.
+Json with_origin(const Checkpoint& source, size_t from, Json tensor) {
+  const std::string& name = source.tensors()[from].name;
+  if (tensor.at("name") != name) tensor["from"] = name;
+  return tensor;
+}
+
+/// The hash of what a part of a module was made from, where that is not the part itself.
+std::string source_hash(const Json& result, const char* key, const Hash128& output) {
+  return result.is_object() && result.contains(key) ? result.at(key).get<std::string>() : output.hex();
+}
+
+}  // namespace
+
+ModuleRewrite::ModuleRewrite(const Nvfp4Module& module, std::string becomes, Scales scales, bool prunes,
+                             std::optional<double> tolerance)
+    : module_(module),
+      becomes_(std::move(becomes)),
+      scales_(std::move(scales)),
+      prunes_(prunes),
+      tolerance_(tolerance) {}
+
+std::vector<TensorInfo> ModuleRewrite::outputs(const Checkpoint&) const {
+  std::vector<TensorInfo> all;
+  for (const Part& part : parts_) all.push_back(part.info);
+  return all;
+}
+
+std::vector<size_t> ModuleRewrite::sources() const {
+  std::vector<size_t> all = consumed_;
+  for (const Part& part : parts_) all.push_back(part.source);
+  return all;
+}
+
+std::vector<Unit> ModuleRewrite::units(const Checkpoint&) const {
+  std::vector<Unit> all;
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const auto units = parts_[p].rewrite->units(static_cast<int>(p), parts_[p].info.bytes());
+    all.insert(all.end(), units.begin(), units.end());
+  }
+  return all;
+}
+
+uint64_t ModuleRewrite::worker_bytes() const {
+  uint64_t most = 0;
+  for (const Part& part : parts_) {
+    // Codes and scales that come in, and what goes out.
+    const uint64_t out = std::min(part.rewrite->step(), std::max<uint64_t>(part.info.bytes(), 1));
+    most = std::max(most, 2 * out + out / 4);
+  }
+  return most;
+}
+
+std::string ModuleRewrite::decision(int part) const {
+  return parts_[static_cast<size_t>(part)].changes ? becomes_ : "copy";
+}
+
+std::string ModuleRewrite::origin(const Checkpoint& source, int part) const {
+  return source.where(parts_[static_cast<size_t>(part)].source);
+}
+
+bool ModuleRewrite::passes(size_t tensor) const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.source == tensor && !part.changes; });
+}
+
+Json ModuleRewrite::empty_result() const {
+  Json json = Json::object();
+  if (prunes_) json["quality"] = to_json(Quality{});
+  if (!passes(module_.codes)) json["codes"] = Hash128{}.hex();
+  if (!passes(module_.block_scale)) json["scales"] = Hash128{}.hex();
+  return json.empty() ? Json(nullptr) : json;
+}
+
+void ModuleRewrite::check_result(const Json& result) const {
+  const Json model = empty_result();
+  if (model.is_null() || !result.is_object() || result.size() != model.size()) {
+    throw Error(fmt::format("{}: expected {} results, found others", module_.name, model.size()));
+  }
+  for (const auto& [key, value] : model.items()) {
+    if (key == "quality") {
+      quality_from_json(result.at(key));
+    } else {
+      parse_hash(key, result.at(key).get<std::string>());
+    }
+  }
+}
+
+Json ModuleRewrite::entries(const Checkpoint& source, const Json& result,
+                            const std::vector<Json>& tensors) const {
+  Json bits = Json::array(), all = Json::array();
+  for (const uint32_t b : scales_.stored_bits) bits.push_back(fmt::format("{:08x}", b));
+  for (size_t p = 0; p < tensors.size(); ++p) {
+    all.push_back(with_origin(source, parts_[p].source, tensors[p]));
+  }
+  Json entry = {{"name", module_.name},
+                {"layout", becomes_},
+                {"shape", {module_.e, module_.n, module_.k}},
+                {"gated", false}};
+  if (prunes_) entry["quality"] = quality_figures(quality_from_json(result.at("quality")));
+  Json from = {{"module", module_.name},
+               {"dialect", module_.dialect->name},
+               {"global_scale_shape", source.tensors()[module_.global_scale].shape},
+               {"global_scale_bits", std::move(bits)}};
+  if (scales_.input_scale_bits != 0) {
+    from["input_scale_shape"] = source.tensors()[*module_.input_scale].shape;
+    from["input_scale_bits"] = fmt::format("{:08x}", scales_.input_scale_bits);
+  }
+  const auto output = [&](size_t tensor) {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      if (parts_[p].source == tensor) return parse_hash("", tensors[p].at("xxh3_128").get<std::string>());
+    }
+    return Hash128{};
+  };
+  from["codes_xxh3_128"] = source_hash(result, "codes", output(module_.codes));
+  from["scales_xxh3_128"] = source_hash(result, "scales", output(module_.block_scale));
+  entry["tensors"] = std::move(all);
+  entry["sources"] = Json::array({std::move(from)});
+  return Json::array({std::move(entry)});
+}
+
+std::string ModuleRewrite::content(const Json& result, std::span<const Hash128> outputs) const {
+  std::string text;
+  if (result.is_object()) {
+    for (const char* key : {"codes", "scales"}) {
+      if (result.contains(key)) text += result.at(key).get<std::string>();
+    }
+  }
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    if (!parts_[p].changes) text += outputs[p].hex();
+  }
+  for (const uint32_t bits : scales_.stored_bits) text += fmt::format("{:08x}", bits);
+  return text + fmt::format("{:08x}", scales_.input_scale_bits);
+}
+
+std::vector<Transformation::StoredScale> ModuleRewrite::stored_scales() const {
+  std::vector<StoredScale> all;
+  for (const uint32_t bits : scales_.stored_bits) all.push_back({module_.global_scale, bits});
+  return all;
+}
+
+std::vector<ModuleReport> ModuleRewrite::report(const Checkpoint&, const Json& result) const {
+  ModuleReport report{module_.name, {module_.e, module_.n, module_.k}};
+  if (prunes_) report.quality = quality_from_json(result.at("quality"));
+  return {std::move(report)};
+}
+
+ConvertedTensor::ConvertedTensor(size_t tensor, TensorInfo info, DType from)
+    : tensor_(tensor), info_(std::move(info)), rewrite_(tensor, from, info_.dtype, false) {
+  set_rule("belongs to a module to convert");
+}
+
+std::string ConvertedTensor::name(const Checkpoint&) const { return info_.name; }
+
+std::vector<Unit> ConvertedTensor::units(const Checkpoint&) const { return rewrite_.units(0, info_.bytes()); }
+
+std::string ConvertedTensor::origin(const Checkpoint& source, int) const { return source.where(tensor_); }
+
+Json ConvertedTensor::entries(const Checkpoint& source, const Json&, const std::vector<Json>& tensors) const {
+  return Json::array({with_origin(source, tensor_, tensors[0])});
+}
+
+std::string ConvertedTensor::content(const Json&, std::span<const Hash128> outputs) const {
+  return outputs[0].hex();
+}
+
+}  // namespace twofour

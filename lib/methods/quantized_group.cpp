@@ -1,0 +1,175 @@
+#include "lib/methods/quantized_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "formats/error.h"
+#include "formats/naming.h"
+#include "lib/checkpoint/gate_up_order.h"
+
+namespace twofour {
+namespace {
+
+/// What the first pass over a matrix keeps at most of each row.
+constexpr uint64_t kRowBytes = 8;
+
+const char* format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kFp8:
+      return "fp8";
+    case WeightFormat::kMxfp4:
+      return "mxfp4";
+    case WeightFormat::kNvfp4:
+      return "nvfp4";
+    default:
+      return "float";
+  }
+}
+
+}  // namespace
+
+QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const KeptScales> kept,
+                               const MemoryLimits& limits)
+    : rule_(std::move(rule)), kept_(std::move(kept)), limits_(limits) {
+  set_rule("belongs to a linear to encode");
+}
+
+void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) {
+  info.end = tensor_bytes(info.name, info.dtype, info.shape);
+  matrices_[matrix].parts[static_cast<size_t>(part)] = static_cast<int>(infos_.size());
+  infos_.push_back(std::move(info));
+}
+
+int64_t QuantizedGroup::strip_rows(const WeightModule& m) const {
+  const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
+  // Rows that lie across are read in K pieces each, so many at once.
+  const int64_t weights = m.k_outer ? most : std::min(most, kQuantizeStripWeights);
+  return std::clamp<int64_t>(weights / m.k, 1, m.n);
+}
+
+std::vector<Unit> QuantizedGroup::units(const Checkpoint& source) const {
+  uint64_t read = 0;
+  for (const EncodedMatrix& m : matrices_) {
+    const WeightModule& from = *m.source;
+    const uint64_t bytes = source.tensors()[from.weight].bytes() * static_cast<uint64_t>(m.rows) /
+                           static_cast<uint64_t>(from.e * from.n);
+    // A strip at a time: once for the scales and once more to quantize.
+    read += strip_rows(from) < from.n ? 2 * bytes : bytes;
+  }
+  return {{.read = read}};
+}
+
+uint64_t QuantizedGroup::worker_bytes() const {
+  uint64_t most = 0;
+  for (const EncodedMatrix& m : matrices_) {
+    most = std::max(most, static_cast<uint64_t>(strip_rows(*m.source) * m.k) * kQuantizeStripBytes +
+                              static_cast<uint64_t>(m.source->n) * kRowBytes);
+  }
+  return most;
+}
+
+const EncodedMatrix& QuantizedGroup::matrix_of(int part) const {
+  const auto has = [&](const EncodedMatrix& m) {
+    return std::find(m.parts.begin(), m.parts.end(), part) != m.parts.end();
+  };
+  return *std::find_if(matrices_.begin(), matrices_.end(), has);
+}
+
+std::string QuantizedGroup::decision(int part) const {
+  return matrix_of(part).part(EncodedPart::kBias) == part ? "copy" : rule_.to;
+}
+
+std::string QuantizedGroup::origin(const Checkpoint& source, int part) const {
+  return source.where(matrix_of(part).source->weight);
+}
+
+Json QuantizedGroup::empty_result() const {
+  Json json = Json::array();
+  for (size_t i = 0; i < matrices_.size(); ++i) json.push_back(to_json(EncodedResult{}));
+  return json;
+}
+
+void QuantizedGroup::check_result(const Json& result) const {
+  if (!result.is_array() || result.size() != matrices_.size()) {
+    throw Error(fmt::format("{}: expected {} results, found others", matrices_[0].name, matrices_.size()));
+  }
+  for (const Json& one : result) encoded_from_json(one);
+}
+
+Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
+                             const std::vector<Json>& tensors) const {
+  Json all = Json::array();
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    const EncodedMatrix& m = matrices_[i];
+    const EncodedResult found = encoded_from_json(result.at(i));
+    Json quality = error_figures(found.error);
+    if (rule_.prune) quality["pruned_after"] = error_figures(found.pruned_after);
+    Json entry = {{"name", m.name},
+                  {"layout", rule_.to},
+                  {"shape", {1, m.rows, m.k}},
+                  {"gated", false},
+                  {"quality", std::move(quality)}};
+    if (found.global_scale != 0) entry["global_scale_bits"] = fmt::format("{:08x}", found.global_scale);
+    if (found.cast) entry["cast"] = "exact";
+    Json parts = Json::array();
+    for (size_t p = 0; p < tensors.size(); ++p) {
+      if (&matrix_of(static_cast<int>(p)) == &m) parts.push_back(tensors[p]);
+    }
+    entry["tensors"] = std::move(parts);
+    Json from = {{"module", m.source->name},
+                 {"format", format_name(m.source->format)},
+                 {"dtype", dtype_name(source.tensors()[m.source->weight].dtype)}};
+    if (m.source->stacked) {
+      from["expert"] = m.expert;
+      from["rows"] = {{"first", m.first}, {"step", m.step}};
+    }
+    from["weights_xxh3_128"] = found.source.hex();  // as float32
+    entry["sources"] = Json::array({std::move(from)});
+    all.push_back(std::move(entry));
+  }
+  return all;
+}
+
+std::string QuantizedGroup::content(const Json& result, std::span<const Hash128> outputs) const {
+  std::string text;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    text += encoded_from_json(result.at(i)).source.hex();
+    const int bias = matrices_[i].part(EncodedPart::kBias);
+    if (bias >= 0) text += outputs[static_cast<size_t>(bias)].hex();
+    text += fmt::format("{}", matrices_[i].input_scale);
+  }
+  return text;
+}
+
+std::vector<ModuleReport> QuantizedGroup::report(const Checkpoint&, const Json& result) const {
+  std::vector<ModuleReport> all;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    const EncodedMatrix& m = matrices_[i];
+    all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, encoded_from_json(result.at(i))});
+  }
+  return all;
+}
+
+std::optional<double> QuantizedGroup::value_tolerance() const {
+  return std::numeric_limits<double>::infinity();  // it is meant to lose; the figures are reported
+}
+
+std::vector<StackPart> stack_parts(const Checkpoint& c, const std::string& name, int64_t rows) {
+  const auto parsed = parse_module_name(name);
+  if (!parsed || parsed->expert >= 0) return {};
+  if (parsed->projection == Projection::kDown) return {{"down_proj", 0, 1, rows}};
+  if (parsed->projection != Projection::kGateUp || rows % 2 != 0) return {};
+  const int64_t half = rows / 2;
+  if (gate_up_order(c, parsed->block) == GateUpRows::kInterleaved) {
+    return {{"gate_proj", 0, 2, half}, {"up_proj", 1, 2, half}};
+  }
+  return {{"gate_proj", 0, 1, half}, {"up_proj", half, 1, half}};
+}
+
+std::string expert_name(const std::string& stack, int64_t expert, const char* leaf) {
+  return fmt::format("{}.{}.{}", stack.substr(0, stack.rfind('.')), expert, leaf);
+}
+
+}  // namespace twofour

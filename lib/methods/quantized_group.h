@@ -1,0 +1,110 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/weight_dialect.h"
+#include "kernels/numbers/quantize.h"
+#include "lib/artifact/recipe.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/plan/transformation.h"
+
+namespace twofour {
+
+/// What is written of a quantized matrix.
+enum class EncodedPart { kValues, kScales, kGlobalScale, kInputScale, kBias };
+inline constexpr size_t kEncodedParts = 5;
+
+/// How many weights share a scale of FP8.
+enum class Granularity { kTensor, kRow, kBlock };
+
+/// How matrices are quantized: a rule's words with their types.
+struct EncodeRule {
+  std::string to;           ///< the rule's `to`
+  bool fp8 = false;         ///< E4M3, else NVFP4
+  std::string dialect;      ///< that is written
+  Granularity granularity;  ///< of FP8
+  // Of NVFP4:
+  QuantizeRule quantize{};
+  bool divides = false;  ///< the global scale that is written is a divisor
+  bool prune = false;    ///< 2:4 before
+};
+
+/// One matrix that is quantized: some rows of one expert of a module of the source. Row i is row
+/// `first + i * step` of it.
+struct EncodedMatrix {
+  std::string name;  ///< of the module that is written: "model.layers.0.mlp.experts.3.gate_proj"
+  std::shared_ptr<const WeightModule> source;
+  int64_t expert;
+  int64_t first, step, rows, k;
+  float input_scale = 0;                                        ///< that is written; 0: none
+  std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< of the group; -1: not written
+  int part(EncodedPart p) const { return parts[static_cast<size_t>(p)]; }
+};
+
+/// Matrices that engines multiply as one, so that they share a global scale, in another number format.
+class QuantizedGroup : public Transformation {
+ public:
+  QuantizedGroup(EncodeRule rule, std::shared_ptr<const KeptScales> kept, const MemoryLimits& limits);
+  /// Adds a matrix and a part of it.
+  void add(EncodedMatrix matrix) { matrices_.push_back(std::move(matrix)); }
+  void add_part(size_t matrix, EncodedPart part, TensorInfo info);
+  /// A tensor of the source that goes into it; one of a stack is the first group's.
+  void consume(size_t tensor) { consumed_.push_back(tensor); }
+  /// The type that the weights have in the source: float32 where they were quantized or their types differ.
+  void set_weight_type(DType type) { rule_.quantize.weight_type = type; }
+
+  const EncodeRule& encode_rule() const { return rule_; }
+  const KeptScales& kept() const { return *kept_; }
+  const std::vector<EncodedMatrix>& matrices() const { return matrices_; }
+  const TensorInfo& part_info(int part) const { return infos_[static_cast<size_t>(part)]; }
+  /// Rows of a module that are read at once.
+  int64_t strip_rows(const WeightModule& module) const;
+
+  std::string name(const Checkpoint&) const override { return matrices_[0].name; }
+  std::vector<TensorInfo> outputs(const Checkpoint&) const override { return infos_; }
+  std::vector<size_t> sources() const override { return consumed_; }
+  std::vector<Unit> units(const Checkpoint& source) const override;
+  uint64_t worker_bytes() const override;
+  std::string decision(int part) const override;
+  std::string origin(const Checkpoint& source, int part) const override;
+  std::unique_ptr<Work> begin() const override;
+  Json prove(Proof& proof) const override;
+  Json empty_result() const override;
+  void check_result(const Json& result) const override;
+  Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
+  std::string content(const Json& result, std::span<const Hash128> outputs) const override;
+  std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
+  bool value_comparison() const override { return true; }
+  std::optional<double> value_tolerance() const override;
+
+ private:
+  const EncodedMatrix& matrix_of(int part) const;
+
+  EncodeRule rule_;
+  std::shared_ptr<const KeptScales> kept_;
+  MemoryLimits limits_;
+  std::vector<EncodedMatrix> matrices_;
+  std::vector<TensorInfo> infos_;
+  std::vector<size_t> consumed_;
+};
+
+/// Weights read at once: their floats and what is made of them should stay in the L2 cache.
+inline constexpr int64_t kQuantizeStripWeights = 128 << 10;
+/// A worker's buffers, bytes a weight of a strip: as stored twice, floats as read, pruned and read back, and
+/// what is written.
+inline constexpr uint64_t kQuantizeStripBytes = 24;
+
+/// One matrix that a stack of experts holds for each of them.
+struct StackPart {
+  const char* leaf;  ///< "gate_proj"
+  int64_t first, step, rows;
+};
+/// What the rows of a stack are; empty where no naming rule knows it.
+std::vector<StackPart> stack_parts(const Checkpoint& checkpoint, const std::string& name, int64_t rows);
+/// "model.layers.0.mlp.experts.gate_up_proj" -> "model.layers.0.mlp.experts.3.gate_proj"
+std::string expert_name(const std::string& stack, int64_t expert, const char* leaf);
+
+}  // namespace twofour

@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/layouts/layouts.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/methods/layout_matrix.h"
+#include "lib/methods/method_list.h"
+#include "lib/names/pattern.h"
+
+namespace twofour {
+namespace {
+
+TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& problems) {
+  TargetScales scales;
+  for (const SourceRows& s : target.sources) {
+    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    const SourceScale scale = read_global_scale(c, m, s.expert, problems);
+    scales.stored_bits.push_back(scale.stored_bits);
+    scales.own.push_back(scale.multiplier);
+  }
+  for (size_t i = 0; i < scales.own.size(); i += target.sources_per_expert) {
+    scales.folded.push_back(*std::max_element(&scales.own[i], &scales.own[i] + target.sources_per_expert));
+  }
+  return scales;
+}
+
+void check_fold(const Target& target, const TargetScales& scales, Fold fold, Problems& problems,
+                Findings& findings) {
+  if (target.sources_per_expert < 2) return;
+  size_t unequal = 0;
+  double largest = 1;
+  for (size_t e = 0; e < scales.folded.size(); ++e) {
+    const float gate = scales.own[2 * e], up = scales.own[2 * e + 1];
+    if (gate == up) continue;
+    ++unequal;
+    largest =
+        std::max(largest, static_cast<double>(std::max(gate, up)) / static_cast<double>(std::min(gate, up)));
+    if (fold == Fold::kStrict) {
+      problems.add(fmt::format(
+          "{}: expert {}: expected equal global scales of gate and up (--fold strict), found {} and {}",
+          target.name, e, gate, up));
+    }
+  }
+  if (unequal == 0) return;
+  findings.push_back(
+      {Severity::kWarning, "unequal-global-scales", target.name,
+       fmt::format(
+           "gate and up differ in {} of {} experts, by a factor of up to {:.6g}: folded to the larger",
+           unequal, scales.folded.size(), largest)});
+}
+
+/// Whether the layout can hold the target; g8 pairs rows of gate and up, eight by eight.
+void check_layout(const Target& target, const std::string& layout, Problems& problems) {
+  with_layout(layout, [&]<class L>() {
+    if constexpr (L::pairs_gate_and_up) {
+      if (target.name.ends_with(".w13") && !target.shape.gated) {
+        problems.add(fmt::format("{}: expected gate and up, which {} interleaves, found up alone",
+                                 target.name, layout));
+      } else if (target.shape.gated && target.shape.n % 16 != 0) {
+        problems.add(fmt::format("{}: expected a multiple of 8 rows of gate, found {}", target.name,
+                                 target.shape.n / 2));
+      }
+    }
+  });
+}
+
+/// "model.layers.7.mlp" -> "model.layers.*.mlp"
+std::string generalize(const std::string& name) {
+  std::string pattern;
+  for (size_t i = 0; i <= name.size();) {
+    const size_t dot = std::min(name.find('.', i), name.size());
+    const std::string piece = name.substr(i, dot - i);
+    const bool number = !piece.empty() &&
+                        std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
+    pattern += (pattern.empty() ? "" : ".") + (number ? std::string("*") : piece);
+    i = dot + 1;
+  }
+  return pattern;
+}
+
+/// Blocks as globs where a glob matches converted modules only, else by name.
+std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vector<Target>& targets) {
+  std::map<std::string, std::set<std::string>> blocks;
+  std::set<size_t> taken;
+  for (const Target& t : targets) {
+    blocks[generalize(t.block)].insert(t.block);
+    for (const SourceRows& s : t.sources) taken.insert(s.module);
+  }
+  std::vector<std::string> patterns;
+  for (const auto& [glob, names] : blocks) {
+    const Pattern pattern(glob), below(glob + ".*");
+    bool exact = names.size() == 1;
+    for (size_t i = 0; i < c.nvfp4_modules().size() && !exact; ++i) {
+      const std::string& name = c.nvfp4_modules()[i].name;
+      exact = !taken.count(i) && (pattern.matches(name) || below.matches(name));
+    }
+    if (exact) {
+      patterns.insert(patterns.end(), names.begin(), names.end());
+    } else {
+      patterns.push_back(glob);
+    }
+  }
+  return patterns;
+}
+
+/// The tensors of the source that go into a target, and the global scale of each of its sources.
+std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint& c, const Target& target) {
+  std::set<size_t> all;
+  std::vector<size_t> global_scales;
+  for (const SourceRows& s : target.sources) {
+    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    all.insert({m.codes, m.block_scale, m.global_scale});
+    global_scales.push_back(m.global_scale);
+  }
+  return {{all.begin(), all.end()}, std::move(global_scales)};
+}
+
+/// Packs matrices in a layout.
+class ToLayout : public Method {
+ public:
+  explicit ToLayout(const Rule& rule) : layout_(rule.to), fold_(rule.fold) {}
+
+  void plan(Rule& rule, Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    std::vector<Target> targets = select_targets(c, rule.selection);
+    std::erase_if(targets, [&](const Target& t) {
+      return planner.is_taken(c.nvfp4_modules()[t.sources[0].module].codes);
+    });
+    warn_of_extra_experts(c, targets, planner.findings);
+    LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
+    with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
+    for (Target& target : targets) {
+      TargetScales scales = read_scales(c, target, planner.problems);
+      check_layout(target, layout_, planner.problems);
+      check_fold(target, scales, fold_, planner.problems, planner.findings);
+      const bool k_outer = c.nvfp4_modules()[target.sources[0].module].k_outer;
+      const Tiling tiling = make_tiling(target, layout_, k_outer, planner.limits);
+      auto [tensors, global_scales] = tensors_of(c, target);
+      planner.add(std::make_unique<LayoutMatrix>(std::move(target), layout_, std::move(scales), tiling,
+                                                 fold_ == Fold::kAny, std::move(tensors),
+                                                 std::move(global_scales)));
+    }
+    if (!targets.empty()) planner.add_layout(std::move(group));
+  }
+
+ private:
+  std::string layout_;
+  Fold fold_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_to_layout(Rule& rule) { return std::make_unique<ToLayout>(rule); }
+
+}  // namespace twofour

@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "formats/error.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/methods/method_list.h"
+#include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/target.h"
+#include "lib/plan/output_files.h"
+
+namespace twofour {
+
+ModuleRewrite::Scales read_module_scales(const Checkpoint& c, const Nvfp4Module& m, Problems& problems) {
+  ModuleRewrite::Scales scales;
+  const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
+  for (int64_t e = 0; e < m.e; ++e) {
+    const SourceScale scale = read_global_scale(c, m, e, problems);
+    if (e < stored) scales.stored_bits.push_back(scale.stored_bits);
+    scales.multipliers.push_back(scale.multiplier);
+  }
+  return scales;
+}
+
+namespace {
+
+/// Modules of the default set for pruning: those that a 2:4 layout would convert.
+std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
+  std::set<size_t> modules;
+  const std::vector<Target> targets = select_targets(planner.source, selection);
+  warn_of_extra_experts(planner.source, targets, planner.findings);
+  for (const Target& target : targets) {
+    for (const SourceRows& s : target.sources) modules.insert(s.module);
+  }
+  return modules;
+}
+
+/// Drops codes in the source's own dialect.
+class Prune : public Method {
+ public:
+  explicit Prune(PrunePattern pattern) : pattern_(pattern) {}
+
+  void plan(Rule& rule, Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    for (const size_t i : pruned_modules(planner, rule.selection)) {
+      const Nvfp4Module& m = c.nvfp4_modules()[i];
+      auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
+                                                    true, std::nullopt);
+      auto codes = std::make_unique<PrunedCodes>(m, pattern_);
+      if (codes->grain() > planner.limits.piece) {
+        planner.problems.add(fmt::format("{}: expected at most {} bytes that are derived together, found {}",
+                                         c.where(m.codes), planner.limits.piece, codes->grain()));
+      }
+      module->add({c.tensors()[m.codes], m.codes, std::move(codes), true});
+      module->add(
+          {c.tensors()[m.block_scale], m.block_scale, std::make_unique<CopiedTensor>(m.block_scale, true)});
+      module->add({c.tensors()[m.global_scale], m.global_scale,
+                   std::make_unique<CopiedTensor>(m.global_scale, false)});
+      module->set_rule("belongs to a module to convert");
+      planner.add(std::move(module));
+    }
+    if (c.is_view()) {
+      planner.set_texts(original_texts(c));
+    } else {
+      planner.keep_config();
+    }
+  }
+  std::string file_format(const Rule&) const override { return "nvfp4"; }
+  bool rewrites_config() const override { return false; }
+
+ private:
+  PrunePattern pattern_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_prune(Rule& rule) {
+  if (rule.pattern.empty()) rule.pattern = "2:4";
+  const auto pattern = prune_pattern_from_name(rule.pattern);
+  if (!pattern) {
+    throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", rule.pattern));
+  }
+  return std::make_unique<Prune>(*pattern);
+}
+
+}  // namespace twofour

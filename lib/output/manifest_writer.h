@@ -1,0 +1,43 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/artifact/manifest.h"
+#include "lib/io/hash.h"
+#include "lib/plan/plan.h"
+
+namespace twofour {
+
+/// What a conversion learned while it ran; together with the plan all that twofour.json says.
+struct ConversionRecord {
+  std::vector<Hash128> outputs;          ///< one a tensor of the plan
+  std::map<uint32_t, Json> results;      ///< by transformation of the plan, of those that have any
+  std::map<std::string, Hash128> files;  ///< all other files; of weight files what is before the data
+
+  const Json& result(size_t transformation) const;
+  /// The hashes of a transformation's parts.
+  std::vector<Hash128> parts(const Plan& plan, size_t transformation) const;
+};
+
+/// The twofour that made an artifact.
+struct Tool {
+  std::string version, commit;
+};
+
+/// Hands the text of twofour.json to `put`, piece by piece, so that its size needs no memory.
+void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
+                     const Tool& tool, const std::function<void(std::string_view)>& put);
+
+/// Writes twofour.json and returns the hash of what was written.
+Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
+                       const ConversionRecord& record);
+
+/// A hash over the source's headers and all bytes read from it.
+Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);
+
+}  // namespace twofour

@@ -1,0 +1,182 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <typeindex>
+#include <vector>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "formats/layouts/layout.h"
+#include "formats/safetensors.h"
+#include "kernels/device/isa.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
+#include "lib/io/hash.h"
+#include "lib/metrics/quality.h"
+
+namespace twofour {
+
+class KeptCodes;
+class Proof;
+
+/// What the promised memory is made of. Other figures than these serve tests.
+struct MemoryLimits {
+  /// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
+  uint64_t buffers = 320u << 20;
+  /// Largest piece of an expert that a worker packs at once, source and result together.
+  uint64_t piece = 64u << 20;
+};
+
+/// A piece of a transformation's work, which one thread does at once.
+struct Unit {
+  static constexpr int kAllParts = -1;  ///< it writes some of each part
+  static constexpr int kNoPart = -2;    ///< it writes nothing and only adds to the result
+  uint64_t index = 0;                   ///< the transformation's own
+  int part = kAllParts;                 ///< the one part that it writes
+  uint64_t begin = 0, end = 0;          ///< bytes of that part
+  uint64_t read = 0;                    ///< bytes of the source that it reads
+};
+
+/// A block scale byte that is NaN or negative.
+struct BadScale {
+  uint64_t at;  ///< in the source's tensor
+  uint8_t byte;
+};
+
+/// Takes what units make. One a unit.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  /// Bytes of a part from `offset` on. Each unit writes a part from front to back.
+  virtual void write(int part, uint64_t offset, std::span<const uint8_t> bytes) = 0;
+  /// Counts bytes that were read from the source.
+  virtual void add_read(uint64_t bytes) = 0;
+  /// Whether the source was refused: units look for more to refuse and write nothing.
+  virtual bool only_checks() const = 0;
+  /// Refuses a block scale of a tensor; `where` (" row 3, block 7") says its place to people. Of each tensor
+  /// and expert the first place is reported.
+  virtual void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) = 0;
+  /// Refuses the source.
+  virtual void refuse(const std::string& problem) = 0;
+};
+
+/// What a thread keeps from unit to unit.
+class Worker {
+ public:
+  Worker(const Checkpoint& from, Isa with, const KeptCodes* against = nullptr)
+      : source(from), isa(with), kept(against) {}
+  const Checkpoint& source;
+  const Isa isa;
+  const KeptCodes* const kept;  ///< the checkpoint whose global scales are kept, to compare with, or nullptr
+
+  /// A buffer of the thread, valid until the next call.
+  std::span<uint8_t> buffer(size_t bytes) {
+    if (buffer_.size() < bytes) buffer_.resize(bytes);
+    return {buffer_.data(), bytes};
+  }
+  /// The thread's one T, made by T(*this) when it is first asked for.
+  template <class T>
+  T& own() {
+    std::shared_ptr<void>& mine = owned_[typeid(T)];
+    if (!mine) mine = std::make_shared<T>(*this);
+    return *static_cast<T*>(mine.get());
+  }
+
+ private:
+  std::vector<uint8_t> buffer_;
+  std::map<std::type_index, std::shared_ptr<void>> owned_;
+};
+
+/// One run of a transformation: does its units and gathers what they find.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Several threads at once. Units are begun in their order.
+  virtual void run(const Unit& unit, Worker& worker, Sink& sink) = 0;
+  /// What twofour.json and people learn beyond the hashes of the parts, once every unit ran that writes part
+  /// 0 or none; may refuse the source. Numbers read back from their text equal themselves.
+  virtual Json result(Sink&) { return nullptr; }
+  /// Wakes threads that wait in run() for others: to end with Interrupted, or since the source is refused.
+  virtual void stop() {}
+  virtual void release() {}
+};
+
+/// What a conversion made of one matrix or module, for people.
+struct ModuleReport {
+  std::string name;
+  Shape shape;
+  std::optional<Quality> quality = {};        ///< of pruning and folding
+  std::optional<EncodedResult> encoded = {};  ///< of quantizing
+};
+
+/// What becomes of one module of a checkpoint, or of several that are written together: the tensors that it
+/// writes, its units of work, the bytes of a unit, their proof, its entry in twofour.json. Each kind of
+/// transformation is one class: declared and planned in lib/plan, its bytes in lib/transform, its proof in
+/// lib/validate.
+class Transformation {
+ public:
+  virtual ~Transformation() = default;
+
+  /// Of what is written: "model.layers.0.mlp.experts.w13".
+  virtual std::string name(const Checkpoint& source) const = 0;
+  /// The tensors that it writes; part p is the p-th. Their offsets are not known yet.
+  virtual std::vector<TensorInfo> outputs(const Checkpoint& source) const = 0;
+  /// Tensors of the source that go into it, and into nothing else.
+  virtual std::vector<size_t> sources() const = 0;
+  /// Its work, in the order of the parts' bytes.
+  virtual std::vector<Unit> units(const Checkpoint& source) const = 0;
+  /// Buffers of a thread that does a unit, in bytes.
+  virtual uint64_t worker_bytes() const { return 0; }
+  /// Whether weights stay as they are: then its tensors are listed as copied.
+  virtual bool keeps() const { return false; }
+
+  /// What is done with a part, in a word ("v7", "copy"), and what it is made from; for --dry-run.
+  virtual std::string decision(int part) const = 0;
+  virtual std::string origin(const Checkpoint& source, int part) const = 0;
+  /// Why: the option or default that chose it.
+  const std::string& rule() const { return rule_; }
+  void set_rule(std::string rule) { rule_ = std::move(rule); }
+
+  /// The fast bytes; lib/transform.
+  virtual std::unique_ptr<Work> begin() const = 0;
+  /// Derives every byte again, slowly and by other code, holds what was written against it, and returns the
+  /// result that Work::result() must have given; lib/validate.
+  virtual Json prove(Proof& proof) const = 0;
+
+  /// A result as Work::result() gives it, of no figures, so that the size of twofour.json can be told; null
+  /// where there is none.
+  virtual Json empty_result() const { return nullptr; }
+  /// Throws Error or Json::exception on what Work::result() does not give.
+  virtual void check_result(const Json& result) const {
+    if (!result.is_null()) throw Error("expected no result of a tensor that is kept, found one");
+  }
+  /// Its entries under "modules" of twofour.json, or under "copied" where it keeps: `tensors` has an entry a
+  /// part, `result` is what Work::result() gave.
+  virtual Json entries(const Checkpoint& source, const Json& result,
+                       const std::vector<Json>& tensors) const = 0;
+  /// What identifies the bytes that it read, as text: hashes and scales.
+  virtual std::string content(const Json& result, std::span<const Hash128> outputs) const = 0;
+  /// Scales that planning read and that decide what is written: the source's tensor and the float32 bits.
+  struct StoredScale {
+    size_t tensor;
+    uint32_t bits;
+  };
+  virtual std::vector<StoredScale> stored_scales() const { return {}; }
+  /// For people; nothing where weights stay as they are.
+  virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
+
+  /// Whether layers are run from its tensors as any loader reads them, to compare them with the source's.
+  virtual bool value_comparison() const { return false; }
+  /// How far a weight may lie from the source's, relative to it; infinite where it is meant to lose; nothing
+  /// where values are not compared, for it has figures of its own.
+  virtual std::optional<double> value_tolerance() const { return std::nullopt; }
+
+ private:
+  std::string rule_;
+};
+
+}  // namespace twofour

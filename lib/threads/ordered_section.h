@@ -1,0 +1,48 @@
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+/// Lets ranges of one sequence through in their order, whichever thread finished first, so that a tensor is
+/// hashed from front to back. Never deadlocks as long as ranges are begun in order.
+class OrderedSection {
+ public:
+  /// Waits until all bytes before `begin` went through, runs `f`, lets the range behind these `bytes` in.
+  /// Does nothing once released; throws Interrupted once stopped.
+  template <class F>
+  void pass(uint64_t begin, uint64_t bytes, F&& f) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return next_ == begin || stopped_ || released_; });
+    if (stopped_) throw Interrupted();
+    if (released_) return;
+    lock.unlock();
+    f();
+    lock.lock();
+    next_ += bytes;
+    changed_.notify_all();
+  }
+  /// Wakes all threads that wait; they throw Interrupted.
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  /// Nobody needs the order any more: wakes all threads that wait.
+  void release() {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t next_ = 0;
+  bool stopped_ = false, released_ = false;
+};
+
+}  // namespace twofour

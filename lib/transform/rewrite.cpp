@@ -1,0 +1,245 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "formats/e4m3.h"
+#include "formats/half.h"
+#include "kernels/device/check.h"
+#include "kernels/numbers/dequantize.h"
+#include "lib/methods/module_rewrite.h"
+#include "lib/plan/tensor_rewrite.h"
+#include "lib/threads/ordered_section.h"
+
+namespace twofour {
+namespace {
+
+/// Outputs whose inputs are interleaved byte by byte: sixteen inputs of so many outputs lie together.
+int64_t block_width(const Nvfp4Module& m) { return m.k_outer ? m.n : 1; }
+
+float scalar_to_float(DType dtype, const uint8_t* from) {
+  if (dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof(bits));
+  return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+std::span<const uint8_t> read(const Checkpoint& source, size_t tensor, uint64_t begin, uint64_t bytes,
+                              std::vector<uint8_t>& buffer, RangeResult& result) {
+  if (buffer.size() < bytes) buffer.resize(bytes);
+  source.read(tensor, begin, {buffer.data(), bytes});
+  result.read += bytes;
+  return {buffer.data(), bytes};
+}
+
+/// Bytes [first, first + count) of a module's codes, expert by expert: f(e, blocks, place in the range).
+template <class F>
+void for_each_expert(const Nvfp4Module& m, uint64_t first, std::span<const uint8_t> codes,
+                     std::span<const uint8_t> scales, F&& f) {
+  const int64_t n = block_width(m);
+  const uint64_t expert_bytes = static_cast<uint64_t>(m.n * m.k / 2), end = first + codes.size();
+  for (uint64_t at = first; at < end;) {
+    const uint64_t e = at / expert_bytes, stop = std::min(end, (e + 1) * expert_bytes);
+    const CodeBlocks blocks{&codes[at - first], &scales[(at - first) / 8],
+                            static_cast<int64_t>(stop - at) / (8 * n), n};
+    f(e, blocks, at - first);
+    at = stop;
+  }
+}
+
+/// The first of bytes [begin, begin + scales.size()) of a tensor of block scales that is not valid.
+std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> scales) {
+  // All that are not valid have the top bit or are 0x7F, so the largest shows whether there is one.
+  uint8_t largest = 0;
+  for (const uint8_t byte : scales) largest = std::max(largest, byte);
+  if (e4m3_is_block_scale(largest)) return std::nullopt;
+  const auto at =
+      std::find_if(scales.begin(), scales.end(), [](uint8_t b) { return !e4m3_is_block_scale(b); });
+  return BadScale{begin + static_cast<uint64_t>(at - scales.begin()), *at};
+}
+
+}  // namespace
+
+void CopiedTensor::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                        RangeResult& result) const {
+  source.read(tensor_, begin, out);
+  result.read += out.size();
+  if (is_block_scale_) result.bad_scale = find_bad_scale(begin, out);
+}
+
+uint64_t PrunedCodes::grain() const { return 8 * static_cast<uint64_t>(block_width(module_)); }
+
+void PrunedCodes::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                       RangeResult& result) const {
+  result.codes = read(source, module_.codes, begin, out.size(), result.buffers[0], result);
+  // Their own tensor carries them on; here they only weigh the figures.
+  const auto scales = read(source, module_.block_scale, begin / 8, out.size() / 8, result.buffers[1], result);
+  for_each_expert(
+      module_, begin, result.codes, scales, [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
+        result.stats.push_back({static_cast<int64_t>(e), prune_codes(pattern_, blocks, &out[at])});
+      });
+}
+
+uint64_t DequantizedWeights::grain() const { return 32 * static_cast<uint64_t>(block_width(module_)); }
+
+void DequantizedWeights::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                              RangeResult& result) const {
+  const uint64_t first = begin / 4, count = out.size() / 4;  // bytes of codes
+  result.codes = read(source, module_.codes, first, count, result.buffers[0], result);
+  result.scales = read(source, module_.block_scale, first / 8, count / 8, result.buffers[1], result);
+  result.bad_scale = find_bad_scale(first / 8, result.scales);
+  for_each_expert(module_, first, result.codes, result.scales,
+                  [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
+                    dequantize_bf16(blocks, multipliers_[e], &out[4 * at]);
+                  });
+}
+
+namespace {
+
+uint64_t width_of(DType dtype) { return static_cast<uint64_t>(dtype_bits(dtype)) / 8; }
+
+}  // namespace
+
+uint64_t ConvertedScalars::read_bytes(uint64_t bytes) const {
+  return bytes / width_of(to_) * width_of(from_);
+}
+
+void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                            RangeResult& result) const {
+  const uint64_t to_bytes = width_of(to_), from_bytes = width_of(from_);
+  const uint64_t first = begin / to_bytes, count = out.size() / to_bytes;
+  const auto bytes = read(source, tensor_, first * from_bytes, count * from_bytes, result.buffers[0], result);
+  for (uint64_t i = 0; i < count; ++i) {
+    float value = scalar_to_float(from_, &bytes[i * from_bytes]);
+    if (reciprocal_) value = remembered_bits_ != 0 ? std::bit_cast<float>(remembered_bits_) : 1.0f / value;
+    if (to_ == DType::kBF16) {
+      const uint16_t rounded = bf16_from_float(value);
+      std::memcpy(&out[i * to_bytes], &rounded, sizeof(rounded));
+    } else {
+      std::memcpy(&out[i * to_bytes], &value, sizeof(value));
+    }
+  }
+}
+
+namespace {
+
+/// What a thread keeps of its ranges.
+struct RangeScratch : RangeResult {
+  explicit RangeScratch(const Worker&) {}
+  RangeResult& fresh() {
+    codes = scales = {};
+    read = 0;
+    bad_scale.reset();
+    stats.clear();
+    return *this;
+  }
+};
+
+/// Makes the range of a unit and writes it. False where the source is refused.
+bool make_range(const TensorRewrite& rewrite, const Unit& unit, Worker& worker, Sink& sink,
+                RangeResult& result, size_t scale_tensor) {
+  const auto out = worker.buffer(unit.end - unit.begin);
+  rewrite.make(worker.source, unit.begin, out, result);
+  sink.add_read(result.read);
+  if (result.bad_scale) {
+    sink.refuse_scale(scale_tensor, 0, *result.bad_scale, fmt::format(" {}", result.bad_scale->at));
+  }
+  if (sink.only_checks()) return false;
+  sink.write(unit.part, unit.begin, out);
+  return true;
+}
+
+/// One tensor on its own.
+class TensorWork : public Work {
+ public:
+  TensorWork(std::unique_ptr<const TensorRewrite> owned, const TensorRewrite& rewrite, size_t tensor)
+      : owned_(std::move(owned)), rewrite_(rewrite), tensor_(tensor) {}
+  void run(const Unit& unit, Worker& worker, Sink& sink) override {
+    make_range(rewrite_, unit, worker, sink, worker.own<RangeScratch>().fresh(), tensor_);
+  }
+
+ private:
+  std::unique_ptr<const TensorRewrite> owned_;
+  const TensorRewrite& rewrite_;
+  size_t tensor_;
+};
+
+/// The parts of a module: figures of pruning by expert, and hashes of what became something else.
+class ModuleWork : public Work {
+ public:
+  ModuleWork(const Nvfp4Module& module, const std::vector<ModuleRewrite::Part>& parts,
+             const std::vector<float>& multipliers, bool prunes)
+      : module_(module),
+        parts_(parts),
+        multipliers_(multipliers),
+        prunes_(prunes),
+        stats_(multipliers.size()) {}
+
+  void run(const Unit& unit, Worker& worker, Sink& sink) override {
+    RangeResult& range = worker.own<RangeScratch>().fresh();
+    const TensorRewrite& rewrite = *parts_[static_cast<size_t>(unit.part)].rewrite;
+    const bool written = make_range(rewrite, unit, worker, sink, range, module_.block_scale);
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [e, stats] : range.stats) stats_[static_cast<size_t>(e)] += stats;
+    }
+    if (!written || range.codes.empty()) return;
+    has_scales_ = has_scales_ || !range.scales.empty();
+    order_.pass(unit.begin, unit.end - unit.begin, [&] {
+      codes_.update(range.codes);
+      if (!range.scales.empty()) scales_.update(range.scales);
+      has_codes_ = true;
+    });
+  }
+
+  Json result(Sink&) override {
+    Json json = Json::object();
+    if (prunes_) {
+      Quality quality;
+      for (size_t e = 0; e < stats_.size(); ++e) quality.add(stats_[e], multipliers_[e]);
+      json["quality"] = to_json(quality);
+    }
+    if (has_codes_) json["codes"] = codes_.digest().hex();
+    if (has_scales_) json["scales"] = scales_.digest().hex();
+    return json.empty() ? Json(nullptr) : json;
+  }
+  void stop() override { order_.stop(); }
+  void release() override { order_.release(); }
+
+ private:
+  const Nvfp4Module& module_;
+  const std::vector<ModuleRewrite::Part>& parts_;
+  const std::vector<float>& multipliers_;
+  const bool prunes_;
+  std::mutex mutex_;
+  std::vector<PruneStats> stats_;  ///< one an expert
+  OrderedSection order_;
+  Hasher codes_, scales_;
+  std::atomic<bool> has_codes_{false}, has_scales_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<Work> KeptTensor::begin() const {
+  auto rewrite = std::make_unique<const CopiedTensor>(tensor_, is_block_scale_);
+  const TensorRewrite& made = *rewrite;
+  return std::make_unique<TensorWork>(std::move(rewrite), made, tensor_);
+}
+
+std::unique_ptr<Work> ConvertedTensor::begin() const {
+  return std::make_unique<TensorWork>(nullptr, rewrite_, tensor_);
+}
+
+std::unique_ptr<Work> ModuleRewrite::begin() const {
+  return std::make_unique<ModuleWork>(module_, parts_, scales_.multipliers, prunes_);
+}
+
+}  // namespace twofour

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/runtime/tokens.h"
+#include "lib/validate/checks.h"
+#include "lib/validate/validate.h"
+
+namespace twofour {
+
+/// Runs each block of the plan that has w13 and w2 in a layout on seeded activations: with the source's
+/// weights, with them pruned, and with what the artifact holds, all in double. Adds to `report`.
+void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                  const ValidateOptions& options, ValidateReport& report);
+
+/// Runs the feed-forward blocks of two checkpoints on seeded tokens through moe_reference and compares their
+/// outputs: of the blocks of which `filter` picks a module of the source those that options sample. Only
+/// experts that a token visits are read. Biases and a model's own variant of the activation are left out.
+/// Blocks that are incomplete, differ in shape or are too large for the promised memory are findings, and so
+/// is what holds no weights (severity error). Throws ReadError.
+void run_stored_layers(const Matrices& source, const Matrices& other, const ModuleFilter& filter,
+                       const ValidateOptions& options, Findings& findings, std::vector<LayerReport>& layers,
+                       LayerCoverage& coverage);
+
+/// Sets the layer's cosine and relative error of `ours` to `dense`.
+void compare_outputs(const std::vector<double>& dense, const std::vector<double>& ours, LayerReport& layer);
+
+/// Positions of the layers to run of `count` that can be run, in order: all, or options.layers of them, the
+/// first and the last and, by the seed, some between.
+std::vector<size_t> sample_layers(size_t count, const ValidateOptions& options);
+
+/// Tokens of a layer with `experts` experts of which its router picks `topk`: options.tokens of them, and
+/// where options.experts is not 0, routed among that many experts, drawn by `seed`, alone.
+Tokens sample_tokens(const ValidateOptions& options, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
+
+/// Counts a layer that cannot be run, and adds the note "layer-not-run" that says so.
+void note_not_run(const std::string& block, const std::string& why, LayerCoverage& coverage, Findings& notes);
+
+}  // namespace twofour

@@ -1,0 +1,68 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/validate/validate.h"
+
+namespace twofour {
+
+/// What the proof of one transformation found.
+struct ProofFindings {
+  Findings differences;
+  std::vector<WeightReport> weights;
+};
+
+/// What the proof of one transformation works on: source and artifact, and where to report.
+class Proof {
+ public:
+  /// `found` takes what is found; of several proofs at a time each has its own.
+  Proof(const Checkpoint& made_from, const Checkpoint& made, const Plan& plan, size_t transformation,
+        Progress& on_the_way, ProofFindings& found)
+      : source(made_from),
+        artifact(made),
+        progress(on_the_way),
+        plan_(plan),
+        transformation_(transformation),
+        found_(found) {}
+
+  const Checkpoint& source;
+  const Checkpoint& artifact;
+  Progress& progress;
+  bool on_device = false;  ///< a CUDA device derives the bytes, too
+
+  const TensorInfo& info(int part) const { return tensor(part).info; }
+  /// Reads bytes of a part as the artifact has them. Safe from several threads.
+  void read(int part, uint64_t offset, std::span<uint8_t> out) const;
+  /// Compares bytes of a part from `offset` on with what they must be, and notes where they differ.
+  void hold(int part, uint64_t offset, std::span<const uint8_t> expected);
+  /// Adds a difference of a part, or of something else.
+  void differ(int part, std::string what);
+  void differ(const char* id, std::string where, std::string what);
+  void add(WeightReport weights) { found_.weights.push_back(std::move(weights)); }
+  /// Reports what hold() noted: a difference for each part.
+  void finish();
+
+ private:
+  struct Wrong {
+    uint64_t count = 0, first = 0;
+    uint8_t expected = 0, found = 0;
+  };
+  const OutputTensor& tensor(int part) const {
+    return plan_.tensors[plan_.parts_of(transformation_)[static_cast<size_t>(part)]];
+  }
+
+  const Plan& plan_;
+  size_t transformation_;
+  ProofFindings& found_;
+  std::vector<Wrong> wrong_;  ///< by part
+};
+
+/// The hash of some bytes of a tensor of the source.
+Hash128 hash_range_of(const Proof& proof, size_t tensor, uint64_t begin, uint64_t bytes);
+
+}  // namespace twofour

@@ -1,0 +1,287 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "formats/atom.h"
+#include "formats/e4m3.h"
+#include "formats/half.h"
+#include "lib/methods/module_rewrite.h"
+#include "lib/plan/tensor_rewrite.h"
+#include "lib/threads/interrupt.h"
+#include "lib/validate/proof.h"
+
+namespace twofour {
+namespace {
+
+uint64_t width_of(DType dtype) { return static_cast<uint64_t>(dtype_bits(dtype)) / 8; }
+
+/// Some bytes of a tensor of the source.
+class SourceBytes {
+ public:
+  SourceBytes(const Checkpoint& source, size_t tensor) : source_(source), tensor_(tensor) {}
+  void load(uint64_t begin, uint64_t end) {
+    first_ = begin;
+    bytes_.resize(std::min(end, source_.tensors()[tensor_].bytes()) - begin);
+    source_.read(tensor_, begin, bytes_);
+  }
+  uint8_t operator[](uint64_t i) const { return bytes_[i - first_]; }
+
+ private:
+  const Checkpoint& source_;
+  size_t tensor_;
+  uint64_t first_ = 0;
+  std::vector<uint8_t> bytes_;
+};
+
+class ExpectedCopy : public ExpectedRange {
+ public:
+  ExpectedCopy(const Checkpoint& source, size_t tensor) : bytes_(source, tensor) {}
+  void load(uint64_t begin, uint64_t end) override { bytes_.load(begin, end); }
+  uint8_t byte_at(uint64_t i) const override { return bytes_[i]; }
+
+ private:
+  SourceBytes bytes_;
+};
+
+/// Codes after pruning, chunk by chunk: a quad of 2:4 is two bytes, an octet of 4:8-paired four, one behind
+/// the other along K.
+class ExpectedPruned : public ExpectedRange {
+ public:
+  ExpectedPruned(const Checkpoint& source, const Nvfp4Module& m, bool pairs)
+      : module_(m),
+        pairs_(pairs),
+        line_(m.k_outer ? static_cast<uint64_t>(m.n) : 1),
+        codes_(source, m.codes),
+        scales_(source, m.block_scale) {}
+
+  void load(uint64_t begin, uint64_t end) override {
+    // Sixteen inputs of some outputs are eight lines of codes and one of scales.
+    const uint64_t block = 8 * line_, first = begin / block, last = (end + block - 1) / block;
+    codes_.load(first * block, last * block);
+    scales_.load(first * line_, last * line_);
+  }
+  uint8_t byte_at(uint64_t i) const override {
+    const Chunk chunk = chunk_at(i);
+    return static_cast<uint8_t>(kept_of(chunk) >> 8 * chunk.place);
+  }
+  size_t expert_at(uint64_t i) const override {
+    return static_cast<size_t>(i / static_cast<uint64_t>(module_.n * module_.k / 2));
+  }
+  unsigned zeros_at(uint64_t i) const override {
+    return unsigned{(codes_[i] & 0x07) == 0} + unsigned{(codes_[i] & 0x70) == 0};
+  }
+  PruneStats stats_at(uint64_t i) const override {
+    const Chunk chunk = chunk_at(i);
+    PruneStats stats;
+    if (chunk.place != 0) return stats;
+    const uint32_t kept = kept_of(chunk);
+    const uint64_t units = e4m3_units(scales_[i / line_ / 8 * line_ + i % line_]);
+    uint64_t all = 0, left = 0;
+    for (int k = 0; k < 2 * chunk.bytes; ++k) {
+      const auto a = static_cast<uint64_t>(e2m1_halves((chunk.codes >> 4 * k) & 15u));
+      const auto b = static_cast<uint64_t>(e2m1_halves((kept >> 4 * k) & 15u));
+      all += a * a;
+      left += b * b;
+    }
+    stats.quads = 1;
+    stats.tied = pairs_ ? is_tied_4_8(chunk.codes) : is_tied_2_4(chunk.codes);
+    stats.energy = static_cast<unsigned __int128>(units * units) * all;
+    stats.kept_energy = static_cast<unsigned __int128>(units * units) * left;
+    return stats;
+  }
+
+ private:
+  struct Chunk {
+    uint32_t codes;
+    int place, bytes;  ///< of a byte in it
+  };
+  Chunk chunk_at(uint64_t i) const {
+    const uint64_t line = i / line_, column = i % line_, lines = pairs_ ? 4 : 2;
+    const uint64_t first = line / lines * lines;
+    Chunk chunk{0, static_cast<int>(line - first), static_cast<int>(lines)};
+    for (uint64_t j = 0; j < lines; ++j)
+      chunk.codes |= uint32_t{codes_[(first + j) * line_ + column]} << 8 * j;
+    return chunk;
+  }
+  uint32_t kept_of(const Chunk& chunk) const {
+    return pairs_ ? mask_4_8(chunk.codes, select_4_8(chunk.codes)) : expand_2_4(select_2_4(chunk.codes));
+  }
+
+  const Nvfp4Module& module_;
+  bool pairs_;
+  uint64_t line_;
+  SourceBytes codes_, scales_;
+};
+
+class ExpectedWeights : public ExpectedRange {
+ public:
+  ExpectedWeights(const Checkpoint& source, const Nvfp4Module& m, const std::vector<float>& multipliers)
+      : module_(m),
+        multipliers_(multipliers),
+        line_(m.k_outer ? static_cast<uint64_t>(m.n) : 1),
+        codes_(source, m.codes),
+        scales_(source, m.block_scale) {}
+
+  void load(uint64_t begin, uint64_t end) override {
+    // Sixteen inputs of some outputs are sixteen lines of weights, eight of codes and one of scales.
+    const uint64_t block = 32 * line_, first = begin / block, last = (end + block - 1) / block;
+    codes_.load(first * 8 * line_, last * 8 * line_);
+    scales_.load(first * line_, last * line_);
+  }
+  uint8_t byte_at(uint64_t at) const override {
+    const uint64_t i = at / 2, line = i / line_, column = i % line_;
+    const unsigned code = codes_[line / 2 * line_ + column] >> 4 * (line % 2) & 15u;
+    const uint8_t scale = scales_[line / 16 * line_ + column];
+    const auto e = static_cast<size_t>(i / static_cast<uint64_t>(module_.n * module_.k));
+    const uint16_t bits = bf16_from_float(e2m1_to_float(code) * e4m3_to_float(scale) * multipliers_[e]);
+    return static_cast<uint8_t>(bits >> 8 * (at % 2));
+  }
+
+ private:
+  const Nvfp4Module& module_;
+  const std::vector<float>& multipliers_;
+  uint64_t line_;
+  SourceBytes codes_, scales_;
+};
+
+class ExpectedScalars : public ExpectedRange {
+ public:
+  ExpectedScalars(const Checkpoint& source, size_t tensor, DType from, DType to, bool reciprocal,
+                  uint32_t remembered_bits)
+      : bytes_(source, tensor), from_(from), to_(to), reciprocal_(reciprocal), remembered_(remembered_bits) {}
+
+  void load(uint64_t begin, uint64_t end) override {
+    const uint64_t to = width_of(to_), from = width_of(from_);
+    bytes_.load(begin / to * from, (end + to - 1) / to * from);
+  }
+  uint8_t byte_at(uint64_t i) const override {
+    const uint64_t width = width_of(to_);
+    const float value = scalar_at(i / width);
+    uint32_t bits = std::bit_cast<uint32_t>(value);
+    if (reciprocal_) bits = remembered_ != 0 ? remembered_ : std::bit_cast<uint32_t>(1.0f / value);
+    if (to_ == DType::kBF16) bits = bf16_from_float(value);
+    return static_cast<uint8_t>(bits >> 8 * (i % width));
+  }
+
+ private:
+  float scalar_at(uint64_t i) const {
+    uint32_t bits = 0;
+    for (uint64_t j = 0; j < width_of(from_); ++j) bits |= uint32_t{bytes_[i * width_of(from_) + j]} << 8 * j;
+    if (from_ == DType::kF32) return std::bit_cast<float>(bits);
+    const auto half = static_cast<uint16_t>(bits);
+    return from_ == DType::kBF16 ? bf16_to_float(half) : fp16_to_float(half);
+  }
+
+  SourceBytes bytes_;
+  DType from_, to_;
+  bool reciprocal_;
+  uint32_t remembered_;
+};
+
+/// Figures of pruning a tensor, by the slow path.
+struct PrunedFigures {
+  uint64_t zeros = 0;
+  std::vector<PruneStats> stats;  ///< one an expert
+};
+
+/// Holds a part against what it must be, in ranges that fit the memory promised.
+void hold_part(Proof& proof, int part, const TensorRewrite& rewrite, PrunedFigures* figures = nullptr) {
+  const std::unique_ptr<ExpectedRange> range = rewrite.expect(proof.source);
+  const uint64_t bytes = proof.info(part).bytes(), step = rewrite.step();
+  std::vector<uint8_t> expected;
+  for (uint64_t at = 0; at < bytes; at += step) {
+    check_interrupt();
+    expected.resize(std::min(step, bytes - at));
+    range->load(at, at + expected.size());
+    const auto count = static_cast<int64_t>(expected.size());
+    uint64_t zeros = 0;
+#pragma omp parallel
+    {
+      std::vector<PruneStats> stats(figures != nullptr ? figures->stats.size() : 0);
+#pragma omp for schedule(static) reduction(+ : zeros)
+      for (int64_t i = 0; i < count; ++i) {
+        const uint64_t place = at + static_cast<uint64_t>(i);
+        expected[static_cast<size_t>(i)] = range->byte_at(place);
+        if (figures == nullptr) continue;
+        zeros += range->zeros_at(place);
+        stats[range->expert_at(place)] += range->stats_at(place);
+      }
+#pragma omp critical
+      for (size_t e = 0; e < stats.size(); ++e) figures->stats[e] += stats[e];
+    }
+    if (figures != nullptr) figures->zeros += zeros;
+    proof.hold(part, at, expected);
+  }
+}
+
+/// A copy needs no loop over its bytes.
+void hold_copy(Proof& proof, int part, size_t tensor) {
+  std::vector<uint8_t> expected;
+  const uint64_t bytes = proof.info(part).bytes();
+  for (uint64_t at = 0; at < bytes; at += kRewriteStep) {
+    expected.resize(std::min(kRewriteStep, bytes - at));
+    proof.source.read(tensor, at, expected);
+    proof.hold(part, at, expected);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<ExpectedRange> CopiedTensor::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedCopy>(source, tensor_);
+}
+
+std::unique_ptr<ExpectedRange> PrunedCodes::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedPruned>(source, module_, pattern_ == PrunePattern::k4of8Paired);
+}
+
+std::unique_ptr<ExpectedRange> DequantizedWeights::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedWeights>(source, module_, multipliers_);
+}
+
+std::unique_ptr<ExpectedRange> ConvertedScalars::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedScalars>(source, tensor_, from_, to_, reciprocal_, remembered_bits_);
+}
+
+Json KeptTensor::prove(Proof& proof) const {
+  hold_copy(proof, 0, tensor_);
+  proof.finish();
+  return nullptr;
+}
+
+Json ConvertedTensor::prove(Proof& proof) const {
+  hold_part(proof, 0, rewrite_);
+  proof.finish();
+  return nullptr;
+}
+
+Json ModuleRewrite::prove(Proof& proof) const {
+  PrunedFigures figures;
+  figures.stats.resize(scales_.multipliers.size());
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    hold_part(proof, static_cast<int>(p), *parts_[p].rewrite, prunes_ && p == 0 ? &figures : nullptr);
+  }
+  proof.finish();
+  Json result = Json::object();
+  if (prunes_) {
+    const Nvfp4Module& m = module_;
+    WeightReport weights{m.name, {m.e, m.n, m.k}, {}, 0};
+    for (size_t e = 0; e < figures.stats.size(); ++e) {
+      weights.quality.add(figures.stats[e], scales_.multipliers[e]);
+    }
+    weights.zero_share = static_cast<double>(figures.zeros) / static_cast<double>(m.e * m.n * m.k);
+    result["quality"] = to_json(weights.quality);
+    proof.add(std::move(weights));
+  }
+  // What became something else is recorded by its hash.
+  const auto hash = [&](const char* key, size_t tensor) {
+    if (passes(tensor)) return;
+    result[key] = hash_range_of(proof, tensor, 0, proof.source.tensors()[tensor].bytes()).hex();
+  };
+  hash("codes", module_.codes);
+  hash("scales", module_.block_scale);
+  return result.empty() ? Json(nullptr) : result;
+}
+
+}  // namespace twofour

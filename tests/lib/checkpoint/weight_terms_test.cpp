@@ -1,0 +1,118 @@
+#include <doctest/doctest.h>
+
+#include "lib/checkpoint/unsupported_terms.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/message.h"
+#include "tests/support/stored_weights.h"
+
+namespace weight_terms_test {
+
+using namespace twofour;
+
+namespace {
+
+TensorData int32s(const std::string& name, std::vector<int64_t> shape, const std::vector<int32_t>& values) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+  return {name, DType::kI32, std::move(shape), {bytes, bytes + values.size() * sizeof(int32_t)}};
+}
+
+/// Names of the linears that terms are found beside, of an NVFP4 linear "m" with another tensor beside it.
+std::string found_with(const TensorData& term) {
+  Tensors tensors;
+  add_modelopt(tensors, "m", random_matrix(16, 64, 1));
+  tensors.push_back(term);
+  const Scratch scratch;
+  const Checkpoint c = open_checkpoint(scratch, tensors);
+  std::string names;
+  for (const WeightTerm& t : find_weight_terms(access_to(c))) {
+    CHECK(c.tensors()[t.tensor].name == term.name);
+    CHECK(contains(t.problem, "expected weights of values and scales alone, found this beside " + t.linear));
+    names += t.linear;
+  }
+  return names;
+}
+
+std::vector<int32_t> groups_of(int32_t size, int32_t count = 64) {
+  std::vector<int32_t> groups;
+  for (int32_t i = 0; i < count; ++i) groups.push_back(i / size);
+  return groups;
+}
+
+}  // namespace
+
+TEST_CASE("tensors beside a linear that change its weights are found") {
+  for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".input_scale_2",
+                             ".lora_A.weight", ".lora_B.default.weight", ".lora_magnitude_vector"}) {
+    CAPTURE(suffix);
+    CHECK(found_with({"m" + std::string(suffix), DType::kBF16, {1}, {0, 0}}) == "m");
+  }
+  CHECK(found_with({"m_pre_quant_scale", DType::kBF16, {1}, {0, 0}}) == "m");  // as of stacks
+  for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "m.xlora_A"})
+    CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
+}
+
+TEST_CASE("zero points change weights where they are not zero") {
+  for (const DType type : {DType::kI8, DType::kU8, DType::kI32, DType::kBF16, DType::kF8E4M3}) {
+    const auto width = static_cast<size_t>(dtype_bits(type)) / 8;
+    TensorData t{"m.weight_zero_point", type, {4}, std::vector<uint8_t>(4 * width)};
+    CHECK(found_with(t).empty());
+    for (size_t i = 0; i < t.bytes.size(); ++i) {
+      t.bytes[i] = 1;
+      CHECK(found_with(t) == "m");
+      t.bytes[i] = 0;
+    }
+  }
+  // -0 is 0, -128 is not.
+  CHECK(found_with({"m.weight_zero_point", DType::kBF16, {1}, {0, 0x80}}).empty());
+  CHECK(found_with({"m.weight_zero_point", DType::kI8, {1}, {0x80}}) == "m");
+}
+
+TEST_CASE("an order of groups changes weights where it is not the order of inputs") {
+  for (const char* suffix : {".weight_g_idx", ".g_idx"}) {
+    const std::string name = "m" + std::string(suffix);
+    for (const int32_t size : {1, 16, 32, 64}) CHECK(found_with(int32s(name, {64}, groups_of(size))).empty());
+    CHECK(found_with(int32s(name, {64}, std::vector<int32_t>(64, -1))).empty());
+    std::vector<int32_t> swapped = groups_of(16);
+    std::swap(swapped[15], swapped[16]);
+    CHECK(found_with(int32s(name, {64}, swapped)) == "m");
+    CHECK(found_with(int32s(name, {64}, groups_of(24))) == "m");  // a group that is shorter
+    std::vector<int32_t> unset = groups_of(16);
+    unset[63] = -1;
+    CHECK(found_with(int32s(name, {64}, unset)) == "m");
+    CHECK(found_with({name, DType::kF32, {1}, {0, 0, 0, 0}}) == "m");  // no integers
+  }
+  // Without a look at values nothing is claimed.
+  Tensors tensors;
+  add_modelopt(tensors, "m", random_matrix(16, 64, 1));
+  tensors.push_back(int32s("m.g_idx", {2}, {1, 0}));
+  const Scratch scratch;
+  const Checkpoint c = open_checkpoint(scratch, tensors);
+  CHECK(find_weight_terms({.tensors = c.tensors()}).empty());
+  CHECK(find_weight_terms(access_to(c)).size() == 1);
+}
+
+TEST_CASE("terms of weights in formats that are not read are not ours to report") {
+  Tensors tensors{{"m.qweight", DType::kI32, {1}, {0, 0, 0, 0}},
+                  {"x.weight_packed", DType::kI32, {1}, {0, 0, 0, 0}}};
+  tensors.push_back(int32s("m.g_idx", {2}, {1, 0}));
+  tensors.push_back(int32s("x.weight_g_idx", {2}, {1, 0}));
+  const Scratch scratch;
+  CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).empty());
+}
+
+TEST_CASE("transforms in a configuration are found unless they are empty") {
+  const auto term = [](const char* text) { return find_config_term(parse_json("config", text)); };
+  for (const char* text :
+       {"null", "{}", "5", R"({"transform_config": null})", R"({"transform_config": {}})",
+        R"({"transform_config": {"config_groups": {}}})", R"({"base": {"transform_config": {}}})"})
+    CHECK(!term(text));
+  constexpr const char* kHadamard = R"({"config_groups": {"R1": {"type": "hadamard"}}})";
+  for (const std::string& text : {std::string(R"({"transform_config": )") + kHadamard + "}",
+                                  std::string(R"({"base": {"transform_config": )") + kHadamard + "}}"}) {
+    const auto found = term(text.c_str());
+    REQUIRE(found);
+    CHECK(contains(*found, "transform_config: expected none, found {\"config_groups\":{\"R1\":"));
+  }
+}
+
+}  // namespace weight_terms_test

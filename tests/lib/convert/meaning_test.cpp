@@ -1,0 +1,245 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+
+#include "lib/lint/lint.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
+#include "tests/support/diff_of.h"
+#include "tests/support/float_weights.h"
+#include "tests/support/message.h"
+#include "tests/support/one_rule.h"
+#include "tests/support/scratch.h"
+
+/// What a stored weight means: everything that changes it is refused, never read as if it were not there.
+namespace meaning_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kBlock = "model.layers.0.mlp.experts";
+constexpr const char* kNvfp4Targets[] = {"v7", "v7-packed", "g8", "prune", "bf16", "nvfp4", "fp8"};
+
+OneRule recipe_to(const std::string& to) {
+  OneRule recipe;
+  recipe.to = to;
+  if (to == "prune") recipe.pattern = "2:4";
+  return recipe;
+}
+
+/// What every way to convert NVFP4 says, or "" where one goes through.
+std::vector<std::string> refusals(const Tensors& tensors, const std::string& config = "{}") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors}, config);
+  std::vector<std::string> messages;
+  for (const char* layout : kNvfp4Targets) {
+    messages.push_back(message_of([&] { convert(scratch / "src", scratch / layout, recipe_to(layout)); }));
+    CHECK(messages.back().empty() == fs::exists(scratch / layout));
+  }
+  return messages;
+}
+
+/// Ids of the rules that find something in a checkpoint.
+std::set<std::string> linted(const fs::path& path) {
+  Progress progress;
+  std::set<std::string> ids;
+  for (const LintFinding& f : lint(path, {}, progress).findings) ids.insert(lint_rules()[f.rule].id);
+  return ids;
+}
+
+Tensors experts_with(const std::string& suffix, DType dtype, std::vector<int64_t> shape,
+                     std::vector<uint8_t> bytes) {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 16, 32));
+  tensors.push_back({kBlock + ".1.up_proj" + suffix, dtype, std::move(shape), std::move(bytes)});
+  return tensors;
+}
+
+}  // namespace
+
+TEST_CASE("terms beside weights are refused by every way to convert them, and found by lint") {
+  const auto check = [](const Tensors& tensors) {
+    const std::string& name = tensors.back().name;
+    CAPTURE(name);
+    for (const std::string& message : refusals(tensors))
+      CHECK(contains(message, name + ": expected weights of"));
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors});
+    CHECK(linted(scratch / "src").count("weight-term") == 1);
+    // Neither are they compared as if the term were not there.
+    CHECK(findings_of(diff_of(scratch / "src", scratch / "src").findings, "compared-as-stored").size() == 2);
+  };
+  for (const char* suffix :
+       {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_A.weight", ".input_scale_2"})
+    check(experts_with(suffix, DType::kBF16, {32}, std::vector<uint8_t>(64, 0x3F)));
+  check(experts_with(".weight_zero_point", DType::kI8, {16, 2}, std::vector<uint8_t>(32, 1)));
+  std::vector<uint8_t> order(32);
+  for (size_t i = 0; i < 32; ++i) order[i] = i % 2;
+  check(experts_with(".weight_g_idx", DType::kI8, {32}, order));
+  check(experts_with(".g_idx", DType::kI8, {32}, order));
+}
+
+TEST_CASE("zero points of zero and groups in order change nothing, and nothing is said") {
+  std::vector<uint8_t> order(32);
+  for (size_t i = 0; i < 32; ++i) order[i] = static_cast<uint8_t>(i / 16);
+  for (const Tensors& tensors :
+       {experts_with(".weight_g_idx", DType::kI8, {32}, order),
+        experts_with(".weight_zero_point", DType::kI8, {16}, std::vector<uint8_t>(16))}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors});
+    convert(scratch / "src", scratch / "v7", recipe_to("v7"));
+    CHECK(read_tensors(scratch / "v7").count(tensors.back().name) == 1);
+    CHECK(linted(scratch / "src").count("weight-term") == 0);
+  }
+}
+
+TEST_CASE("a term beside a linear that passes through refuses nothing") {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 16, 32));
+  add_modelopt(tensors, "model.layers.0.self_attn.o_proj", random_matrix(16, 32, 1));
+  add_bf16(tensors, "model.layers.0.self_attn.o_proj.pre_quant_scale", {32});
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors});
+  convert(scratch / "src", scratch / "v7", recipe_to("v7"));
+  CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "bf16", recipe_to("bf16")); }),
+                 "o_proj.pre_quant_scale: expected weights of"));
+}
+
+TEST_CASE("transforms in the configuration are refused by every way to convert, and found by lint") {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 16, 32));
+  const std::string config =
+      R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4",
+          "transform_config": {"config_groups": {"R1": {"type": "hadamard"}}}}})";
+  for (const std::string& message : refusals(tensors, config))
+    CHECK(contains(message, "config.json: quantization_config.transform_config: expected none, found"));
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors}, config);
+  CHECK(linted(scratch / "src").count("weight-term") == 1);
+}
+
+TEST_CASE("weights to quantize are refused beside terms, too") {
+  Tensors tensors = dense_model();
+  add_bf16(tensors, "model.layers.1.mlp.up_proj.lora_A.weight", {4, 48});
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors});
+  for (const char* layout : {"quantize", "fp8"}) {
+    CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", recipe_to(layout)); }),
+                   "up_proj.lora_A.weight: expected weights of values and scales alone"));
+  }
+}
+
+TEST_CASE("stacks whose order of gate and up is not certain are refused by who takes them apart") {
+  const auto check = [](const std::string& how, const char* config, bool drop_bias,
+                        const std::string& expected) {
+    CAPTURE(how);
+    CAPTURE(config);
+    Tensors tensors = experts_stored_as(how, kBlock, 2, 16, 32);
+    if (drop_bias) std::erase_if(tensors, [](const TensorData& t) { return t.name.ends_with("_bias"); });
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors}, config);
+    for (const char* layout : {"v7", "v7-packed", "g8", "prune", "fp8"}) {
+      CAPTURE(layout);
+      CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", recipe_to(layout)); }),
+                     expected));
+    }
+    CHECK(linted(scratch / "src").count("gate-up-order") == 1);
+    // Held against its like as it is stored.
+    const DiffResult same = diff_of(scratch / "src", scratch / "src");
+    CHECK(findings_of(same.findings, "compared-as-stored").size() == 2);
+  };
+  // A gpt-oss stack that lost its bias, and a stack in halves that got one.
+  check("stack, interleaved", R"({"model_type": "gpt_oss"})", true, "expected gate_up_proj_bias beside it");
+  check("stack, interleaved, k outer", R"({"model_type": "gpt_oss"})", true,
+        "expected gate_up_proj_bias beside it");
+  check("stack, interleaved", R"({"model_type": "llama4"})", false, "expected no bias beside it");
+  check("stack", "{}", false, "expected a model_type in config.json");
+  check("stack", R"({"model_type": "other"})", false, "found \"other\"");
+  check("stack, interleaved", R"({"model_type": "other"})", false, "found \"other\"");
+
+  // What says it is taken apart.
+  for (const auto& [how, config] : {std::pair{"stack, interleaved", R"({"model_type": "gpt_oss"})"},
+                                    {"stack, interleaved", "{}"},
+                                    {"stack", R"({"model_type": "llama4"})"},
+                                    {"stack", R"({"text_config": {"model_type": "qwen3_5_moe_text"}})"}}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {experts_stored_as(how, kBlock, 2, 16, 32)}, config);
+    convert(scratch / "src", scratch / "out", recipe_to("v7"));
+    CHECK(linted(scratch / "src").count("gate-up-order") == 0);
+  }
+}
+
+TEST_CASE("floats in stacks whose order is not certain are not quantized") {
+  Tensors tensors;
+  add_float_stack(tensors, kBlock + ".gate_up_proj", {random_floats(64, 48, 1), random_floats(64, 48, 2)},
+                  false);
+  add_float_stack(tensors, kBlock + ".down_proj", {random_floats(48, 32, 3), random_floats(48, 32, 4)},
+                  false);
+  for (const char* config : {"{}", R"({"model_type": "gpt_oss"})"}) {
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors}, config);
+    for (const char* layout : {"quantize", "fp8"}) {
+      CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", recipe_to(layout)); }),
+                     "model.safetensors: " + kBlock + ".gate_up_proj: expected "));
+    }
+  }
+}
+
+TEST_CASE("counts and switches that are none are refused before anything is written") {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 16, 32));
+  for (const auto& [setting, message] :
+       {std::pair{R"("num_experts": "2")",
+                  "num_experts: expected a whole number that is not negative, found \"2\""},
+        {R"("num_local_experts": 2.5)",
+         "num_local_experts: expected a whole number that is not negative, found 2.5"},
+        {R"("num_experts_per_tok": -1)",
+         "num_experts_per_tok: expected a whole number that is not negative, found -1"},
+        {R"("norm_topk_prob": NaN)", "norm_topk_prob: expected true or false, found NaN"},
+        {R"("norm_topk_prob": "true")", "norm_topk_prob: expected true or false, found \"true\""},
+        {R"("text_config": {"n_routed_experts": [2, "2"]})", "n_routed_experts: expected a whole number"}}) {
+    for (const std::string& found : refusals(tensors, fmt::format("{{{}}}", setting)))
+      CHECK(contains(found, std::string("config.json: ") + message));
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors}, fmt::format("{{{}}}", setting));
+    CHECK(linted(scratch / "src").count("odd-setting") == 1);
+  }
+  const Scratch scratch;
+  write_checkpoint(
+      scratch / "src", {tensors},
+      R"({"num_experts": 2, "norm_topk_prob": null, "moe_num_experts": [2, 2], "hidden_size": 32})");
+  convert(scratch / "src", scratch / "v7", recipe_to("v7"));
+}
+
+TEST_CASE("what cannot stay beside new weights is reported once, with how many are like it") {
+  Tensors tensors;
+  for (int i = 0; i < 30; ++i)
+    add_modelopt(tensors, fmt::format("model.layers.{}.mlp.down_proj", i), random_matrix(16, 32, 1));
+  for (int i = 0; i < 30; ++i) {
+    const float one = 1;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&one);
+    tensors.push_back(
+        {fmt::format("model.layers.{}.mlp.down_proj.input_scale", i), DType::kF32, {}, {bytes, bytes + 4}});
+  }
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors});
+  const std::string quantized =
+      message_of([&] { convert(scratch / "src", scratch / "out", recipe_to("quantize")); });
+  CHECK(
+      quantized ==
+      "model.safetensors: model.layers.0.mlp.down_proj.weight: expected every quantized linear to become "
+      "modelopt weight-only NVFP4, which one configuration describes, found NVFP4 with input scales (29 more "
+      "are like this) that would stay; convert the checkpoint to bf16 first");
+  OneRule some = recipe_to("fp8");
+  some.selection.include = parse_patterns({"model.layers.3.*"});
+  const std::string fp8 = message_of([&] { convert(scratch / "src", scratch / "out", some); });
+  CHECK(contains(fp8, "found NVFP4 (28 more are like this) that would stay; take all of them in"));
+  CHECK(fp8.find('\n') == fp8.npos);
+}
+
+}  // namespace meaning_test

@@ -1,0 +1,125 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace twofour {
+
+struct ErrorLines;
+
+/// An option, a flag or (without names) a positional argument, as help, completion and manual pages show it.
+struct ArgumentEntry {
+  std::vector<std::string> names;  ///< "-j", "--jobs"
+  std::string value;               ///< "FILE", "N"; of a positional its name; empty: a flag
+  std::vector<std::string> choices;
+  std::string description, range, default_text;  ///< range: "1 to 4096"
+  bool path = false;                             ///< the value is, or may be, a file or directory
+  bool required = false, repeated = false;
+  bool common = false;  ///< every command has it
+  bool operator==(const ArgumentEntry&) const = default;
+};
+
+/// A command and, below it, its own.
+struct CommandEntry {
+  std::string name, summary, footer;
+  std::vector<ArgumentEntry> positionals, options;
+  std::vector<CommandEntry> commands;
+};
+
+/// An argument that a command defines. Each function changes it and returns it.
+class Argument {
+ public:
+  Argument& required(bool is_required = true);
+  /// Only these words; those of `unlisted` are taken, too, but not shown.
+  Argument& one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted = {});
+  /// Whole numbers only, or any numbers, from `least` to `most`.
+  Argument& range(int least, int most);
+  Argument& range(double least, double most);
+  /// `problem` says what is wrong with a value ("expected ..., found ..."), or nothing.
+  Argument& check(std::function<std::string(const std::string&)> problem);
+  /// Never together with the option of that name ("--force"), whichever comes first.
+  Argument& excludes(const std::string& name);
+  /// What the value is called; FILE, DIRECTORY and PATH are completed as such.
+  Argument& value_name(const std::string& name);
+  /// What holds where it is not given, where that is not the bound variable's own value.
+  Argument& default_text(const std::string& text);
+  /// A list may also be given as one value with this character between.
+  Argument& separated_by(char separator);
+  /// Every command has it.
+  Argument& common();
+
+ private:
+  friend class Arguments;
+  Argument(CLI::Option* option, ArgumentEntry entry);
+  std::string name() const;
+  bool is_given() const;
+
+  CLI::Option* option_;  ///< of the parser, which owns it
+  ArgumentEntry entry_;
+  std::vector<std::string> excluded_;
+};
+
+/// The arguments of a program or of one of its commands, bound to variables that must outlive parse().
+class Arguments {
+ public:
+  /// What a command line asks for.
+  enum class Request { kRun, kHelp, kVersion };
+
+  Arguments(const std::string& program, const std::string& summary);
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+  ~Arguments();
+
+  /// A command below this one.
+  Arguments& command(const std::string& name, const std::string& summary);
+
+  /// An option ("-o,--output") or, without dashes ("SRC"), a positional argument. T: std::string, int,
+  /// int64_t, uint64_t, float, double, std::optional of one, or std::vector<std::string>, which may be given
+  /// again. What `to` holds now is shown as the default.
+  template <class T>
+  Argument& option(const std::string& names, T& to, const std::string& description);
+  /// An option without a value.
+  Argument& flag(const std::string& names, bool& to, const std::string& description);
+
+  /// A defined argument by its name: "--to", "SRC".
+  Argument& at(const std::string& name);
+  /// `name` takes the place of every argument defined so far, but for those of `besides`: none is required,
+  /// and none is taken together with it.
+  void replaces_all(const std::string& name, const std::vector<std::string>& besides);
+  /// Of these options a command line has exactly one.
+  void exactly_one_of(const std::vector<std::string>& names);
+
+  /// What help says last, behind what was said before.
+  void footer(const std::string& text);
+
+  /// Parses a command line with one of the commands. Throws Error (of two lines: what is wrong, which help to
+  /// read) on what is none.
+  Request parse(int argc, char** argv);
+  /// The command that the command line named, once parsed; nullptr without one.
+  const Arguments* chosen() const;
+
+  const std::string& name() const;
+  const Arguments& root() const;
+  /// All that is defined, in its order.
+  CommandEntry entry() const;
+
+ private:
+  Arguments(Arguments& parent, const std::string& name, const std::string& summary);
+  Argument& add(CLI::Option* option, ArgumentEntry entry);
+  ErrorLines usage_error(const std::string& message) const;
+  std::string problem_together() const;
+  void check_empty_values() const;
+
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace twofour

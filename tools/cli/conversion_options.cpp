@@ -1,0 +1,253 @@
+#include "tools/cli/conversion_options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lib/artifact/manifest.h"
+#include "lib/artifact/open_source.h"
+#include "lib/convert/convert.h"
+#include "lib/output/output_directory.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/figures_text.h"
+#include "tools/cli/option_values.h"
+
+namespace twofour {
+namespace {
+
+/// What writes a tensor.
+const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
+  return *plan.transformations[t.transformation];
+}
+
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
+  Json files = Json::array(), tensors = Json::array(), others = Json::array();
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    files.push_back({{"name", f.name}, {"bytes", f.size()}});
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    others.push_back({{"name", f.name}, {"bytes", f.bytes}, {"exact", f.exact}});
+  }
+  for (const OutputTensor& t : plan.tensors) {
+    tensors.push_back({{"name", t.info.name},
+                       {"dtype", dtype_name(t.info.dtype)},
+                       {"shape", t.info.shape},
+                       {"bytes", t.info.bytes()},
+                       {"file", plan.files[t.file].name},
+                       {"decision", writer_of(plan, t).decision(t.part)},
+                       {"rule", writer_of(plan, t).rule()},
+                       {"from", writer_of(plan, t).origin(source, t.part)}});
+  }
+  return {{"dry_run", true},
+          {"layout", plan.recipe.what()},
+          {"device", device_name(Device::cpu)},
+          {"bytes_read", plan.read_bytes},
+          {"bytes_written", written},
+          {"workers", plan.workers(jobs)},
+          {"peak_memory", plan.peak_memory(jobs)},
+          {"files", files},
+          {"other_files", others},
+          {"tensors", tensors},
+          {"findings", findings_to_json(plan.findings)}};
+}
+
+void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
+  size_t copied = 0;
+  uint64_t copied_bytes = 0;
+  for (const OutputTensor& t : plan.tensors) {
+    const std::string decision = writer_of(plan, t).decision(t.part);
+    const bool copy = decision == "copy";
+    copied += copy;
+    copied_bytes += copy ? t.info.bytes() : 0;
+    if (!copy)
+      print_stdout("{:<10} {}  {}  {}\n", decision, t.info.name, describe(t.info.dtype, t.info.shape),
+                   format_bytes(t.info.bytes()));
+  }
+  for (const OutputTensor& t : plan.tensors) {
+    const Transformation& writer = writer_of(plan, t);
+    if (writer.decision(t.part) == "copy") print_stdout("{:<10} {}\n", "copy", writer.origin(source, t.part));
+  }
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    print_stdout("{:<10} {}  {} bytes\n", "file", f.name, f.size());
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    print_stdout("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
+    written += f.bytes;
+  }
+  fmt::print(
+      "would read {} and write {}, the weights in {} ({} copied, {}); peak memory at most {} "
+      "with {} on cpu\n",
+      format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),
+      counted(copied, "tensor"), format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs)),
+      counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
+}
+
+/// What a rule makes, in a few words.
+std::string format_text(const Rule& r) {
+  const bool nvfp4 = r.to == "quantize";
+  if (!nvfp4 && r.to != "fp8") return r.pattern.empty() ? r.to : r.pattern;
+  return fmt::format("{}{} ({}{})", r.pattern.empty() ? "" : r.pattern + " ", nvfp4 ? "NVFP4" : "FP8",
+                     r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
+}
+
+/// What was written, in a few words.
+std::string format_text(const Recipe& recipe) {
+  std::string text;
+  for (const Rule& rule : recipe.rules) text += (text.empty() ? "" : ", ") + format_text(rule);
+  return text;
+}
+
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, bool verbose) {
+  if (r.was_complete) {
+    print_stdout("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
+                 format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
+    return;
+  }
+  if (o.resume) {
+    print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
+                 counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
+  }
+  print_stdout("{}: {} in {}, {}, {} (from {})\n", o.destination,
+               counted(r.modules.size(), "matrix", "matrices"), format_text(plan.recipe),
+               counted(plan.files.size(), "file"), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+  print_stdout("{}", Lines{weights_text(plan, r, verbose)});
+  print_stdout("{}", Lines{speed_text(r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
+}
+
+}  // namespace
+
+std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified) {
+  return fmt::format("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", seconds,
+                     static_cast<double>(read) / 1e9 / seconds, static_cast<double>(written) / 1e9 / seconds,
+                     verified ? "read back and verified" : "not verified");
+}
+
+std::string weights_text(const Plan& plan, const ConvertResult& r, bool verbose) {
+  std::string text = encoded_text(plan, r.modules, verbose);
+  std::optional<Quality> all;
+  for (const ModuleReport& m : r.modules) {
+    if (m.quality) (all ? *all : all.emplace()) += *m.quality;
+  }
+  return all ? text + fmt::format("weights: {}\n", quality_text(*all)) : text;
+}
+
+Json result_to_json(const Plan& plan, const ConvertResult& r) {
+  Json modules = Json::array();
+  for (const ModuleReport& m : r.modules) {
+    Json module = {{"name", m.name}, {"shape", {m.shape.e, m.shape.n, m.shape.k}}};
+    if (m.quality) module["quality"] = quality_to_json(*m.quality);
+    if (m.encoded) module.update(encoded_to_json(plan, *m.encoded));
+    modules.push_back(std::move(module));
+  }
+  return {{"layout", plan.recipe.what()},
+          {"device", device_name(Device::cpu)},
+          {"was_complete", r.was_complete},
+          {"files_kept", r.files_kept},
+          {"bytes_kept", r.bytes_kept},
+          {"bytes_read", r.bytes_read},
+          {"bytes_written", r.bytes_written},
+          {"bytes_verified", r.bytes_verified},
+          {"seconds", r.seconds},
+          {"files", plan.files.size()},
+          {"tensors", plan.tensors.size()},
+          {"modules", modules},
+          {"findings", findings_to_json(r.findings)}};
+}
+
+void add_source_and_selection(Arguments& args, ConversionOptions& o) {
+  args.option("SRC", o.source, "Hugging Face checkpoint directory").required();
+  args.option("DST", o.destination, "Directory to write; absent or empty").required();
+  args.option("--include", o.include, "Convert only these modules: name, glob or re:regex")
+      .value_name("PATTERN");
+  args.option("--exclude", o.exclude, "Leave these modules as they are").value_name("PATTERN");
+  args.option("--also", o.also, "Convert these modules too: shared experts, single linears")
+      .value_name("PATTERN");
+  add_shard_size_option(args, o.max_shard_size);
+}
+
+void add_io_option(Arguments& args, std::string& io) {
+  args.option(
+          "--io", io,
+          "How files are read and written. buffered: through the page cache, evicting only the pages that "
+          "this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with "
+          "one request in flight for each of --jobs")
+      .one_of({"buffered", "direct"});
+}
+
+Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::kBuffered; }
+
+void add_conversion_options(Arguments& args, ConversionOptions& o) {
+  add_source_and_selection(args, o);
+  args.flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
+  args.flag("--no-verify", o.no_verify, "Do not read back what was written");
+  args.flag("--check", o.check,
+            "First compare every tensor of SRC, an artifact, with the hashes in twofour.json");
+  add_io_option(args, o.io);
+  args.flag("--force", o.force, "Replace DST if twofour wrote it");
+  args.flag(
+          "--resume", o.resume,
+          "Continue a run into DST that was interrupted, killed or failed: keep finished weight files whose "
+          "hashes match, redo the rest. A complete DST is verified")
+      .excludes("--force");
+  args.footer(
+      "A run that ends early keeps the weight files that it finished; every command recognizes the directory "
+      "as "
+      "unfinished. A run that finished none, or whose source is bad, leaves nothing.");
+}
+
+Recipe with_selection(Rule rule, const ConversionOptions& o) {
+  rule.selection = {parse_pattern_option("--include", o.include),
+                    parse_pattern_option("--exclude", o.exclude), parse_pattern_option("--also", o.also)};
+  return {std::move(rule), parse_size_option("--max-shard-size", o.max_shard_size)};
+}
+
+std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
+  if (o.keep_global_scale.empty()) return nullptr;
+  auto kept = std::make_unique<const KeptCodes>(open_source(o.keep_global_scale));
+  recipe.rules[0].kept = kept->scales();
+  return kept;
+}
+
+int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  Recipe recipe = with_selection(make_rule(recipe_options), o);
+  const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+  if (!recipe_options.keep_global_scale.empty())
+    OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
+  OutputDirectory::check(o.destination, o.source, existing);
+  const Io io = parse_io(o.io);
+  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, io);
+  const auto kept = keep_global_scales(recipe_options, recipe);
+  const Plan plan = make_plan(source, recipe);
+  if (o.dry_run) {
+    print_findings(common, plan.findings);
+    if (common.json) {
+      print_json(plan_to_json(source, plan, common.jobs));
+    } else {
+      print_plan(source, plan, common.jobs);
+    }
+    return kDone;
+  }
+  ConvertResult result;
+  with_progress(common, [&](Progress& progress) {
+    if (o.check) {
+      progress.phase = "checking";
+      check_tensor_hashes(o.source, "", progress);
+    }
+    const ConvertOptions options{common.jobs, !o.no_verify, existing, best_isa(), io, kept.get()};
+    result = convert(source, plan, o.destination, options, progress);
+  });
+  print_findings(common, result.findings);
+  if (common.json) {
+    print_json(result_to_json(plan, result));
+  } else if (!common.quiet) {
+    print_result(o, plan, result, common.verbose);
+  }
+  return kDone;
+}
+
+}  // namespace twofour

@@ -1,0 +1,190 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+
+#include "formats/error.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+#include "tools/cli/program.h"
+#include "tools/cli/suggest.h"
+
+namespace twofour {
+namespace {
+
+constexpr size_t kWidth = 100, kColumn = 28;
+
+/// A line of text from a column on, wrapped; later lines keep its indentation.
+std::string wrapped_line(const std::string& line, size_t column) {
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  // In a list ("  name  text") the text has a column of its own.
+  const size_t gap = indent > 0 ? line.find("  ", indent) : line.npos;
+  const size_t hang = gap == line.npos ? indent : std::min(line.find_first_not_of(' ', gap), line.size());
+  std::string out(indent, ' ');
+  size_t used = column + indent;
+  for (size_t at = indent; at < line.size();) {
+    const size_t end = std::min(line.find(' ', at), line.size());
+    if (at > indent && used + 1 + (end - at) > kWidth) {
+      out += "\n" + std::string(column + hang, ' ');
+      used = column + hang;
+    } else if (at > indent) {
+      out += ' ';
+      ++used;
+    }
+    out += line.substr(at, end - at);
+    used += end - at;
+    at = end + 1;
+  }
+  return out;
+}
+
+/// The same of several lines.
+std::string wrapped(const std::string& text, size_t column = 0) {
+  std::string out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (at > 0) out += "\n" + (end > at ? std::string(column, ' ') : "");
+    out += wrapped_line(text.substr(at, end - at), column);
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string argument_lines(const ArgumentEntry& entry) {
+  std::string head = fmt::format("  {}", fmt::join(entry.names, ","));
+  if (!entry.value.empty() && !entry.names.empty()) head += ' ';
+  head += entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
+  const std::string text = entry.description + limits_text(entry);
+  if (head.size() + 2 > kColumn) {
+    head += "\n" + std::string(kColumn, ' ');
+  } else {
+    head.resize(kColumn, ' ');
+  }
+  return head + wrapped(text, kColumn) + "\n";
+}
+
+std::string argument_lines(const char* title, const std::vector<ArgumentEntry>& entries, bool common) {
+  std::string text;
+  for (const ArgumentEntry& entry : entries) {
+    if (entry.common == common) text += argument_lines(entry);
+  }
+  return text.empty() ? "" : fmt::format("\n{}:\n{}", title, text);
+}
+
+/// `text` with what Markdown would read as markup made plain.
+std::string markdown(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '[') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string markdown_table(const std::vector<ArgumentEntry>& entries) {
+  std::string rows;
+  for (const ArgumentEntry& entry : entries) {
+    const std::string value =
+        entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
+    rows += fmt::format("| `{}{}{}` | {} |\n", fmt::join(entry.names, ", "),
+                        value.empty() || entry.names.empty() ? "" : " ", value,
+                        markdown(entry.description + limits_text(entry)));
+  }
+  return rows.empty() ? "" : fmt::format("\n| | |\n| --- | --- |\n{}", rows);
+}
+
+/// A footer as it is in help.
+std::string literal_block(const std::string& footer) {
+  return footer.empty() ? "" : fmt::format("\n```text\n{}\n```\n", wrapped(footer));
+}
+
+}  // namespace
+
+std::string limits_text(const ArgumentEntry& entry) {
+  std::vector<std::string> parts;
+  if (entry.required && !entry.names.empty()) parts.push_back("required");
+  if (!entry.range.empty()) parts.push_back(entry.range);
+  if (!entry.required && !entry.default_text.empty()) parts.push_back("default: " + entry.default_text);
+  if (entry.repeated) parts.push_back("may be given again");
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, "; "));
+}
+
+std::string usage_text(const CommandEntry& entry) {
+  std::string text = entry.commands.empty() ? "[OPTIONS]" : "COMMAND [OPTIONS]";
+  for (const ArgumentEntry& positional : entry.positionals)
+    text += fmt::format(fmt::runtime(positional.required ? " {}" : " [{}]"), positional.value);
+  return text;
+}
+
+std::string help_text(const CommandEntry& root, const std::string& command) {
+  const CommandEntry* entry = &root;
+  std::vector<std::string> names;
+  for (const CommandEntry& c : root.commands) {
+    names.push_back(c.name);
+    if (c.name == command) entry = &c;
+  }
+  if (entry == &root && !command.empty())
+    throw Error(fmt::format("unknown command '{}'{}", command, did_you_mean(command, names)));
+  std::string text = fmt::format("{}\nUsage: {}{}{} {}\n", wrapped(entry->summary), root.name,
+                                 command.empty() ? "" : " ", command, usage_text(*entry));
+  text += argument_lines("Arguments", entry->positionals, false);
+  text += argument_lines("Options", entry->options, false);
+  text += argument_lines("Common", entry->options, true);
+  if (!entry->commands.empty()) text += "\nCommands:\n";
+  for (const CommandEntry& c : entry->commands)
+    text += fmt::format("  {:<26}{}\n", c.name, wrapped(c.summary, kColumn));
+  return entry->footer.empty() ? text : text + "\n" + wrapped(entry->footer) + "\n";
+}
+
+std::string markdown_text(const CommandEntry& root) {
+  std::string text = fmt::format(
+      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
+      "COMMAND` says "
+      "the same of one command,\n`{0} man DIRECTORY` writes it as manual pages. What `--json` prints is in "
+      "[JSON.md](JSON.md).\n\n| command | |\n| --- | --- |\n",
+      root.name);
+  for (const CommandEntry& c : root.commands)
+    text += fmt::format("| [{0}](#{0}) | {1} |\n", c.name, markdown(c.summary));
+  std::vector<ArgumentEntry> shared;
+  for (const ArgumentEntry& option : root.commands.at(0).options) {
+    const auto has = [&](const CommandEntry& c) {
+      return std::find(c.options.begin(), c.options.end(), option) != c.options.end();
+    };
+    if (std::all_of(root.commands.begin(), root.commands.end(), has)) shared.push_back(option);
+  }
+  text += "\nEvery command has these options.\n" + markdown_table(shared);
+  text += literal_block(root.footer);
+  for (const CommandEntry& c : root.commands) {
+    text += fmt::format("\n## {}\n{}.\n\n    {} {} {}\n", c.name, markdown(c.summary), root.name, c.name,
+                        usage_text(c));
+    std::vector<ArgumentEntry> own = c.positionals;
+    std::copy_if(c.options.begin(), c.options.end(), std::back_inserter(own),
+                 [&](const auto& o) { return std::find(shared.begin(), shared.end(), o) == shared.end(); });
+    text += markdown_table(own);
+    text += literal_block(c.footer);
+  }
+  return text;
+}
+
+std::function<int()> setup_help(Arguments& args, const Common& common) {
+  struct HelpArguments {
+    std::string command;
+    bool markdown = false;
+  };
+  auto o = std::make_shared<HelpArguments>();
+  args.option("COMMAND", o->command, "Command to explain; without one, all are listed").value_name("COMMAND");
+  args.flag("--markdown", o->markdown, "The help of all commands, in Markdown").excludes("COMMAND");
+  return [o, &args, &common] {
+    const CommandEntry root = args.root().entry();
+    const std::string text = o->markdown ? markdown_text(root) : help_text(root, o->command);
+    if (common.json) {
+      print_json({{"command", o->command}, {"text", text}});
+    } else {
+      fmt::print("{}", text);
+    }
+    return kDone;
+  };
+}
+
+}  // namespace twofour

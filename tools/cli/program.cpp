@@ -1,0 +1,183 @@
+#include "tools/cli/program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <omp.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "formats/error.h"
+#include "kernels/device/device.h"
+#include "kernels/device/isa.h"
+#include "lib/findings/problems.h"
+#include "lib/findings/version.h"
+#include "lib/threads/interrupt.h"
+#include "tools/cli/arguments.h"
+
+namespace twofour {
+namespace {
+
+/// An example of a command and its exit codes.
+std::string footer(const Program& program, const Command& command) {
+  return fmt::format("Example:\n  {} {}\n\nExit codes: 0 done, {}2 trouble, 130 interrupted.", program.name,
+                     command.example, command.has_findings ? "1 findings or differences, " : "");
+}
+
+void add_common(Arguments& args, Common& common, bool cuda) {
+  args.flag("--json", common.json, "One JSON document on stdout, nothing else there").common();
+  args.flag("-q,--quiet", common.quiet, "No progress, no findings").common();
+  args.flag("-v,--verbose", common.verbose, "Notes too, not only warnings").common();
+  args.option("-j,--jobs", common.jobs, "Threads").range(1, 4096).default_text("one a processor").common();
+  Argument& device =
+      args.option("--device", common.device,
+                  cuda ? "Where to compute; auto: on a CUDA device where there is one and it is faster"
+                       : "Where to compute; this command runs on the CPU alone");
+  if (cuda) {
+    device.one_of({"cpu", "cuda", "auto"}).common();
+  } else {
+    device.one_of({"cpu", "auto"}, {"cuda"}).common();  // check_device says why cuda is refused
+  }
+}
+
+std::string version_text(const Program& program) {
+  std::string isas;
+  for (const Isa isa : available_isas()) isas += fmt::format("{}{}", isas.empty() ? "" : ", ", isa_name(isa));
+  const auto device = cuda_device();
+  const std::string here =
+      device ? fmt::format("{}, sm_{}", device->name, device->capability) : no_cuda_reason();
+  const std::string_view cuda = cuda_build();
+  return fmt::format("{} {} ({})\ncompiler: {}\ncpu: {}\ncuda: {}\nlibraries: {}", program.name, version(),
+                     version_commit(), compiler(), isas,
+                     cuda == "none" ? "none" : fmt::format("{}; {}", cuda, here), library_versions());
+}
+
+/// "interrupted" and, where there is something, what stays.
+std::vector<std::string> lines_of(const Interrupted& e) {
+  const std::string text = e.what();
+  const size_t end = text.find('\n');
+  if (end == text.npos) return {text};
+  return {text.substr(0, end), text.substr(end + 1)};
+}
+
+int report_error(const Program& program, const Common& common, std::vector<std::string> lines, int code) {
+  for (std::string& line : lines) line = shortened(line);
+  try {
+    if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
+  } catch (const std::system_error&) {
+    // That stdout takes nothing is told by checked().
+  }
+  for (std::string& line : lines) line = printable_line(line);
+  print_coloured(stderr, Severity::kError, fmt::format("{}:", program.name));
+  print_stderr(" {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
+  return code;
+}
+
+/// Makes standard input, output and error something where they are closed, so that no file of a checkpoint
+/// takes their numbers and gets what is told. Writing to it fails.
+bool open_standard_files() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
+  }
+  return true;
+}
+
+/// Whether main() is the one that ends the program. OpenMP's runtime does where it cannot start a thread: it
+/// says so and exits with 1, which would tell of findings.
+bool ends_by_itself = false;
+
+void correct_exit_code() {
+  if (!ends_by_itself) ::_exit(kTrouble);
+}
+
+/// What reached stdout only in part must not count as done.
+int checked(const Program& program, int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  print_stderr("{}: cannot write to standard output\n", program.name);
+  return kTrouble;
+}
+
+int run(int argc, char** argv, const Program& program) {
+  Common common;
+  // Errors in the command line itself are reported as --json asks, wherever it is.
+  common.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
+  Arguments root(program.name, program.summary);
+  root.footer(program.footer);
+  std::map<const Arguments*, std::pair<const Command*, std::function<int()>>> commands;
+  for (const Command& c : program.commands) {
+    Arguments& args = root.command(c.name, c.summary);
+    commands[&args] = {&c, c.setup(args, common)};
+    add_common(args, common, c.cuda);
+    args.footer(footer(program, c));
+  }
+  try {
+    switch (root.parse(argc, argv)) {
+      case Arguments::Request::kVersion:
+        fmt::print("{}\n", version_text(program));  // asks the driver, which takes a while
+        return kDone;
+      case Arguments::Request::kHelp:
+        fmt::print("{}", help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : ""));
+        return kDone;
+      case Arguments::Request::kRun:
+        break;
+    }
+    if (common.jobs == 0) common.jobs = omp_get_num_procs();
+    omp_set_num_threads(common.jobs);
+    const auto& [command, work] = commands.at(root.chosen());
+    if (!command->cuda) check_device(common, command->name);
+    return work();
+  } catch (const Interrupted& e) {
+    return report_error(program, common, lines_of(e), kInterrupted);
+  } catch (const Error& e) {
+    return report_error(program, common, lines_of(e), kTrouble);
+  } catch (const std::bad_alloc&) {
+    return report_error(program, common, {"out of memory"}, kTrouble);
+  } catch (const std::filesystem::filesystem_error& e) {
+    return report_error(program, common, {fmt::format("{}: {}", e.path1().string(), e.code().message())},
+                        kTrouble);
+  } catch (const std::exception& e) {
+    if (std::ferror(stdout) != 0) return kTrouble;  // which checked() reports
+    return report_error(program, common, {fmt::format("unexpected: {}", e.what())}, kTrouble);
+  }
+}
+
+/// Asks the run to tidy up. A second Ctrl-C ends the program at once; a hangup is sent twice by many shells.
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { request_interrupt(); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  struct sigaction before {};
+  action.sa_flags = 0;
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // ignored under nohup
+  // A file beyond the size limit is an error of write(), not the end of the program.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, const Program& program) {
+  if (!open_standard_files()) return kTrouble;
+  std::atexit(correct_exit_code);
+  catch_signals();
+  // A checkpoint of more than a thousand shards keeps them all open.
+  struct rlimit files {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  const int code = checked(program, run(argc, argv, program));
+  ends_by_itself = true;
+  return code;
+}
+
+}  // namespace twofour

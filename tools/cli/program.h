@@ -1,0 +1,44 @@
+#pragma once
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+
+/// A program made of commands.
+struct Program {
+  const char* name;
+  const char* summary;
+  std::span<const Command> commands;
+  std::string footer;  ///< of its help
+};
+
+/// What main() does: parses the command line, runs the command, reports errors on stderr (with --json on
+/// stdout, too) and gives the exit code. A first SIGINT, SIGTERM or SIGHUP asks the command to tidy up and
+/// end.
+int run_program(int argc, char** argv, const Program& program);
+
+/// What --help prints, of a command or (without a name) of the program. Throws Error on an unknown command.
+std::string help_text(const CommandEntry& root, const std::string& command);
+
+/// The same of the program and all its commands in Markdown: tools/README.md.
+std::string markdown_text(const CommandEntry& root);
+
+/// "COMMAND [OPTIONS]", "[OPTIONS] SRC [DST]": what follows the name of a program or command.
+std::string usage_text(const CommandEntry& entry);
+/// " (1 to 4096; default: 4)": the limits of an argument behind its description; empty where it has none.
+std::string limits_text(const ArgumentEntry& entry);
+
+/// Scripts that complete the program's command line in a shell.
+std::string bash_completion(const CommandEntry& root);
+std::string zsh_completion(const CommandEntry& root);
+std::string fish_completion(const CommandEntry& root);
+
+/// Manual pages in man(7)'s macros, by file name: twofour.1 and one for each command.
+std::vector<std::pair<std::string, std::string>> manual_pages(const CommandEntry& root);
+
+}  // namespace twofour
