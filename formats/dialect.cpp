@@ -32,7 +32,7 @@ bool is_scalar_or(const TensorInfo& t, int64_t e) {
 }
 
 /// Sets e, n, k and k_outer from the shapes of codes and block scales, or throws.
-void read_shapes(Nvfp4Module& m, std::span<const TensorInfo> tensors,
+void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
                  const std::function<std::string(size_t)>& where) {
   const TensorInfo &codes = tensors[m.codes], &scale = tensors[m.block_scale];
   if (codes.dtype != DType::kU8) fail_shape(where(m.codes), codes, "U8 codes, two to a byte");
@@ -77,12 +77,12 @@ std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::stri
   return static_cast<size_t>(at - tensors.begin());
 }
 
-std::optional<Nvfp4Module> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
+std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where) {
   const TensorInfo& global = tensors[global_scale];
   for (const Nvfp4Dialect& dialect : kDialects) {
     if (!global.name.ends_with(dialect.global_scale)) continue;
-    Nvfp4Module m;
+    Nvfp4Linear m;
     m.dialect = &dialect;
     m.name = global.name.substr(0, global.name.size() - std::string_view(dialect.global_scale).size());
     m.global_scale = global_scale;
@@ -105,9 +105,9 @@ std::optional<Nvfp4Module> read_nvfp4_module(std::span<const TensorInfo> tensors
   return std::nullopt;
 }
 
-std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
+std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where) {
-  std::vector<Nvfp4Module> modules;
+  std::vector<Nvfp4Linear> modules;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (auto m = read_nvfp4_module(tensors, i, where)) modules.push_back(std::move(*m));
   }

@@ -30,7 +30,7 @@ std::span<const Nvfp4Dialect> nvfp4_dialects();
 float global_scale_multiplier(const Nvfp4Dialect& dialect, float stored);
 
 /// One NVFP4 module as its tensors describe it. Indices count in the sequence given to find_nvfp4_modules.
-struct Nvfp4Module {
+struct Nvfp4Linear {
   std::string name;  ///< without the dialect's suffix
   const Nvfp4Dialect* dialect;
   size_t codes, block_scale, global_scale;
@@ -43,11 +43,11 @@ struct Nvfp4Module {
 /// Finds the NVFP4 modules among tensors sorted by name, from their names, types and shapes alone. Throws
 /// Error where a module's tensors disagree: a code tensor of the wrong type, shapes that don't fit, K not a
 /// multiple of 16, a scale without its codes. `where` names the file of a tensor for messages.
-std::vector<Nvfp4Module> find_nvfp4_modules(std::span<const TensorInfo> tensors,
+std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where);
 
 /// The module that the tensor at `global_scale` belongs to, if a global scale is what it is. Throws as above.
-std::optional<Nvfp4Module> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
+std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where);
 
 /// Position of `name` among tensors sorted by name.

@@ -25,7 +25,7 @@ struct ConvertArguments {
 /// One task of a plan.
 int run_planned(const ConvertArguments& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks.value_or(0));
-  const TaskPlan tasks = parse_task_plan(o.plan, read_text(o.plan));
+  const TaskFile tasks = parse_task_plan(o.plan, read_text(o.plan));
   const Io io = parse_io(o.common.io);
   const PlannedSource planned = open_planned(o.plan, tasks, io);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];

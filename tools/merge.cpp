@@ -29,7 +29,7 @@ int run_merge(const fs::path& destination, const Common& common) {
     throw Error(fmt::format("{}: expected a directory that tasks of a plan have written, found no {}",
                             destination.string(), path.lexically_relative(destination).string()));
   }
-  TaskPlan tasks = parse_task_plan(path.string(), read_text(path));
+  TaskFile tasks = parse_task_plan(path.string(), read_text(path));
   tasks.destination = destination;  // it may be mounted elsewhere here
   const PlannedSource planned = open_planned(destination.string(), tasks);
   ConvertResult result;

@@ -27,10 +27,10 @@ struct Part {
 };
 
 /// The axis of an expert that runs outermost in every part of a layout: cut along it, at multiples of
-/// kOuterGrain, an expert falls into pieces that are one run of bytes each and that the layout's map
+/// kTileAlignment, an expert falls into pieces that are one run of bytes each and that the layout's map
 /// describes as matrices of their own.
 enum class Axis { kK, kN };
-inline constexpr int64_t kOuterGrain = 128;
+inline constexpr int64_t kTileAlignment = 128;
 
 /// A byte of a part.
 struct Place {

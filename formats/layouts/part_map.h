@@ -48,7 +48,7 @@ std::vector<PartRun> list_runs(int p, Shape shape) {
 }
 
 /// The map of part `p`, from the layout's own functions alone. Units are as short as the layout repeats
-/// itself along its outer axis, at most kOuterGrain rows or inputs; copies are in the unit of their first.
+/// itself along its outer axis, at most kTileAlignment rows or inputs; copies are in the unit of their first.
 /// Empty for a part of no bytes.
 template <class Layout>
 PartMap map_part(int p, Shape shape) {
@@ -58,12 +58,12 @@ PartMap map_part(int p, Shape shape) {
     return along_k ? Shape{1, whole.n, size} : Shape{1, size, whole.k};
   };
   const auto repeats = [&](int64_t grain) {
-    const Shape some{1, kOuterGrain, kOuterGrain};
+    const Shape some{1, kTileAlignment, kTileAlignment};
     const std::vector<PartRun> once = list_runs<Layout>(p, cut(some, grain)),
                                whole = list_runs<Layout>(p, some);
     std::vector<PartRun> repeated;
     const int64_t bytes = Layout::part(p, cut(some, grain)).bytes();
-    for (int64_t unit = 0; unit < kOuterGrain / grain; ++unit) {
+    for (int64_t unit = 0; unit < kTileAlignment / grain; ++unit) {
       for (PartRun run : once) {
         run.begin += unit * bytes;
         const bool joins =
@@ -76,7 +76,7 @@ PartMap map_part(int p, Shape shape) {
   const int64_t bytes = Layout::part(p, shape).bytes(), outer = along_k ? shape.k : shape.n;
   if (bytes <= 0) return {};
   PartMap map{bytes, 1, {}, {}};
-  for (int64_t grain = kGroup; grain <= kOuterGrain && map.units == 1; grain *= 2) {
+  for (int64_t grain = kGroup; grain <= kTileAlignment && map.units == 1; grain *= 2) {
     const int64_t units = (outer + grain - 1) / grain, unit = Layout::part(p, cut(shape, grain)).bytes();
     if (units > 1 && units * unit == bytes && repeats(grain)) map = {unit, units, {}, {}};
     if (map.units == 1) continue;

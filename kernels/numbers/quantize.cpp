@@ -229,7 +229,7 @@ struct Blocks {
 
 /// Vectors first, if there are any, then the rest.
 template <class Producer, class Choose>
-void quantize_blocks(const Producer& producer, QuantizePlan plan, const QuantizeOps* ops,
+void quantize_blocks(const Producer& producer, BlockScaleChoice plan, const QuantizeOps* ops,
                      const Blocks& blocks, const Choose& choose) {
   const auto portably = [&](const float* x, int64_t count, uint8_t* codes, uint8_t* scales) {
     quantize_portably(producer, choose, x, count, codes, scales);
@@ -248,14 +248,15 @@ void quantize_blocks(const Producer& producer, QuantizePlan plan, const Quantize
 }
 
 template <class Producer>
-void quantize_as(const Producer& producer, QuantizePlan plan, const QuantizeOps* ops, const Blocks& blocks) {
+void quantize_as(const Producer& producer, BlockScaleChoice plan, const QuantizeOps* ops,
+                 const Blocks& blocks) {
   switch (producer.rule.block_scale) {
     case BlockScale::max:
-      plan.choice = QuantizePlan::max;
+      plan.choice = BlockScaleChoice::max;
       return quantize_blocks(producer, plan, ops, blocks,
                              [&](const float*, float amax) { return producer.max(amax); });
     case BlockScale::mse: {
-      plan.choice = QuantizePlan::mse;
+      plan.choice = BlockScaleChoice::mse;
       const Steps steps = producer.tried_steps();
       Chosen chosen{};
       for (size_t byte = 1; byte < steps.size(); ++byte) chosen[byte] = producer.chosen(byte);
@@ -267,7 +268,7 @@ void quantize_as(const Producer& producer, QuantizePlan plan, const QuantizeOps*
                              [&](const float* x, float amax) { return producer.mse(x, amax, steps); });
     }
     case BlockScale::four_over_six:
-      plan.choice = QuantizePlan::four_over_six;
+      plan.choice = BlockScaleChoice::four_over_six;
       return quantize_blocks(producer, plan, ops, blocks,
                              [&](const float* x, float amax) { return producer.four_over_six(x, amax); });
   }
@@ -315,7 +316,7 @@ void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::sp
   // The signs of NaN that other global scales make are the portable loop's own.
   const bool usual = is_positive_finite(global.stored) && is_positive_finite(global.amax);
   const QuantizeOps* ops = usual ? quantize_ops(isa) : nullptr;
-  QuantizePlan plan{};
+  BlockScaleChoice plan{};
   plan.keeps_zero = rule.zero_block == ZeroBlock::zero;
   plan.stored = global.stored;
   if (rule.arithmetic == Arithmetic::modelopt) {

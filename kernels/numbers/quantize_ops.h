@@ -13,7 +13,7 @@ enum class RoundTo { f32, bf16, f16 };
 
 /// A QuantizeRule and a GlobalScale as the instruction sets take them. The global scale is positive and
 /// finite.
-struct QuantizePlan {
+struct BlockScaleChoice {
   enum Choice { max, mse, four_over_six };
 
   bool compressed_tensors;
@@ -44,7 +44,7 @@ struct QuantizeOps {
   int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
   /// Raises `largest`, the bits of a magnitude.
   int64_t (*largest_magnitude)(const float* x, int64_t count, int32_t& largest);
-  int64_t (*quantize)(const QuantizePlan& plan, const float* x, int64_t blocks, uint8_t* codes,
+  int64_t (*quantize)(const BlockScaleChoice& plan, const float* x, int64_t blocks, uint8_t* codes,
                       uint8_t* scales);
   /// `step` of each of the 256 block scales.
   int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,

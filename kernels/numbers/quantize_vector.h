@@ -66,11 +66,11 @@ template <class V>
 }
 
 /// How block scales come about; every line rounds as in quantize.cpp. F and I hold a block a lane.
-template <class V, QuantizePlan::Choice choice>
+template <class V, BlockScaleChoice::Choice choice>
 struct Producer {
   using F = typename V::F;
   using I = typename V::I;
-  const QuantizePlan& plan;
+  const BlockScaleChoice& plan;
 
   [[gnu::always_inline]] F step(F scale) const {
     return plan.compressed_tensors ? scale / V::all(plan.stored) : scale * V::all(plan.stored);
@@ -79,7 +79,7 @@ struct Producer {
     if (plan.compressed_tensors) {
       return V::all(plan.stored) * round_to_half<V>(plan.quotient, amax / V::all(6.0f));
     }
-    if (choice == QuantizePlan::max) return amax / V::all(plan.six_g);
+    if (choice == BlockScaleChoice::max) return amax / V::all(plan.six_g);
     return amax / V::all(6.0f) * V::all(plan.scale_max) / V::all(plan.sixth);
   }
   [[gnu::always_inline]] static F one_if_zero(F x) {
@@ -138,8 +138,8 @@ template <class V>
   return word;
 }
 
-template <class V, QuantizePlan::Choice choice>
-[[gnu::always_inline]] inline void quantize_batch(const QuantizePlan& plan, const float* weights,
+template <class V, BlockScaleChoice::Choice choice>
+[[gnu::always_inline]] inline void quantize_batch(const BlockScaleChoice& plan, const float* weights,
                                                   uint8_t* codes, uint8_t* scales) {
   using F = typename V::F;
   using I = typename V::I;
@@ -153,9 +153,9 @@ template <class V, QuantizePlan::Choice choice>
   // Choose
   ScaleOf<V> scale;
   uint32_t left_out = 0;
-  if constexpr (choice == QuantizePlan::max) {
+  if constexpr (choice == BlockScaleChoice::max) {
     scale = producer.max(amax);
-  } else if constexpr (choice == QuantizePlan::four_over_six) {
+  } else if constexpr (choice == BlockScaleChoice::four_over_six) {
     scale = producer.four_over_six(x, amax);
   } else {
     const auto swept = sweepable<V>(amax, plan.steps);
@@ -183,11 +183,11 @@ template <class V, QuantizePlan::Choice choice>
   }
 }
 
-template <class V, QuantizePlan::Choice choice>
-[[gnu::always_inline]] inline int64_t quantize_batches(const QuantizePlan& plan, const float* x,
+template <class V, BlockScaleChoice::Choice choice>
+[[gnu::always_inline]] inline int64_t quantize_batches(const BlockScaleChoice& plan, const float* x,
                                                        int64_t blocks, uint8_t* codes, uint8_t* scales) {
   const int64_t whole = blocks / V::kLanes * V::kLanes;
-  const QuantizePlan fixed = plan;  // in registers: bytes that are stored may alias the original
+  const BlockScaleChoice fixed = plan;  // in registers: bytes that are stored may alias the original
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     quantize_batch<V, choice>(fixed, x + 16 * i, codes + 8 * i, scales + i);
   }
@@ -195,15 +195,15 @@ template <class V, QuantizePlan::Choice choice>
 }
 
 template <class V>
-int64_t quantize_vectors(const QuantizePlan& plan, const float* x, int64_t blocks, uint8_t* codes,
+int64_t quantize_vectors(const BlockScaleChoice& plan, const float* x, int64_t blocks, uint8_t* codes,
                          uint8_t* scales) {
   switch (plan.choice) {
-    case QuantizePlan::max:
-      return quantize_batches<V, QuantizePlan::max>(plan, x, blocks, codes, scales);
-    case QuantizePlan::mse:
-      return quantize_batches<V, QuantizePlan::mse>(plan, x, blocks, codes, scales);
-    case QuantizePlan::four_over_six:
-      return quantize_batches<V, QuantizePlan::four_over_six>(plan, x, blocks, codes, scales);
+    case BlockScaleChoice::max:
+      return quantize_batches<V, BlockScaleChoice::max>(plan, x, blocks, codes, scales);
+    case BlockScaleChoice::mse:
+      return quantize_batches<V, BlockScaleChoice::mse>(plan, x, blocks, codes, scales);
+    case BlockScaleChoice::four_over_six:
+      return quantize_batches<V, BlockScaleChoice::four_over_six>(plan, x, blocks, codes, scales);
   }
   return 0;
 }

@@ -21,10 +21,10 @@ namespace {
 void take_source(const std::string& where, const Json& json, Manifest& manifest) {
   const Json& bits = json.at("global_scale_bits");
   if (!bits.is_array()) {
-    manifest.stored_bits.push_back(parse_bits(where, bits));
+    manifest.raw_bits.push_back(parse_bits(where, bits));
     return;
   }
-  for (const Json& b : bits) manifest.stored_bits.push_back(parse_bits(where, b));
+  for (const Json& b : bits) manifest.raw_bits.push_back(parse_bits(where, b));
   if (bits.size() != 1) return;
   const auto input = json.find("input_scale_bits");
   const auto shape = [&](const char* key) {
@@ -36,7 +36,7 @@ void take_source(const std::string& where, const Json& json, Manifest& manifest)
     return found;
   };
   manifest.originals[json.at("module").get<std::string>()] = {
-      json.at("dialect").get<std::string>(), manifest.stored_bits.back(),
+      json.at("dialect").get<std::string>(), manifest.raw_bits.back(),
       input == json.end() ? 0 : parse_bits(where, *input), shape("global_scale_shape"),
       shape("input_scale_shape")};
 }
@@ -47,7 +47,7 @@ std::string manifest_seal(const Hash128& hash) {
   return fmt::format("\"manifest_xxh3_128\": \"{}\"\n}}\n", hash.hex());
 }
 
-std::string manifest_damage(const InputFile& file) {
+std::string integrity_error(const InputFile& file) {
   std::string found(std::min<uint64_t>(file.size(), manifest_seal({}).size()), '\0');
   const uint64_t before = file.size() - found.size();
   file.read(before, {reinterpret_cast<uint8_t*>(found.data()), found.size()});
@@ -96,7 +96,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   };
   try {
     auto [json, damage] = parse_manifest_text(path, tensors, keep);
-    manifest.damage = std::move(damage);
+    manifest.integrity_error = std::move(damage);
     const auto format = whole_number<int64_t>(json.at("format"));
     if (format < kOldestManifestFormat || format > kManifestFormat) {
       throw Error(fmt::format("{}: expected manifest format {} to {}, found {}", where, kOldestManifestFormat,
@@ -131,7 +131,7 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
     throw Error(fmt::format("{}: expected at most {} bytes for {} tensors, found {}", path.string(), most,
                             tensors, file.size()));
   }
-  ManifestText text{nullptr, manifest_damage(file)};
+  ManifestText text{nullptr, integrity_error(file)};
   size_t taken = 0;
   const KeepJson count = [&](Json& json) {
     if (keep(json)) return true;
@@ -167,8 +167,8 @@ void check_tensor_hashes(const std::filesystem::path& path, const std::string& p
   }
   const Checkpoint artifact = Checkpoint::open(path);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
-  if (!manifest.damage.empty())
-    throw Error(fmt::format("{}: {}", (path / kManifestName).string(), manifest.damage));
+  if (!manifest.integrity_error.empty())
+    throw Error(fmt::format("{}: {}", (path / kManifestName).string(), manifest.integrity_error));
   std::vector<size_t> wanted;
   for (size_t i = 0; i < artifact.tensors().size(); ++i) {
     if (!artifact.tensors()[i].name.starts_with(prefix)) continue;

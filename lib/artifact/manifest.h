@@ -25,7 +25,7 @@ inline constexpr int kOldestManifestFormat = 2;
 
 /// A manifest ends with the hash of all that stands before it. Empty where that holds for a file, else what
 /// was expected and found: then nothing in it can be believed.
-std::string manifest_damage(const InputFile& file);
+std::string integrity_error(const InputFile& file);
 /// The end of a manifest whose other text has that hash.
 std::string manifest_seal(const Hash128& hash);
 
@@ -42,11 +42,11 @@ struct Manifest {
   };
   int format = kManifestFormat;
   std::string version, commit;
-  std::string damage;  ///< see manifest_damage
+  std::string integrity_error;  ///< see integrity_error
   Recipe recipe;
-  std::vector<SourceFile> sources;    ///< its weight files
-  std::string source_content;         ///< hash over all that was read
-  std::vector<uint32_t> stored_bits;  ///< of the source's global scales: of its targets, then modules
+  std::vector<SourceFile> sources;  ///< its weight files
+  std::string source_content;       ///< hash over all that was read
+  std::vector<uint32_t> raw_bits;   ///< of the source's global scales: of its targets, then modules
   /// A module as the source stored it: bits of its scales, 0 of an input scale where none became a
   /// reciprocal.
   struct Original {
@@ -66,12 +66,12 @@ struct Manifest {
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but
-/// for what `keep` keeps. Returns what was left, with the manifest's damage (see manifest_damage()). Throws
+/// for what `keep` keeps. Returns what was left, with the manifest's damage (see integrity_error()). Throws
 /// Error naming the file where it is longer than such an artifact's can be, has too many objects that are not
 /// kept, or is no JSON; of `keep`, what it throws.
 struct ManifestText {
   Json json;
-  std::string damage;
+  std::string integrity_error;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
 

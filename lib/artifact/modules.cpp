@@ -42,7 +42,7 @@ struct Parsed {
   std::vector<MatrixEntry> matrices;
   std::set<std::string> copied;
   Json hf_quant_config;
-  std::string damage;  ///< see manifest_damage
+  std::string integrity_error;  ///< see integrity_error
 };
 
 std::vector<int64_t> whole_numbers(const Json& json) {
@@ -104,7 +104,7 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   };
   try {
     const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, keep);
-    parsed.damage = damage;
+    parsed.integrity_error = damage;
     const auto format = whole_number<int64_t>(json.at("format"));
     if (format < kOldestManifestFormat || format > kManifestFormat) throw Error("another format");
     parsed.copied = {tensors.begin(), tensors.end()};
@@ -130,7 +130,7 @@ class Builder {
     result_.copied = std::move(parsed.copied);
     for (const MatrixEntry& entry : parsed.matrices) add_matrix(entry);
     if (result_.matrices.empty()) fail("", "at least one matrix in a layout", "none");
-    if (!parsed.damage.empty()) throw Error(fmt::format("{}: {}", where_, parsed.damage));
+    if (!parsed.integrity_error.empty()) throw Error(fmt::format("{}: {}", where_, parsed.integrity_error));
     return std::move(result_);
   }
 
@@ -203,7 +203,7 @@ class Builder {
                                    source.global_scale_shape,
                                    {}});
       }
-      OriginalModule& m = dialect->stacked ? result_.modules[stacks[source.module]] : result_.modules.back();
+      SourceLinear& m = dialect->stacked ? result_.modules[stacks[source.module]] : result_.modules.back();
       add_source(entry, source, e, static_cast<int64_t>(i % each), bits[i], m);
     }
     for (size_t i = first; i < result_.modules.size(); ++i) check_module(result_.modules[i]);
@@ -217,7 +217,7 @@ class Builder {
   }
 
   void add_source(const MatrixEntry& entry, const SourceEntry& source, int64_t e, int64_t index,
-                  uint32_t bits, OriginalModule& m) {
+                  uint32_t bits, SourceLinear& m) {
     const int64_t share = entry.shape.n / (entry.shape.gated ? 2 : 1);
     const bool fits = source.count == share && source.first >= 0 && source.first <= entry.shape.n &&
                       (source.step == 1 || source.step == 2) && (source.expert < 0 || source.expert == e);
@@ -247,7 +247,7 @@ class Builder {
     }
   }
 
-  int64_t scale_count(const OriginalModule& m) {
+  int64_t scale_count(const SourceLinear& m) {
     int64_t count = 1;
     for (const int64_t d : m.global_scale_shape)
       count = d == 1 || d == m.e ? std::min(count * d, m.e + 1) : 0;
@@ -258,7 +258,7 @@ class Builder {
   }
 
   /// The row runs must cover the module's rows once.
-  void check_module(const OriginalModule& m) {
+  void check_module(const SourceLinear& m) {
     std::vector<bool> covered(static_cast<size_t>(m.n));
     for (const RowRun& run : m.rows) {
       for (int64_t i = 0; i < run.count; ++i) {

@@ -27,7 +27,7 @@ struct RowRun {
 };
 
 /// A module of the checkpoint that an artifact was made from.
-struct OriginalModule {
+struct SourceLinear {
   std::string name;
   const Nvfp4Dialect* dialect;
   size_t matrix;             ///< in ArtifactModules::matrices
@@ -42,7 +42,7 @@ struct OriginalModule {
 /// What twofour.json says of an artifact's layout and where it came from.
 struct ArtifactModules {
   std::vector<ArtifactMatrix> matrices;
-  std::vector<OriginalModule> modules;
+  std::vector<SourceLinear> modules;
   std::set<std::string> copied;                 ///< tensors that passed through, by name
   std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
   Findings findings;                            ///< gate and up that were folded

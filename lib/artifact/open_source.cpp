@@ -75,7 +75,7 @@ constexpr int64_t kMinTileLines = 16, kMaxTileLines = 256;
 /// Columns of a tile begin and end with whole groups of codes.
 constexpr int64_t kTileGrain = 8;
 
-std::vector<int64_t> stored_shape(const OriginalModule& m, int64_t width) {
+std::vector<int64_t> stored_shape(const SourceLinear& m, int64_t width) {
   std::vector<int64_t> shape = m.k_outer ? std::vector{width, m.n} : std::vector{m.n, width};
   if (m.dialect->stacked) shape.insert(shape.begin(), m.e);
   return shape;
@@ -85,7 +85,7 @@ std::vector<int64_t> stored_shape(const OriginalModule& m, int64_t width) {
 
 /// Lines [first, last) by bytes [c0, c1) of them of an expert's codes or block scales.
 struct ArtifactView::Tile {
-  const OriginalModule* module = nullptr;
+  const SourceLinear* module = nullptr;
   Field field = Field::kCodes;
   int64_t e = 0, first = 0, last = 0, c0 = 0, c1 = 0;
   bool operator==(const Tile&) const = default;
@@ -131,7 +131,7 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
 ArtifactView::~ArtifactView() = default;
 
 void ArtifactView::add_module(size_t module) {
-  const OriginalModule& m = modules_.modules[module];
+  const SourceLinear& m = modules_.modules[module];
   const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   const auto add = [&](const char* suffix, DType dtype, std::vector<int64_t> shape, uint64_t bytes,
                        size_t from, Tensor::Kind kind) {
@@ -166,7 +166,7 @@ void ArtifactView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) 
   const Tensor& t = tensors_[tensor];
   if (t.kind == Tensor::Kind::kStored) return artifact_.read(t.stored, offset, out);
   if (out.empty()) return;
-  const OriginalModule& m = modules_.modules[t.module];
+  const SourceLinear& m = modules_.modules[t.module];
   if (t.kind == Tensor::Kind::kGlobalScale) {
     std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(m.global_scale_bits.data()) + offset,
                 out.size());
@@ -182,7 +182,7 @@ void ArtifactView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) 
 }
 
 void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::span<uint8_t> out) const {
-  const OriginalModule& m = modules_.modules[t.module];
+  const SourceLinear& m = modules_.modules[t.module];
   const Field field = t.kind == Tensor::Kind::kCodes ? Field::kCodes : Field::kBlockScales;
   if (reference_) return reference_->read(m, field, e, begin, out);
   const int64_t width = m.k / (field == Field::kCodes ? 2 : kGroup);
@@ -217,7 +217,7 @@ void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::s
 void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t> out) const {
   auto reader = take_reader(tile);
   if (reader->tile != tile) {
-    const OriginalModule& m = *tile.module;
+    const SourceLinear& m = *tile.module;
     const int64_t pitch = tile.c1 - tile.c0, bytes = (tile.last - tile.first) * pitch;
     reader->tile = {};
     reader->bytes.resize(static_cast<size_t>(bytes));

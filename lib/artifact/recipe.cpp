@@ -12,21 +12,21 @@
 namespace twofour {
 namespace {
 
-Json pattern_texts(const std::vector<Pattern>& patterns) {
+Json pattern_texts(const std::vector<NamePattern>& patterns) {
   Json texts = Json::array();
-  for (const Pattern& p : patterns) texts.push_back(p.text());
+  for (const NamePattern& p : patterns) texts.push_back(p.text());
   return texts;
 }
 
 /// Names and float32 bits, and what they mean.
-Json kept_to_json(const KeptScales& kept) {
+Json kept_to_json(const FixedGlobalScales& kept) {
   Json bits = Json::object();
   for (const auto& [name, value] : kept.scales) bits[name] = fmt::format("{:08x}", value);
   return {{"divides", kept.divides}, {"bits", std::move(bits)}};
 }
 
-KeptScales kept_from_json(std::string_view where, const Json& json) {
-  KeptScales kept;
+FixedGlobalScales kept_from_json(std::string_view where, const Json& json) {
+  FixedGlobalScales kept;
   kept.divides = json.at("divides").get<bool>();
   for (const auto& [name, value] : json.at("bits").items()) {
     const auto text = value.get<std::string>();
@@ -84,11 +84,11 @@ Rule rule_from_json(std::string_view where, const Json& json) {
 
 }  // namespace
 
-void KeptScales::sort() {
+void FixedGlobalScales::sort() {
   std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });
 }
 
-const KeptScales::Scale* KeptScales::find(std::string_view name) const {
+const FixedGlobalScales::Scale* FixedGlobalScales::find(std::string_view name) const {
   const auto at = std::lower_bound(scales.begin(), scales.end(), name,
                                    [](const Scale& s, std::string_view n) { return s.name < n; });
   return at != scales.end() && at->name == name ? &*at : nullptr;

@@ -12,7 +12,7 @@ namespace twofour {
 
 /// Global scales of another checkpoint, kept when weights are quantized again; by the modules' names, stacks
 /// taken apart.
-struct KeptScales {
+struct FixedGlobalScales {
   bool divides = false;  ///< as compressed-tensors stores them; else multipliers
   struct Scale {
     std::string name;
@@ -25,9 +25,9 @@ struct KeptScales {
 
 /// Which modules a command works on; see product.md, "Everywhere".
 struct Selection {
-  std::vector<Pattern> include;  ///< restrict the default set; empty: all of it
-  std::vector<Pattern> exclude;
-  std::vector<Pattern> also;  ///< add to the default set
+  std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
+  std::vector<NamePattern> exclude;
+  std::vector<NamePattern> also;  ///< add to the default set
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
@@ -43,7 +43,7 @@ struct Rule {
   std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
   std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
   std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
-  KeptScales kept = {};          ///< quantize: global scales that are given
+  FixedGlobalScales kept = {};   ///< quantize: global scales that are given
   Selection selection = {};
   Fold fold = Fold::kLarger;
 };

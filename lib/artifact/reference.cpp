@@ -26,8 +26,8 @@ constexpr int64_t kTeamWork = 1 << 16;
 template <class L>
 std::vector<Cut> cuts_of(Shape s) {
   constexpr bool along_k = L::outer == Axis::kK;
-  const Shape grain{1, along_k ? s.n : kOuterGrain, along_k ? kOuterGrain : s.k, s.gated};
-  const int64_t step = std::max<int64_t>(1, kPieceBytes / layout_bytes<L>(grain)) * kOuterGrain;
+  const Shape grain{1, along_k ? s.n : kTileAlignment, along_k ? kTileAlignment : s.k, s.gated};
+  const int64_t step = std::max<int64_t>(1, kPieceBytes / layout_bytes<L>(grain)) * kTileAlignment;
   std::vector<Cut> cuts;
   for (int64_t at = 0; at < (along_k ? s.k : s.n); at += step) {
     cuts.push_back(along_k ? Cut{0, s.n, at, std::min(step, s.k - at)}
@@ -146,7 +146,7 @@ void ReferenceUnpacker::load_block() {
   }
 }
 
-void ReferenceUnpacker::load(const OriginalModule& m, int64_t e, int64_t n, int64_t group) {
+void ReferenceUnpacker::load(const SourceLinear& m, int64_t e, int64_t n, int64_t group) {
   if (m.matrix == matrix_ && e == e_ && holds(n, group)) return;
   const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   const int64_t rows = matrix.shape.n, groups = matrix.shape.groups();
@@ -168,7 +168,7 @@ void ReferenceUnpacker::load(const OriginalModule& m, int64_t e, int64_t n, int6
   }
 }
 
-void ReferenceUnpacker::read(const OriginalModule& m, Field field, int64_t e, int64_t begin,
+void ReferenceUnpacker::read(const SourceLinear& m, Field field, int64_t e, int64_t begin,
                              std::span<uint8_t> out) {
   const std::lock_guard lock(mutex_);
   const int64_t width = m.k / (field == Field::kCodes ? 2 : kGroup);

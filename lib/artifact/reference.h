@@ -20,10 +20,10 @@ class ReferenceUnpacker {
 
   /// Fills `out` with bytes from `begin` on of expert `e`'s codes or block scales, as the module stores them.
   /// Throws Error where the artifact is not what its layout makes. Safe from several threads, one at a time.
-  void read(const OriginalModule& module, Field field, int64_t e, int64_t begin, std::span<uint8_t> out);
+  void read(const SourceLinear& module, Field field, int64_t e, int64_t begin, std::span<uint8_t> out);
 
  private:
-  void load(const OriginalModule& module, int64_t e, int64_t n, int64_t group);
+  void load(const SourceLinear& module, int64_t e, int64_t n, int64_t group);
   bool holds(int64_t n, int64_t group) const {
     return n >= n0_ && n < n0_ + rows_ && group >= g0_ && group < g0_ + width_;
   }

@@ -33,7 +33,7 @@ void Window::put_column(int64_t row, int64_t step, int64_t col, const uint8_t* f
   for (int64_t i = lo; i < hi; ++i) to[at + i * step - begin] = from[i];
 }
 
-void ArtifactUnpacker::unpack(const OriginalModule& m, Field field, int64_t e, const Box& box,
+void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, const Box& box,
                               const Window& window) {
   const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   for (const RowRun& run : m.rows) {

@@ -39,7 +39,7 @@ class ArtifactUnpacker {
       : artifact_(artifact), modules_(modules), load_(static_cast<int64_t>(load)) {}
 
   /// Unpacks a box of expert `e` of a module. Throws Error where the artifact is not what its layout makes.
-  void unpack(const OriginalModule& module, Field field, int64_t e, const Box& box, const Window& window);
+  void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const Window& window);
 
  private:
   /// Rows of a matrix, and the rows of a module that they are.
@@ -93,7 +93,7 @@ int64_t offset_of(Shape shape, int64_t n, int64_t group, int byte, int copy = 0)
 /// The part that holds a byte of an atom.
 template <class L>
 int part_of(int byte, int copy = 0) {
-  return L::place(Shape{1, kOuterGrain, kOuterGrain}, {0, 0, 0, byte}, copy).part;
+  return L::place(Shape{1, kTileAlignment, kTileAlignment}, {0, 0, 0, byte}, copy).part;
 }
 
 /// Bytes of part `p` of an expert in front of a piece, of which `before` is the shape of what lies there.

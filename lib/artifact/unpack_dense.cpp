@@ -64,8 +64,8 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const Window& windo
   const int64_t expert = rows.e * L::part(p, {1, all.n, all.k, all.gated}).bytes();
   // Stored rows alternate between gate and up, so a piece of them has as many of each.
   const int64_t share = all.gated ? 2 : 1, half = rows.n >= all.n / share ? 1 : 0;
-  const int64_t grain = L::part(p, {1, kOuterGrain, all.k, all.gated}).bytes();
-  const int64_t step = std::max<int64_t>(1, load_ / grain) * kOuterGrain, cols = rows.c1 - rows.c0;
+  const int64_t grain = L::part(p, {1, kTileAlignment, all.k, all.gated}).bytes();
+  const int64_t step = std::max<int64_t>(1, load_ / grain) * kTileAlignment, cols = rows.c1 - rows.c0;
   const int64_t begin = rows.n - half * all.n / share, end = begin + rows.count;
   for (int64_t i = begin; i < end;) {
     const int64_t r0 = i * share / step * step;

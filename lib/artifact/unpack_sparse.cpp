@@ -14,7 +14,7 @@ namespace twofour {
 namespace {
 
 /// Pieces along K begin at multiples of these.
-constexpr int64_t kGroupGrain = kOuterGrain / kGroup;
+constexpr int64_t kGroupGrain = kTileAlignment / kGroup;
 /// Bytes of a SparseGroup that hold codes: comp and meta.
 constexpr int kCodeBytes = 6;
 constexpr int kScaleByte = sizeof(SparseGroup) - 1;
@@ -194,7 +194,7 @@ void ArtifactUnpacker::unpack_sparse(const Rows& rows, const Window& window) {
   const bool codes = rows.field == Field::kCodes;
   const Shape all = rows.matrix.shape;
   // What load_lines takes at once, of all parts.
-  const Shape grain{1, 2 * rows.count < all.n ? rows.count : all.n, kOuterGrain, all.gated};
+  const Shape grain{1, 2 * rows.count < all.n ? rows.count : all.n, kTileAlignment, all.gated};
   int64_t grain_bytes = 0;
   for (int p = 0; p < L::part_count; ++p) grain_bytes += L::part(p, grain).bytes();
   const int64_t step = std::max<int64_t>(1, load_ / grain_bytes) * kGroupGrain;

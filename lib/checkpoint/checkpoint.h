@@ -72,7 +72,7 @@ class Checkpoint {
   uint32_t shard_index_of(size_t tensor) const { return shard_of_[tensor]; }
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
   /// The NVFP4 modules, in the order of their global scales' names.
-  const std::vector<Nvfp4Module>& nvfp4_modules() const { return modules_; }
+  const std::vector<Nvfp4Linear>& nvfp4_modules() const { return modules_; }
   /// config.json; null where there is none.
   const Json& config() const;
   /// hf_quant_config.json; null where there is none.
@@ -95,7 +95,7 @@ class Checkpoint {
   std::vector<Shard> shards_;
   std::vector<TensorInfo> tensors_;
   std::vector<uint32_t> shard_of_;
-  std::vector<Nvfp4Module> modules_;
+  std::vector<Nvfp4Linear> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
   Findings findings_;
   std::shared_ptr<const TensorSource> source_;

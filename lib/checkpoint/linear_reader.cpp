@@ -17,7 +17,7 @@
 
 namespace twofour {
 
-SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Module& m, int64_t expert, Problems& problems) {
+SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert, Problems& problems) {
   const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
   uint8_t bytes[sizeof(float)];
   c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
@@ -75,7 +75,7 @@ void transpose(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 [[noreturn]] void fail(const std::string& where, const char* expected, const std::string& found,
-                       const WeightModule& m, int64_t e, int64_t n, int64_t k) {
+                       const Linear& m, int64_t e, int64_t n, int64_t k) {
   throw Error(fmt::format("{}: expected {}, found {} at {}n {}, k {}", where, expected, found,
                           m.stacked ? fmt::format("expert {}, ", e) : "", n, k));
 }
@@ -88,7 +88,7 @@ bool has_nan(std::span<const uint8_t> fp8) {
 
 }  // namespace
 
-void WeightReader::read_strip(const Strip& s, std::vector<uint8_t>& to) {
+void WeightReader::read_row_block(const RowBlock& s, std::vector<uint8_t>& to) {
   const auto count = s.end - s.begin;
   const auto size = static_cast<uint64_t>(s.bytes);
   to.resize(static_cast<size_t>(count * s.cols) * size);
@@ -113,22 +113,22 @@ void WeightReader::read_strip(const Strip& s, std::vector<uint8_t>& to) {
   if (s.bytes == 4) transpose<uint32_t>(turned_.data(), s.cols, count, to.data());
 }
 
-void WeightReader::read_weights(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   const bool codes = m.format == WeightFormat::kMxfp4 || m.format == WeightFormat::kNvfp4;
   const int bytes = codes ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
-  read_strip({m.weight, e, m.n, codes ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
+  read_row_block({m.weight, e, m.n, codes ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
 }
 
-void WeightReader::read_scales(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
   const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // one scale counts for every expert
-  read_strip({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), ceil_div(m.k, m.scale_cols), bytes,
-              m.k_outer, n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
-             scales_);
+  read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), ceil_div(m.k, m.scale_cols), bytes,
+                  m.k_outer, n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
+                 scales_);
 }
 
-StoredRows WeightReader::read_stored(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+StoredRows WeightReader::read_stored(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   check(e >= 0 && e < m.e && n0 >= 0 && n0 < n1 && n1 <= m.n, "rows of the module");
   read_weights(m, e, n0, n1);
   scales_.clear();
@@ -136,7 +136,7 @@ StoredRows WeightReader::read_stored(const WeightModule& m, int64_t e, int64_t n
   return {weights_, scales_};
 }
 
-void WeightReader::read_rows(const WeightModule& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   check(e >= 0 && e < m.e && n0 >= 0 && n0 <= n1 && n1 <= m.n, "rows of the module");
   check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "room for the rows");
   if (n0 == n1) return;
@@ -152,7 +152,7 @@ void WeightReader::read_rows(const WeightModule& m, int64_t e, int64_t n0, int64
   }
 }
 
-std::vector<float> WeightReader::read_fp8_scales(const WeightModule& m, int64_t e, int64_t n0, int64_t n1) {
+std::vector<float> WeightReader::read_fp8_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
   const int64_t first = n0 / m.scale_rows, cols = ceil_div(m.k, m.scale_cols);
@@ -172,7 +172,7 @@ std::vector<float> WeightReader::read_fp8_scales(const WeightModule& m, int64_t 
   return scales;
 }
 
-void WeightReader::read_fp8(const WeightModule& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_fp8(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   const std::vector<float> scales = read_fp8_scales(m, e, n0, n1);
   const int64_t cols = ceil_div(m.k, m.scale_cols);
   read_weights(m, e, n0, n1);
@@ -196,7 +196,7 @@ void WeightReader::read_fp8(const WeightModule& m, int64_t e, int64_t n0, int64_
   }
 }
 
-void WeightReader::read_fp4(const WeightModule& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_fp4(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   const bool nvfp4 = m.format == WeightFormat::kNvfp4;
   const int64_t group = m.scale_cols, groups = m.k / group;
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
@@ -224,7 +224,7 @@ void WeightReader::read_fp4(const WeightModule& m, int64_t e, int64_t n0, int64_
   }
 }
 
-float WeightReader::read_global_scale(const WeightModule& m, int64_t e) {
+float WeightReader::read_global_scale(const Linear& m, int64_t e) {
   Problems problems;
   const float multiplier =
       twofour::read_global_scale(checkpoint_, checkpoint_.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;

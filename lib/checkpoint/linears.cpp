@@ -58,12 +58,12 @@ class Finder {
  public:
   Finder(const Checkpoint& c, Problems& problems) : c_(c), problems_(problems) {}
 
-  std::vector<WeightModule> find() {
+  std::vector<Linear> find() {
     std::vector<Candidate> candidates;
     for (size_t i = 0; i < c_.tensors().size(); ++i) {
       if (auto candidate = candidate_at(i)) candidates.push_back(std::move(*candidate));
     }
-    std::vector<WeightModule> modules;
+    std::vector<Linear> modules;
     for (const Candidate& candidate : candidates) {
       if (auto module = module_of(candidate)) modules.push_back(std::move(*module));
     }
@@ -72,7 +72,7 @@ class Finder {
       if (auto module = nvfp4_module(i)) modules.push_back(std::move(*module));
     }
     std::sort(modules.begin(), modules.end(),
-              [](const WeightModule& a, const WeightModule& b) { return natural_less(a.name, b.name); });
+              [](const Linear& a, const Linear& b) { return natural_less(a.name, b.name); });
     return modules;
   }
 
@@ -140,9 +140,9 @@ class Finder {
     (parsed->projection == Projection::kGateUp ? block.gate_up : block.down) = stack.weight;
   }
 
-  std::optional<WeightModule> nvfp4_module(size_t i) {
-    const Nvfp4Module& m = c_.nvfp4_modules()[i];
-    WeightModule module{.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes};
+  std::optional<Linear> nvfp4_module(size_t i) {
+    const Nvfp4Linear& m = c_.nvfp4_modules()[i];
+    Linear module{.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes};
     module.scale = m.block_scale;
     module.global_scale = m.global_scale;
     module.input_scale = m.input_scale;
@@ -159,7 +159,7 @@ class Finder {
   }
 
   /// False where it is not certain how a stack of gate and up orders its rows.
-  bool set_rows(WeightModule& module) {
+  bool set_rows(Linear& module) {
     const auto parsed = module.stacked ? parse_module_name(module.name) : std::nullopt;
     if (!parsed || parsed->projection != Projection::kGateUp) return true;
     const GateUpOrder found = find_gate_up_order(c_, parsed->block);
@@ -171,9 +171,9 @@ class Finder {
     return found.rows.has_value();
   }
 
-  std::optional<WeightModule> module_of(const Candidate& candidate) {
+  std::optional<Linear> module_of(const Candidate& candidate) {
     const TensorInfo& t = tensor(candidate.weight);
-    WeightModule m{.name = candidate.name, .format = candidate.dialect->format, .weight = candidate.weight};
+    Linear m{.name = candidate.name, .format = candidate.dialect->format, .weight = candidate.weight};
     m.scale = candidate.scale;
     m.stacked = candidate.stacked;
     m.bias = c_.find(m.name + candidate.dialect->bias);
@@ -192,7 +192,7 @@ class Finder {
   }
 
   /// Floats beside which an FP8 scale was left would be read one way by some and another way by others.
-  std::optional<WeightModule> without_scale(WeightModule m) {
+  std::optional<Linear> without_scale(Linear m) {
     for (const char* suffix : {".weight_scale_inv", ".weight_scale"}) {
       if (!c_.find(m.name + suffix)) continue;
       expect(m.weight, fmt::format("F8_E4M3 because of {} beside it", m.name + suffix));
@@ -201,7 +201,7 @@ class Finder {
     return m;
   }
 
-  bool read_shape(WeightModule& m) {
+  bool read_shape(Linear& m) {
     const Dims& shape = tensor(m.weight).shape;
     if (m.stacked) {
       const auto outer = is_k_outer(m);
@@ -216,7 +216,7 @@ class Finder {
 
   /// Whether a stack is [E, K, N]. Of gate_up [E, 2I, H] and down [E, H, I], or [E, H, 2I] and [E, I, H], one
   /// alone may be square or turned; both together are one or the other.
-  std::optional<bool> is_k_outer(const WeightModule& m) {
+  std::optional<bool> is_k_outer(const Linear& m) {
     const auto parsed = parse_module_name(m.name);
     const Stacks& block = stacks_[std::string(parsed->block)];
     if (block.gate_up && block.down) {
@@ -241,7 +241,7 @@ class Finder {
     return down == (shape[2] == *h);  // H is N of down and K of gate_up
   }
 
-  bool read_mxfp4_shape(WeightModule& m) {
+  bool read_mxfp4_shape(Linear& m) {
     const Dims& codes = tensor(m.weight).shape;
     Dims scales(codes.begin(), codes.end() - 1);
     if (codes.size() == 4) {
@@ -266,7 +266,7 @@ class Finder {
   }
 
   /// Which weights share a scale, from the shape of the scales.
-  bool read_fp8_scale(WeightModule& m) {
+  bool read_fp8_scale(Linear& m) {
     const TensorInfo& scale = tensor(*m.scale);
     const auto stack = [&](int64_t rows, int64_t cols) {
       Dims dims = m.k_outer ? Dims{cols, rows} : Dims{rows, cols};
@@ -312,11 +312,11 @@ class Finder {
 
 }  // namespace
 
-std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
   return Finder(checkpoint, problems).find();
 }
 
-std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint) {
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint) {
   Problems problems;
   auto modules = find_weight_modules(checkpoint, problems);
   problems.refuse();

@@ -14,7 +14,7 @@ namespace twofour {
 
 /// One linear layer, or a stack of them, [E, N, K], in any number format that twofour reads. Tensors are
 /// positions in Checkpoint::tensors().
-struct WeightModule {
+struct Linear {
   std::string name;  ///< without the suffix of its format: "model.layers.0.mlp.down_proj"
   WeightFormat format;
   size_t weight;                  ///< values or codes
@@ -35,17 +35,17 @@ struct WeightModule {
 /// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names. Matrices
 /// that are no linears (embeddings, norms, convolutions) are not among them, routers and heads are. Modules
 /// whose tensors disagree go into `problems`; the other form throws Error with the list of them.
-std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
-std::vector<WeightModule> find_weight_modules(const Checkpoint& checkpoint);
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
 /// A global scale as stored and as the multiplier it stands for.
 struct SourceScale {
-  uint32_t stored_bits;
+  uint32_t raw_bits;
   float multiplier;
 };
 
 /// The global scale of one expert of a module. One that is not positive and finite is a problem.
-SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Module& module, int64_t expert,
+SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 
 /// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks.
@@ -62,29 +62,29 @@ class WeightReader {
   /// Rows [n0, n1) of expert `e`, [n1 - n0, K], row after row, in buffers of the bytes that they are stored
   /// in. Where K is outer these come in K pieces, so take many rows at a time. Throws Error, naming the
   /// place, on scales that are NaN, infinite or negative and on FP8 weights that are NaN.
-  void read_rows(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_rows(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   /// The bytes that the same rows are stored in, row after row even where K is outer; valid
   /// until the next read.
-  StoredRows read_stored(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  StoredRows read_stored(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   /// Part of an expert's matrix [rows, cols] that is stored so or, with `k_outer`, as [cols, rows].
-  struct Strip {
+  struct RowBlock {
     size_t tensor;
     int64_t e, rows, cols;
     int bytes;  ///< of an element
     bool k_outer;
     int64_t begin, end;  ///< rows
   };
-  void read_strip(const Strip& strip, std::vector<uint8_t>& to);
-  void read_weights(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
+  void read_row_block(const RowBlock& row_block, std::vector<uint8_t>& to);
+  void read_weights(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   /// Scales of the rows' blocks, [blocks of N, blocks of K].
-  void read_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
-  std::vector<float> read_fp8_scales(const WeightModule& module, int64_t e, int64_t n0, int64_t n1);
-  float read_global_scale(const WeightModule& module, int64_t e);
-  void read_fp8(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
-  void read_fp4(const WeightModule& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
+  std::vector<float> read_fp8_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
+  float read_global_scale(const Linear& module, int64_t e);
+  void read_fp8(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_fp4(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
 
   const Checkpoint& checkpoint_;
   std::vector<uint8_t> weights_, scales_, turned_;

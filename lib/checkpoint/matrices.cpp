@@ -33,7 +33,7 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
   };
   for (std::string& line : problems.lines()) leave_out(std::move(line));
   for (const WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
-    if (std::erase_if(modules_, [&](const WeightModule& m) { return m.name == term.linear; }) > 0)
+    if (std::erase_if(modules_, [&](const Linear& m) { return m.name == term.linear; }) > 0)
       leave_out(fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem));
   }
   if (const auto term = find_config_term(source_quantization(checkpoint)); term && !modules_.empty()) {
@@ -44,7 +44,7 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
 }
 
 void Matrices::add(size_t i, Findings& findings) {
-  const WeightModule& m = modules_[i];
+  const Linear& m = modules_[i];
   const auto put = [&](const std::string& name, const StoredMatrix& matrix) -> const StoredMatrix* {
     const auto [at, is_new] = all_.emplace(name, matrix);
     if (is_new) return &at->second;
@@ -84,14 +84,14 @@ void Matrices::add(size_t i, Findings& findings) {
   }
 }
 
-std::string Matrices::format_of(const WeightModule& m) const {
+std::string Matrices::format_of(const Linear& m) const {
   if (m.format != WeightFormat::kFloat) return weight_format_name(m.format);
   return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
 }
 
 void Matrices::read(WeightReader& reader, const StoredMatrix& s, int64_t n0, int64_t n1,
                     std::span<float> out) const {
-  const WeightModule& m = module_of(s);
+  const Linear& m = module_of(s);
   if (n0 == n1) return;
   if (s.step == 1) return reader.read_rows(m, s.e, s.first + n0, s.first + n1, out);
   const int64_t begin = s.first + n0 * s.step, end = s.first + (n1 - 1) * s.step + 1;

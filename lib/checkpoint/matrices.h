@@ -38,14 +38,14 @@ class Matrices {
   Matrices& operator=(const Matrices&) = delete;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const std::vector<WeightModule>& modules() const { return modules_; }
-  const WeightModule& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
+  const std::vector<Linear>& modules() const { return modules_; }
+  const Linear& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
   /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
-  std::string format_of(const WeightModule& module) const;
+  std::string format_of(const Linear& module) const;
   const Map& all() const { return all_; }
   /// What the files call a matrix of all(): its module's name, or `name` where it is part of a stack.
   const std::string& name_in_files(const std::string& name, const StoredMatrix& matrix) const {
-    const WeightModule& m = module_of(matrix);
+    const Linear& m = module_of(matrix);
     return m.stacked || matrix.count != m.n ? name : m.name;
   }
   /// Feed-forward blocks by their prefix P, and their experts by number.
@@ -59,7 +59,7 @@ class Matrices {
   void add(size_t module, Findings& findings);
 
   const Checkpoint& checkpoint_;
-  std::vector<WeightModule> modules_;
+  std::vector<Linear> modules_;
   Map all_;
   Blocks blocks_;
 };

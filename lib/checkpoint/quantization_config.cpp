@@ -309,7 +309,7 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   try {
     config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
     if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
-    const std::vector<Pattern> known = parse_patterns(config.unquantized);
+    const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {
       if (!any_matches(known, name)) config.unquantized.push_back(name);
     }

@@ -11,7 +11,7 @@
 #include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 
 namespace twofour {
 
@@ -20,8 +20,9 @@ struct ConvertOptions {
   bool verify = true;                     ///< read back what was written and compare hashes
   Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
   Isa isa = Isa::portable;
-  Io io = Io::kBuffered;            ///< how what is written passes; the source says for itself
-  const KeptCodes* kept = nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
+  Io io = Io::kBuffered;  ///< how what is written passes; the source says for itself
+  const ReferenceCheckpoint* kept =
+      nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };
 
 struct ConvertResult {

@@ -114,7 +114,7 @@ bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
 
 }  // namespace
 
-Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept) {
+Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept) {
   Json files = weights_entry(source);
   if (source.is_directory()) {
     std::set<std::string> others{kIndexName, kManifestName, "config.json", "hf_quant_config.json"};
@@ -145,7 +145,8 @@ void check_fingerprint(const std::string& where, const Json& then, const Json& n
 }
 
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
-                                         const Plan& plan, const KeptCodes* kept, Progress& progress) {
+                                         const Plan& plan, const ReferenceCheckpoint* kept,
+                                         Progress& progress) {
   const Json now = fingerprint(source, plan, kept);
   const std::string where = directory.path().string();
   const std::vector<std::string>& lines = directory.journal();
@@ -198,7 +199,7 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
   check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
                     lasting_fingerprint(plan.recipe, files));
-  check_stored_bits(artifact.string(), manifest.stored_bits, source, plan);
+  check_stored_bits(artifact.string(), manifest.raw_bits, source, plan);
   ValidateOptions options;
   options.jobs = jobs;
   ValidateReport report = validate(artifact, options, progress);

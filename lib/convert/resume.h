@@ -9,7 +9,7 @@
 #include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 
 namespace twofour {
 
@@ -17,7 +17,7 @@ namespace twofour {
 /// every file of the source its name, size, times of last change and, of weights, header. So too of the
 /// checkpoint whose codes a run compares with, where it has one. Times stand nowhere but in the journal of an
 /// unfinished directory and in the plan of tasks, which see one file system.
-Json fingerprint(const Checkpoint& source, const Plan& plan, const KeptCodes* kept);
+Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
 /// Throws Error naming `where`, what changed first and what to do, unless both are the same.
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
@@ -27,7 +27,8 @@ void check_fingerprint(const std::string& where, const Json& then, const Json& n
 /// removes what else it left and returns the records of those that are sound. Throws Error where source,
 /// recipe or tool are no longer the same and where somebody else put files there; then nothing was removed.
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
-                                         const Plan& plan, const KeptCodes* kept, Progress& progress);
+                                         const Plan& plan, const ReferenceCheckpoint* kept,
+                                         Progress& progress);
 
 /// Holds a complete artifact against its manifest, and against source and recipe as far as headers and files
 /// without weights tell. Returns the bytes read. Throws Error where it is not what a run would write or not

@@ -108,7 +108,8 @@ struct DiffResult {
 
 /// What is compared and how closely.
 struct DiffOptions {
-  std::vector<Pattern> include{}, exclude{};  ///< over names, modules and stored tensors; empty: everything
+  std::vector<NamePattern> include{},
+      exclude{};  ///< over names, modules and stored tensors; empty: everything
   /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126);
   /// integers where there is any.
   double tolerance = 0;

@@ -59,13 +59,13 @@ class Lister {
 
   /// Whether the other side has no such matrix but, under its tensor's name, something else.
   bool is_tensor_there(const std::string& name, const StoredMatrix& matrix) const {
-    const WeightModule& m = ours_.module_of(matrix);
+    const Linear& m = ours_.module_of(matrix);
     return !m.stacked && !theirs_.all().contains(name) &&
            theirs_.checkpoint().find(tensor(m.weight).name).has_value();
   }
 
   void add_matrix(const std::string& name, const StoredMatrix& matrix) {
-    const WeightModule& m = ours_.module_of(matrix);
+    const Linear& m = ours_.module_of(matrix);
     const TensorInfo& t = tensor(m.weight);
     const std::string& stored = ours_.name_in_files(name, matrix);
     items_[{name, DiffKind::kWeights}] = {
@@ -78,7 +78,7 @@ class Lister {
     add_input_scale(name, m, matrix);
   }
 
-  void add_bias(const std::string& linear, const WeightModule& m, const StoredMatrix& matrix) {
+  void add_bias(const std::string& linear, const Linear& m, const StoredMatrix& matrix) {
     if (!m.bias || element_count(tensor(*m.bias)) != m.e * m.n) return;
     const TensorInfo& t = tensor(*m.bias);
     const std::string& stored = ours_.name_in_files(linear, matrix);
@@ -91,7 +91,7 @@ class Lister {
     taken_[*m.bias] = true;
   }
 
-  void add_input_scale(const std::string& linear, const WeightModule& m, const StoredMatrix& matrix) {
+  void add_input_scale(const std::string& linear, const Linear& m, const StoredMatrix& matrix) {
     if (!m.input_scale) return;
     const TensorInfo& t = tensor(*m.input_scale);
     const int64_t count = element_count(t);

@@ -9,7 +9,7 @@
 
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/tensor_values.h"
-#include "lib/metrics/strips.h"
+#include "lib/metrics/row_blocks.h"
 #include "lib/metrics/value_error.h"
 
 namespace twofour {
@@ -177,16 +177,16 @@ class Comparison {
       }
     }
     const auto make_worker = [&] {
-      return [this, readers = make_readers()](const Strip& s) mutable { return match(readers, s); };
+      return [this, readers = make_readers()](const RowBlock& s) mutable { return match(readers, s); };
     };
-    for_each_strip<ByteResult>(items, make_worker, [&](const Strip& s, ByteResult result) {
+    for_each_row_block<ByteResult>(items, make_worker, [&](const RowBlock& s, ByteResult result) {
       State& state = states_[s.item];
       if (s.begin == 0) state.multipliers = result.multipliers;
       note_failure(s.item, result.failure);
     });
   }
 
-  ByteResult match(Readers& readers, const Strip& s) {
+  ByteResult match(Readers& readers, const RowBlock& s) {
     const DiffPair& p = pairs_[s.item];
     State& state = states_[s.item];
     ByteResult result;
@@ -243,9 +243,9 @@ class Comparison {
       progress_.total += bytes_of(pairs_[i], items.back().length);
     }
     const auto make_worker = [&] {
-      return [this, readers = make_readers()](const Strip& s) mutable { return compare(readers, s); };
+      return [this, readers = make_readers()](const RowBlock& s) mutable { return compare(readers, s); };
     };
-    for_each_strip<ValueResult>(items, make_worker, [&](const Strip& s, ValueResult result) {
+    for_each_row_block<ValueResult>(items, make_worker, [&](const RowBlock& s, ValueResult result) {
       DiffEntry& e = pairs_[s.item].entry;
       e.error += result.error;
       if (!e.first) e.first = result.first;
@@ -253,7 +253,7 @@ class Comparison {
     });
   }
 
-  ValueResult compare(Readers& readers, const Strip& s) {
+  ValueResult compare(Readers& readers, const RowBlock& s) {
     const DiffPair& p = pairs_[s.item];
     progress_.done += bytes_of(p, s.end - s.begin);
     const double tolerance = tolerance_of(s.item);

@@ -56,8 +56,8 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
   const Manifest manifest = read_manifest(c.path() / kManifestName, c.tensors().size());
-  if (!manifest.damage.empty()) {
-    throw Error(fmt::format("{}: {}", (c.path() / kManifestName).string(), manifest.damage));
+  if (!manifest.integrity_error.empty()) {
+    throw Error(fmt::format("{}: {}", (c.path() / kManifestName).string(), manifest.integrity_error));
   }
   for (const auto& [name, shape] : manifest.shapes) {
     if (!t.name.starts_with(name) || t.name.size() <= name.size() + 1) continue;
@@ -85,7 +85,7 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
 
 std::optional<std::string> describe_module_byte(const Checkpoint& c, size_t tensor, uint64_t offset,
                                                 uint8_t byte) {
-  for (const Nvfp4Module& m : c.nvfp4_modules()) {
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     if (tensor != m.codes && tensor != m.block_scale) continue;
     const int64_t per_byte = tensor == m.codes ? 2 : kGroup, width = m.k / per_byte;
     const auto i = static_cast<int64_t>(offset) % (m.n * width),

@@ -14,7 +14,7 @@
 #include "lib/artifact/modules.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/methods/target.h"
+#include "lib/methods/output_matrix.h"
 
 namespace twofour {
 namespace {
@@ -35,7 +35,7 @@ void fold_by(size_t count, Key key, Name name, Make make) {
   }
 }
 
-uint64_t module_bytes(const Checkpoint& c, const Nvfp4Module& m) {
+uint64_t module_bytes(const Checkpoint& c, const Nvfp4Linear& m) {
   return c.tensors()[m.codes].bytes() + c.tensors()[m.block_scale].bytes() +
          c.tensors()[m.global_scale].bytes();
 }
@@ -59,7 +59,7 @@ class ModuleSizes {
   ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
     if (view == nullptr) return;
     const ArtifactModules own = read_artifact_modules(c);
-    for (const OriginalModule& m : own.modules) {
+    for (const SourceLinear& m : own.modules) {
       const ArtifactMatrix& matrix = own.matrices[m.matrix];
       uint64_t bytes = c.tensors()[matrix.global_scale].bytes();
       for (const size_t part : matrix.parts) bytes += c.tensors()[part].bytes();
@@ -68,7 +68,7 @@ class ModuleSizes {
                        bytes % all * static_cast<uint64_t>(m.e * m.n) / all;
     }
   }
-  uint64_t bytes(const Nvfp4Module& m) const {
+  uint64_t bytes(const Nvfp4Linear& m) const {
     const auto at = bytes_.find(m.name);
     return at != bytes_.end() ? at->second : module_bytes(source_, m);
   }
@@ -81,15 +81,15 @@ class ModuleSizes {
 /// Sizes of the default set; none where a checkpoint has none that could be converted.
 void add_layout_sizes(const Checkpoint& c, const ModuleSizes& sizes, InspectReport& report) {
   try {
-    const auto targets = select_targets(c, {});
-    for (const Target& t : targets) {
+    const auto targets = select_matrices(c, {});
+    for (const OutputMatrix& t : targets) {
       for_each_layout([&]<class L>() {
         report.layout_bytes[L::name] += static_cast<uint64_t>(layout_bytes<L>(t.shape)) +
                                         static_cast<uint64_t>(t.shape.e) * sizeof(float);
       });
       double bytes = 0;
       for (const SourceRows& rows : t.sources) {
-        const Nvfp4Module& m = c.nvfp4_modules()[rows.module];
+        const Nvfp4Linear& m = c.nvfp4_modules()[rows.module];
         bytes += static_cast<double>(sizes.bytes(m)) * static_cast<double>(rows.count) /
                  static_cast<double>(m.e * m.n);
       }
@@ -112,7 +112,7 @@ std::string describe_kind(const Checkpoint& c) {
   }
   if (c.nvfp4_modules().empty()) return "checkpoint without NVFP4 modules";
   std::map<std::string_view, size_t> dialects;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
   std::string text = "NVFP4 checkpoint, ";
   for (const auto& [name, count] : dialects)
     text += fmt::format("{}{}", text.ends_with(", ") ? "" : " and ", name);
@@ -125,7 +125,7 @@ uint64_t InspectReport::other_bytes() const {
   return bytes;
 }
 
-InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, bool stats, int jobs) {
+InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only, bool stats, int jobs) {
   InspectReport report;
   report.what = describe_kind(c);
   report.findings = c.findings();
@@ -143,7 +143,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
     report.header_bytes += s.data_begin;
     report.other_files.erase(s.name);
   }
-  for (const Pattern& p : only) {
+  for (const NamePattern& p : only) {
     const bool used =
         std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
         std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
@@ -159,7 +159,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
     if (wanted(c.tensors()[i].name)) tensors.push_back(i);
   }
   for (size_t i = 0; i < source.nvfp4_modules().size(); ++i) {
-    const Nvfp4Module& m = source.nvfp4_modules()[i];
+    const Nvfp4Linear& m = source.nvfp4_modules()[i];
     if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
   }
   fold_by(
@@ -173,16 +173,16 @@ InspectReport inspect(const Checkpoint& c, const std::vector<Pattern>& only, boo
   fold_by(
       modules.size(),
       [&](size_t i) {
-        const Nvfp4Module& m = source.nvfp4_modules()[modules[i]];
+        const Nvfp4Linear& m = source.nvfp4_modules()[modules[i]];
         return fmt::format("{} {} {} {}", m.dialect->name, m.e, m.n, m.k);
       },
       [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
       [&](const std::string& name, const std::vector<size_t>& members) {
-        const Nvfp4Module& m = source.nvfp4_modules()[modules[members[0]]];
+        const Nvfp4Linear& m = source.nvfp4_modules()[modules[members[0]]];
         ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
         for (const size_t i : members) group.bytes += sizes.bytes(source.nvfp4_modules()[modules[i]]);
         if (stats) {
-          std::vector<Nvfp4Module> of_group;
+          std::vector<Nvfp4Linear> of_group;
           for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
           GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, jobs);
           group.stats = std::make_unique<WeightStats>(read_stats.total);

@@ -51,7 +51,8 @@ struct InspectReport {
 /// Describes a checkpoint or artifact, opened by Checkpoint::open, from its headers; with `stats` also from
 /// its weights. The modules of an artifact in a layout are those of its source. `only` restricts tensors and
 /// modules to those that it matches; a pattern that matches nothing is an Error.
-InspectReport inspect(const Checkpoint& checkpoint, const std::vector<Pattern>& only, bool stats, int jobs);
+InspectReport inspect(const Checkpoint& checkpoint, const std::vector<NamePattern>& only, bool stats,
+                      int jobs);
 
 /// "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", and so on.
 std::string describe_kind(const Checkpoint& checkpoint);

@@ -97,7 +97,7 @@ std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& t
   Findings findings;  // of modules that the slice may have nothing to do with
   const Matrices matrices(c, findings);
   WeightReader reader(c);
-  for (const WeightModule& m : matrices.modules()) {
+  for (const Linear& m : matrices.modules()) {
     if (m.name != text.name) continue;
     SliceValues out{text.name, matrices.format_of(m), {m.n, m.k}, {}, {}};
     if (m.stacked) out.whole.insert(out.whole.begin(), m.e);
@@ -108,7 +108,7 @@ std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& t
   }
   const auto matrix = matrices.all().find(text.name);
   if (matrix == matrices.all().end()) return std::nullopt;
-  const WeightModule& m = matrices.module_of(matrix->second);
+  const Linear& m = matrices.module_of(matrix->second);
   SliceValues out{text.name, matrices.format_of(m), {matrix->second.count, m.k}, {}, {}};
   slice_rows(
       text, false, m.k,

@@ -18,14 +18,14 @@ namespace {
 
 /// A matrix of either checkpoint: an NVFP4 module, or a tensor of floats.
 struct Matrix {
-  const LintSubject* subject;
-  const Nvfp4Module* module;  ///< nullptr: a tensor of floats
+  const LintInput* input;
+  const Nvfp4Linear* module;  ///< nullptr: a tensor of floats
   size_t tensor;
   int64_t e, n, k;
 };
 
 /// Bytes [first, first + count) of a tensor that stand `stride` apart.
-std::vector<uint8_t> read_strided(const LintSubject& s, size_t tensor, uint64_t first, uint64_t count,
+std::vector<uint8_t> read_strided(const LintInput& s, size_t tensor, uint64_t first, uint64_t count,
                                   uint64_t stride) {
   std::vector<uint8_t> bytes(count);
   if (stride == 1) {
@@ -37,7 +37,7 @@ std::vector<uint8_t> read_strided(const LintSubject& s, size_t tensor, uint64_t 
 }
 
 /// One row of an NVFP4 module without its global scale, which no comparison of directions needs.
-std::vector<float> read_nvfp4_row(const LintSubject& s, const Nvfp4Module& m, int64_t e, int64_t row) {
+std::vector<float> read_nvfp4_row(const LintInput& s, const Nvfp4Linear& m, int64_t e, int64_t row) {
   const auto k = static_cast<uint64_t>(m.k), n = static_cast<uint64_t>(m.n);
   const auto line = [&](size_t tensor, uint64_t count) {
     const uint64_t expert = static_cast<uint64_t>(e) * n * count;
@@ -55,10 +55,10 @@ std::vector<float> read_nvfp4_row(const LintSubject& s, const Nvfp4Module& m, in
 }
 
 std::vector<float> read_row(const Matrix& x, int64_t e, int64_t row) {
-  if (x.module != nullptr) return read_nvfp4_row(*x.subject, *x.module, e, row);
-  const TensorInfo& t = x.subject->tensors[x.tensor];
+  if (x.module != nullptr) return read_nvfp4_row(*x.input, *x.module, e, row);
+  const TensorInfo& t = x.input->tensors[x.tensor];
   const uint64_t width = t.dtype == DType::kF32 ? 4 : 2, line = static_cast<uint64_t>(x.k) * width;
-  const auto bytes = read_strided(*x.subject, x.tensor, static_cast<uint64_t>(row) * line, line, 1);
+  const auto bytes = read_strided(*x.input, x.tensor, static_cast<uint64_t>(row) * line, line, 1);
   std::vector<float> values(static_cast<size_t>(x.k));
   for (size_t i = 0; i < values.size(); ++i) {
     uint16_t bits = 0;
@@ -98,13 +98,13 @@ std::vector<float> pairs_swapped(std::vector<float> row) {
 
 class Matrices {
  public:
-  explicit Matrices(const LintSubject& s) : s_(s) {
-    for (const Nvfp4Module& m : s.modules) by_name_[m.name] = &m;
+  explicit Matrices(const LintInput& s) : s_(s) {
+    for (const Nvfp4Linear& m : s.modules) by_name_[m.name] = &m;
   }
   std::optional<Matrix> find(const std::string& name) const {
     const auto it = by_name_.find(name);
     if (it != by_name_.end()) {
-      const Nvfp4Module& m = *it->second;
+      const Nvfp4Linear& m = *it->second;
       if (!s_.is_whole(m)) return std::nullopt;
       return Matrix{&s_, &m, m.codes, m.e, m.n, m.k};
     }
@@ -117,8 +117,8 @@ class Matrices {
   }
 
  private:
-  const LintSubject& s_;
-  std::unordered_map<std::string_view, const Nvfp4Module*> by_name_;
+  const LintInput& s_;
+  std::unordered_map<std::string_view, const Nvfp4Linear*> by_name_;
 };
 
 bool same_shape(const Matrix& a, const Matrix& b) { return a.e == b.e && a.n == b.n && a.k == b.k; }
@@ -140,9 +140,9 @@ std::string found(const Cosine& same, const Cosine& swapped) {
 }
 
 void compare(const Matrix& own, const Matrix& other, const Matrices& owns, const Matrices& others,
-             LintSink& sink) {
+             LintReporter& reporter) {
   const std::string& name = own.module->name;
-  const std::string& file = own.subject->file_of(own.tensor);
+  const std::string& file = own.input->file_of(own.tensor);
   const bool stack = own.module->dialect->stacked && name.ends_with("gate_up_proj") && own.n % 2 == 0;
   Cosine same, nibbles, halves;
   for (const int64_t row : sample_rows(own.n)) {
@@ -152,8 +152,8 @@ void compare(const Matrix& own, const Matrix& other, const Matrices& owns, const
     nibbles.add(pairs_swapped(a), b);
     if (stack) halves.add(a, read_row(other, e, (row + own.n / 2) % own.n));
   }
-  if (is_swap(same, nibbles)) sink.add("nibble-swap", file, name, found(same, nibbles));
-  if (stack && is_swap(same, halves)) sink.add("gate-up-swap", file, name, found(same, halves));
+  if (is_swap(same, nibbles)) reporter.add("nibble-swap", file, name, found(same, nibbles));
+  if (stack && is_swap(same, halves)) reporter.add("gate-up-swap", file, name, found(same, halves));
   const std::string up_name = up_of(name);
   if (up_name.empty() || own.module->dialect->stacked) return;
   const auto own_up = owns.find(up_name), other_up = others.find(up_name);
@@ -163,22 +163,22 @@ void compare(const Matrix& own, const Matrix& other, const Matrices& owns, const
     crossed.add(read_row(own, 0, row), read_row(*other_up, 0, row));
     crossed.add(read_row(*own_up, 0, row), read_row(other, 0, row));
   }
-  if (is_swap(same, crossed)) sink.add("gate-up-swap", file, name, found(same, crossed));
+  if (is_swap(same, crossed)) reporter.add("gate-up-swap", file, name, found(same, crossed));
 }
 
 }  // namespace
 
-void lint_against(const LintSubject& s, const std::filesystem::path& path, LintSink& sink) {
-  LintSink silent{LintOptions{}};
-  const LintSubject reference = open_lint_subject(path, silent);
+void lint_against(const LintInput& s, const std::filesystem::path& path, LintReporter& reporter) {
+  LintReporter silent{LintOptions{}};
+  const LintInput reference = open_lint_subject(path, silent);
   const Matrices owns(s), others(reference);
   size_t compared = 0;
-  for (const Nvfp4Module& m : s.modules) {
+  for (const Nvfp4Linear& m : s.modules) {
     check_interrupt();
     const auto own = owns.find(m.name), other = others.find(m.name);
     if (!own || !other || !same_shape(*own, *other)) continue;
     ++compared;
-    compare(*own, *other, owns, others, sink);
+    compare(*own, *other, owns, others, reporter);
   }
   if (compared > 0) return;
   throw Error(fmt::format(

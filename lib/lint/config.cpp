@@ -28,9 +28,9 @@ struct StoredModule {
 };
 
 /// Matrices by module name, and how they are stored.
-std::vector<StoredModule> stored_modules(const LintSubject& s) {
+std::vector<StoredModule> stored_modules(const LintInput& s) {
   std::vector<StoredModule> modules;
-  for (const Nvfp4Module& m : s.modules) modules.push_back({m.name, m.codes, StoredAs::kNvfp4});
+  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, StoredAs::kNvfp4});
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
     constexpr std::string_view kWeight = ".weight";
@@ -102,7 +102,7 @@ void read_compressed_tensors(const Json& entry, Claims& c) {
   }
 }
 
-Claims read_claims(const LintSubject& s) {
+Claims read_claims(const LintInput& s) {
   Claims c;
   const Json& entry = s.quantization;
   if (!entry.is_object()) return c;
@@ -145,7 +145,7 @@ const std::string* find_listed(const std::map<std::string, std::string>& layers,
 /// Names of modules: of tensors without their last part.
 class ModuleNames {
  public:
-  explicit ModuleNames(const LintSubject& s) : tensors_(s.tensors) {
+  explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
     for (const TensorInfo& t : s.tensors) {
       const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
       if (names_.empty() || names_.back() != name) names_.push_back(name);
@@ -191,19 +191,20 @@ class ModuleNames {
   std::unordered_set<std::string> folded_;
 };
 
-bool has_tied_head(const LintSubject& s) {
+bool has_tied_head(const LintInput& s) {
   const auto tied = model_settings(s.config, "tie_word_embeddings");
   return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
 }
 
-void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
+void check_unused(const LintInput& s, const Claims& claims, LintReporter& reporter) {
   if (claims.ignored.empty() || s.is_part) return;
   ModuleNames names(s);
   const bool tied = has_tied_head(s);
   for (const auto& [text, key] : claims.ignored) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
-      sink.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file, text,
-               fmt::format("expected a regular expression in {}, found none that can be followed", key));
+      reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,
+                   text,
+                   fmt::format("expected a regular expression in {}, found none that can be followed", key));
       continue;
     }
     // A tied head has no tensor, and producers exclude it all the same.
@@ -212,110 +213,111 @@ void check_unused(const LintSubject& s, const Claims& claims, LintSink& sink) {
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    sink.add("unused-pattern", s.quantization_file, text,
-             "expected to match a module, found none that it matches");
+    reporter.add("unused-pattern", s.quantization_file, text,
+                 "expected to match a module, found none that it matches");
   }
 }
 
-void check_formats(const LintSubject& s, Claims& claims, LintSink& sink) {
+void check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
   PatternList ignored(claims.ignored);
   const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
     const bool quantized = m.stored != StoredAs::kUnquantized;
     if (quantized && is_router(m.name)) {
-      sink.add("quantized-router", s.file_of(m.tensor), m.name,
-               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+      reporter.add("quantized-router", s.file_of(m.tensor), m.name,
+                   fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
     }
     if (quantized && is_head(m.name)) {
-      sink.add("quantized-head", s.file_of(m.tensor), m.name,
-               fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
+      reporter.add("quantized-head", s.file_of(m.tensor), m.name,
+                   fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
     }
     if (!claims.modelopt && !claims.compressed_tensors) continue;
     const bool is_ignored = ignored.matches(m.name);
     if (quantized && is_ignored) {
-      sink.add("config-dtype", s.file_of(m.tensor), m.name,
-               fmt::format("expected unquantized as the config's ignore list says, found {}",
-                           stored_name(m.stored)));
+      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
+                   fmt::format("expected unquantized as the config's ignore list says, found {}",
+                               stored_name(m.stored)));
     } else if (m.stored == StoredAs::kFp8 && claims.only_nvfp4 && claims.layers.empty()) {
-      sink.add("config-dtype", s.file_of(m.tensor), m.name, "expected NVFP4 as the config says, found FP8");
+      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
+                   "expected NVFP4 as the config says, found FP8");
     } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
-      sink.add("config-dtype", s.file_of(m.tensor), m.name,
-               fmt::format("expected {} as the config says, found NVFP4", claims.algo));
+      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
+                   fmt::format("expected {} as the config says, found NVFP4", claims.algo));
     } else if (!claims.layers.empty()) {
       const std::string* algo = find_listed(claims.layers, m.name);
       const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
       if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
-        sink.add("config-dtype", s.file_of(m.tensor), m.name,
-                 fmt::format("expected {} as quantized_layers says, found {}",
-                             algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
+        reporter.add("config-dtype", s.file_of(m.tensor), m.name,
+                     fmt::format("expected {} as quantized_layers says, found {}",
+                                 algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
                !is_no_linear(m.name) && !(tied && is_head(m.name))) {
-      sink.add("unquantized-not-ignored", s.file_of(m.tensor), m.name,
-               "expected in the config's ignore list or quantized, found neither");
+      reporter.add("unquantized-not-ignored", s.file_of(m.tensor), m.name,
+                   "expected in the config's ignore list or quantized, found neither");
     }
   }
 }
 
-void check_input_scales(const LintSubject& s, const Claims& claims, LintSink& sink) {
+void check_input_scales(const LintInput& s, const Claims& claims, LintReporter& reporter) {
   if (!claims.input_scales || s.is_part) return;
   size_t with = 0;
-  for (const Nvfp4Module& m : s.modules) with += m.input_scale.has_value();
+  for (const Nvfp4Linear& m : s.modules) with += m.input_scale.has_value();
   if (with == s.modules.size()) return;
   // Experts that alone lack one were found beside their neighbours.
   if (with > 0) {
-    for (const Nvfp4Module& m : s.modules) {
+    for (const Nvfp4Linear& m : s.modules) {
       if (m.input_scale || m.name.find("experts.") != m.name.npos) continue;
-      sink.add("missing-input-scale", s.file_of(m.codes), m.name,
-               fmt::format("expected {} as the config promises, found none", m.dialect->input_scale));
+      reporter.add("missing-input-scale", s.file_of(m.codes), m.name,
+                   fmt::format("expected {} as the config promises, found none", m.dialect->input_scale));
     }
     return;
   }
-  sink.add("missing-input-scale", s.quantization_file, "",
-           fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
+  reporter.add("missing-input-scale", s.quantization_file, "",
+               fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
 }
 
 }  // namespace
 
-void lint_config(const LintSubject& s, LintSink& sink) {
+void lint_config(const LintInput& s, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
-    sink.add("no-config", "config.json", "", "expected beside the weight files, found none");
+    reporter.add("no-config", "config.json", "", "expected beside the weight files, found none");
   }
   for (const std::string& problem : find_odd_settings(s.config)) {
     const size_t key = problem.find(": ");
-    sink.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
+    reporter.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
   }
   if (s.quantization.is_null()) {
     if (s.config.is_object() && !s.modules.empty()) {
-      sink.add("no-quantization-config", "config.json", "quantization_config",
-               fmt::format("expected for {} NVFP4 modules, found none", s.modules.size()));
+      reporter.add("no-quantization-config", "config.json", "quantization_config",
+                   fmt::format("expected for {} NVFP4 modules, found none", s.modules.size()));
     }
     for (const StoredModule& m : stored_modules(s)) {
       if (m.stored != StoredAs::kUnquantized && is_router(m.name))
-        sink.add("quantized-router", s.file_of(m.tensor), m.name,
-                 fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+        reporter.add("quantized-router", s.file_of(m.tensor), m.name,
+                     fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
     }
     return;
   }
   Claims claims = read_claims(s);
-  check_unused(s, claims, sink);
-  check_formats(s, claims, sink);
-  check_input_scales(s, claims, sink);
+  check_unused(s, claims, reporter);
+  check_formats(s, claims, reporter);
+  check_input_scales(s, claims, reporter);
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
     const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
     if (!claims.algo.empty() && !other.empty() && claims.algo != other) {
-      sink.add("config-disagrees", "hf_quant_config.json", "quant_algo",
-               fmt::format("expected {} as config.json says, found {}", claims.algo, other));
+      reporter.add("config-disagrees", "hf_quant_config.json", "quant_algo",
+                   fmt::format("expected {} as config.json says, found {}", claims.algo, other));
     }
     const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
     const auto& a = claims.ignored;
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
-      sink.add("config-disagrees", "hf_quant_config.json", "exclude_modules",
-               fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
-                           a.size(), b.size()));
+      reporter.add("config-disagrees", "hf_quant_config.json", "exclude_modules",
+                   fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
+                               a.size(), b.size()));
     }
   }
 }

@@ -35,7 +35,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
 
 /// One tensor of an expert.
 struct Member {
-  size_t tensor;          ///< in LintSubject::tensors
+  size_t tensor;          ///< in LintInput::tensors
   std::string_view rest;  ///< of its name, behind the expert's number
 };
 /// The tensors of each expert, sorted by `rest`.
@@ -51,9 +51,9 @@ bool is_alike(const TensorInfo& a, const TensorInfo& b) {
 
 class BlockLint {
  public:
-  BlockLint(const LintSubject& s, std::string_view block, const Experts& experts,
-            const std::set<int64_t>& promised, LintSink& sink)
-      : s_(s), block_(block), experts_(experts), promised_(promised), sink_(sink) {}
+  BlockLint(const LintInput& s, std::string_view block, const Experts& experts,
+            const std::set<int64_t>& promised, LintReporter& reporter)
+      : s_(s), block_(block), experts_(experts), promised_(promised), sink_(reporter) {}
 
   void run() {
     check_count();
@@ -151,11 +151,11 @@ class BlockLint {
     });
   }
 
-  const LintSubject& s_;
+  const LintInput& s_;
   const std::string block_;
   const Experts& experts_;
   const std::set<int64_t>& promised_;
-  LintSink& sink_;
+  LintReporter& sink_;
 };
 
 }  // namespace
@@ -178,7 +178,7 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 namespace {
 
 /// Counts that a model with routed experts must state, under whatever name its family has for them.
-void check_stated(const LintSubject& s, LintSink& sink) {
+void check_stated(const LintInput& s, LintReporter& reporter) {
   if (!s.config.is_object()) return;
   bool count = false, chosen = false;
   const auto has = [](std::string_view key, std::string_view word) { return key.find(word) != key.npos; };
@@ -192,15 +192,15 @@ void check_stated(const LintSubject& s, LintSink& sink) {
     }
   }
   if (!count)
-    sink.add("odd-setting", "config.json", "num_experts", "expected the count of experts, found none");
+    reporter.add("odd-setting", "config.json", "num_experts", "expected the count of experts, found none");
   if (!chosen)
-    sink.add("odd-setting", "config.json", "num_experts_per_tok",
-             "expected the count of experts of a token, found none");
+    reporter.add("odd-setting", "config.json", "num_experts_per_tok",
+                 "expected the count of experts of a token, found none");
 }
 
 }  // namespace
 
-void lint_experts(const LintSubject& s, LintSink& sink) {
+void lint_experts(const LintInput& s, LintReporter& reporter) {
   const auto promised =
       promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
   // Names are sorted, so the tensors of a block follow each other.
@@ -209,7 +209,7 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
   bool routed = false;
   const auto finish = [&] {
     routed = routed || experts.size() > 1;
-    if (!experts.empty()) BlockLint(s, block, experts, promised, sink).run();
+    if (!experts.empty()) BlockLint(s, block, experts, promised, reporter).run();
     experts.clear();
   };
   for (size_t i = 0; i < s.tensors.size(); ++i) {
@@ -219,9 +219,9 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
       const std::string expert = fmt::format("{}.{}", name->block, name->number);
       if (expert == odd) continue;  // told with its first tensor
       odd = expert;
-      sink.add("expert-name", s.file_of(i), expert,
-               fmt::format("expected an expert's number without leading zeros, {}, found {}", name->expert,
-                           name->number));
+      reporter.add("expert-name", s.file_of(i), expert,
+                   fmt::format("expected an expert's number without leading zeros, {}, found {}",
+                               name->expert, name->number));
       continue;
     }
     if (name->block != block) {
@@ -231,11 +231,11 @@ void lint_experts(const LintSubject& s, LintSink& sink) {
     experts[name->expert].push_back({i, name->rest});
   }
   finish();
-  if (routed && s.is_directory) check_stated(s, sink);
-  for (const Nvfp4Module& m : s.modules) {
+  if (routed && s.is_directory) check_stated(s, reporter);
+  for (const Nvfp4Linear& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
-    sink.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,
-             fmt::format("expected {} experts as config.json says, found {}", *promised.rbegin(), m.e));
+    reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,
+                 fmt::format("expected {} experts as config.json says, found {}", *promised.rbegin(), m.e));
   }
 }
 

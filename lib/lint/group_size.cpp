@@ -43,7 +43,7 @@ void collect_algo(const Json& at, const std::string& key, std::vector<Stated>& s
 }
 
 void check_entry(const char* file, const Json& entry, const std::string& key, size_t modules,
-                 LintSink& sink) {
+                 LintReporter& reporter) {
   if (!entry.is_object()) return;
   std::vector<Stated> stated;
   collect_groups(entry, key, stated);
@@ -54,23 +54,23 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
   }
   for (const Stated& s : stated) {
     if (s.size == kGroup) continue;
-    sink.add("config-group-size", file, s.key,
-             fmt::format("expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup,
-                         modules, json_line(s.size)));
+    reporter.add("config-group-size", file, s.key,
+                 fmt::format("expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup,
+                             modules, json_line(s.size)));
   }
 }
 
 }  // namespace
 
-void lint_group_size(const LintSubject& s, LintSink& sink) {
+void lint_group_size(const LintInput& s, LintReporter& reporter) {
   // A module whose block scales stand for other groups is told by its shapes and is none of these.
   if (s.modules.empty()) return;
   const Json& other = s.hf_quant_config;
   if (s.quantization != other) {
-    check_entry(s.quantization_file.c_str(), s.quantization, s.quantization_key, s.modules.size(), sink);
+    check_entry(s.quantization_file.c_str(), s.quantization, s.quantization_key, s.modules.size(), reporter);
   }
   if (other.is_object() && other.contains("quantization")) {
-    check_entry("hf_quant_config.json", other["quantization"], "quantization", s.modules.size(), sink);
+    check_entry("hf_quant_config.json", other["quantization"], "quantization", s.modules.size(), reporter);
   }
 }
 

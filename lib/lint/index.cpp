@@ -39,7 +39,7 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
 }
 
 /// Without an index the names themselves tell which files belong together.
-void check_numbering(const std::vector<std::string>& present, LintSink& sink) {
+void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
   std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
   for (const std::string& name : present) {
     if (const auto n = parse_numbered(name)) saves[{n->stem, n->total}].insert(n->number);
@@ -49,8 +49,9 @@ void check_numbering(const std::vector<std::string>& present, LintSink& sink) {
     if (missing <= 0) continue;
     int64_t first = 1;
     while (numbers.count(first)) ++first;
-    sink.add("missing-shard", fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second),
-             "", fmt::format("expected {} files of this save, found {}", save.second, numbers.size()));
+    reporter.add("missing-shard",
+                 fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second), "",
+                 fmt::format("expected {} files of this save, found {}", save.second, numbers.size()));
   }
   if (saves.size() < 2) return;
   // The save with most files is taken for the one that is meant.
@@ -59,7 +60,7 @@ void check_numbering(const std::vector<std::string>& present, LintSink& sink) {
   for (const std::string& name : present) {
     const auto n = parse_numbered(name);
     if (!n || n->stem != most->first.first || n->total == most->first.second) continue;
-    sink.add(
+    reporter.add(
         "leftover-file", name, "",
         fmt::format("expected a file of {}, as most are, found one of {}", most->first.second, n->total));
   }
@@ -81,33 +82,33 @@ bool is_one_of_several(std::string_view file) {
 }
 
 std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::vector<std::string>& names,
-                                         LintSink& sink) {
+                                         LintReporter& reporter) {
   if (names.empty()) return std::nullopt;
   std::string name = names[0];
   if (std::find(names.begin(), names.end(), kIndexName) != names.end()) {
     name = kIndexName;
   } else if (names.size() > 1) {
-    sink.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
+    reporter.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
     return std::nullopt;
   }
   try {
     LintIndex index{name, read_index_file(directory / name)};
-    if (index.contents.has_mark) sink.add("bad-index", name, "", kByteOrderMarkFound);
+    if (index.contents.has_mark) reporter.add("bad-index", name, "", kByteOrderMarkFound);
     return index;
   } catch (const Error& e) {
-    sink.add("bad-index", name, "", damage_of(e, directory / name));
+    reporter.add("bad-index", name, "", damage_of(e, directory / name));
     return std::nullopt;
   }
 }
 
 std::vector<std::string> files_to_lint(const fs::path& directory, const std::optional<LintIndex>& index,
                                        bool has_index_file, const std::vector<std::string>& present,
-                                       LintSink& sink) {
+                                       LintReporter& reporter) {
   if (!index) {
-    check_numbering(present, sink);
+    check_numbering(present, reporter);
     if (present.size() > 1 && !has_index_file) {
-      sink.add("no-index", "", "",
-               fmt::format("expected {} beside {} weight files, found none", kIndexName, present.size()));
+      reporter.add("no-index", "", "",
+                   fmt::format("expected {} beside {} weight files, found none", kIndexName, present.size()));
     }
     return present;
   }
@@ -120,19 +121,19 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
     if (fs::exists(fs::symlink_status(directory / name, error))) {
       files.push_back(name);
     } else {
-      sink.add("missing-shard", name, "",
-               fmt::format("expected as {} says, for {} tensors, found none", index->name, tensors[i]));
+      reporter.add("missing-shard", name, "",
+                   fmt::format("expected as {} says, for {} tensors, found none", index->name, tensors[i]));
     }
   }
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
-    sink.add("leftover-file", name, "",
-             fmt::format("expected in {}, found no tensor of it there", index->name));
+    reporter.add("leftover-file", name, "",
+                 fmt::format("expected in {}, found no tensor of it there", index->name));
   }
   return files;
 }
 
-void check_lint_index(const LintIndex& index, const LintSubject& s, LintSink& sink) {
+void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& reporter) {
   size_t missing = 0;
   std::string first_missing;
   const auto& entries = index.contents.entries;
@@ -142,8 +143,8 @@ void check_lint_index(const LintIndex& index, const LintSubject& s, LintSink& si
   const auto stale = [&](const IndexFile::Entry& e) {
     // A file that could not be read is a finding of its own.
     if (!known.count(index.contents.files[e.file])) return;
-    sink.add("index-stale-tensor", index.name, e.tensor,
-             fmt::format("expected in {}, found in no file", index.contents.files[e.file]));
+    reporter.add("index-stale-tensor", index.name, e.tensor,
+                 fmt::format("expected in {}, found in no file", index.contents.files[e.file]));
   };
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     while (entry != entries.end() && entry->tensor < s.tensors[i].name) stale(*entry++);
@@ -153,23 +154,23 @@ void check_lint_index(const LintIndex& index, const LintSubject& s, LintSink& si
     }
     const std::string& file = index.contents.files[entry->file];
     if (file != s.file_of(i)) {
-      sink.add("index-wrong-file", index.name, s.tensors[i].name,
-               fmt::format("expected in {}, found in {}", file, s.file_of(i)));
+      reporter.add("index-wrong-file", index.name, s.tensors[i].name,
+                   fmt::format("expected in {}, found in {}", file, s.file_of(i)));
     }
     ++entry;
   }
   while (entry != entries.end()) stale(*entry++);
   if (missing > 0) {
-    sink.add("index-incomplete", index.name, first_missing,
-             fmt::format("expected all {} tensors of its files, found {} missing, this the first",
-                         s.tensors.size(), missing));
+    reporter.add("index-incomplete", index.name, first_missing,
+                 fmt::format("expected all {} tensors of its files, found {} missing, this the first",
+                             s.tensors.size(), missing));
   }
   const bool all_read = known.size() == index.contents.files.size();
   uint64_t bytes = 0;
   for (const TensorInfo& t : s.tensors) bytes += t.end >= t.begin ? t.bytes() : 0;
   if (all_read && index.contents.total_size && *index.contents.total_size != bytes) {
-    sink.add("index-total-size", index.name, "",
-             fmt::format("expected total_size {}, found {}", bytes, *index.contents.total_size));
+    reporter.add("index-total-size", index.name, "",
+                 fmt::format("expected total_size {}, found {}", bytes, *index.contents.total_size));
   }
 }
 

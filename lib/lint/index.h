@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/checkpoint/index_file.h"
-#include "lib/lint/subject.h"
+#include "lib/lint/input.h"
 
 namespace twofour {
 
@@ -19,7 +19,7 @@ struct LintIndex {
 
 /// The index to go by: the usual name or the only one there is. Nothing where there is none that can be used.
 std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
-                                         const std::vector<std::string>& names, LintSink& sink);
+                                         const std::vector<std::string>& names, LintReporter& reporter);
 
 /// Whether a file's name says that it is one of several: "model-00002-of-00005.safetensors".
 bool is_one_of_several(std::string_view file);
@@ -28,9 +28,9 @@ bool is_one_of_several(std::string_view file);
 /// `has_index_file` tells an index that cannot be used from none.
 std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::optional<LintIndex>& index, bool has_index_file,
-                                       const std::vector<std::string>& present, LintSink& sink);
+                                       const std::vector<std::string>& present, LintReporter& reporter);
 
 /// Holds the index against the headers.
-void check_lint_index(const LintIndex& index, const LintSubject& subject, LintSink& sink);
+void check_lint_index(const LintIndex& index, const LintInput& input, LintReporter& reporter);
 
 }  // namespace twofour

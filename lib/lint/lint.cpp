@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-LintSink::LintSink(const LintOptions& options) {
+LintReporter::LintReporter(const LintOptions& options) {
   for (const LintRule& rule : lint_rules()) levels_.push_back(rule.severity);
   for (const auto& [id, level] : options.levels) {
     const auto rule = find_lint_rule(id);
@@ -21,7 +21,7 @@ LintSink::LintSink(const LintOptions& options) {
   }
 }
 
-void LintSink::add(std::string_view rule, std::string file, std::string name, std::string message) {
+void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   if (!levels_[*at]) return;
@@ -29,14 +29,14 @@ void LintSink::add(std::string_view rule, std::string file, std::string name, st
   findings_.push_back({*at, *levels_[*at], std::move(file), std::move(name), std::move(message)});
 }
 
-void LintSink::summarize(std::string_view rule, std::string text) {
+void LintReporter::summarize(std::string_view rule, std::string text) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   const std::lock_guard lock(mutex_);
   if (levels_[*at]) summaries_[*at] = std::move(text);
 }
 
-void LintSink::move_to(LintReport& report) {
+void LintReporter::move_to(LintReport& report) {
   std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
     if (a.rule != b.rule) return a.rule < b.rule;
     if (a.file != b.file) return natural_less(a.file, b.file);
@@ -55,17 +55,17 @@ size_t LintReport::count(Severity severity) const {
 namespace {
 
 /// Figures of the modules whose bytes are all there.
-Figures lint_figures(const LintSubject& subject, int jobs) {
-  std::map<std::string, std::vector<Nvfp4Module>> kinds;
-  for (const Nvfp4Module& m : subject.modules) {
-    if (subject.is_whole(m)) kinds[split_numbers(m.name).skeleton].push_back(m);
+Figures lint_figures(const LintInput& input, int jobs) {
+  std::map<std::string, std::vector<Nvfp4Linear>> kinds;
+  for (const Nvfp4Linear& m : input.modules) {
+    if (input.is_whole(m)) kinds[split_numbers(m.name).skeleton].push_back(m);
   }
   const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
-    subject.read(tensor, offset, out);
+    input.read(tensor, offset, out);
   };
   Figures figures;
   for (const auto& [skeleton, modules] : kinds)
-    figures.add(read_module_stats(modules, subject.tensors, read, jobs));
+    figures.add(read_module_stats(modules, input.tensors, read, jobs));
   return figures;
 }
 
@@ -73,31 +73,31 @@ Figures lint_figures(const LintSubject& subject, int jobs) {
 
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
   const Stopwatch watch;
-  LintSink sink(options);
+  LintReporter reporter(options);
   progress.phase = "reading headers";
-  const LintSubject subject = open_lint_subject(path, sink);
-  lint_modules(subject, options.headers_only, sink);
-  if (subject.is_directory) {
-    lint_config(subject, sink);
-    lint_group_size(subject, sink);
-    lint_sidecars(subject, sink);
+  const LintInput input = open_lint_subject(path, reporter);
+  lint_modules(input, options.headers_only, reporter);
+  if (input.is_directory) {
+    lint_config(input, reporter);
+    lint_group_size(input, reporter);
+    lint_sidecars(input, reporter);
   }
   if (!options.headers_only) {
     progress.phase = "reading weights";
-    lint_scalars(subject, sink);
-    lint_weights(subject, options.jobs, sink, progress);
+    lint_scalars(input, reporter);
+    lint_weights(input, options.jobs, reporter, progress);
   }
-  if (!options.against.empty()) lint_against(subject, options.against, sink);
+  if (!options.against.empty()) lint_against(input, options.against, reporter);
   LintReport report;
-  sink.move_to(report);
+  reporter.move_to(report);
   report.bytes = progress.done;
   report.seconds = watch.seconds();
   if (options.figures && !options.headers_only) {
     progress.phase = "reading figures";
-    report.figures = lint_figures(subject, options.jobs);
+    report.figures = lint_figures(input, options.jobs);
   }
-  report.files = subject.shards.size();
-  report.tensors = subject.tensors.size();
+  report.files = input.shards.size();
+  report.tensors = input.tensors.size();
   return report;
 }
 

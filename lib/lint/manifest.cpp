@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_files(const LintSubject& s, const Manifest& manifest, LintSink& sink) {
+void check_files(const LintInput& s, const Manifest& manifest, LintReporter& reporter) {
   for (const auto& [name, hash] : manifest.files) {
     const auto shard =
         std::find_if(s.shards.begin(), s.shards.end(), [&](const Shard& x) { return x.name == name; });
@@ -19,7 +19,7 @@ void check_files(const LintSubject& s, const Manifest& manifest, LintSink& sink)
     const bool inside = !fs::path(name).is_absolute() && name.find("..") == name.npos;
     std::error_code error;
     if (shard == s.shards.end() && (!inside || !fs::is_regular_file(s.path / name, error))) {
-      sink.add("manifest-hash", name, "", "expected as twofour.json says, found none");
+      reporter.add("manifest-hash", name, "", "expected as twofour.json says, found none");
       continue;
     }
     Hash128 found;
@@ -28,59 +28,62 @@ void check_files(const LintSubject& s, const Manifest& manifest, LintSink& sink)
       if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
       found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
     } catch (const Error& e) {
-      sink.add("manifest-hash", name, "", damage_of(e, s.path / name));
+      reporter.add("manifest-hash", name, "", damage_of(e, s.path / name));
       continue;
     }
     if (found == hash) continue;
-    sink.add("manifest-hash", name, "",
-             fmt::format("expected {} as twofour.json says, found {}", hash.hex(), found.hex()));
+    reporter.add("manifest-hash", name, "",
+                 fmt::format("expected {} as twofour.json says, found {}", hash.hex(), found.hex()));
   }
 }
 
 }  // namespace
 
-std::optional<Manifest> lint_manifest(const LintSubject& s, LintSink& sink) {
+std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter) {
   if (!s.has_manifest) return std::nullopt;
   const fs::path path = s.path / kManifestName;
   try {
     Manifest manifest = read_manifest(path, s.tensors.size());
-    if (!manifest.damage.empty()) sink.add("manifest-hash", kManifestName, "", manifest.damage);
-    check_files(s, manifest, sink);
+    if (!manifest.integrity_error.empty())
+      reporter.add("manifest-hash", kManifestName, "", manifest.integrity_error);
+    check_files(s, manifest, reporter);
     for (const auto& [name, output] : manifest.outputs) {
       const auto at = s.find(name);
       if (!at) {
         if (s.is_part) continue;
-        sink.add("manifest-hash", kManifestName, name,
-                 fmt::format("expected {}, found it in no file", output.type));
+        reporter.add("manifest-hash", kManifestName, name,
+                     fmt::format("expected {}, found it in no file", output.type));
         continue;
       }
       const std::string type = describe(s.tensors[*at].dtype, s.tensors[*at].shape);
       if (type != output.type) {
-        sink.add("manifest-hash", s.file_of(*at), name,
-                 fmt::format("expected {} as twofour.json says, found {}", output.type, type));
+        reporter.add("manifest-hash", s.file_of(*at), name,
+                     fmt::format("expected {} as twofour.json says, found {}", output.type, type));
       }
     }
     if (manifest.folds > 0) {
-      sink.add("folded", kManifestName, "",
-               fmt::format("expected equal global scales in the source, found {} matrices that were folded",
-                           manifest.folds));
+      reporter.add(
+          "folded", kManifestName, "",
+          fmt::format("expected equal global scales in the source, found {} matrices that were folded",
+                      manifest.folds));
     }
     return manifest;
   } catch (const Error& e) {
-    sink.add("bad-manifest", kManifestName, "", damage_of(e, path));
+    reporter.add("bad-manifest", kManifestName, "", damage_of(e, path));
     return std::nullopt;
   }
 }
 
-void lint_tensor_hash(const LintSubject& s, const Manifest& manifest, size_t tensor, const Hash128& hash,
-                      LintSink& sink) {
+void lint_tensor_hash(const LintInput& s, const Manifest& manifest, size_t tensor, const Hash128& hash,
+                      LintReporter& reporter) {
   const auto it = manifest.outputs.find(s.tensors[tensor].name);
   if (it == manifest.outputs.end()) {
-    sink.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
-             "expected in twofour.json, found it only here");
+    reporter.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
+                 "expected in twofour.json, found it only here");
   } else if (it->second.hash != hash) {
-    sink.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
-             fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), hash.hex()));
+    reporter.add(
+        "manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
+        fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), hash.hex()));
   }
 }
 

@@ -17,9 +17,9 @@ bool ends_with_any(std::string_view name, std::initializer_list<const char*> end
 }
 
 /// Codes and block scales that lack what makes them numbers.
-void check_complete(const LintSubject& s, LintSink& sink) {
+void check_complete(const LintInput& s, LintReporter& reporter) {
   std::vector<bool> is_complete(s.tensors.size());
-  for (const Nvfp4Module& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
+  for (const Nvfp4Linear& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
     if (is_complete[i]) continue;
@@ -29,8 +29,9 @@ void check_complete(const LintSubject& s, LintSink& sink) {
         const auto codes = s.find(module + d.codes);
         const bool lacks = codes && s.tensors[*codes].dtype == DType::kU8 && !s.find(module + d.global_scale);
         if (!lacks) continue;
-        sink.add("incomplete-module", s.file_of(i), module,
-                 fmt::format("expected {} beside its codes and block scales, found none", d.global_scale));
+        reporter.add(
+            "incomplete-module", s.file_of(i), module,
+            fmt::format("expected {} beside its codes and block scales, found none", d.global_scale));
         break;
       }
       const bool codes =
@@ -39,26 +40,27 @@ void check_complete(const LintSubject& s, LintSink& sink) {
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
       // With a global scale it is told as a module whose tensors disagree.
       if (s.find(module + d.block_scale) || s.find(module + d.global_scale)) continue;
-      sink.add("incomplete-module", s.file_of(i), module,
-               fmt::format("expected {} beside its codes, found none", d.block_scale));
+      reporter.add("incomplete-module", s.file_of(i), module,
+                   fmt::format("expected {} beside its codes, found none", d.block_scale));
     }
   }
 }
 
 /// Modules whose weights are stored twice.
-void check_two_weights(const LintSubject& s, LintSink& sink) {
+void check_two_weights(const LintInput& s, LintReporter& reporter) {
   constexpr std::string_view kPacked = "_packed";
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i].name;
     if (!name.ends_with(".weight_packed")) continue;
     const std::string plain = name.substr(0, name.size() - kPacked.size());
     if (!s.find(plain)) continue;
-    sink.add("two-weights", s.file_of(i), name, fmt::format("expected no {} beside it, found one", plain));
+    reporter.add("two-weights", s.file_of(i), name,
+                 fmt::format("expected no {} beside it, found one", plain));
   }
 }
 
 /// The matrices that engines put into one, side by side.
-void check_gate_up(const LintSubject& s, LintSink& sink) {
+void check_gate_up(const LintInput& s, LintReporter& reporter) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs = {
       {{".gate_proj.weight", ".up_proj.weight"}, {".w1.weight", ".w3.weight"}}};
   for (size_t i = 0; i < s.tensors.size(); ++i) {
@@ -74,15 +76,15 @@ void check_gate_up(const LintSubject& s, LintSink& sink) {
       if (!up) continue;
       const TensorInfo& u = s.tensors[*up];
       if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
-      sink.add("gate-up-shape", s.file_of(*up), u.name,
-               fmt::format("expected {} as the gate has, found {}", describe(gate.dtype, gate.shape),
-                           describe(u.dtype, u.shape)));
+      reporter.add("gate-up-shape", s.file_of(*up), u.name,
+                   fmt::format("expected {} as the gate has, found {}", describe(gate.dtype, gate.shape),
+                               describe(u.dtype, u.shape)));
     }
   }
 }
 
 /// What changes the meaning of weights, and stacks that can be read in two ways.
-void check_meaning(const LintSubject& s, bool headers_only, LintSink& sink) {
+void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter) {
   TensorAccess access{.tensors = s.tensors, .whole = &s.whole};
   if (!headers_only) {
     access.read = [&s](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
@@ -90,18 +92,18 @@ void check_meaning(const LintSubject& s, bool headers_only, LintSink& sink) {
     };
   }
   for (const WeightTerm& term : find_weight_terms(access))
-    sink.add("weight-term", s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
+    reporter.add("weight-term", s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
   if (s.is_part || !s.is_directory) return;
   if (const auto term = find_config_term(s.quantization)) {
     const size_t key = term->find(": ");
-    sink.add("weight-term", s.quantization_file, term->substr(0, key), term->substr(key + 2));
+    reporter.add("weight-term", s.quantization_file, term->substr(0, key), term->substr(key + 2));
   }
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
-    sink.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
+    reporter.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
 }
 
 /// Layer numbers by what stands before them: "model.layers".
-std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintSubject& s) {
+std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInput& s) {
   std::map<std::string, std::set<int64_t>, std::less<>> layers;
   for (const TensorInfo& t : s.tensors) {
     constexpr std::string_view kContainer = "layers.";
@@ -119,7 +121,7 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintSubj
   return layers;
 }
 
-void check_layers(const LintSubject& s, LintSink& sink) {
+void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
   const auto counts = promised_counts(s.config, {"num_hidden_layers"});
   const auto is_aside = [](std::string_view prefix) {
@@ -133,9 +135,9 @@ void check_layers(const LintSubject& s, LintSink& sink) {
     if (missing > 0) {
       int64_t first = 0;
       while (numbers.count(first)) ++first;
-      sink.add("layers-missing", "", prefix,
-               fmt::format("expected layers 0 to {}, found {} missing, the first {}", *numbers.rbegin(),
-                           missing, first));
+      reporter.add("layers-missing", "", prefix,
+                   fmt::format("expected layers 0 to {}, found {} missing, the first {}", *numbers.rbegin(),
+                               missing, first));
     }
     if (is_aside(prefix) || numbers.size() <= most) continue;
     most = numbers.size();
@@ -144,8 +146,8 @@ void check_layers(const LintSubject& s, LintSink& sink) {
   if (counts.empty() || main.empty()) return;
   const int64_t promised = *counts.rbegin(), last = *layers.at(main).rbegin();
   if (last + 1 < promised) {
-    sink.add("layers-missing", "", main,
-             fmt::format("expected {} layers as config.json says, found {}", promised, last + 1));
+    reporter.add("layers-missing", "", main,
+                 fmt::format("expected {} layers as config.json says, found {}", promised, last + 1));
   }
   const auto mtp =
       promised_counts(s.config, {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"});
@@ -154,7 +156,7 @@ void check_layers(const LintSubject& s, LintSink& sink) {
                        return t.name.find("mtp") != t.name.npos || t.name.find("nextn") != t.name.npos;
                      });
   if (!found) {
-    sink.add(
+    reporter.add(
         "mtp-missing", "config.json", "",
         fmt::format("expected {} layers for multi-token prediction, found no tensor of any", *mtp.begin()));
   }
@@ -169,7 +171,7 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
   return flag;
 }
 
-void check_head(const LintSubject& s, LintSink& sink) {
+void check_head(const LintInput& s, LintReporter& reporter) {
   const auto tied = text_flag(s.config, "tie_word_embeddings");
   const std::vector<std::string> architectures = string_list(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
@@ -185,27 +187,27 @@ void check_head(const LintSubject& s, LintSink& sink) {
                                        "tok_embeddings.weight", "wte.weight", "embed_tokens.weight_packed"});
   }
   if (!*tied && !head) {
-    sink.add("head-missing", "config.json", "tie_word_embeddings",
-             "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
+    reporter.add("head-missing", "config.json", "tie_word_embeddings",
+                 "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
   } else if (*tied && !head && !embedding) {
-    sink.add("head-missing", "config.json", "tie_word_embeddings",
-             "expected the embedding that the head is tied to, found none");
+    reporter.add("head-missing", "config.json", "tie_word_embeddings",
+                 "expected the embedding that the head is tied to, found none");
   } else if (*tied && head) {
-    sink.add("tied-head", "config.json", "tie_word_embeddings", "expected no head of its own, found one");
+    reporter.add("tied-head", "config.json", "tie_word_embeddings", "expected no head of its own, found one");
   }
 }
 
 }  // namespace
 
-void lint_modules(const LintSubject& s, bool headers_only, LintSink& sink) {
-  check_gate_up(s, sink);
-  check_two_weights(s, sink);
-  check_meaning(s, headers_only, sink);
+void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter) {
+  check_gate_up(s, reporter);
+  check_two_weights(s, reporter);
+  check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
-  check_complete(s, sink);
-  lint_experts(s, sink);
-  check_layers(s, sink);
-  check_head(s, sink);
+  check_complete(s, reporter);
+  lint_experts(s, reporter);
+  check_layers(s, reporter);
+  check_head(s, reporter);
 }
 
 }  // namespace twofour

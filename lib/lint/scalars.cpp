@@ -18,7 +18,7 @@ constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
 constexpr float kFullScale = 2688.0f;
 
 /// A float tensor of a few numbers; empty where it is none or not whole.
-std::vector<float> read_floats(const LintSubject& s, size_t tensor) {
+std::vector<float> read_floats(const LintInput& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
   constexpr uint64_t kMost = 1u << 20;
@@ -43,19 +43,19 @@ bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 std::string at_expert(size_t i, size_t count) { return count > 1 ? fmt::format(" (expert {})", i) : ""; }
 
 /// Checks the numbers of one scale tensor; `divides` where it is stored as a divisor.
-void check_values(const LintSubject& s, size_t tensor, const std::vector<float>& values, bool divides,
-                  const char* rule, LintSink& sink) {
+void check_values(const LintInput& s, size_t tensor, const std::vector<float>& values, bool divides,
+                  const char* rule, LintReporter& reporter) {
   for (size_t i = 0; i < values.size(); ++i) {
     const float multiplier = divides ? 1.0f / values[i] : values[i];
     if (!is_scale(values[i]) || !is_scale(multiplier)) {
-      sink.add(rule, s.file_of(tensor), s.tensors[tensor].name,
-               fmt::format("expected a positive finite scale, found {}{}", values[i],
-                           at_expert(i, values.size())));
+      reporter.add(rule, s.file_of(tensor), s.tensors[tensor].name,
+                   fmt::format("expected a positive finite scale, found {}{}", values[i],
+                               at_expert(i, values.size())));
       return;
     }
     const float most = multiplier * kFullScale;
     if (most >= kSmallest && most <= kLargest) continue;
-    sink.add(
+    reporter.add(
         "suspicious-scale", s.file_of(tensor), s.tensors[tensor].name,
         fmt::format(
             "expected a scale for values of {:g} to {:g}, found {}{}, which stands for values up to {:g}",
@@ -66,11 +66,11 @@ void check_values(const LintSubject& s, size_t tensor, const std::vector<float>&
 
 /// A fused group's scales, by the module that has them.
 struct Group {
-  std::vector<std::pair<const Nvfp4Module*, float>> global, input;
+  std::vector<std::pair<const Nvfp4Linear*, float>> global, input;
 };
 
 /// Ratio of the largest to the smallest; 1 where all are equal or one is no scale.
-float ratio_of(const std::vector<std::pair<const Nvfp4Module*, float>>& members) {
+float ratio_of(const std::vector<std::pair<const Nvfp4Linear*, float>>& members) {
   float low = INFINITY, high = 0;
   for (const auto& [m, value] : members) {
     if (!is_scale(value)) return 1;
@@ -80,12 +80,12 @@ float ratio_of(const std::vector<std::pair<const Nvfp4Module*, float>>& members)
   return members.size() < 2 ? 1 : high / low;
 }
 
-bool all_equal(const std::vector<std::pair<const Nvfp4Module*, float>>& members) {
+bool all_equal(const std::vector<std::pair<const Nvfp4Linear*, float>>& members) {
   return std::all_of(members.begin(), members.end(), [&](auto& m) { return m.second == members[0].second; });
 }
 
-void check_group(const std::string& parent, const std::vector<std::pair<const Nvfp4Module*, float>>& members,
-                 const char* rule, size_t& unequal, float& worst, LintSink& sink) {
+void check_group(const std::string& parent, const std::vector<std::pair<const Nvfp4Linear*, float>>& members,
+                 const char* rule, size_t& unequal, float& worst, LintReporter& reporter) {
   const bool sound = std::all_of(members.begin(), members.end(), [](auto& m) { return is_scale(m.second); });
   if (!sound || all_equal(members)) return;
   ++unequal;
@@ -94,20 +94,20 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   for (const auto& [m, value] : members) {
     found += fmt::format("{}{} {}", found.empty() ? "" : ", ", m->name.substr(m->name.rfind('.') + 1), value);
   }
-  sink.add(rule, "", parent, fmt::format("expected equal scales, found {}", found));
+  reporter.add(rule, "", parent, fmt::format("expected equal scales, found {}", found));
 }
 
 }  // namespace
 
-void lint_scalars(const LintSubject& s, LintSink& sink) {
+void lint_scalars(const LintInput& s, LintReporter& reporter) {
   std::map<std::pair<std::string, size_t>, Group> groups;
-  for (const Nvfp4Module& m : s.modules) {
+  for (const Nvfp4Linear& m : s.modules) {
     const std::vector<float> global = read_floats(s, m.global_scale);
-    check_values(s, m.global_scale, global, m.dialect->divides, "bad-global-scale", sink);
+    check_values(s, m.global_scale, global, m.dialect->divides, "bad-global-scale", reporter);
     std::vector<float> input;
     if (m.input_scale) {
       input = read_floats(s, *m.input_scale);
-      check_values(s, *m.input_scale, input, m.dialect->divides, "bad-input-scale", sink);
+      check_values(s, *m.input_scale, input, m.dialect->divides, "bad-input-scale", reporter);
     }
     const auto key = m.dialect->stacked ? std::nullopt : fused_group(m.name);
     if (!key) continue;
@@ -119,20 +119,20 @@ void lint_scalars(const LintSubject& s, LintSink& sink) {
   for (const auto& [key, group] : groups) {
     fused += group.global.size() > 1;
     if (!group.global.empty())
-      check_group(key.first, group.global, "unequal-global-scales", unequal, worst, sink);
+      check_group(key.first, group.global, "unequal-global-scales", unequal, worst, reporter);
     if (!group.input.empty())
-      check_group(key.first, group.input, "unequal-input-scales", unequal_inputs, worst_input, sink);
+      check_group(key.first, group.input, "unequal-input-scales", unequal_inputs, worst_input, reporter);
   }
   if (unequal > 0)
-    sink.summarize("unequal-global-scales",
-                   fmt::format("{} of {} groups, the largest ratio {:.4g}", unequal, fused, worst));
+    reporter.summarize("unequal-global-scales",
+                       fmt::format("{} of {} groups, the largest ratio {:.4g}", unequal, fused, worst));
   if (unequal_inputs > 0)
-    sink.summarize("unequal-input-scales", fmt::format("{} of {} groups, the largest ratio {:.4g}",
-                                                       unequal_inputs, fused, worst_input));
+    reporter.summarize("unequal-input-scales", fmt::format("{} of {} groups, the largest ratio {:.4g}",
+                                                           unequal_inputs, fused, worst_input));
 
   // Scales of modules of an artifact, of the KV cache, and input scales whose modules were converted.
   std::vector<bool> done(s.tensors.size());
-  for (const Nvfp4Module& m : s.modules) {
+  for (const Nvfp4Linear& m : s.modules) {
     done[m.global_scale] = true;
     if (m.input_scale) done[*m.input_scale] = true;
   }
@@ -143,7 +143,7 @@ void lint_scalars(const LintSubject& s, LintSink& sink) {
     const bool ours = !s.layout.empty() && name.ends_with("global_scale") && !is_input_scale(name) &&
                       !name.ends_with(".weight_global_scale");
     if (done[i] || (!kv && !ours && !is_input_scale(name))) continue;
-    check_values(s, i, read_floats(s, i), divides, ours ? "bad-global-scale" : "bad-input-scale", sink);
+    check_values(s, i, read_floats(s, i), divides, ours ? "bad-global-scale" : "bad-input-scale", reporter);
   }
 }
 

@@ -151,11 +151,11 @@ TensorScan scan_of_part(int p, const Shape& shape) {
 /// The check of an artifact's part in layout L; empty where the tensor is none or, with `must_fit`, where the
 /// first part does not show its shape.
 template <class L>
-std::optional<TensorScan> plan_part(const LintSubject& s, const TensorInfo& t, bool must_fit) {
+std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, bool must_fit) {
   if (t.shape.size() != 3 || t.bytes() == 0) return std::nullopt;
   const std::string_view name = t.name;
   const std::string_view suffix = name.substr(name.find_last_of("._") + 1);
-  const Shape some{1, kOuterGrain, kOuterGrain};
+  const Shape some{1, kTileAlignment, kTileAlignment};
   for (int p = 0; p < L::part_count; ++p) {
     if (suffix != L::part(p, some).suffix || t.dtype != L::part(p, some).dtype) continue;
     // The first part gives the shape of the matrices, which gives those of all parts.
@@ -177,7 +177,7 @@ std::optional<TensorScan> plan_part(const LintSubject& s, const TensorInfo& t, b
 }
 
 /// Whether a U8 tensor holds E8M0 scales: of MXFP4 in either naming, or MXFP8.
-bool is_mx_scale(const LintSubject& s, const TensorInfo& t) {
+bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   if (t.dtype == DType::kF8E8M0) return true;
   if (t.dtype != DType::kU8) return false;
   const std::string_view name = t.name;
@@ -190,7 +190,7 @@ bool is_mx_scale(const LintSubject& s, const TensorInfo& t) {
 }
 
 /// Whether a tensor scales the FP8 weights of any dialect.
-bool is_fp8_scale(const LintSubject& s, const TensorInfo& t) {
+bool is_fp8_scale(const LintInput& s, const TensorInfo& t) {
   for (const WeightDialect& d : weight_dialects()) {
     if (d.format != WeightFormat::kFp8 || !t.name.ends_with(d.scale) || !d.scale_types.has(t.dtype)) continue;
     const auto weight = s.find(t.name.substr(0, t.name.size() - std::string_view(d.scale).size()) + d.weight);
@@ -215,7 +215,7 @@ TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
   return *this;
 }
 
-TensorScan plan_tensor_scan(const LintSubject& s, size_t tensor) {
+TensorScan plan_tensor_scan(const LintInput& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   if (!s.layout.empty()) {
     std::optional<TensorScan> part;

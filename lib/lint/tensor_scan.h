@@ -6,7 +6,7 @@
 
 #include "formats/layouts/part_map.h"
 #include "lib/lint/blocks.h"
-#include "lib/lint/subject.h"
+#include "lib/lint/input.h"
 
 namespace twofour {
 
@@ -43,8 +43,8 @@ struct TensorScan {
   PartMap map{};            ///< of kPart
 };
 
-/// What a tensor of `subject` is to be held against; `layout` is that of the artifact it is part of, or "".
-TensorScan plan_tensor_scan(const LintSubject& subject, size_t tensor);
+/// What a tensor of `input` is to be held against; `layout` is that of the artifact it is part of, or "".
+TensorScan plan_tensor_scan(const LintInput& input, size_t tensor);
 
 /// Checks bytes that begin at `offset`, a multiple of the unit.
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,

@@ -25,8 +25,8 @@ struct Job {
 
 class WeightLint {
  public:
-  WeightLint(const LintSubject& s, std::optional<Manifest> manifest, LintSink& sink, Progress& progress)
-      : s_(s), manifest_(std::move(manifest)), sink_(sink), progress_(progress) {
+  WeightLint(const LintInput& s, std::optional<Manifest> manifest, LintReporter& reporter, Progress& progress)
+      : s_(s), manifest_(std::move(manifest)), sink_(reporter), progress_(progress) {
     for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
       if (rule.to == "prune") pattern_ = rule.pattern;
     }
@@ -67,7 +67,7 @@ class WeightLint {
     modules_.resize(s_.modules.size());
     std::vector<size_t> owner(s_.tensors.size(), Job::kNone);
     for (size_t i = 0; i < s_.modules.size(); ++i) {
-      const Nvfp4Module& m = s_.modules[i];
+      const Nvfp4Linear& m = s_.modules[i];
       if (!s_.is_whole(m)) continue;
       owner[m.codes] = owner[m.block_scale] = i;
     }
@@ -84,7 +84,7 @@ class WeightLint {
         const TensorScan& scan = scans_.emplace(t, plan_tensor_scan(s_, t)).first->second;
         add_jobs(Job::kNone, t, s_.tensors[t].bytes(), std::max<uint64_t>(1, kJob / scan.unit) * scan.unit);
       } else if (s_.modules[owner[t]].codes == t) {
-        const Nvfp4Module& m = s_.modules[owner[t]];
+        const Nvfp4Linear& m = s_.modules[owner[t]];
         const auto blocks = static_cast<uint64_t>(m.e * m.n * m.k / kGroup);
         const auto unit = static_cast<uint64_t>(m.k_outer ? m.n : 1);
         add_jobs(owner[t], Job::kNone, blocks, std::max<uint64_t>(1, kJob / 8 / unit) * unit);
@@ -101,7 +101,7 @@ class WeightLint {
   }
 
   void count_module(const Job& job, std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
-    const Nvfp4Module& m = s_.modules[job.module];
+    const Nvfp4Linear& m = s_.modules[job.module];
     const auto n = static_cast<uint64_t>(m.n), unit = m.k_outer ? n : 1;
     const uint64_t step = std::max<uint64_t>(1, kPiece / 8 / unit) * unit;
     codes.resize(8 * step);
@@ -165,7 +165,7 @@ class WeightLint {
                     c.nan, c.negative, c.blocks, c.first_bad));
   }
 
-  void report_module(const Nvfp4Module& m, const BlockCounts& c) {
+  void report_module(const Nvfp4Linear& m, const BlockCounts& c) {
     const std::string& scale_file = s_.file_of(m.block_scale);
     const std::string& scale = s_.tensors[m.block_scale].name;
     report_scales(m.block_scale, c);
@@ -257,7 +257,7 @@ class WeightLint {
     };
     std::map<std::pair<std::string, std::vector<uint8_t>>, Shared> shared;
     for (size_t i = 0; i < s_.modules.size(); ++i) {
-      const Nvfp4Module& m = s_.modules[i];
+      const Nvfp4Linear& m = s_.modules[i];
       if (!s_.is_whole(m) || !modules_[i].any_code || s_.tensors[m.global_scale].bytes() > kPiece) continue;
       if (modules_[i].subnormal + modules_[i].zero == modules_[i].blocks) continue;  // told already
       std::vector<uint8_t> scale(s_.tensors[m.global_scale].bytes());
@@ -269,16 +269,16 @@ class WeightLint {
     }
     for (const auto& [key, at] : shared) {
       if (at.amax >= kLeast) continue;
-      const Nvfp4Module& m = s_.modules[at.module];
+      const Nvfp4Linear& m = s_.modules[at.module];
       sink_.add("amax-mismatch", s_.file_of(m.global_scale), s_.tensors[m.global_scale].name,
                 fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
                             static_cast<double>(at.amax) / kUnit));
     }
   }
 
-  const LintSubject& s_;
+  const LintInput& s_;
   const std::optional<Manifest> manifest_;
-  LintSink& sink_;
+  LintReporter& sink_;
   Progress& progress_;
   std::string pattern_;  ///< that the checkpoint claims
   std::vector<Job> jobs_;
@@ -290,8 +290,8 @@ class WeightLint {
 
 }  // namespace
 
-void lint_weights(const LintSubject& s, int jobs, LintSink& sink, Progress& progress) {
-  WeightLint(s, lint_manifest(s, sink), sink, progress).run(jobs);
+void lint_weights(const LintInput& s, int jobs, LintReporter& reporter, Progress& progress) {
+  WeightLint(s, lint_manifest(s, reporter), reporter, progress).run(jobs);
 }
 
 }  // namespace twofour

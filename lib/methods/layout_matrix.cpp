@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-LayoutMatrix::LayoutMatrix(Target what, std::string as, TargetScales under, Tiling cut, bool any,
+LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under, Tiling cut, bool any,
                            std::vector<size_t> tensors, std::vector<size_t> global_scales)
     : target(std::move(what)),
       layout(std::move(as)),
@@ -78,7 +78,7 @@ Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
   Json sources = Json::array(), parts = Json::array();
   for (size_t i = 0; i < target.sources.size(); ++i) {
     const SourceRows& s = target.sources[i];
-    const Nvfp4Module& m = source.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = source.nvfp4_modules()[s.module];
     Json one = {{"module", m.name}, {"dialect", m.dialect->name}};
     if (m.dialect->stacked) {
       one["expert"] = s.expert;
@@ -86,7 +86,7 @@ Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
     }
     one["rows"] = {s.first, s.step, s.count};
     one["global_scale_shape"] = source.tensors()[m.global_scale].shape;
-    one["global_scale_bits"] = fmt::format("{:08x}", scales.stored_bits[i]);
+    one["global_scale_bits"] = fmt::format("{:08x}", scales.raw_bits[i]);
     one["codes_xxh3_128"] = found.slices[i].codes.hex();
     one["scales_xxh3_128"] = found.slices[i].scales.hex();
     sources.push_back(std::move(one));
@@ -107,15 +107,14 @@ std::string LayoutMatrix::content(const Json& result, std::span<const Hash128>) 
   std::string text;
   for (size_t i = 0; i < found.slices.size(); ++i) {
     text += found.slices[i].codes.hex() + found.slices[i].scales.hex() +
-            fmt::format("{:08x}", scales.stored_bits[i]);
+            fmt::format("{:08x}", scales.raw_bits[i]);
   }
   return text;
 }
 
 std::vector<Transformation::StoredScale> LayoutMatrix::stored_scales() const {
   std::vector<StoredScale> all;
-  for (size_t i = 0; i < global_scales_.size(); ++i)
-    all.push_back({global_scales_[i], scales.stored_bits[i]});
+  for (size_t i = 0; i < global_scales_.size(); ++i) all.push_back({global_scales_[i], scales.raw_bits[i]});
   return all;
 }
 
@@ -150,7 +149,7 @@ int64_t part_bytes(const std::string& layout, int p, Shape shape) {
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const Target& target, const Tiling& tiling) {
+std::vector<Piece> pieces_of(const OutputMatrix& target, const Tiling& tiling) {
   std::vector<Piece> pieces;
   for (int64_t r0 = 0; r0 < target.shape.n; r0 += tiling.row_step) {
     for (int64_t k0 = 0; k0 < target.shape.k; k0 += tiling.k_step) {
@@ -161,13 +160,13 @@ std::vector<Piece> pieces_of(const Target& target, const Tiling& tiling) {
   return pieces;
 }
 
-Piece whole_piece(const Target& target) { return {0, target.shape.k, 0, target.shape.n}; }
+Piece whole_piece(const OutputMatrix& target) { return {0, target.shape.k, 0, target.shape.n}; }
 
-Shape piece_shape(const Target& target, const Piece& piece) {
+Shape piece_shape(const OutputMatrix& target, const Piece& piece) {
   return {1, piece.rows, piece.k, target.shape.gated};
 }
 
-SourceRows piece_rows(const SourceRows& source, const Target& target, const Piece& piece) {
+SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece) {
   // Stored rows of a gated matrix alternate between gate and up, so a run of them takes as many of each.
   const int64_t share = target.shape.gated ? 2 : 1;
   SourceRows rows = source;
@@ -177,7 +176,7 @@ SourceRows piece_rows(const SourceRows& source, const Target& target, const Piec
   return rows;
 }
 
-int64_t piece_offset(const std::string& layout, int p, const Target& target, const Piece& piece) {
+int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece) {
   // What lies before the piece is itself a matrix, cut at the outermost axis.
   const Shape s = target.shape;
   const int64_t rows = piece.r0 > 0 ? part_bytes(layout, p, {1, piece.r0, s.k, s.gated}) : 0;
@@ -185,21 +184,21 @@ int64_t piece_offset(const std::string& layout, int p, const Target& target, con
   return rows + inputs;
 }
 
-int64_t piece_bytes(const std::string& layout, int p, const Target& target, const Piece& piece) {
+int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece) {
   return part_bytes(layout, p, piece_shape(target, piece));
 }
 
 namespace {
 
-/// Codes of one strip: they should still be in the L2 cache when they are packed.
+/// Codes of one row block: they should still be in the L2 cache when they are packed.
 constexpr int64_t kStripTarget = 512 << 10;
-/// Fewest rows of a strip: the packer writes runs as long as a strip has rows.
+/// Fewest rows of a row block: the packer writes runs as long as a row block has rows.
 constexpr int64_t kMinStripRows = 256;
 /// Steps along K fall on whole 64-group tiles of the packer.
 constexpr int64_t kStepGrain = 1024;
 
-/// A worker's buffers for one piece of an expert, without the strip that it reads.
-uint64_t buffer_bytes(const Target& target, const std::string& layout, const Tiling& t, bool k_outer) {
+/// A worker's buffers for one piece of an expert, without the row block that it reads.
+uint64_t buffer_bytes(const OutputMatrix& target, const std::string& layout, const Tiling& t, bool k_outer) {
   int64_t bytes = 0;
   with_layout(layout, [&]<class L>() {
     bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
@@ -214,15 +213,15 @@ int64_t halve(int64_t step, int64_t grain) { return (step / 2 + grain - 1) / gra
 
 }  // namespace
 
-Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer,
+Tiling make_tiling(const OutputMatrix& target, const std::string& layout, bool k_outer,
                    const MemoryLimits& limits) {
   const Shape s = target.shape;
   Tiling t{s.k, s.n, s.n, 0};
   with_layout(layout, [&]<class L>() {
     constexpr bool along_k = L::outer == Axis::kK;
     int64_t& step = along_k ? t.k_step : t.row_step;
-    constexpr int64_t grain = along_k ? kStepGrain : kOuterGrain;
-    static_assert(grain % kOuterGrain == 0);
+    constexpr int64_t grain = along_k ? kStepGrain : kTileAlignment;
+    static_assert(grain % kTileAlignment == 0);
     while (step > grain && buffer_bytes(target, layout, t, k_outer) > limits.piece) step = halve(step, grain);
   });
   t.bytes = buffer_bytes(target, layout, t, k_outer);

@@ -6,14 +6,14 @@
 
 #include "formats/layouts/layout.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/methods/target.h"
+#include "lib/methods/output_matrix.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {
 
 /// Global scales of a target, as multipliers. All are [E][sources_per_expert] but `folded`, which is [E].
-struct TargetScales {
-  std::vector<uint32_t> stored_bits;  ///< float32 bits as the source has them
+struct OutputScales {
+  std::vector<uint32_t> raw_bits;  ///< float32 bits as the source has them
   std::vector<float> own;
   std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
 };
@@ -31,12 +31,12 @@ struct Tiling {
 class LayoutMatrix : public Transformation {
  public:
   /// `any_fold`: block scales may lose whatever folding the global scales costs.
-  LayoutMatrix(Target target, std::string layout, TargetScales scales, Tiling tiling, bool any_fold,
+  LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling, bool any_fold,
                std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
-  const Target target;
+  const OutputMatrix target;
   const std::string layout;
-  const TargetScales scales;
+  const OutputScales scales;
   const Tiling tiling;
   /// A fold that changes a matrix of an expert by more in relative norm is refused.
   static constexpr double kMostFoldError = 0.1;
@@ -84,25 +84,26 @@ struct Piece {
 };
 
 /// The pieces of an expert in the order of their bytes.
-std::vector<Piece> pieces_of(const Target& target, const Tiling& tiling);
+std::vector<Piece> pieces_of(const OutputMatrix& target, const Tiling& tiling);
 
 /// The whole expert as one piece.
-Piece whole_piece(const Target& target);
+Piece whole_piece(const OutputMatrix& target);
 
 /// The piece as a matrix of its own.
-Shape piece_shape(const Target& target, const Piece& piece);
+Shape piece_shape(const OutputMatrix& target, const Piece& piece);
 
 /// The rows of a source that belong to a piece; `n0` counts in the piece.
-SourceRows piece_rows(const SourceRows& source, const Target& target, const Piece& piece);
+SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece);
 
 /// Where the piece begins in part `p` of its expert.
-int64_t piece_offset(const std::string& layout, int p, const Target& target, const Piece& piece);
+int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
 /// Bytes of the piece in part `p`.
-int64_t piece_bytes(const std::string& layout, int p, const Target& target, const Piece& piece);
+int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
 /// Cuts a target's experts into pieces. `k_outer`: its modules are stacks with K along the dimension before
 /// the last.
-Tiling make_tiling(const Target& target, const std::string& layout, bool k_outer, const MemoryLimits& limits);
+Tiling make_tiling(const OutputMatrix& target, const std::string& layout, bool k_outer,
+                   const MemoryLimits& limits);
 
 }  // namespace twofour

@@ -23,7 +23,7 @@ std::string source_hash(const Json& result, const char* key, const Hash128& outp
 
 }  // namespace
 
-ModuleRewrite::ModuleRewrite(const Nvfp4Module& module, std::string becomes, Scales scales, bool prunes,
+ModuleRewrite::ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
                              std::optional<double> tolerance)
     : module_(module),
       becomes_(std::move(becomes)),
@@ -100,7 +100,7 @@ void ModuleRewrite::check_result(const Json& result) const {
 Json ModuleRewrite::entries(const Checkpoint& source, const Json& result,
                             const std::vector<Json>& tensors) const {
   Json bits = Json::array(), all = Json::array();
-  for (const uint32_t b : scales_.stored_bits) bits.push_back(fmt::format("{:08x}", b));
+  for (const uint32_t b : scales_.raw_bits) bits.push_back(fmt::format("{:08x}", b));
   for (size_t p = 0; p < tensors.size(); ++p) {
     all.push_back(with_origin(source, parts_[p].source, tensors[p]));
   }
@@ -140,13 +140,13 @@ std::string ModuleRewrite::content(const Json& result, std::span<const Hash128> 
   for (size_t p = 0; p < parts_.size(); ++p) {
     if (!parts_[p].changes) text += outputs[p].hex();
   }
-  for (const uint32_t bits : scales_.stored_bits) text += fmt::format("{:08x}", bits);
+  for (const uint32_t bits : scales_.raw_bits) text += fmt::format("{:08x}", bits);
   return text + fmt::format("{:08x}", scales_.input_scale_bits);
 }
 
 std::vector<Transformation::StoredScale> ModuleRewrite::stored_scales() const {
   std::vector<StoredScale> all;
-  for (const uint32_t bits : scales_.stored_bits) all.push_back({module_.global_scale, bits});
+  for (const uint32_t bits : scales_.raw_bits) all.push_back({module_.global_scale, bits});
   return all;
 }
 

@@ -19,20 +19,20 @@ class ModuleRewrite : public Transformation {
     bool changes = false;  ///< it is more than a copy, for --dry-run
   };
   struct Scales {
-    std::vector<uint32_t> stored_bits;  ///< float32 bits of the global scales, one or one an expert
-    std::vector<float> multipliers;     ///< one an expert
-    uint32_t input_scale_bits = 0;      ///< of the input scale, where it becomes its reciprocal
+    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
+    std::vector<float> multipliers;  ///< one an expert
+    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
   };
 
   /// `becomes` is the rule's `to`. `prunes`: part 0 are pruned codes. `tolerance`: as value_tolerance().
-  ModuleRewrite(const Nvfp4Module& module, std::string becomes, Scales scales, bool prunes,
+  ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
                 std::optional<double> tolerance);
   /// Adds part after part; part 0 is made from the codes.
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// A tensor of the source that goes into part 0 or is dropped.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
   const Scales& scales() const { return scales_; }
-  const Nvfp4Module& module() const { return module_; }
+  const Nvfp4Linear& module() const { return module_; }
   const std::vector<Part>& parts() const { return parts_; }
   /// Whether part 0 holds the weights in BF16.
   bool dequantizes() const { return becomes_ == "bf16"; }
@@ -58,7 +58,7 @@ class ModuleRewrite : public Transformation {
   std::optional<double> value_tolerance() const override { return tolerance_; }
 
  private:
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   std::string becomes_;
   Scales scales_;
   bool prunes_;

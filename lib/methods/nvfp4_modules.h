@@ -15,7 +15,7 @@ const Nvfp4Dialect& dialect_named(std::string_view name);
 /// Of a dialect's scalars: [] or [1].
 std::vector<int64_t> scalar_shape(std::string_view dialect);
 /// The global scales of a module, by the stored bits and as multipliers.
-ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Module& module,
+ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Linear& module,
                                          Problems& problems);
 /// KV scales take the type that ModelOpt or compressed-tensors gives them; loaders know either's names.
 void plan_kv_scales(std::string_view dialect, Planner& planner);

@@ -77,7 +77,7 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
 }
 
 /// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
-bool fits_beside(const Checkpoint& c, const WeightModule& m, const EncodeRule& rule) {
+bool fits_beside(const Checkpoint& c, const Linear& m, const EncodeRule& rule) {
   return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
          c.nvfp4_modules()[*m.nvfp4].dialect->name == rule.dialect;
 }
@@ -87,9 +87,9 @@ std::string parent_of(const std::string& name) {
 }
 
 /// Names of linears that stay; blocks of experts that stay as a whole as one glob.
-std::vector<std::string> names_left(const Checkpoint& c, const std::vector<WeightModule>& modules,
+std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Linear>& modules,
                                     const std::vector<bool>& is_chosen) {
-  const auto block_of = [&](const WeightModule& m) {
+  const auto block_of = [&](const Linear& m) {
     const auto parsed = parse_module_name(m.name);
     return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
   };
@@ -114,13 +114,13 @@ std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Weigh
 }
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
-void check_experts(const std::vector<WeightModule>& modules, Problems& problems) {
+void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   struct Block {
-    std::map<int64_t, std::map<Projection, const WeightModule*>> experts;
-    std::map<Projection, const WeightModule*> stacks;
+    std::map<int64_t, std::map<Projection, const Linear*>> experts;
+    std::map<Projection, const Linear*> stacks;
   };
   std::map<std::string, Block> blocks;
-  for (const WeightModule& m : modules) {
+  for (const Linear& m : modules) {
     const auto name = parse_module_name(m.name);
     if (!name || name->kind != BlockKind::kRoutedExperts || (name->expert < 0) != m.stacked) continue;
     Block& block = blocks[std::string(name->block)];
@@ -161,7 +161,7 @@ void check_experts(const std::vector<WeightModule>& modules, Problems& problems)
 }
 
 /// Engines want what they fuse quantized as a whole or not at all.
-void note_split_groups(const std::vector<WeightModule>& modules, const std::vector<bool>& is_chosen,
+void note_split_groups(const std::vector<Linear>& modules, const std::vector<bool>& is_chosen,
                        Findings& findings) {
   for (const std::vector<size_t>& group : fused_groups(modules)) {
     const auto chosen = std::count_if(group.begin(), group.end(), [&](size_t i) { return is_chosen[i]; });
@@ -178,7 +178,7 @@ std::string and_more(size_t count) {
 }
 
 /// Why the first of some quantized modules cannot stay beside what is written, and what to do.
-std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const WeightModule& m, size_t count) {
+std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Linear& m, size_t count) {
   const bool nvfp4 = m.format == WeightFormat::kNvfp4;
   const char* kind = !nvfp4 || rule.fp8 ? "" : m.input_scale ? " with input scales" : " of another dialect";
   return fmt::format(
@@ -193,7 +193,7 @@ std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Weig
 
 }  // namespace
 
-EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModule>& modules,
+EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
                                const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems) {
   const bool quantized =
@@ -203,9 +203,9 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
   std::vector<bool> is_chosen(modules.size());
   size_t refused = 0,
          staying = 0;  // NVFP4 to quantize; quantized modules that one configuration cannot describe
-  const WeightModule *nvfp4 = nullptr, *stays = nullptr;  // the first of them
+  const Linear *nvfp4 = nullptr, *stays = nullptr;  // the first of them
   for (size_t i = 0; i < modules.size(); ++i) {
-    const WeightModule& m = modules[i];
+    const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
     const bool usual =
@@ -248,7 +248,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<WeightModu
   return result;
 }
 
-std::vector<std::vector<size_t>> fused_groups(const std::vector<WeightModule>& modules) {
+std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules) {
   std::vector<std::vector<size_t>> groups;
   std::map<std::pair<std::string, size_t>, size_t> known;
   for (size_t i = 0; i < modules.size(); ++i) {

@@ -17,12 +17,12 @@ struct EncodeSelection {
 /// leave alone: embeddings, heads, routers, norms, convolutions, vision and prediction of further tokens,
 /// where these are in floats. FP8 takes floats by default only where the source is not quantized at all.
 /// Linears that must not stay as they are go into `problems`; throws Error on patterns that match nothing.
-EncodeSelection select_encoded(const Checkpoint& source, const std::vector<WeightModule>& modules,
+EncodeSelection select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
                                const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems);
 
 /// Positions of modules that engines multiply as one, so that they share a global scale: gate and up, w1 and
 /// w3, q, k and v. Stacks stand alone. In the order of their first.
-std::vector<std::vector<size_t>> fused_groups(const std::vector<WeightModule>& modules);
+std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules);
 
 }  // namespace twofour

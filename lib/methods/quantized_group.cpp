@@ -30,7 +30,7 @@ const char* format_name(WeightFormat format) {
 
 }  // namespace
 
-QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const KeptScales> kept,
+QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
                                const MemoryLimits& limits)
     : rule_(std::move(rule)), kept_(std::move(kept)), limits_(limits) {
   set_rule("belongs to a linear to encode");
@@ -42,7 +42,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
   infos_.push_back(std::move(info));
 }
 
-int64_t QuantizedGroup::strip_rows(const WeightModule& m) const {
+int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
   // Rows that lie across are read in K pieces each, so many at once.
   const int64_t weights = m.k_outer ? most : std::min(most, kQuantizeStripWeights);
@@ -52,10 +52,10 @@ int64_t QuantizedGroup::strip_rows(const WeightModule& m) const {
 std::vector<Unit> QuantizedGroup::units(const Checkpoint& source) const {
   uint64_t read = 0;
   for (const EncodedMatrix& m : matrices_) {
-    const WeightModule& from = *m.source;
+    const Linear& from = *m.source;
     const uint64_t bytes = source.tensors()[from.weight].bytes() * static_cast<uint64_t>(m.rows) /
                            static_cast<uint64_t>(from.e * from.n);
-    // A strip at a time: once for the scales and once more to quantize.
+    // A row block at a time: once for the scales and once more to quantize.
     read += strip_rows(from) < from.n ? 2 * bytes : bytes;
   }
   return {{.read = read}};

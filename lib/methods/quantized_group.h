@@ -36,7 +36,7 @@ struct EncodeRule {
 /// `first + i * step` of it.
 struct EncodedMatrix {
   std::string name;  ///< of the module that is written: "model.layers.0.mlp.experts.3.gate_proj"
-  std::shared_ptr<const WeightModule> source;
+  std::shared_ptr<const Linear> source;
   int64_t expert;
   int64_t first, step, rows, k;
   float input_scale = 0;                                        ///< that is written; 0: none
@@ -47,7 +47,7 @@ struct EncodedMatrix {
 /// Matrices that engines multiply as one, so that they share a global scale, in another number format.
 class QuantizedGroup : public Transformation {
  public:
-  QuantizedGroup(EncodeRule rule, std::shared_ptr<const KeptScales> kept, const MemoryLimits& limits);
+  QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept, const MemoryLimits& limits);
   /// Adds a matrix and a part of it.
   void add(EncodedMatrix matrix) { matrices_.push_back(std::move(matrix)); }
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
@@ -57,11 +57,11 @@ class QuantizedGroup : public Transformation {
   void set_weight_type(DType type) { rule_.quantize.weight_type = type; }
 
   const EncodeRule& encode_rule() const { return rule_; }
-  const KeptScales& kept() const { return *kept_; }
+  const FixedGlobalScales& kept() const { return *kept_; }
   const std::vector<EncodedMatrix>& matrices() const { return matrices_; }
   const TensorInfo& part_info(int part) const { return infos_[static_cast<size_t>(part)]; }
   /// Rows of a module that are read at once.
-  int64_t strip_rows(const WeightModule& module) const;
+  int64_t strip_rows(const Linear& module) const;
 
   std::string name(const Checkpoint&) const override { return matrices_[0].name; }
   std::vector<TensorInfo> outputs(const Checkpoint&) const override { return infos_; }
@@ -84,7 +84,7 @@ class QuantizedGroup : public Transformation {
   const EncodedMatrix& matrix_of(int part) const;
 
   EncodeRule rule_;
-  std::shared_ptr<const KeptScales> kept_;
+  std::shared_ptr<const FixedGlobalScales> kept_;
   MemoryLimits limits_;
   std::vector<EncodedMatrix> matrices_;
   std::vector<TensorInfo> infos_;
@@ -93,8 +93,8 @@ class QuantizedGroup : public Transformation {
 
 /// Weights read at once: their floats and what is made of them should stay in the L2 cache.
 inline constexpr int64_t kQuantizeStripWeights = 128 << 10;
-/// A worker's buffers, bytes a weight of a strip: as stored twice, floats as read, pruned and read back, and
-/// what is written.
+/// A worker's buffers, bytes a weight of a row block: as stored twice, floats as read, pruned and read back,
+/// and what is written.
 inline constexpr uint64_t kQuantizeStripBytes = 24;
 
 /// One matrix that a stack of experts holds for each of them.

@@ -43,7 +43,7 @@ std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
 
 void refuse_other_quantization(const Checkpoint& c, const std::string& to, Problems& problems) {
   std::set<size_t> known;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) known.insert({m.codes, m.block_scale});
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) known.insert({m.codes, m.block_scale});
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const DType dtype = c.tensors()[i].dtype;
     const bool is_8_bit = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E8M0;
@@ -65,7 +65,7 @@ class ToBf16 : public Method {
     size_t input_scales = 0;
     std::vector<std::string> names;
     for (const size_t i : modules) {
-      const Nvfp4Module& m = c.nvfp4_modules()[i];
+      const Nvfp4Linear& m = c.nvfp4_modules()[i];
       add(rule, m, planner);
       names.push_back(m.name);
       input_scales += m.input_scale.has_value();
@@ -82,7 +82,7 @@ class ToBf16 : public Method {
  private:
   static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
 
-  static void add(const Rule& rule, const Nvfp4Module& m, Planner& planner) {
+  static void add(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                   false, kTolerance);

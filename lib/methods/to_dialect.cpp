@@ -74,9 +74,9 @@ Manifest::Original original_of(const Manifest* written, const std::string& name,
 }
 
 /// Readers of `to` must get a number from the reciprocal. One that is not a scale at all was reported.
-void check_reciprocal(const Checkpoint& c, const Nvfp4Module& m, const ModuleRewrite::Scales& scales,
+void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRewrite::Scales& scales,
                       const Nvfp4Dialect& to, Problems& problems) {
-  const float stored = std::bit_cast<float>(scales.stored_bits[0]), written = 1.0f / stored;
+  const float stored = std::bit_cast<float>(scales.raw_bits[0]), written = 1.0f / stored;
   if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(scales.multipliers[0])) return;
   if (std::isfinite(written) && std::isfinite(global_scale_multiplier(to, written))) return;
   problems.add(fmt::format("{}: expected a positive finite global scale that has a reciprocal, found {}",
@@ -139,7 +139,7 @@ class ToDialect : public Method {
   static constexpr double kTolerance = 0x1p-22;  ///< a last bit of the multiplier and two roundings
 
   /// Everything as it was, block scales looked at.
-  static void keep(const Rule& rule, const Nvfp4Module& m, Planner& planner) {
+  static void keep(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                   false, kTolerance);
@@ -151,7 +151,7 @@ class ToDialect : public Method {
     planner.add(std::move(module));
   }
 
-  static void translate(const Rule& rule, const Nvfp4Module& m, const Nvfp4Dialect& to, Planner& planner) {
+  static void translate(const Rule& rule, const Nvfp4Linear& m, const Nvfp4Dialect& to, Planner& planner) {
     const Checkpoint& c = planner.source;
     ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
     if (m.dialect->stacked) {
@@ -164,7 +164,7 @@ class ToDialect : public Method {
     const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
       return before.value_or(scalar_shape(to.name));
     };
-    const uint32_t stored = scales.stored_bits[0];
+    const uint32_t stored = scales.raw_bits[0];
     if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
     const uint32_t input_stored = scales.input_scale_bits;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, std::move(scales), false, kTolerance);

@@ -13,12 +13,12 @@
 namespace twofour {
 namespace {
 
-TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& problems) {
-  TargetScales scales;
+OutputScales read_scales(const Checkpoint& c, const OutputMatrix& target, Problems& problems) {
+  OutputScales scales;
   for (const SourceRows& s : target.sources) {
-    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = c.nvfp4_modules()[s.module];
     const SourceScale scale = read_global_scale(c, m, s.expert, problems);
-    scales.stored_bits.push_back(scale.stored_bits);
+    scales.raw_bits.push_back(scale.raw_bits);
     scales.own.push_back(scale.multiplier);
   }
   for (size_t i = 0; i < scales.own.size(); i += target.sources_per_expert) {
@@ -27,7 +27,7 @@ TargetScales read_scales(const Checkpoint& c, const Target& target, Problems& pr
   return scales;
 }
 
-void check_fold(const Target& target, const TargetScales& scales, Fold fold, Problems& problems,
+void check_fold(const OutputMatrix& target, const OutputScales& scales, Fold fold, Problems& problems,
                 Findings& findings) {
   if (target.sources_per_expert < 2) return;
   size_t unequal = 0;
@@ -53,7 +53,7 @@ void check_fold(const Target& target, const TargetScales& scales, Fold fold, Pro
 }
 
 /// Whether the layout can hold the target; g8 pairs rows of gate and up, eight by eight.
-void check_layout(const Target& target, const std::string& layout, Problems& problems) {
+void check_layout(const OutputMatrix& target, const std::string& layout, Problems& problems) {
   with_layout(layout, [&]<class L>() {
     if constexpr (L::pairs_gate_and_up) {
       if (target.name.ends_with(".w13") && !target.shape.gated) {
@@ -82,16 +82,16 @@ std::string generalize(const std::string& name) {
 }
 
 /// Blocks as globs where a glob matches converted modules only, else by name.
-std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vector<Target>& targets) {
+std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vector<OutputMatrix>& targets) {
   std::map<std::string, std::set<std::string>> blocks;
   std::set<size_t> taken;
-  for (const Target& t : targets) {
+  for (const OutputMatrix& t : targets) {
     blocks[generalize(t.block)].insert(t.block);
     for (const SourceRows& s : t.sources) taken.insert(s.module);
   }
   std::vector<std::string> patterns;
   for (const auto& [glob, names] : blocks) {
-    const Pattern pattern(glob), below(glob + ".*");
+    const NamePattern pattern(glob), below(glob + ".*");
     bool exact = names.size() == 1;
     for (size_t i = 0; i < c.nvfp4_modules().size() && !exact; ++i) {
       const std::string& name = c.nvfp4_modules()[i].name;
@@ -107,11 +107,12 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vect
 }
 
 /// The tensors of the source that go into a target, and the global scale of each of its sources.
-std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint& c, const Target& target) {
+std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint& c,
+                                                               const OutputMatrix& target) {
   std::set<size_t> all;
   std::vector<size_t> global_scales;
   for (const SourceRows& s : target.sources) {
-    const Nvfp4Module& m = c.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = c.nvfp4_modules()[s.module];
     all.insert({m.codes, m.block_scale, m.global_scale});
     global_scales.push_back(m.global_scale);
   }
@@ -125,15 +126,15 @@ class ToLayout : public Method {
 
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
-    std::vector<Target> targets = select_targets(c, rule.selection);
-    std::erase_if(targets, [&](const Target& t) {
+    std::vector<OutputMatrix> targets = select_matrices(c, rule.selection);
+    std::erase_if(targets, [&](const OutputMatrix& t) {
       return planner.is_taken(c.nvfp4_modules()[t.sources[0].module].codes);
     });
     warn_of_extra_experts(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
-    for (Target& target : targets) {
-      TargetScales scales = read_scales(c, target, planner.problems);
+    for (OutputMatrix& target : targets) {
+      OutputScales scales = read_scales(c, target, planner.problems);
       check_layout(target, layout_, planner.problems);
       check_fold(target, scales, fold_, planner.problems, planner.findings);
       const bool k_outer = c.nvfp4_modules()[target.sources[0].module].k_outer;

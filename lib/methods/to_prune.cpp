@@ -7,17 +7,17 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/target.h"
+#include "lib/methods/output_matrix.h"
 #include "lib/plan/output_files.h"
 
 namespace twofour {
 
-ModuleRewrite::Scales read_module_scales(const Checkpoint& c, const Nvfp4Module& m, Problems& problems) {
+ModuleRewrite::Scales read_module_scales(const Checkpoint& c, const Nvfp4Linear& m, Problems& problems) {
   ModuleRewrite::Scales scales;
   const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
   for (int64_t e = 0; e < m.e; ++e) {
     const SourceScale scale = read_global_scale(c, m, e, problems);
-    if (e < stored) scales.stored_bits.push_back(scale.stored_bits);
+    if (e < stored) scales.raw_bits.push_back(scale.raw_bits);
     scales.multipliers.push_back(scale.multiplier);
   }
   return scales;
@@ -28,9 +28,9 @@ namespace {
 /// Modules of the default set for pruning: those that a 2:4 layout would convert.
 std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
   std::set<size_t> modules;
-  const std::vector<Target> targets = select_targets(planner.source, selection);
+  const std::vector<OutputMatrix> targets = select_matrices(planner.source, selection);
   warn_of_extra_experts(planner.source, targets, planner.findings);
-  for (const Target& target : targets) {
+  for (const OutputMatrix& target : targets) {
     for (const SourceRows& s : target.sources) modules.insert(s.module);
   }
   return modules;
@@ -44,7 +44,7 @@ class Prune : public Method {
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
     for (const size_t i : pruned_modules(planner, rule.selection)) {
-      const Nvfp4Module& m = c.nvfp4_modules()[i];
+      const Nvfp4Linear& m = c.nvfp4_modules()[i];
       auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                     true, std::nullopt);
       auto codes = std::make_unique<PrunedCodes>(m, pattern_);

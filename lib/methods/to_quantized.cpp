@@ -69,7 +69,7 @@ EncodeRule nvfp4_rule(Rule& r) {
 }
 
 /// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 where the source has none.
-float fp8_input_scale(const Checkpoint& c, const WeightModule& m, int64_t e, Problems& problems) {
+float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems& problems) {
   if (!m.input_scale) return 0;
   const TensorInfo& t = c.tensors()[*m.input_scale];
   const uint64_t count = t.bytes() / sizeof(float);
@@ -103,10 +103,10 @@ class GroupPlanner {
         planner_(planner),
         problems_(planner.problems),
         rule_(encode),
-        kept_(std::make_shared<const KeptScales>(rule.kept)) {}
+        kept_(std::make_shared<const FixedGlobalScales>(rule.kept)) {}
 
   void run() {
-    std::vector<WeightModule> all = find_weight_modules(c_, problems_);
+    std::vector<Linear> all = find_weight_modules(c_, problems_);
     refuse_unknown(all);
     EncodeSelection selection =
         select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
@@ -115,7 +115,7 @@ class GroupPlanner {
     for (const size_t i : selection.chosen) choose(all[i]);
     if (modules_.empty()) {
       problems_.refuse();
-      const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const WeightModule& m) {
+      const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
         return m.format == WeightFormat::kNvfp4;
       });
       throw Error(fmt::format("{}: expected linears to encode, found {} among {}", c_.path().string(),
@@ -130,9 +130,9 @@ class GroupPlanner {
 
  private:
   /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
-  void note_unknown_stacks(const std::vector<WeightModule>& all) {
+  void note_unknown_stacks(const std::vector<Linear>& all) {
     std::set<size_t> known;
-    for (const WeightModule& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
+    for (const Linear& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
     for (size_t i = 0; i < c_.tensors().size(); ++i) {
       const TensorInfo& t = c_.tensors()[i];
       const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
@@ -147,9 +147,9 @@ class GroupPlanner {
   }
 
   /// Tensors of few bits that belong to no module known: their layer would be told falsely.
-  void refuse_unknown(const std::vector<WeightModule>& all) {
+  void refuse_unknown(const std::vector<Linear>& all) {
     std::set<size_t> known;
-    for (const WeightModule& m : all) {
+    for (const Linear& m : all) {
       known.insert(m.weight);
       if (m.scale) known.insert(*m.scale);
     }
@@ -162,7 +162,7 @@ class GroupPlanner {
     }
   }
 
-  void choose(const WeightModule& m) {
+  void choose(const Linear& m) {
     const auto row = static_cast<uint64_t>(m.k) * kQuantizeStripBytes;
     if (row > planner_.limits.piece) {
       problems_.add(fmt::format("{}: expected K of at most {}, found {}", c_.where(m.weight),
@@ -177,7 +177,7 @@ class GroupPlanner {
 
   void form_groups() {
     for (const std::vector<size_t>& members : fused_groups(modules_)) {
-      const auto first = std::make_shared<const WeightModule>(modules_[members[0]]);
+      const auto first = std::make_shared<const Linear>(modules_[members[0]]);
       if (first->stacked) {
         const auto parts = stack_parts(c_, first->name, first->n);
         for (int64_t e = 0; e < first->e; ++e) {
@@ -191,7 +191,7 @@ class GroupPlanner {
       }
       begin_group();
       for (const size_t i : members) {
-        const auto one = i == members[0] ? first : std::make_shared<const WeightModule>(modules_[i]);
+        const auto one = i == members[0] ? first : std::make_shared<const Linear>(modules_[i]);
         // FP8 has no scale to share.
         if (rule_.fp8 && i != members[0]) begin_group();
         add_matrix({one->name, one, 0, 0, 1, one->n, one->k});
@@ -271,7 +271,7 @@ class GroupPlanner {
   }
 
   /// Gives the source's tensors of a module to the last group.
-  void consume(const WeightModule& m) {
+  void consume(const Linear& m) {
     QuantizedGroup& group = *groups_.back();
     for (const auto& tensor : {std::optional(m.weight), m.scale, m.global_scale, m.input_scale,
                                m.stacked ? m.bias : std::nullopt}) {
@@ -331,8 +331,8 @@ class GroupPlanner {
   Planner& planner_;
   Problems& problems_;
   const EncodeRule& rule_;
-  const std::shared_ptr<const KeptScales> kept_;
-  std::vector<WeightModule> modules_;     ///< that are quantized
+  const std::shared_ptr<const FixedGlobalScales> kept_;
+  std::vector<Linear> modules_;           ///< that are quantized
   std::vector<std::string> unquantized_;  ///< linears that stay as they are beside them, names and globs
   std::vector<std::unique_ptr<QuantizedGroup>> groups_;
   size_t matrices_ = 0, lacking_ = 0;

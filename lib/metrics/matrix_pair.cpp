@@ -18,13 +18,13 @@ int64_t strip_rows(int64_t k) {
 }
 
 uint64_t stored_bytes(const Matrices& matrices, const StoredMatrix& s, int64_t rows) {
-  const WeightModule& m = matrices.module_of(s);
+  const Linear& m = matrices.module_of(s);
   return matrices.checkpoint().tensors()[m.weight].bytes() / static_cast<uint64_t>(m.e * m.n) *
          static_cast<uint64_t>(rows);
 }
 
 bool stored_alike(const Matrices& a, const Matrices& b, const MatrixPair& pair) {
-  const WeightModule &x = a.module_of(*pair.a), &y = b.module_of(*pair.b);
+  const Linear &x = a.module_of(*pair.a), &y = b.module_of(*pair.b);
   if (x.format != y.format || x.scale_rows != y.scale_rows || x.scale_cols != y.scale_cols ||
       pair.a->step != pair.b->step) {
     return false;

@@ -36,7 +36,7 @@ struct Quality {
 };
 
 /// What encoding cost some weights. Sums go row by row, so that they are the same for any number of jobs, any
-/// strips and any instruction set.
+/// row blocks and any instruction set.
 struct EncodeError {
   double energy = 0;  ///< sum of squared weights
   double error = 0;   ///< sum of squared changes

@@ -92,7 +92,7 @@ std::pair<float, float> WeightStats::scale_range() const {
 namespace {
 
 /// Reads all weights of one NVFP4 module, by bounded reads.
-WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Module& m,
+WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Linear& m,
                               const TensorReader& read) {
   WeightStats stats;
   // Four rows of N bytes hold eight inputs of N outputs where K runs outermost.
@@ -138,7 +138,7 @@ ModuleStats figures_of(const std::string& name, const WeightStats& s) {
 
 }  // namespace
 
-GroupStats read_module_stats(std::span<const Nvfp4Module> modules, std::span<const TensorInfo> tensors,
+GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<const TensorInfo> tensors,
                              const TensorReader& read, int jobs) {
   GroupStats group;
   group.modules.resize(modules.size());
@@ -147,7 +147,7 @@ GroupStats read_module_stats(std::span<const Nvfp4Module> modules, std::span<con
 #pragma omp parallel for schedule(dynamic) num_threads(jobs)
   for (int64_t i = 0; i < count; ++i) {
     try {
-      const Nvfp4Module& m = modules[static_cast<size_t>(i)];
+      const Nvfp4Linear& m = modules[static_cast<size_t>(i)];
       const WeightStats stats = read_weight_stats(tensors, m, read);
       group.modules[static_cast<size_t>(i)] = figures_of(m.name, stats);
 #pragma omp critical

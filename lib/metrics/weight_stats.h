@@ -55,7 +55,7 @@ struct GroupStats {
 };
 
 /// Reads the weights of modules on `jobs` threads; their number changes nothing.
-GroupStats read_module_stats(std::span<const Nvfp4Module> modules, std::span<const TensorInfo> tensors,
+GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<const TensorInfo> tensors,
                              const TensorReader& read, int jobs);
 
 /// Figures of all modules of a checkpoint, with histograms of those whose names differ only in numbers.

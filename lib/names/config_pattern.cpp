@@ -111,7 +111,7 @@ std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patter
     } else if (const auto glob = regex_to_glob(std::string_view(text).substr(3))) {
       globs.push_back(*glob);
     } else {
-      const Pattern pattern(text);
+      const NamePattern pattern(text);
       for (const std::string& name : names) {
         if (pattern.matches(name)) globs.push_back(name);
       }
@@ -131,8 +131,8 @@ std::string without_digits(std::string_view name) {
 }
 
 bool may_be_pythons(std::string_view text) {
-  if (text.size() > Pattern::kLongestRegex ||
-      std::count(text.begin(), text.end(), '(') > Pattern::kMostGroups || has_ambiguous_class(text) ||
+  if (text.size() > NamePattern::kLongestRegex ||
+      std::count(text.begin(), text.end(), '(') > NamePattern::kMostGroups || has_ambiguous_class(text) ||
       repeated_repetition(text) == Repeated::kPossessive)
     return true;
   const auto one_of = [&](size_t at, std::string_view set) {
@@ -162,7 +162,7 @@ ConfigPattern::ConfigPattern(const std::string& text) {
 }
 
 bool ConfigPattern::matches(std::string_view name) const {
-  return pattern_ && name.size() <= Pattern::kLongestName && pattern_->matches(name);
+  return pattern_ && name.size() <= NamePattern::kLongestName && pattern_->matches(name);
 }
 
 PatternList::PatternList(const std::map<std::string, std::string>& texts) {

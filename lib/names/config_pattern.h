@@ -42,7 +42,7 @@ class ConfigPattern {
 
  private:
   bool tells_digits_ = false;
-  std::optional<Pattern> pattern_;
+  std::optional<NamePattern> pattern_;
 };
 
 /// A config's list of patterns and names.

@@ -105,11 +105,11 @@ bool has_ambiguous_class(std::string_view regex) {
   return false;
 }
 
-struct Pattern::Regex {
+struct NamePattern::Regex {
   std::regex regex;
 };
 
-Pattern::Pattern(std::string text) : text_(std::move(text)) {
+NamePattern::NamePattern(std::string text) : text_(std::move(text)) {
   if (!text_.starts_with("re:")) {
     glob_ = posix_glob(text_);
     return;
@@ -141,7 +141,7 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   }
 }
 
-bool Pattern::matches(std::string_view name) const {
+bool NamePattern::matches(std::string_view name) const {
   if (regex_) {
     if (name.size() > kLongestName) {
       throw Error(fmt::format("pattern '{}': expected names of at most {} bytes, found one of {}", text_,
@@ -152,12 +152,12 @@ bool Pattern::matches(std::string_view name) const {
   return name == text_ || ::fnmatch(glob_.c_str(), std::string(name).c_str(), 0) == 0;
 }
 
-std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts) {
+std::vector<NamePattern> parse_patterns(const std::vector<std::string>& texts) {
   return {texts.begin(), texts.end()};
 }
 
-bool any_matches(const std::vector<Pattern>& patterns, std::string_view name) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const Pattern& p) { return p.matches(name); });
+bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const NamePattern& p) { return p.matches(name); });
 }
 
 bool Matcher::matches(std::string_view name) {

@@ -10,14 +10,14 @@ namespace twofour {
 /// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], as
 /// Python's fnmatch has them, or `re:` and a regular expression that must match from the start (Python's
 /// re.match); one that begins with (?i) takes letters of either case.
-class Pattern {
+class NamePattern {
  public:
   // Expressions come from config.json, too, and each state of their machine may be a level of recursion.
   static constexpr size_t kLongestRegex = 4096;  ///< bytes
   static constexpr std::ptrdiff_t kMostGroups = 256;
   static constexpr size_t kLongestName = 4096;  ///< bytes, of what a regular expression matches
 
-  explicit Pattern(std::string text);         ///< throws Error where the regular expression is not one
+  explicit NamePattern(std::string text);     ///< throws Error where the regular expression is not one
   bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
 
@@ -42,22 +42,22 @@ enum class Repeated { kNo, kPossessive, kWrong };
 Repeated repeated_repetition(std::string_view regex);
 
 /// Splits what users typed into patterns.
-std::vector<Pattern> parse_patterns(const std::vector<std::string>& texts);
+std::vector<NamePattern> parse_patterns(const std::vector<std::string>& texts);
 
 /// Whether any of `patterns` matches.
-bool any_matches(const std::vector<Pattern>& patterns, std::string_view name);
+bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name);
 
 /// Matches names against patterns and remembers which patterns matched: one that never does is an error.
 class Matcher {
  public:
   /// `patterns` must outlive it.
-  explicit Matcher(const std::vector<Pattern>& patterns) : patterns_(patterns), used_(patterns.size()) {}
+  explicit Matcher(const std::vector<NamePattern>& patterns) : patterns_(patterns), used_(patterns.size()) {}
   bool matches(std::string_view name);
   /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED".
   void refuse_unused(const char* option, const char* expected) const;
 
  private:
-  const std::vector<Pattern>& patterns_;
+  const std::vector<NamePattern>& patterns_;
   std::vector<bool> used_;
 };
 

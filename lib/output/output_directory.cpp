@@ -35,8 +35,8 @@ std::set<std::string> names_in(const fs::path& directory) {
 struct Ownership {
   MarkerState marker = MarkerState::kNone;
   bool has_manifest = false;
-  std::string damage;  ///< of the manifest
-  bool is_whole() const { return has_manifest && damage.empty(); }
+  std::string integrity_error;  ///< of the manifest
+  bool is_whole() const { return has_manifest && integrity_error.empty(); }
   bool is_ours() const {
     return marker == MarkerState::kOurs || marker == MarkerState::kMarked || marker == MarkerState::kSynth ||
            is_whole();
@@ -49,7 +49,7 @@ Ownership ownership_of(const fs::path& directory) {
   std::error_code error;
   const fs::path manifest = directory / kManifestName;
   found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
-  if (found.has_manifest) found.damage = manifest_damage(InputFile(manifest));
+  if (found.has_manifest) found.integrity_error = integrity_error(InputFile(manifest));
   return found;
 }
 
@@ -159,7 +159,7 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
         fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
   }
   const std::string why =
-      found.damage.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.damage);
+      found.integrity_error.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.integrity_error);
   if (existing == Existing::kResume && !is_ours) {
     throw Error(fmt::format(
         "{}: expected an absent or empty directory or one that twofour wrote, found files in it{}",

@@ -87,7 +87,7 @@ void note_passed_through(Planner& planner) {
   const Checkpoint& c = planner.source;
   size_t passed = 0;
   std::string example;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) {
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     if (planner.is_taken(m.codes)) continue;
     if (passed++ == 0) example = m.name;
     // Refused as in what is converted; their block scales are looked at as they pass.
@@ -111,7 +111,7 @@ void check_input_scales(Planner& planner) {
   constexpr uint64_t kMost = 1u << 20;  // bytes; a scale an expert is far less
   size_t zeros = 0;
   std::string first;
-  for (const Nvfp4Module& m : c.nvfp4_modules()) {
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     if (!m.input_scale || planner.is_taken(*m.input_scale)) continue;
     const TensorInfo& t = c.tensors()[*m.input_scale];
     if (t.dtype != DType::kF32 || t.bytes() > kMost) continue;
@@ -144,7 +144,8 @@ std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   std::error_code error;
   if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return {};
   Manifest manifest = read_manifest(path, source.tensors().size());
-  if (!manifest.damage.empty()) throw Error(fmt::format("{}: {}", path.string(), manifest.damage));
+  if (!manifest.integrity_error.empty())
+    throw Error(fmt::format("{}: {}", path.string(), manifest.integrity_error));
   return manifest;
 }
 
@@ -192,7 +193,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   check_input_scales(planner);
   problems.refuse();
   std::vector<bool> is_block_scale(source.tensors().size());
-  for (const Nvfp4Module& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     if (!planner.is_taken(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
   }

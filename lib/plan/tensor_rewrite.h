@@ -81,7 +81,7 @@ class CopiedTensor : public TensorRewrite {
 /// Codes by a sparsity pattern: those that are dropped become 0x0.
 class PrunedCodes : public TensorRewrite {
  public:
-  PrunedCodes(const Nvfp4Module& module, PrunePattern pattern) : module_(module), pattern_(pattern) {}
+  PrunedCodes(const Nvfp4Linear& module, PrunePattern pattern) : module_(module), pattern_(pattern) {}
   uint64_t grain() const override;
   uint64_t read_bytes(uint64_t bytes) const override { return bytes + bytes / 8; }
   void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
@@ -89,7 +89,7 @@ class PrunedCodes : public TensorRewrite {
   std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
 
  private:
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   PrunePattern pattern_;
 };
 
@@ -97,7 +97,7 @@ class PrunedCodes : public TensorRewrite {
 class DequantizedWeights : public TensorRewrite {
  public:
   /// `multipliers` has a global scale an expert and outlives this.
-  DequantizedWeights(const Nvfp4Module& module, const std::vector<float>& multipliers)
+  DequantizedWeights(const Nvfp4Linear& module, const std::vector<float>& multipliers)
       : module_(module), multipliers_(multipliers) {}
   uint64_t grain() const override;
   uint64_t read_bytes(uint64_t bytes) const override { return bytes / 4 + bytes / 32; }
@@ -106,7 +106,7 @@ class DequantizedWeights : public TensorRewrite {
   std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
 
  private:
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   const std::vector<float>& multipliers_;
 };
 

@@ -20,7 +20,7 @@
 
 namespace twofour {
 
-class KeptCodes;
+class ReferenceCheckpoint;
 class Proof;
 
 /// What the promised memory is made of. Other figures than these serve tests.
@@ -67,11 +67,12 @@ class Sink {
 /// What a thread keeps from unit to unit.
 class Worker {
  public:
-  Worker(const Checkpoint& from, Isa with, const KeptCodes* against = nullptr)
+  Worker(const Checkpoint& from, Isa with, const ReferenceCheckpoint* against = nullptr)
       : source(from), isa(with), kept(against) {}
   const Checkpoint& source;
   const Isa isa;
-  const KeptCodes* const kept;  ///< the checkpoint whose global scales are kept, to compare with, or nullptr
+  const ReferenceCheckpoint* const
+      kept;  ///< the checkpoint whose global scales are kept, to compare with, or nullptr
 
   /// A buffer of the thread, valid until the next call.
   std::span<uint8_t> buffer(size_t bytes) {

@@ -42,7 +42,7 @@ void append_tensors(const SynthModule& m, const Nvfp4Dialect& dialect, std::vect
 
 }  // namespace
 
-SynthPlan::SynthPlan(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size) {
+SynthFiles::SynthFiles(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size) {
   std::vector<TensorInfo> tensors;
   for_each_module(model, [&](std::span<const SynthModule> modules) {
     for (const SynthModule& m : modules) append_tensors(m, dialect, tensors);
@@ -72,7 +72,7 @@ SynthPlan::SynthPlan(const SynthModel& model, const Nvfp4Dialect& dialect, uint6
             [](const Tensor& a, const Tensor& b) { return a.name < b.name; });
 }
 
-void SynthPlan::add_shard(std::vector<TensorInfo> tensors) {
+void SynthFiles::add_shard(std::vector<TensorInfo> tensors) {
   const uint64_t bytes = assign_offsets(tensors);
   shards_.push_back({"", format_safetensors_header(tensors, {{"format", "pt"}}), bytes});
   const auto shard = static_cast<uint32_t>(shards_.size() - 1);
@@ -81,14 +81,14 @@ void SynthPlan::add_shard(std::vector<TensorInfo> tensors) {
   data_bytes_ += bytes;
 }
 
-SynthPlace SynthPlan::find(std::string_view tensor) const {
+SynthPlace SynthFiles::find(std::string_view tensor) const {
   const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
                                    [](const Tensor& t, std::string_view name) { return t.name < name; });
   check(at != tensors_.end() && at->name == tensor, "a tensor of the plan");
   return at->place;
 }
 
-std::string SynthPlan::index() const {
+std::string SynthFiles::index() const {
   std::string json = fmt::format(
       "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{\n", data_bytes_);
   for (const Tensor& t : tensors_) {
@@ -147,7 +147,7 @@ std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel
   return files;
 }
 
-void write_headers(const std::filesystem::path& directory, const SynthPlan& plan, const SynthModel& model,
+void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model,
                    const Nvfp4Dialect& dialect) {
   std::vector<AtomicFile> files;
   files.reserve(plan.shards().size());

@@ -26,9 +26,9 @@ struct SynthPlace {
 
 /// Every file, tensor and offset of a synthetic checkpoint, fixed before a byte is written: tensors in
 /// natural order of their names fill one shard after another.
-class SynthPlan {
+class SynthFiles {
  public:
-  SynthPlan(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size);
+  SynthFiles(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size);
 
   const std::vector<SynthShard>& shards() const { return shards_; }
   size_t tensor_count() const { return tensors_.size(); }
@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel
 
 /// Writes the weight files of a synthetic checkpoint with true headers, sizes and scales of matrices (all 1),
 /// but holes in place of weights: terabytes that take next to no space, for what looks at headers only.
-void write_headers(const std::filesystem::path& directory, const SynthPlan& plan, const SynthModel& model,
+void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model,
                    const Nvfp4Dialect& dialect);
 
 }  // namespace twofour

@@ -37,7 +37,7 @@ constexpr float kNvfp4Max = 6 * 448;
 /// magnitudes are known before anything is quantized, because gate and up share their global scale.
 class Writer {
  public:
-  Writer(const fs::path& directory, const SynthPlan& plan, const Nvfp4Dialect& dialect,
+  Writer(const fs::path& directory, const SynthFiles& plan, const Nvfp4Dialect& dialect,
          const SynthOptions& options, Progress& progress)
       : plan_(plan), dialect_(dialect), seed_(options.seed), jobs_(options.jobs), progress_(progress) {
     files_.reserve(plan.shards().size());
@@ -207,7 +207,7 @@ class Writer {
     progress_.done += bytes.size();
   }
 
-  const SynthPlan& plan_;
+  const SynthFiles& plan_;
   const Nvfp4Dialect& dialect_;
   uint64_t seed_;
   int jobs_;
@@ -279,7 +279,7 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
   OutputDirectory::check(directory, {}, Existing::kRefuse, false);
 
   progress.phase = "planning";
-  const SynthPlan plan(model, dialect, options.max_shard_size);
+  const SynthFiles plan(model, dialect, options.max_shard_size);
   SynthResult result{plan.data_bytes(), plan.tensor_count(), plan.shards().size()};
   for (const SynthShard& shard : plan.shards()) {
     result.files.emplace_back(shard.name, shard.header.size() + shard.data_bytes);

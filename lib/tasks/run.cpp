@@ -32,7 +32,7 @@ std::string last_note(const fs::path& destination) {
 }
 
 /// Throws Error where there is none, or none that can be used: its task has to run again.
-ShardRecord read_record(const Plan& plan, const TaskPlan& tasks, uint32_t file) {
+ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
   const std::string& name = plan.files[file].name;
   const std::string where = (tasks.destination / name).string();
   const auto text = read_task_record(tasks.destination, tasks, name);
@@ -60,7 +60,7 @@ void check_places(const Plan& plan, const fs::path& destination, const std::vect
 }
 
 /// Marks what is to be written: the files given, without those that are finished and sound.
-std::vector<bool> unfinished(const Plan& plan, const TaskPlan& tasks, const std::vector<uint32_t>& files,
+std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std::vector<uint32_t>& files,
                              Progress& progress) {
   std::vector<bool> wanted(plan.files.size());
   std::vector<ShardRecord> records;
@@ -84,7 +84,7 @@ std::vector<bool> unfinished(const Plan& plan, const TaskPlan& tasks, const std:
 
 }  // namespace
 
-TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const std::vector<uint32_t>& files,
+TaskResult run_task(const PlannedSource& planned, const TaskFile& tasks, const std::vector<uint32_t>& files,
                     const ConvertOptions& options, Progress& progress) {
   const Stopwatch watch;
   const Checkpoint& source = planned.source;
@@ -112,7 +112,7 @@ TaskResult run_task(const PlannedSource& planned, const TaskPlan& tasks, const s
   return result;
 }
 
-ConvertResult merge_tasks(const PlannedSource& planned, const TaskPlan& tasks, Progress& progress) {
+ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, Progress& progress) {
   const Checkpoint& source = planned.source;
   const Plan& plan = planned.plan;
   if (!last_note(tasks.destination).empty()) {

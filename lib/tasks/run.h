@@ -20,7 +20,7 @@ struct TaskResult {
 /// are finished already, which are read and compared with their hashes. Throws Error on what convert() throws
 /// on, where the destination is not this plan's and where something that is no file has the name of one;
 /// files that are finished by then stay.
-TaskResult run_task(const PlannedSource& planned, const TaskPlan& plan, const std::vector<uint32_t>& files,
+TaskResult run_task(const PlannedSource& planned, const TaskFile& plan, const std::vector<uint32_t>& files,
                     const ConvertOptions& options, Progress& progress);
 
 /// Completes a destination whose tasks are done: holds their records and the files against the plan, then
@@ -28,7 +28,7 @@ TaskResult run_task(const PlannedSource& planned, const TaskPlan& plan, const st
 /// at work, a weight file has no sound record or not the size and header planned, where records disagree and
 /// where there is a file that no task writes. Killed at any moment, it can be called again, or
 /// finish_merge().
-ConvertResult merge_tasks(const PlannedSource& planned, const TaskPlan& plan, Progress& progress);
+ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& plan, Progress& progress);
 
 /// Finishes a merge that was killed when it had only to take away what tasks kept. False where `destination`
 /// is in no such state.

@@ -37,7 +37,7 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
 
 fs::path task_plan_in(const fs::path& destination) { return destination / kTasksFolder / kPlanName; }
 
-std::optional<std::string> read_task_record(const fs::path& destination, const TaskPlan& plan,
+std::optional<std::string> read_task_record(const fs::path& destination, const TaskFile& plan,
                                             const std::string& file) {
   const fs::path path = record_in(destination, file);
   std::error_code error;
@@ -82,7 +82,7 @@ void remove_task_files(const fs::path& destination) {
   if (error) throw Error(fmt::format("{}: cannot remove: {}", tasks.string(), error.message()));
 }
 
-TaskDirectory::TaskDirectory(const TaskPlan& plan)
+TaskDirectory::TaskDirectory(const TaskFile& plan)
     : path_(plan.destination), tasks_(path_ / kTasksFolder), id_(plan.id().hex()) {
   if (!plan.kept.empty()) OutputDirectory::check_apart_from_kept(path_, plan.kept);
   OutputDirectory::check(path_, plan.source, Existing::kResume);
@@ -97,7 +97,7 @@ TaskDirectory::TaskDirectory(const TaskPlan& plan)
   join(plan);
 }
 
-void TaskDirectory::join(const TaskPlan& plan) {
+void TaskDirectory::join(const TaskFile& plan) {
   std::error_code error;
   bool of_tasks = marker_->is_current() && marker_->lines().empty();
   if (!fs::exists(tasks_, error)) {

@@ -13,7 +13,7 @@ std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 
 /// What is known of a finished weight file, as a task recorded it; nothing where there is no record. Throws
 /// Error where it is damaged or of another plan.
-std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskPlan& plan,
+std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskFile& plan,
                                             const std::string& file);
 
 /// Throws Error naming what there is beside what tasks keep in a destination.
@@ -28,7 +28,7 @@ class TaskDirectory {
  public:
   /// Creates the directory, or joins tasks of the same plan. Throws Error where it is anything else's, and
   /// while it is merged.
-  explicit TaskDirectory(const TaskPlan& plan);
+  explicit TaskDirectory(const TaskFile& plan);
   TaskDirectory(const TaskDirectory&) = delete;
   TaskDirectory& operator=(const TaskDirectory&) = delete;
   ~TaskDirectory();
@@ -39,7 +39,7 @@ class TaskDirectory {
   void publish(const std::string& file, const std::string& record);
 
  private:
-  void join(const TaskPlan& plan);
+  void join(const TaskFile& plan);
 
   std::filesystem::path path_, tasks_, own_;
   std::string id_;

@@ -57,10 +57,10 @@ Hash128 hash_outputs(const Plan& plan) {
 
 }  // namespace
 
-Hash128 TaskPlan::id() const { return hash_text(fingerprint + outputs.hex()); }
+Hash128 TaskFile::id() const { return hash_text(fingerprint + outputs.hex()); }
 
-TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
-                        const KeptCodes* kept) {
+TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
+                        const ReferenceCheckpoint* kept) {
   return {whole_path(given_path(source)),
           whole_path(destination),
           kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),
@@ -69,7 +69,7 @@ TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const fs::pa
           plan.files.size()};
 }
 
-std::string format_task_plan(const TaskPlan& plan) {
+std::string format_task_plan(const TaskFile& plan) {
   Json json = {{"format", kPlanFormat}, {"source", plan.source.string()}};
   if (!plan.kept.empty()) json["keep_global_scale"] = plan.kept.string();
   json["destination"] = plan.destination.string();
@@ -81,7 +81,7 @@ std::string format_task_plan(const TaskPlan& plan) {
   return text + plan_seal(text);
 }
 
-TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
+TaskFile parse_task_plan(std::string_view where, std::string_view text) {
   const Json json = parse_json(where, text);
   const auto path = [&](const char* key) {
     const fs::path found = json.at(key).get<std::string>();
@@ -95,7 +95,7 @@ TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
                               json_line(format)));
     }
     check_seal(where, text);
-    TaskPlan plan{path("source"),
+    TaskFile plan{path("source"),
                   path("destination"),
                   json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
                   json_line(json.at("fingerprint")),
@@ -108,7 +108,7 @@ TaskPlan parse_task_plan(std::string_view where, std::string_view text) {
   }
 }
 
-void check_same_plan(const std::string& where, const TaskPlan& planned, const TaskPlan& found) {
+void check_same_plan(const std::string& where, const TaskFile& planned, const TaskFile& found) {
   check_fingerprint(where, Json::parse(planned.fingerprint), Json::parse(found.fingerprint), "plan again");
   if (planned.outputs == found.outputs) return;
   throw Error(
@@ -116,9 +116,10 @@ void check_same_plan(const std::string& where, const TaskPlan& planned, const Ta
                   planned.outputs.hex(), found.outputs.hex()));
 }
 
-PlannedSource open_planned(const std::string& where, const TaskPlan& planned, Io io) {
+PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io) {
   PlannedSource found{open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
-  if (!planned.kept.empty()) found.kept = std::make_unique<const KeptCodes>(open_source(planned.kept));
+  if (!planned.kept.empty())
+    found.kept = std::make_unique<const ReferenceCheckpoint>(open_source(planned.kept));
   found.plan =
       make_plan(found.source, recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe")));
   check_same_plan(where, planned,

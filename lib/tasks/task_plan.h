@@ -7,13 +7,13 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/hash.h"
 #include "lib/plan/plan.h"
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 
 namespace twofour {
 
 /// A conversion that tasks on several machines share, as plan.json says it. Each task plans again, from the
 /// source's headers and the recipe; that it comes to the same is what the rest is for.
-struct TaskPlan {
+struct TaskFile {
   std::filesystem::path source, destination;  ///< absolute
   std::filesystem::path kept;  ///< quantize: the checkpoint whose global scales are kept; empty where none
   std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
@@ -25,26 +25,26 @@ struct TaskPlan {
 
 /// Of a conversion that was planned here, with the codes to compare with or nullptr. Relative paths become
 /// absolute ones.
-TaskPlan make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
-                        const KeptCodes* kept = nullptr);
+TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                        const ReferenceCheckpoint* kept = nullptr);
 
 /// As plan.json holds it. It ends with the hash of all that stands before it.
-std::string format_task_plan(const TaskPlan& plan);
+std::string format_task_plan(const TaskFile& plan);
 /// The end of a plan whose other text is `before`.
 std::string plan_seal(std::string_view before);
 /// Throws Error naming `where` on what is no plan, one of another format, or one that was edited or cut.
-TaskPlan parse_task_plan(std::string_view where, std::string_view text);
+TaskFile parse_task_plan(std::string_view where, std::string_view text);
 
 /// Throws Error naming `where` and what differs first unless both lead to the same bytes.
-void check_same_plan(const std::string& where, const TaskPlan& planned, const TaskPlan& found);
+void check_same_plan(const std::string& where, const TaskFile& planned, const TaskFile& found);
 
 /// The source that a plan names, planned again.
 struct PlannedSource {
   Checkpoint source;
   Plan plan;
-  std::unique_ptr<const KeptCodes> kept;  ///< nullptr where the plan names none
+  std::unique_ptr<const ReferenceCheckpoint> kept;  ///< nullptr where the plan names none
 };
 /// Throws Error naming `where` if source, recipe or tool are not those of the plan.
-PlannedSource open_planned(const std::string& where, const TaskPlan& plan, Io io = Io::kCached);
+PlannedSource open_planned(const std::string& where, const TaskFile& plan, Io io = Io::kCached);
 
 }  // namespace twofour

@@ -18,8 +18,8 @@ MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, f
 }
 
 std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
-                                      const KeptScales& kept, const std::string& name) {
-  const KeptScales::Scale* found = kept.find(name);
+                                      const FixedGlobalScales& kept, const std::string& name) {
+  const FixedGlobalScales::Scale* found = kept.find(name);
   if (found == nullptr) return std::nullopt;
   const auto stored = std::bit_cast<float>(found->bits);
   const float own = kept.divides == divides(quantize.arithmetic) ? stored : 1.0f / stored;

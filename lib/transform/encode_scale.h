@@ -24,7 +24,7 @@ MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, f
 
 /// One that is kept, by the name of the matrix.
 std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
-                                      const KeptScales& kept, const std::string& name);
+                                      const FixedGlobalScales& kept, const std::string& name);
 
 /// Gives codes of weights that are -0 their sign, which producers drop: only the weights of a checkpoint that
 /// was quantized before have any. `codes` of `weights`, two to a byte.

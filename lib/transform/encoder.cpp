@@ -33,14 +33,14 @@ size_t blocks_of(int64_t n) { return static_cast<size_t>((n + kFp8Block - 1) / k
 
 }  // namespace
 
-std::span<const float> Encoder::read(const WeightModule& m, int64_t expert, int64_t begin, int64_t end) {
+std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t begin, int64_t end) {
   const auto count = static_cast<size_t>((end - begin) * m.k);
-  const Strip strip{&m, expert, begin, end};
-  if (strip_ != strip) {
+  const RowBlock row_block{&m, expert, begin, end};
+  if (strip_ != row_block) {
     strip_ = {};  // nothing, should reading fail
     if (rows_.size() < count) rows_.resize(count);
     reader_.read_rows(m, expert, begin, end, std::span(rows_).first(count));
-    strip_ = strip;
+    strip_ = row_block;
   }
   return std::span<const float>(rows_).first(count);
 }
@@ -51,7 +51,7 @@ void Encoder::for_each_source(F&& f) {
   for (size_t i = 0; i < matrices.size();) {
     size_t last = i + 1;  // a stack's gate and up are read together
     while (last < matrices.size() && same_source(matrices[last], matrices[i])) ++last;
-    const WeightModule& m = *matrices[i].source;
+    const Linear& m = *matrices[i].source;
     const int64_t step = group_->strip_rows(m);
     for (int64_t n = 0; n < m.n; n += step) {
       check_interrupt();
@@ -62,7 +62,7 @@ void Encoder::for_each_source(F&& f) {
 }
 
 template <class F>
-void Encoder::for_each_strip(F&& f) {
+void Encoder::for_each_row_block(F&& f) {
   const auto& matrices = group_->matrices();
   for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
     const EncodedMatrix& any = matrices[first];
@@ -105,7 +105,7 @@ std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Wr
   if (cast) {
     cast_mxfp4(write);
   } else {
-    for_each_strip([&](size_t i, int64_t row, std::span<const float> rows) {
+    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
       if (rule_.fp8) {
         encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else {
@@ -125,9 +125,9 @@ std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Wr
 void Encoder::survey(std::vector<EncodedResult>& results) {
   std::vector<Hasher> hashers(results.size());
   const bool may_cast = can_cast();
-  for_each_strip([&](size_t i, int64_t row, std::span<const float> rows) {
+  for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
     const EncodedMatrix& m = group_->matrices()[i];
-    Survey& survey = surveys_[i];
+    AbsMaxPass& survey = surveys_[i];
     EncodedResult& result = results[i];
     hashers[i].update(bytes_of(rows));
     const float amax = largest_magnitude(rows, isa_);
@@ -150,7 +150,8 @@ void Encoder::survey(std::vector<EncodedResult>& results) {
   }
 }
 
-void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows, Survey& survey) {
+void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows,
+                         AbsMaxPass& survey) {
   const auto k = static_cast<size_t>(m.k);
   if (rule_.granularity == Granularity::kTensor) {
     survey.scales.assign(1, survey.amax);
@@ -193,7 +194,7 @@ bool Encoder::survey_mxfp4(std::vector<EncodedResult>& results) {
 }
 
 void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end) {
-  const WeightModule& m = *matrix.source;
+  const Linear& m = *matrix.source;
   const auto read = [&](size_t tensor, int64_t width, std::vector<uint8_t>& to) {
     to.resize(static_cast<size_t>((end - begin) * width));
     source_.read(tensor, static_cast<uint64_t>((matrix.expert * m.n + begin) * width), to);
@@ -205,7 +206,7 @@ void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end
 
 void Encoder::choose_global_scales(std::vector<EncodedResult>& results) {
   float amax = 0;
-  for (const Survey& s : surveys_) amax = std::max(amax, s.amax);
+  for (const AbsMaxPass& s : surveys_) amax = std::max(amax, s.amax);
   const MatrixScale shared = shared_scale(rule_, rule_.quantize, amax);
   bool is_used = false;
   for (size_t at = 0; at < surveys_.size(); ++at) {
@@ -237,7 +238,7 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
   }
 }
 
-void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
+void Encoder::encode_nvfp4(const EncodedMatrix& m, const AbsMaxPass& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
   QuantizeRule rule = rule_.quantize;
   rule.zero_block = survey.scale.zero_block;
@@ -266,7 +267,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
 }
 
-void Encoder::encode_fp8(const EncodedMatrix& m, const Survey& survey, int64_t row,
+void Encoder::encode_fp8(const EncodedMatrix& m, const AbsMaxPass& survey, int64_t row,
                          std::span<const float> rows, const Write& write, EncodedResult& result) {
   codes_.resize(rows.size());
   back_.resize(rows.size());
@@ -294,7 +295,7 @@ void Encoder::encode_fp8(const EncodedMatrix& m, const Survey& survey, int64_t r
 
 void Encoder::cast_mxfp4(const Write& write) {
   const float scale = std::ldexp(1.0f, range_.exponent());
-  for (Survey& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
+  for (AbsMaxPass& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
   for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
     read_mxfp4(group_->matrices()[first], begin, end);
     scales_.resize(2 * raw_scales_.size());
@@ -318,7 +319,7 @@ void Encoder::cast_mxfp4(const Write& write) {
   });
 }
 
-void Encoder::write_scalars(const EncodedMatrix& m, const Survey& survey, const Write& write) {
+void Encoder::write_scalars(const EncodedMatrix& m, const AbsMaxPass& survey, const Write& write) {
   if (rule_.fp8) {
     write(m.part(EncodedPart::kScales), bytes_of(survey.scales));
     if (m.input_scale != 0) write(m.part(EncodedPart::kInputScale), bytes_of({&m.input_scale, 1}));
@@ -330,7 +331,7 @@ void Encoder::write_scalars(const EncodedMatrix& m, const Survey& survey, const 
 void Encoder::write_bias(const EncodedMatrix& m, const Write& write) {
   const int part = m.part(EncodedPart::kBias);
   if (part < 0) return;
-  const WeightModule& w = *m.source;
+  const Linear& w = *m.source;
   const auto width = static_cast<size_t>(dtype_bits(source_.tensors()[*w.bias].dtype)) / 8;
   std::vector<uint8_t> all(static_cast<size_t>(w.n) * width), own(static_cast<size_t>(m.rows) * width);
   source_.read(*w.bias, static_cast<uint64_t>(m.expert) * all.size(), all);

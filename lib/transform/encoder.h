@@ -10,12 +10,13 @@
 #include "lib/methods/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 
 namespace twofour {
 
-/// Encodes groups of matrices in NVFP4 or FP8, strip by strip in bounded memory: once over the weights for
-/// their largest magnitudes, once more for the bytes. A group that is one strip is read once. One a thread.
+/// Encodes groups of matrices in NVFP4 or FP8, row block by row block in bounded memory: once over the
+/// weights for their largest magnitudes, once more for the bytes. A group that is one row block is read once.
+/// One a thread.
 class Encoder {
  public:
   explicit Encoder(const Worker& worker)
@@ -30,7 +31,7 @@ class Encoder {
 
  private:
   /// What the first pass finds out about a matrix.
-  struct Survey {
+  struct AbsMaxPass {
     float amax = 0;
     std::vector<float> scales;  ///< FP8: largest magnitudes, then scales
     MatrixScale scale;          ///< NVFP4
@@ -39,14 +40,14 @@ class Encoder {
   // --- Reading ---
   template <class F>
   void for_each_source(F&& f);
-  /// Calls f(matrix, row, rows) for strips of each matrix, in order.
+  /// Calls f(matrix, row, rows) for row blocks of each matrix, in order.
   template <class F>
-  void for_each_strip(F&& f);
-  std::span<const float> read(const WeightModule& module, int64_t expert, int64_t begin, int64_t end);
+  void for_each_row_block(F&& f);
+  std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
 
   // --- First pass ---
   void survey(std::vector<EncodedResult>& results);
-  void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, Survey& survey);
+  void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, AbsMaxPass& survey);
   bool can_cast() const;
   /// Whether all of the group goes from MXFP4 without loss; looks at the blocks' exponents.
   bool survey_mxfp4(std::vector<EncodedResult>& results);
@@ -56,26 +57,26 @@ class Encoder {
                           EncodedResult& result) const;
 
   // --- Second pass ---
-  void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
+  void encode_nvfp4(const EncodedMatrix& matrix, const AbsMaxPass& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
-  void encode_fp8(const EncodedMatrix& matrix, const Survey& survey, int64_t row, std::span<const float> rows,
-                  const Write& write, EncodedResult& result);
+  void encode_fp8(const EncodedMatrix& matrix, const AbsMaxPass& survey, int64_t row,
+                  std::span<const float> rows, const Write& write, EncodedResult& result);
   void cast_mxfp4(const Write& write);
-  void write_scalars(const EncodedMatrix& matrix, const Survey& survey, const Write& write);
+  void write_scalars(const EncodedMatrix& matrix, const AbsMaxPass& survey, const Write& write);
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   const Checkpoint& source_;
-  const KeptCodes* const kept_;
+  const ReferenceCheckpoint* const kept_;
   const Isa isa_;
   const QuantizedGroup* group_ = nullptr;  ///< that is quantized
   EncodeRule rule_{};                      ///< of the group
   WeightReader reader_;
-  std::vector<Survey> surveys_;
+  std::vector<AbsMaxPass> surveys_;
   Mxfp4Range range_;
-  struct Strip {
-    const WeightModule* module = nullptr;
+  struct RowBlock {
+    const Linear* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
-    bool operator==(const Strip&) const = default;
+    bool operator==(const RowBlock&) const = default;
   } strip_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_;
   std::vector<uint8_t> codes_, scales_, raw_codes_, raw_scales_, gathered_bytes_;

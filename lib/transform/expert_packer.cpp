@@ -11,7 +11,7 @@
 namespace twofour {
 
 /// Some rows of a stored module, over some of K, with K contiguous.
-struct ExpertPacker::Strip {
+struct ExpertPacker::RowBlock {
   int64_t r0, rows;                 ///< rows of the module
   int64_t k0, k;                    ///< inputs
   const uint8_t* codes = nullptr;   ///< [rows, k/2]
@@ -34,7 +34,7 @@ void turn(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
   }
 }
 
-/// First bad block scale of a strip, in rows of the module.
+/// First bad block scale of a row block, in rows of the module.
 void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t r0, int64_t g0,
                     SourceResult& result) {
   if (result.first_bad_row >= 0) return;
@@ -81,24 +81,24 @@ uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
   return b.data() + (kLine - beyond) % kLine;
 }
 
-void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
-  const auto code_bytes = static_cast<size_t>(strip.rows * strip.k / 2),
-             scale_bytes = static_cast<size_t>(strip.rows * strip.k / kGroup);
+void ExpertPacker::load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block) {
+  const auto code_bytes = static_cast<size_t>(row_block.rows * row_block.k / 2),
+             scale_bytes = static_cast<size_t>(row_block.rows * row_block.k / kGroup);
   uint8_t* to = buffer(strip_, code_bytes + scale_bytes);
-  strip.codes = to;
-  strip.scales = to + code_bytes;
+  row_block.codes = to;
+  row_block.scales = to + code_bytes;
   if (m.k_outer) {
-    load_k_outer(m, expert, strip, to);
+    load_k_outer(m, expert, row_block, to);
     return;
   }
   const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* rows, Hasher* hasher) {
-    const int64_t pitch = m.k / per_byte, width = strip.k / per_byte;
-    const int64_t first = (expert * m.n + strip.r0) * pitch + strip.k0 / per_byte;
-    const auto bytes = static_cast<size_t>(strip.rows * width);
+    const int64_t pitch = m.k / per_byte, width = row_block.k / per_byte;
+    const int64_t first = (expert * m.n + row_block.r0) * pitch + row_block.k0 / per_byte;
+    const auto bytes = static_cast<size_t>(row_block.rows * width);
     if (width == pitch) {
       source_.read(tensor, static_cast<uint64_t>(first), {rows, bytes});
     } else {
-      for (int64_t r = 0; r < strip.rows; ++r) {
+      for (int64_t r = 0; r < row_block.rows; ++r) {
         source_.read(tensor, static_cast<uint64_t>(first + r * pitch),
                      {rows + r * width, static_cast<size_t>(width)});
       }
@@ -106,50 +106,51 @@ void ExpertPacker::load(const Nvfp4Module& m, int64_t expert, Strip& strip) {
     if (hasher != nullptr) hasher->update({rows, bytes});
     bytes_read_ += bytes;
   };
-  fill(m.codes, 2, to, strip.codes_hash);
-  fill(m.block_scale, kGroup, to + code_bytes, strip.scales_hash);
+  fill(m.codes, 2, to, row_block.codes_hash);
+  fill(m.block_scale, kGroup, to + code_bytes, row_block.scales_hash);
 }
 
-void ExpertPacker::load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to) {
+void ExpertPacker::load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block,
+                                uint8_t* to) {
   // A row of the file is one step of K for all N; turning rows gives K contiguous.
   const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* turned, Hasher* hasher) {
-    const int64_t lines = strip.k / per_byte;
-    const int64_t first = (expert * (m.k / per_byte) + strip.k0 / per_byte) * m.n + strip.r0;
-    const auto bytes = static_cast<size_t>(lines * strip.rows);
+    const int64_t lines = row_block.k / per_byte;
+    const int64_t first = (expert * (m.k / per_byte) + row_block.k0 / per_byte) * m.n + row_block.r0;
+    const auto bytes = static_cast<size_t>(lines * row_block.rows);
     uint8_t* stored = buffer(stored_, bytes);
-    if (strip.rows == m.n) {
+    if (row_block.rows == m.n) {
       source_.read(tensor, static_cast<uint64_t>(first), {stored, bytes});
     } else {
       for (int64_t i = 0; i < lines; ++i) {
         source_.read(tensor, static_cast<uint64_t>(first + i * m.n),
-                     {stored + i * strip.rows, static_cast<size_t>(strip.rows)});
+                     {stored + i * row_block.rows, static_cast<size_t>(row_block.rows)});
       }
     }
     if (hasher != nullptr) hasher->update({stored, bytes});
     bytes_read_ += bytes;
-    turn(stored, lines, strip.rows, turned);
+    turn(stored, lines, row_block.rows, turned);
   };
-  fill(m.codes, 2, to, strip.codes_hash);
-  fill(m.block_scale, kGroup, to + strip.rows * strip.k / 2, strip.scales_hash);
+  fill(m.codes, 2, to, row_block.codes_hash);
+  fill(m.block_scale, kGroup, to + row_block.rows * row_block.k / 2, row_block.scales_hash);
 }
 
-std::pair<DenseRows, int64_t> ExpertPacker::rows_of(const Target& target, size_t source, const Piece& piece,
-                                                    const Strip& strip) {
+std::pair<DenseRows, int64_t> ExpertPacker::rows_of(const OutputMatrix& target, size_t source,
+                                                    const Piece& piece, const RowBlock& row_block) {
   const SourceRows s = piece_rows(target.sources[source], target, piece);
-  const auto [begin, count] = rows_within(s, strip.r0, strip.rows);
-  const int64_t groups = strip.k / kGroup, at = s.first + begin * s.step - strip.r0;
-  return {{strip.codes + at * strip.k / 2, strip.scales + at * groups, s.step * strip.k / 2, s.step * groups,
-           count, strip.k},
+  const auto [begin, count] = rows_within(s, row_block.r0, row_block.rows);
+  const int64_t groups = row_block.k / kGroup, at = s.first + begin * s.step - row_block.r0;
+  return {{row_block.codes + at * row_block.k / 2, row_block.scales + at * groups, s.step * row_block.k / 2,
+           s.step * groups, count, row_block.k},
           s.n0 + begin};
 }
 
-void ExpertPacker::pack_strip(const LayoutMatrix& matrix, size_t source, const Piece& piece,
-                              const Strip& strip, SourceResult& result) {
-  const Target& target = matrix.target;
-  const TargetScales& scales = matrix.scales;
-  auto [rows, n0] = rows_of(target, source, piece, strip);
+void ExpertPacker::pack_row_block(const LayoutMatrix& matrix, size_t source, const Piece& piece,
+                                  const RowBlock& row_block, SourceResult& result) {
+  const OutputMatrix& target = matrix.target;
+  const OutputScales& scales = matrix.scales;
+  auto [rows, n0] = rows_of(target, source, piece, row_block);
   if (rows.n == 0) return;
-  const int64_t count = rows.n, groups = strip.k / kGroup;
+  const int64_t count = rows.n, groups = row_block.k / kGroup;
 
   const float own = scales.own[source], folded = scales.folded[source / target.sources_per_expert];
   if (own != folded) {
@@ -184,7 +185,7 @@ void ExpertPacker::pack_strip(const LayoutMatrix& matrix, size_t source, const P
 }
 
 void ExpertPacker::prepare_parts(const LayoutMatrix& matrix, const Piece& piece) {
-  const Target& target = matrix.target;
+  const OutputMatrix& target = matrix.target;
   with_layout(matrix.layout, [&]<class L>() {
     storage_.resize(L::part_count);
     parts_.clear();
@@ -208,7 +209,7 @@ struct ExpertPacker::Run {
   int64_t expert, lo, hi;
 };
 
-std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const Target& target, int64_t e,
+std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const OutputMatrix& target, int64_t e,
                                                      const Piece& piece) const {
   std::vector<Run> runs;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
@@ -225,21 +226,21 @@ std::vector<ExpertPacker::Run> ExpertPacker::runs_of(const Target& target, int64
 }
 
 template <class F>
-void ExpertPacker::for_each_strip(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
-                                  std::span<SourceResult> results, F&& f) {
-  const Target& target = matrix.target;
+void ExpertPacker::for_each_row_block(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
+                                      std::span<SourceResult> results, F&& f) {
+  const OutputMatrix& target = matrix.target;
   const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
   for (const Run& run : runs_of(target, e, piece)) {
-    const Nvfp4Module& m = source_.nvfp4_modules()[run.module];
+    const Nvfp4Linear& m = source_.nvfp4_modules()[run.module];
     const bool whole = piece.k == m.k && run.hi - run.lo == m.n;
     Hasher codes_hash, scales_hash;
     const int64_t step = m.k_outer ? run.hi - run.lo : matrix.tiling.strip_rows;
     for (int64_t r0 = run.lo; r0 < run.hi; r0 += step) {
-      Strip strip{r0, std::min(step, run.hi - r0), piece.k0, piece.k};
-      if (whole) strip.codes_hash = &codes_hash, strip.scales_hash = &scales_hash;
-      load(m, run.expert, strip);
+      RowBlock row_block{r0, std::min(step, run.hi - r0), piece.k0, piece.k};
+      if (whole) row_block.codes_hash = &codes_hash, row_block.scales_hash = &scales_hash;
+      load(m, run.expert, row_block);
       for (size_t j = 0; j < target.sources_per_expert; ++j) {
-        if (target.sources[first + j].module == run.module) f(strip, j);
+        if (target.sources[first + j].module == run.module) f(row_block, j);
       }
     }
     for (size_t j = 0; j < target.sources_per_expert && whole; ++j) {
@@ -254,20 +255,21 @@ void ExpertPacker::pack(const LayoutMatrix& matrix, int64_t e, const Piece& piec
                         std::span<SourceResult> results) {
   const size_t first = static_cast<size_t>(e) * matrix.target.sources_per_expert;
   prepare_parts(matrix, piece);
-  for_each_strip(matrix, e, piece, results, [&](const Strip& strip, size_t j) {
+  for_each_row_block(matrix, e, piece, results, [&](const RowBlock& row_block, size_t j) {
     const uint64_t before = results[j].stats.bad_scales;
-    pack_strip(matrix, first + j, piece, strip, results[j]);
+    pack_row_block(matrix, first + j, piece, row_block, results[j]);
     if (results[j].stats.bad_scales == before) return;
-    note_first_bad(strip.scales, strip.rows, piece.k / kGroup, strip.r0, piece.k0 / kGroup, results[j]);
+    note_first_bad(row_block.scales, row_block.rows, piece.k / kGroup, row_block.r0, piece.k0 / kGroup,
+                   results[j]);
   });
 }
 
 void ExpertPacker::check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results) {
-  const Target& target = matrix.target;
+  const OutputMatrix& target = matrix.target;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
     if (i > 0 && s.module == target.sources[static_cast<size_t>(e) * target.sources_per_expert].module) break;
-    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = source_.nvfp4_modules()[s.module];
     const int64_t groups = m.k / kGroup, row_bytes = m.k_outer ? m.n : groups,
                   rows = m.n * groups / row_bytes;
     const int64_t step = std::max<int64_t>(1, (1 << 20) / row_bytes);
@@ -286,10 +288,10 @@ void ExpertPacker::check(const LayoutMatrix& matrix, int64_t e, std::span<Source
 }
 
 void ExpertPacker::hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results) {
-  const Target& target = matrix.target;
+  const OutputMatrix& target = matrix.target;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
-    const Nvfp4Module& m = source_.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = source_.nvfp4_modules()[s.module];
     const auto slice = [&](size_t tensor, int64_t per_byte) {
       Hasher hasher;
       const auto bytes = static_cast<uint64_t>(m.n * m.k / per_byte),

@@ -52,20 +52,20 @@ class ExpertPacker {
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  struct Strip;
+  struct RowBlock;
   struct Run;
   template <class F>
-  void for_each_strip(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
-                      std::span<SourceResult> results, F&& f);
+  void for_each_row_block(const LayoutMatrix& matrix, int64_t e, const Piece& piece,
+                          std::span<SourceResult> results, F&& f);
   void prepare_parts(const LayoutMatrix& matrix, const Piece& piece);
-  std::vector<Run> runs_of(const Target& target, int64_t e, const Piece& piece) const;
-  void load(const Nvfp4Module& m, int64_t expert, Strip& strip);
-  void load_k_outer(const Nvfp4Module& m, int64_t expert, const Strip& strip, uint8_t* to);
-  /// Rows of a strip that belong to a source, and the row of the piece where they begin.
-  static std::pair<DenseRows, int64_t> rows_of(const Target& target, size_t source, const Piece& piece,
-                                               const Strip& strip);
-  void pack_strip(const LayoutMatrix& matrix, size_t source, const Piece& piece, const Strip& strip,
-                  SourceResult& result);
+  std::vector<Run> runs_of(const OutputMatrix& target, int64_t e, const Piece& piece) const;
+  void load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block);
+  void load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block, uint8_t* to);
+  /// Rows of a row block that belong to a source, and the row of the piece where they begin.
+  static std::pair<DenseRows, int64_t> rows_of(const OutputMatrix& target, size_t source, const Piece& piece,
+                                               const RowBlock& row_block);
+  void pack_row_block(const LayoutMatrix& matrix, size_t source, const Piece& piece,
+                      const RowBlock& row_block, SourceResult& result);
   uint8_t* buffer(std::vector<uint8_t>& b, size_t bytes);
 
   const Checkpoint& source_;

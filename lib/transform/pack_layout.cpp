@@ -80,13 +80,13 @@ class LayoutWork : public Work {
 
  private:
   uint64_t offset(int part, int64_t e, const Piece& piece) const {
-    const Target& target = matrix_.target;
+    const OutputMatrix& target = matrix_.target;
     const int64_t expert = piece_bytes(matrix_.layout, part, target, whole_piece(target));
     return static_cast<uint64_t>(e * expert + piece_offset(matrix_.layout, part, target, piece));
   }
 
   void merge(int64_t e, std::span<SourceResult> found, Sink& sink) {
-    const Target& target = matrix_.target;
+    const OutputMatrix& target = matrix_.target;
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < found.size(); ++i) {
       const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
@@ -106,7 +106,7 @@ class LayoutWork : public Work {
   }
 
   void refuse(const SourceRows& rows, const SourceResult& found, Sink& sink) const {
-    const Nvfp4Module& m = source_.load()->nvfp4_modules()[rows.module];
+    const Nvfp4Linear& m = source_.load()->nvfp4_modules()[rows.module];
     const int64_t expert = m.dialect->stacked ? rows.expert : 0;
     const int64_t place = (expert * m.n + found.first_bad_row) * (m.k / kGroup) + found.first_bad_group;
     sink.refuse_scale(
@@ -118,7 +118,7 @@ class LayoutWork : public Work {
   void check_fold(size_t i, const Quality& quality, Sink& sink) const {
     const double error = std::sqrt(quality.fold_error / quality.fold_energy);
     if (matrix_.any_fold || !(error > LayoutMatrix::kMostFoldError)) return;
-    const Nvfp4Module& m = source_.load()->nvfp4_modules()[matrix_.target.sources[i].module];
+    const Nvfp4Linear& m = source_.load()->nvfp4_modules()[matrix_.target.sources[i].module];
     sink.refuse(fmt::format(
         "{}: expected a global scale that folds into its pair's ({}) with a change of at most {:.0f} % of "
         "the "

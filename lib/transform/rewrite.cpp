@@ -19,7 +19,7 @@ namespace twofour {
 namespace {
 
 /// Outputs whose inputs are interleaved byte by byte: sixteen inputs of so many outputs lie together.
-int64_t block_width(const Nvfp4Module& m) { return m.k_outer ? m.n : 1; }
+int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {
   if (dtype == DType::kF32) {
@@ -42,7 +42,7 @@ std::span<const uint8_t> read(const Checkpoint& source, size_t tensor, uint64_t 
 
 /// Bytes [first, first + count) of a module's codes, expert by expert: f(e, blocks, place in the range).
 template <class F>
-void for_each_expert(const Nvfp4Module& m, uint64_t first, std::span<const uint8_t> codes,
+void for_each_expert(const Nvfp4Linear& m, uint64_t first, std::span<const uint8_t> codes,
                      std::span<const uint8_t> scales, F&& f) {
   const int64_t n = block_width(m);
   const uint64_t expert_bytes = static_cast<uint64_t>(m.n * m.k / 2), end = first + codes.size();
@@ -175,7 +175,7 @@ class TensorWork : public Work {
 /// The parts of a module: figures of pruning by expert, and hashes of what became something else.
 class ModuleWork : public Work {
  public:
-  ModuleWork(const Nvfp4Module& module, const std::vector<ModuleRewrite::Part>& parts,
+  ModuleWork(const Nvfp4Linear& module, const std::vector<ModuleRewrite::Part>& parts,
              const std::vector<float>& multipliers, bool prunes)
       : module_(module),
         parts_(parts),
@@ -215,7 +215,7 @@ class ModuleWork : public Work {
   void release() override { order_.release(); }
 
  private:
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   const std::vector<ModuleRewrite::Part>& parts_;
   const std::vector<float>& multipliers_;
   const bool prunes_;

@@ -16,7 +16,7 @@ PieceReader::PieceReader(const Checkpoint& artifact, const LayoutMatrix& matrix)
 std::span<const std::span<const uint8_t>> PieceReader::read(int64_t e, const Piece& piece) {
   storage_.resize(tensors_.size());
   parts_.resize(tensors_.size());
-  const Target& target = matrix_.target;
+  const OutputMatrix& target = matrix_.target;
   for (int part = 0; part < matrix_.part_count(); ++part) {
     const auto p = static_cast<size_t>(part);
     const auto expert_bytes = static_cast<int64_t>(artifact_.tensors()[tensors_[p]].bytes()) / target.shape.e;

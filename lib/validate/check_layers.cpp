@@ -41,7 +41,7 @@ class ExpertWeights {
   void load(int64_t e) {
     check_interrupt();
     expert_ = e;
-    const Target& target = matrix_.target;
+    const OutputMatrix& target = matrix_.target;
     const Shape one{1, target.shape.n, target.shape.k, target.shape.gated};
     if (which_ == Weights::kArtifact) {
       groups_ = unpack_piece(matrix_.layout, one, reader_.read(e, whole_piece(target)));
@@ -53,8 +53,8 @@ class ExpertWeights {
   }
 
   void row(int64_t n, std::span<double> out) const {
-    const Target& target = matrix_.target;
-    const TargetScales& scales = matrix_.scales;
+    const OutputMatrix& target = matrix_.target;
+    const OutputScales& scales = matrix_.scales;
     const auto half = static_cast<size_t>(target.sources_per_expert == 2 && n >= target.shape.n / 2);
     const double g = which_ == Weights::kDense
                          ? scales.own[static_cast<size_t>(expert_) * target.sources_per_expert + half]
@@ -82,7 +82,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
   }
   std::vector<size_t> runnable;  // w13 of each layer
   for (size_t t = 0; t < matrices.size(); ++t) {
-    const Target& w13 = matrices[t]->target;
+    const OutputMatrix& w13 = matrices[t]->target;
     if (!w13.name.ends_with(".w13") || !downs.contains(w13.block)) continue;
     ++report.coverage.found;
     const auto skip = [&](const std::string& why) {
@@ -103,7 +103,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
   report.coverage.not_sampled += runnable.size() - sample.size();
   for (const size_t i : sample) {
     const size_t t = runnable[i];
-    const Target& w13 = matrices[t]->target;
+    const OutputMatrix& w13 = matrices[t]->target;
     const size_t down = downs.at(w13.block);
     const int64_t topk = experts_per_token(source.config(), w13.shape.e);
     const Tokens tokens = sample_tokens(options, w13.shape.k, w13.shape.e, topk, options.seed + t);
@@ -185,25 +185,25 @@ class StoredBlock {
   }
 
  private:
-  struct Strip {
+  struct RowBlock {
     const StoredMatrix* matrix;
     int64_t n0, n1, at;  ///< rows, and the row of the buffer where they begin
   };
 
   void load(std::initializer_list<const StoredMatrix*> parts, int64_t k) {
     check_interrupt();
-    std::vector<Strip> strips;
+    std::vector<RowBlock> row_blocks;
     int64_t rows = 0;
     const int64_t step = std::max<int64_t>(1, kStripWeights / k);
     for (const StoredMatrix* m : parts) {
       for (int64_t n = 0; n < m->count; n += step)
-        strips.push_back({m, n, std::min(m->count, n + step), rows + n});
+        row_blocks.push_back({m, n, std::min(m->count, n + step), rows + n});
       rows += m->count;
     }
     weights_.resize(static_cast<size_t>(rows * k));
-    parallel_workers(strips.size(), [&] {
+    parallel_workers(row_blocks.size(), [&] {
       return [&, reader = WeightReader(matrices_.checkpoint())](size_t i) mutable {
-        const Strip& s = strips[i];
+        const RowBlock& s = row_blocks[i];
         matrices_.read(reader, *s.matrix, s.n0, s.n1,
                        std::span(weights_).subspan(static_cast<size_t>(s.at * k),
                                                    static_cast<size_t>((s.n1 - s.n0) * k)));

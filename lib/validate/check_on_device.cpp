@@ -211,7 +211,7 @@ void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& sou
                                ValidateReport& report) {
   for (const ModuleRewrite* rewrite : plan.all<ModuleRewrite>()) {
     if (!rewrite->dequantizes()) continue;
-    const Nvfp4Module& m = rewrite->module();
+    const Nvfp4Linear& m = rewrite->module();
     const std::string& name = rewrite->parts()[0].info.name;
     if (m.k_outer) {
       report.notes.push_back({Severity::kNote, "not-on-device", name,

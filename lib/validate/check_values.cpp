@@ -7,13 +7,13 @@
 #include <set>
 
 #include "lib/metrics/matrix_pair.h"
-#include "lib/metrics/strips.h"
+#include "lib/metrics/row_blocks.h"
 #include "lib/validate/check_layers.h"
 
 namespace twofour {
 namespace {
 
-struct StripResult {
+struct RowBlockResult {
   ValueError error;
   std::string failure;
 };
@@ -25,7 +25,7 @@ class Comparison {
       : source_(source), other_(other), tolerance_(tolerance), progress_(progress), findings_(findings) {}
 
   void add(const std::string& name, const StoredMatrix& ours) {
-    const WeightModule& m = source_.module_of(ours);
+    const Linear& m = source_.module_of(ours);
     const auto at = other_.all().find(name);
     if (at == other_.all().end()) {
       findings_.push_back(
@@ -34,7 +34,7 @@ class Comparison {
       return;
     }
     const StoredMatrix& theirs = at->second;
-    const WeightModule& t = other_.module_of(theirs);
+    const Linear& t = other_.module_of(theirs);
     if (theirs.count != ours.count || t.k != m.k) {
       findings_.push_back({Severity::kWarning, "not-compared", source_.name_in_files(name, ours),
                            fmt::format("expected [{}, {}] in {}, found [{}, {}]", ours.count, m.k,
@@ -50,9 +50,10 @@ class Comparison {
     std::set<size_t> failed;              // modules of the source; one failure each is told
     std::map<size_t, ValueError> errors;  // by the source's module, which are in natural order
     const auto make_worker = [&] {
-      return [this, reader = PairReader(source_, other_)](const Strip& s) mutable { return work(reader, s); };
+      return
+          [this, reader = PairReader(source_, other_)](const RowBlock& s) mutable { return work(reader, s); };
     };
-    for_each_strip<StripResult>(items_, make_worker, [&](const Strip& s, StripResult result) {
+    for_each_row_block<RowBlockResult>(items_, make_worker, [&](const RowBlock& s, RowBlockResult result) {
       const size_t module = pairs_[s.item].a->module;
       errors[module] += result.error;
       if (!result.failure.empty() && failed.insert(module).second) {
@@ -61,18 +62,18 @@ class Comparison {
     });
     std::vector<ValueReport> reports;
     for (const auto& [module, error] : errors) {
-      const WeightModule& m = source_.modules()[module];
+      const Linear& m = source_.modules()[module];
       reports.push_back({m.name, m.e, m.n, m.k, error});
     }
     return reports;
   }
 
  private:
-  StripResult work(PairReader& reader, const Strip& s) {
+  RowBlockResult work(PairReader& reader, const RowBlock& s) {
     const MatrixPair& pair = pairs_[s.item];
     const int64_t rows = s.end - s.begin;
     progress_.done += stored_bytes(source_, *pair.a, rows) + stored_bytes(other_, *pair.b, rows);
-    StripResult result{reader.compare(pair, s.begin, s.end, tolerance_), {}};
+    RowBlockResult result{reader.compare(pair, s.begin, s.end, tolerance_), {}};
     // The place in the source's module, gate and up of a stack together.
     if (result.error.first.e >= 0) {
       result.error.first.n = pair.a->first + result.error.first.n * pair.a->step;
@@ -125,7 +126,7 @@ void check_values(const Checkpoint& artifact, const Checkpoint& source, const Pl
   }
   if (changed.empty()) return;
   const auto filter_of = [](const std::set<size_t>& tensors) -> ModuleFilter {
-    return [&tensors](const WeightModule& m) {
+    return [&tensors](const Linear& m) {
       return tensors.contains(m.weight) || (m.scale && tensors.contains(*m.scale)) ||
              (m.global_scale && tensors.contains(*m.global_scale));
     };

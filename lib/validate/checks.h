@@ -40,7 +40,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
                     ValidateReport& report);
 
 /// Which modules of the source to look at.
-using ModuleFilter = std::function<bool(const WeightModule&)>;
+using ModuleFilter = std::function<bool(const Linear&)>;
 
 /// Compares the weights of two checkpoints as numbers, however each stores them: one report for each module
 /// of the source that `filter` picks, in natural order. Matrices that `other` lacks or has in another shape

@@ -78,7 +78,7 @@ struct StoredSlice {
 };
 
 /// Reads the rows of a piece; one read where they are one run of bytes.
-StoredSlice read_stored(const Checkpoint& c, const Nvfp4Module& m, size_t tensor, int64_t per_byte,
+StoredSlice read_stored(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64_t per_byte,
                         const SourceRows& rows, const Piece& piece, std::vector<uint8_t>& to) {
   const int64_t n = (rows.count - 1) * rows.step + 1, width = piece.k / per_byte, all = m.k / per_byte;
   const int64_t lines = m.k_outer ? width : n, length = m.k_outer ? n : width, pitch = m.k_outer ? m.n : all;
@@ -233,8 +233,8 @@ template <class Layout>
 void PieceCheck::derive(int64_t e, const Piece& piece, std::span<Figures> figures) {
   using Order = DerivedOrder<Layout>;
   constexpr int64_t kRows = 32;  // a block of rows: their lines fit a cache in which few share a set
-  const Target& target = matrix_.target;
-  const TargetScales& scales = matrix_.scales;
+  const OutputMatrix& target = matrix_.target;
+  const OutputScales& scales = matrix_.scales;
   const Shape shape = piece_shape(target, piece);
   const int64_t groups = shape.groups();
   const Quad* const quads = quad_table().data();
@@ -242,7 +242,7 @@ void PieceCheck::derive(int64_t e, const Piece& piece, std::span<Figures> figure
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
     const SourceRows rows = piece_rows(target.sources[at], target, piece);
-    const Nvfp4Module& m = source_.nvfp4_modules()[rows.module];
+    const Nvfp4Linear& m = source_.nvfp4_modules()[rows.module];
     const StoredSlice codes = read_stored(source_, m, m.codes, 2, rows, piece, codes_);
     const StoredSlice block_scales = read_stored(source_, m, m.block_scale, kGroup, rows, piece, scales_);
     const float own = scales.own[at], folded = scales.folded[static_cast<size_t>(e)], factor = own / folded;

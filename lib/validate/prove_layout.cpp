@@ -31,7 +31,7 @@ struct PieceResult {
 std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& matrix) {
   constexpr int64_t kRoom = 192 << 20;
   constexpr int64_t kCopies = 3;  // as the source has it, as it is derived and as it is found
-  const Target& target = matrix.target;
+  const OutputMatrix& target = matrix.target;
   std::vector<PieceResult> results;
   int64_t largest = 1;
   for (int64_t e = 0; e < target.shape.e; ++e) {
@@ -77,7 +77,7 @@ void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector
 
 /// Hashes of all sources of a target. `known` are those of sources that were read whole. Gate and up of one
 /// stack are one slice, which is read once.
-std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const Target& target,
+std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMatrix& target,
                                               const std::vector<std::optional<LayoutResult::Slice>>& known) {
   const auto same_as_last = [&](size_t s) {
     return s > 0 && target.sources[s].module == target.sources[s - 1].module &&
@@ -86,7 +86,7 @@ std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const Target& 
   std::vector<LayoutResult::Slice> slices(target.sources.size());
   parallel_for(slices.size(), [&](size_t s) {
     if (same_as_last(s) && !known[s]) return;
-    const Nvfp4Module& m = proof.source.nvfp4_modules()[target.sources[s].module];
+    const Nvfp4Linear& m = proof.source.nvfp4_modules()[target.sources[s].module];
     const auto bytes_of = [&](size_t tensor) {
       return proof.source.tensors()[tensor].bytes() / static_cast<uint64_t>(m.e);
     };
@@ -110,7 +110,7 @@ std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const Target& 
 /// What folding one source changed, weight by weight, sums kept by block scale.
 Quality fold_of(const Checkpoint& source, const LayoutMatrix& matrix, size_t s) {
   Quality quality;
-  const Target& target = matrix.target;
+  const OutputMatrix& target = matrix.target;
   const size_t e = s / target.sources_per_expert;
   const float own = matrix.scales.own[s], folded = matrix.scales.folded[e], factor = own / folded;
   if (own == folded) return quality;

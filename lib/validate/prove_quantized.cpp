@@ -88,7 +88,7 @@ class GroupCheck {
 
  private:
   template <class F>
-  void for_each_strip(const EncodedMatrix& m, F&& f) {
+  void for_each_row_block(const EncodedMatrix& m, F&& f) {
     const int64_t step = group_.strip_rows(*m.source);
     for (int64_t row = 0; row < m.rows; row += step) {
       check_interrupt();
@@ -96,7 +96,7 @@ class GroupCheck {
     }
   }
 
-  /// Calls f(weights, n, row) for each row of a strip, n counted in the matrix, on all threads.
+  /// Calls f(weights, n, row) for each row of a row block, n counted in the matrix, on all threads.
   template <class F>
   static void for_each_row(const EncodedMatrix& m, int64_t begin, const Floats& weights, F&& f) {
     const auto k = static_cast<size_t>(m.k);
@@ -124,7 +124,7 @@ class GroupCheck {
   float survey(const EncodedMatrix& m, EncodedResult& result) {
     Hasher hasher;
     float largest = 0;
-    for_each_strip(m, [&](int64_t begin, int64_t end) {
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       hasher.update({reinterpret_cast<const uint8_t*>(weights.data()), weights.size() * sizeof(float)});
       int32_t here = 0;  // magnitudes sort as their bits do, infinity and NaN above all
@@ -194,8 +194,8 @@ class GroupCheck {
   }
 
   void check_nvfp4(const EncodedMatrix& m, float largest, EncodedResult& result) {
-    const KeptScales& kept = group_.kept();
-    const KeptScales::Scale* own = kept.find(m.name);
+    const FixedGlobalScales& kept = group_.kept();
+    const FixedGlobalScales::Scale* own = kept.find(m.name);
     const ExpectedGlobal global =
         own == nullptr ? expected_global(rule_, largest, divides_)
                        : kept_global(rule_, std::bit_cast<float>(own->bits), kept.divides, divides_);
@@ -204,7 +204,7 @@ class GroupCheck {
     const ExpectedNvfp4 expected(rule_, global), unpruned(rule_, plain_global);
     hold(m, EncodedPart::kGlobalScale, {global.written});
     result.global_scale = std::bit_cast<uint32_t>(global.written);
-    for_each_strip(m, [&](int64_t begin, int64_t end) {
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       const auto k = static_cast<size_t>(m.k);
       Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
@@ -255,7 +255,7 @@ class GroupCheck {
     const size_t across = (static_cast<size_t>(m.k) + width - 1) / width;
     const auto first_scale = [&](int64_t n) { return static_cast<size_t>(n / rows_of_scale) * across; };
     Floats scales(first_scale(m.rows - 1) + across);
-    for_each_strip(m, [&](int64_t begin, int64_t end) {
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
       Floats largest(static_cast<size_t>(end - begin) * across);
       for_each_row(m, begin, rows(m, begin, end), [&](std::span<const float> row, int64_t, size_t r) {
         for (size_t b = 0; b < across; ++b) {
@@ -273,7 +273,7 @@ class GroupCheck {
     for (float& scale : scales) scale = expected_fp8_scale(scale);
     hold(m, EncodedPart::kScales, scales);
     check_input_scale(m);
-    for_each_strip(m, [&](int64_t begin, int64_t end) {
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       Bytes bytes(weights.size());
       Floats back(weights.size());
@@ -298,7 +298,7 @@ class GroupCheck {
   /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 where the source has none.
   void check_input_scale(const EncodedMatrix& m) {
     if (m.part(EncodedPart::kInputScale) < 0) return;
-    const WeightModule& w = *m.source;
+    const Linear& w = *m.source;
     float scale = 1;
     if (w.input_scale) {
       Bytes bytes(sizeof(scale));
@@ -331,9 +331,9 @@ class GroupCheck {
   std::optional<int> cast_exponent() {
     CastRange range;
     for (const EncodedMatrix& m : group_.matrices()) {
-      const WeightModule& w = *m.source;
+      const Linear& w = *m.source;
       if (w.format != WeightFormat::kMxfp4 || words_.prune || group_.kept().find(m.name)) return {};
-      for_each_strip(m, [&](int64_t begin, int64_t end) {
+      for_each_row_block(m, [&](int64_t begin, int64_t end) {
         range.add(stored(m, w.weight, m.k / 2, begin, end), stored(m, *w.scale, m.k / kMxGroup, begin, end));
       });
     }
@@ -341,12 +341,12 @@ class GroupCheck {
   }
 
   void check_cast(const EncodedMatrix& m, int exponent, EncodedResult& result) {
-    const WeightModule& w = *m.source;
+    const Linear& w = *m.source;
     const float global = std::ldexp(1.0f, divides_ ? -exponent : exponent);
     hold(m, EncodedPart::kGlobalScale, {global});
     result.global_scale = std::bit_cast<uint32_t>(global);
     result.cast = true;
-    for_each_strip(m, [&](int64_t begin, int64_t end) {
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       std::vector<RowError> errors(static_cast<size_t>(end - begin));
       for_each_row(m, begin, weights,

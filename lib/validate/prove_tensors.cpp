@@ -48,7 +48,7 @@ class ExpectedCopy : public ExpectedRange {
 /// the other along K.
 class ExpectedPruned : public ExpectedRange {
  public:
-  ExpectedPruned(const Checkpoint& source, const Nvfp4Module& m, bool pairs)
+  ExpectedPruned(const Checkpoint& source, const Nvfp4Linear& m, bool pairs)
       : module_(m),
         pairs_(pairs),
         line_(m.k_outer ? static_cast<uint64_t>(m.n) : 1),
@@ -108,7 +108,7 @@ class ExpectedPruned : public ExpectedRange {
     return pairs_ ? mask_4_8(chunk.codes, select_4_8(chunk.codes)) : expand_2_4(select_2_4(chunk.codes));
   }
 
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   bool pairs_;
   uint64_t line_;
   SourceBytes codes_, scales_;
@@ -116,7 +116,7 @@ class ExpectedPruned : public ExpectedRange {
 
 class ExpectedWeights : public ExpectedRange {
  public:
-  ExpectedWeights(const Checkpoint& source, const Nvfp4Module& m, const std::vector<float>& multipliers)
+  ExpectedWeights(const Checkpoint& source, const Nvfp4Linear& m, const std::vector<float>& multipliers)
       : module_(m),
         multipliers_(multipliers),
         line_(m.k_outer ? static_cast<uint64_t>(m.n) : 1),
@@ -139,7 +139,7 @@ class ExpectedWeights : public ExpectedRange {
   }
 
  private:
-  const Nvfp4Module& module_;
+  const Nvfp4Linear& module_;
   const std::vector<float>& multipliers_;
   uint64_t line_;
   SourceBytes codes_, scales_;
@@ -265,7 +265,7 @@ Json ModuleRewrite::prove(Proof& proof) const {
   proof.finish();
   Json result = Json::object();
   if (prunes_) {
-    const Nvfp4Module& m = module_;
+    const Nvfp4Linear& m = module_;
     WeightReport weights{m.name, {m.e, m.n, m.k}, {}, 0};
     for (size_t e = 0; e < figures.stats.size(); ++e) {
       weights.quality.add(figures.stats[e], scales_.multipliers[e]);

@@ -29,7 +29,7 @@ struct Slice {
   }
 };
 
-Slice read_slice(const Checkpoint& c, const Nvfp4Module& m, size_t tensor, int64_t per_byte,
+Slice read_slice(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64_t per_byte,
                  const SourceRows& rows, const Piece& piece) {
   Slice s{{}, rows.first, (rows.count - 1) * rows.step + 1, piece.k / per_byte, m.k_outer};
   s.bytes.resize(static_cast<size_t>(s.n * s.width));
@@ -84,8 +84,7 @@ float float_at(DType type, std::span<const uint8_t> bytes, size_t i) {
 }
 
 /// Scales of blocks: E4M3 in NVFP4, powers of two in MXFP4 and MXFP8, floats of other FP8.
-std::vector<float> decode_scales(const Checkpoint& source, const WeightModule& m,
-                                 std::span<const uint8_t> bytes) {
+std::vector<float> decode_scales(const Checkpoint& source, const Linear& m, std::span<const uint8_t> bytes) {
   const DType type = source.tensors()[*m.scale].dtype;
   const auto width = static_cast<size_t>(dtype_bits(type)) / 8;
   std::vector<float> scales(bytes.size() / width);
@@ -102,15 +101,15 @@ std::vector<float> decode_scales(const Checkpoint& source, const WeightModule& m
 
 }  // namespace
 
-std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const Target& target,
-                                          const TargetScales& scales, int64_t e, const Piece& piece,
+std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const OutputMatrix& target,
+                                          const OutputScales& scales, int64_t e, const Piece& piece,
                                           bool fold) {
   const int64_t groups = piece.k / kGroup;
   std::vector<DenseGroup> out(static_cast<size_t>(piece.rows * groups));
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
     const SourceRows s = piece_rows(target.sources[at], target, piece);
-    const Nvfp4Module& m = source.nvfp4_modules()[s.module];
+    const Nvfp4Linear& m = source.nvfp4_modules()[s.module];
     const Slice codes = read_slice(source, m, m.codes, 2, s, piece);
     const Slice block_scales = read_slice(source, m, m.block_scale, kGroup, s, piece);
     const float own = scales.own[at], folded = scales.folded[static_cast<size_t>(e)];
@@ -203,8 +202,8 @@ void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, 
   }
 }
 
-std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const WeightModule& m,
-                                  int64_t e, int64_t n0, int64_t n1) {
+std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const Linear& m, int64_t e,
+                                  int64_t n0, int64_t n1) {
   const StoredRows stored = reader.read_stored(m, e, n0, n1);
   const DType type = source.tensors()[m.weight].dtype;
   std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));
@@ -213,9 +212,9 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
     const auto decode = [&](auto&& value_of, auto bits) {
 #pragma omp parallel for schedule(static)
       for (int64_t i = 0; i < count; ++i) {
-        auto stored_bits = bits;
-        std::memcpy(&stored_bits, &stored.weights[static_cast<size_t>(i) * sizeof(bits)], sizeof(bits));
-        weights[static_cast<size_t>(i)] = value_of(stored_bits);
+        auto raw_bits = bits;
+        std::memcpy(&raw_bits, &stored.weights[static_cast<size_t>(i) * sizeof(bits)], sizeof(bits));
+        weights[static_cast<size_t>(i)] = value_of(raw_bits);
       }
     };
     if (type == DType::kF32) decode([](uint32_t bits) { return std::bit_cast<float>(bits); }, uint32_t{});

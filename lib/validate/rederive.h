@@ -14,8 +14,8 @@ namespace twofour {
 
 /// A piece of one expert of a target as atoms [rows, k/16], gate then up, block scales as the source has them
 /// or, with `fold`, brought to the folded global scale.
-std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const Target& target,
-                                          const TargetScales& scales, int64_t e, const Piece& piece,
+std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const OutputMatrix& target,
+                                          const OutputScales& scales, int64_t e, const Piece& piece,
                                           bool fold);
 
 /// A byte of an artifact that is not what the source derives to.
@@ -46,7 +46,7 @@ void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, 
 /// Rows [n0, n1) of an expert in float32, [n1 - n0, K], from the bytes that a checkpoint stores, whatever
 /// their format. Throws Error on scales that are negative or no finite numbers and on FP8 weights that are
 /// NaN.
-std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const WeightModule& module,
+std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const Linear& module,
                                   int64_t e, int64_t n0, int64_t n1);
 
 }  // namespace twofour

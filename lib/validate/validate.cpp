@@ -161,7 +161,7 @@ ValidateReport validate(const fs::path& path, const ValidateOptions& options, Pr
   ValidateReport report;
   for (const TensorInfo& t : artifact.tensors()) progress.total += t.bytes();
   progress.phase = "hashing";
-  if (!manifest.damage.empty()) differ(report, "manifest", kManifestName, manifest.damage);
+  if (!manifest.integrity_error.empty()) differ(report, "manifest", kManifestName, manifest.integrity_error);
   check_names(artifact, manifest, report);
   check_listed_files(artifact, manifest, report);
   check_hashes(artifact, manifest, progress, report);

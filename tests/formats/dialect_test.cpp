@@ -23,7 +23,7 @@ TensorInfo tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
 
 struct Found {
   std::vector<TensorInfo> tensors;  ///< sorted
-  std::vector<Nvfp4Module> modules;
+  std::vector<Nvfp4Linear> modules;
   std::string name_of(size_t index) const { return tensors[index].name; }
 };
 
@@ -73,7 +73,7 @@ std::vector<TensorInfo> without(std::vector<TensorInfo> tensors, size_t which) {
 TEST_CASE("a ModelOpt module is its weight, weight_scale, weight_scale_2 and input_scale") {
   const Found found = find(modelopt());
   REQUIRE(found.modules.size() == 1);
-  const Nvfp4Module& m = found.modules[0];
+  const Nvfp4Linear& m = found.modules[0];
   CHECK(m.name == "l.q");
   CHECK(std::string(m.dialect->name) == "modelopt");
   CHECK(!m.dialect->divides);
@@ -91,7 +91,7 @@ TEST_CASE("a ModelOpt module is its weight, weight_scale, weight_scale_2 and inp
 TEST_CASE("a compressed-tensors module is its weight_packed, weight_scale and global scales, which divide") {
   const Found found = find(compressed_tensors());
   REQUIRE(found.modules.size() == 1);
-  const Nvfp4Module& m = found.modules[0];
+  const Nvfp4Linear& m = found.modules[0];
   CHECK(m.name == "l.q");
   CHECK(std::string(m.dialect->name) == "compressed-tensors");
   CHECK(m.dialect->divides);
@@ -127,14 +127,14 @@ TEST_CASE("a global scale is 0-d or [1], of a stack also [E] or [E, 1, 1]") {
 }
 
 TEST_CASE("a stack of experts says by its shapes which dimension is K") {
-  const Nvfp4Module outer = find(stack()).modules.at(0);
+  const Nvfp4Linear outer = find(stack()).modules.at(0);
   CHECK(outer.name == "x.gate_up_proj");
   CHECK(outer.dialect->stacked);
   CHECK(outer.k_outer);
   CHECK(outer.e == 3);
   CHECK(outer.n == 10);
   CHECK(outer.k == 64);
-  const Nvfp4Module inner =
+  const Nvfp4Linear inner =
       find(change(change(stack(), 0, kU8, {3, 10, 32}), 1, kE4m3, {3, 10, 4})).modules.at(0);
   CHECK(!inner.k_outer);
   CHECK(inner.e == 3);
@@ -171,7 +171,7 @@ TEST_CASE("modules come in the order of names, and everything else is left alone
     all.push_back(tensor(name + std::string(".weight_global_scale"), kF32, {}));
   }
   std::vector<std::string> names;
-  for (const Nvfp4Module& m : find(all).modules) names.push_back(m.name);
+  for (const Nvfp4Linear& m : find(all).modules) names.push_back(m.name);
   CHECK(names == std::vector<std::string>{"l.a", "l.q", "l.z", "x.gate_up_proj"});
 }
 

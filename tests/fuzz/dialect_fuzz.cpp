@@ -37,7 +37,7 @@ void twofour::fuzz_dialect(const uint8_t* data, size_t size) {
   expect_error_at_most([&] {
     std::vector<TensorInfo> tensors = tensors_of(text_of(data, size));
     for (const TensorInfo& t : tensors) tensor_bytes(t.name, t.dtype, t.shape);  // as a header's must be
-    for (const Nvfp4Module& m : find_nvfp4_modules(tensors, [](size_t) { return "file"; })) {
+    for (const Nvfp4Linear& m : find_nvfp4_modules(tensors, [](size_t) { return "file"; })) {
       promise(m.codes < tensors.size() && m.block_scale < tensors.size() && m.global_scale < tensors.size());
       promise(m.e > 0 && m.n > 0 && m.k > 0 && m.k % kGroup == 0);
       const auto bytes = [&](size_t i) { return tensor_bytes("file", tensors[i].dtype, tensors[i].shape); };

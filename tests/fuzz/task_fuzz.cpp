@@ -29,7 +29,7 @@ struct Conversion {
   Scratch scratch;
   std::optional<Checkpoint> source;
   Plan plan;
-  TaskPlan tasks;
+  TaskFile tasks;
 };
 
 }  // namespace
@@ -42,7 +42,7 @@ void twofour::fuzz_task(const uint8_t* data, size_t size) {
     // Sealed again, so that what is read behind the seal is tried, too.
     const std::string_view whole = text.substr(0, end), open = whole.substr(0, whole.rfind("\n}"));
     const std::string before = std::string(open) + ",\n ";
-    const TaskPlan plan = parse_task_plan("plan.json", before + plan_seal(before));
+    const TaskFile plan = parse_task_plan("plan.json", before + plan_seal(before));
     const std::string again = format_task_plan(plan);
     promise(format_task_plan(parse_task_plan("plan.json", again)) == again);
     check_same_plan("plan.json", plan, conversion.tasks);

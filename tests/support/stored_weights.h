@@ -81,7 +81,7 @@ inline Checkpoint open_checkpoint(const Scratch& scratch, const Tensors& tensors
   return Checkpoint::open(scratch / "c");
 }
 
-inline WeightModule only(const std::vector<WeightModule>& modules) {
+inline Linear only(const std::vector<Linear>& modules) {
   REQUIRE(modules.size() == 1);
   return modules[0];
 }

@@ -206,9 +206,9 @@ Recipe with_selection(Rule rule, const ConversionOptions& o) {
   return {std::move(rule), parse_size_option("--max-shard-size", o.max_shard_size)};
 }
 
-std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
+std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
   if (o.keep_global_scale.empty()) return nullptr;
-  auto kept = std::make_unique<const KeptCodes>(open_source(o.keep_global_scale));
+  auto kept = std::make_unique<const ReferenceCheckpoint>(open_source(o.keep_global_scale));
   recipe.rules[0].kept = kept->scales();
   return kept;
 }

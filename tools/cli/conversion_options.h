@@ -5,7 +5,7 @@
 
 #include "lib/convert/convert.h"
 #include "lib/plan/plan.h"
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 #include "tools/cli/command.h"
 #include "tools/cli/recipe_options.h"
 
@@ -34,7 +34,7 @@ Recipe with_selection(Rule rule, const ConversionOptions& options);
 
 /// The checkpoint whose global scales the options keep, which go into the recipe; nullptr where they keep
 /// none.
-std::unique_ptr<const KeptCodes> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
+std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
 
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified);

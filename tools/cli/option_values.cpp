@@ -118,7 +118,7 @@ uint64_t parse_size_option(const char* option, const std::string& text) {
   return naming(option, [&] { return parse_size(text); });
 }
 
-std::vector<Pattern> parse_pattern_option(const char* option, const std::vector<std::string>& texts) {
+std::vector<NamePattern> parse_pattern_option(const char* option, const std::vector<std::string>& texts) {
   return naming(option, [&] { return parse_patterns(texts); });
 }
 

@@ -22,7 +22,7 @@ Argument& add_shard_size_option(Arguments& args, std::string& size);
 uint64_t parse_size_option(const char* option, const std::string& text);
 
 /// parse_patterns of what was given with `option`, which the Error names.
-std::vector<Pattern> parse_pattern_option(const char* option, const std::vector<std::string>& texts);
+std::vector<NamePattern> parse_pattern_option(const char* option, const std::vector<std::string>& texts);
 
 /// Which of how many tasks a process is.
 struct TaskNumber {

@@ -22,7 +22,7 @@ TEST_CASE("patterns of names are translated where the other dialect has words fo
                                                               "re:x\\.[0]\\.y$", "re:x\\.(?!)\\.y$",
                                                               "re:x\\..\\.y$", "re:[a\\-]b$", "re:[\\^c]b$"});
   for (const std::string& glob : classes) {
-    const Pattern of_glob(glob), of_regex(globs_to_regexes({glob})[0]);
+    const NamePattern of_glob(glob), of_regex(globs_to_regexes({glob})[0]);
     for (const char* name :
          {"x.0.y", "x.1.y", "x.!.yz", "ab", "]b", "^b", "cb", "-b", "a[b.c", "ab.c", "x.8.y"})
       CHECK(of_glob.matches(name) == of_regex.matches(name));

@@ -97,7 +97,7 @@ TEST_CASE("scales that are none and FP8 weights that are NaN are refused where t
   const auto message = [](const Tensors& tensors) {
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     std::vector<float> out(static_cast<size_t>(m.n * m.k));
     WeightReader reader(c);
     for (int64_t e = 0; e + 1 < m.e; ++e) reader.read_rows(m, e, 0, m.n, out);

@@ -20,8 +20,8 @@ namespace {
 
 using Values = std::function<double(int64_t e, int64_t n, int64_t k)>;  ///< exact, before rounding
 
-/// Reads a module in strips of random heights and compares every bit with the exact value, rounded once.
-void check_values(const Checkpoint& c, const WeightModule& m, const Values& exact) {
+/// Reads a module in row blocks of random heights and compares every bit with the exact value, rounded once.
+void check_values(const Checkpoint& c, const Linear& m, const Values& exact) {
   CAPTURE(m.name);
   WeightReader reader(c);
   std::mt19937 random(static_cast<unsigned>(m.n));
@@ -57,7 +57,7 @@ TEST_CASE("every bit pattern of BF16 and F16 is read as the number it stands for
     w.add_to(tensors, "model.layers.0.mlp.down_proj.weight");
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     CHECK(m.format == WeightFormat::kFloat);
     CHECK((m.n == 256 && m.k == 256 && m.e == 1 && !m.stacked && !m.scale));
     std::vector<float> out(0x10000);
@@ -85,7 +85,7 @@ TEST_CASE("F32 is read as it stands") {
   bias.add_to(tensors, "lm_head.bias");
   const Scratch scratch;
   const Checkpoint c = open_checkpoint(scratch, tensors);
-  const WeightModule m = only(find_weight_modules(c));
+  const Linear m = only(find_weight_modules(c));
   CHECK(m.bias == c.find("lm_head.bias"));
   check_values(c, m, [&](int64_t, int64_t n, int64_t k) { return w.number(n * 7 + k); });
 }
@@ -129,7 +129,7 @@ TEST_CASE("FP8: one scale a tensor, a row or a block of 128x128 with cut-off edg
     const Scratch scratch;
     const Checkpoint c =
         open_checkpoint(scratch, tensors, R"({"quantization_config": {"weight_block_size": [128, 128]}})");
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     CHECK(m.format == WeightFormat::kFp8);
     CHECK(m.input_scale == c.find("m.input_scale"));
     CHECK((m.scale_rows == x.rows && m.scale_cols == x.cols));
@@ -168,7 +168,7 @@ TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimen
         const Checkpoint c = open_checkpoint(scratch, tensors);
         const auto modules = find_weight_modules(c);
         REQUIRE(modules.size() == 2);
-        for (const WeightModule& m : modules) {
+        for (const Linear& m : modules) {
           const bool is_down = m.name == block + ".down_proj";
           const StoredTensor &w = is_down ? down : up, &s = is_down ? down_scale : up_scale;
           CHECK((m.e == e && m.n == (is_down ? h : 2 * i) && m.k == (is_down ? i : h)));
@@ -225,7 +225,7 @@ TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as 
   add_bf16(tensors, block + ".gate_up_proj_bias", {2, 10});
   const Scratch scratch;
   const Checkpoint c = open_checkpoint(scratch, tensors);
-  const WeightModule m = only(find_weight_modules(c));
+  const Linear m = only(find_weight_modules(c));
   CHECK(m.name == block + ".gate_up_proj");
   CHECK(m.format == WeightFormat::kMxfp4);
   CHECK((m.e == 2 && m.n == 10 && m.k == 96 && m.stacked && !m.k_outer));
@@ -248,7 +248,7 @@ TEST_CASE("MXFP4 of DeepSeek-V4 and compressed-tensors") {
                  native ? "layers.0.ffn.experts.0.w1.scale" : "model.layers.0.mlp.up_proj.weight_scale");
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     CHECK(m.format == WeightFormat::kMxfp4);
     CHECK((m.n == 7 && m.k == 64 && !m.stacked));
     check_values(c, m, [&](int64_t, int64_t n, int64_t k) {
@@ -275,7 +275,7 @@ TEST_CASE("NVFP4 of both dialects and of stacks either way round") {
     }
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     CHECK(m.format == WeightFormat::kNvfp4);
     CHECK(m.global_scale == c.find(modelopt ? "m.weight_scale_2" : "m.weight_global_scale"));
     const double by = modelopt ? double{global} : double{1.0f / divisor};
@@ -287,7 +287,7 @@ TEST_CASE("NVFP4 of both dialects and of stacks either way round") {
     add_stack(tensors, "model.layers.0.mlp.experts.gate_up_proj", experts, k_outer, {2});
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
-    const WeightModule m = only(find_weight_modules(c));
+    const Linear m = only(find_weight_modules(c));
     CHECK((m.stacked && m.k_outer == k_outer && m.e == 2 && m.n == 24 && m.k == 64));
     check_values(c, m, [&](int64_t e, int64_t n, int64_t k) {
       const Nvfp4Matrix& w = experts[static_cast<size_t>(e)];
@@ -315,8 +315,7 @@ TEST_CASE("linears are what is applied as a matrix, in natural order") {
   add_modelopt(tensors, "nvfp4.embed_tokens", random_matrix(16, 16, 1));
   const Scratch scratch;
   std::vector<std::string> names;
-  for (const WeightModule& m : find_weight_modules(open_checkpoint(scratch, tensors)))
-    names.push_back(m.name);
+  for (const Linear& m : find_weight_modules(open_checkpoint(scratch, tensors))) names.push_back(m.name);
   CHECK(names == std::vector<std::string>{"head", "layers.0.ffn.gate", "lm_head", "model.layers.2.mlp.gate",
                                           "model.layers.2.mlp.shared_expert_gate",
                                           "model.layers.10.self_attn.q_proj"});

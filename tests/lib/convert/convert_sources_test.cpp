@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "lib/methods/target.h"
+#include "lib/methods/output_matrix.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/one_rule.h"
@@ -204,7 +204,7 @@ TEST_CASE("include and exclude choose among the default set") {
   const auto converted = [&](std::vector<std::string> include, std::vector<std::string> exclude) {
     const Checkpoint c = Checkpoint::open(scratch / "src");
     std::string blocks;
-    for (const Target& t : select_targets(c, {parse_patterns(include), parse_patterns(exclude), {}})) {
+    for (const OutputMatrix& t : select_matrices(c, {parse_patterns(include), parse_patterns(exclude), {}})) {
       if (t.name.ends_with("w13")) blocks += t.name.substr(13, 1);
     }
     return blocks;

@@ -27,7 +27,7 @@ void write_wide(const fs::path& directory) {
   write_checkpoint(directory, {tensors}, R"({"num_experts": 2})");
 }
 
-/// Stacks whose rows take several strips, gate and up in turn, one stack with K outermost.
+/// Stacks whose rows take several row blocks, gate and up in turn, one stack with K outermost.
 void write_stacks(const fs::path& directory) {
   std::vector<Nvfp4Matrix> gate_up, down;
   for (unsigned e = 0; e < 2; ++e) {

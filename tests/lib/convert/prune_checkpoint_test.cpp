@@ -63,7 +63,7 @@ void check_pruned(const fs::path& source, const fs::path& out, const std::string
     CAPTURE(name);
     REQUIRE(after.count(name) == 1);
     ReadTensor expected = tensor;
-    for (const Nvfp4Module& m : c.nvfp4_modules()) {
+    for (const Nvfp4Linear& m : c.nvfp4_modules()) {
       if (c.tensors()[m.codes].name != name || !is_pruned(m.name)) continue;
       expected.bytes = expected_codes(tensor, m.k_outer, pattern);
       ++pruned;
@@ -80,7 +80,7 @@ void check_pruned(const fs::path& source, const fs::path& out, const std::string
 
 void check_complies(const fs::path& out, const std::string& pattern, const std::string& modules) {
   const Checkpoint c = Checkpoint::open(out);
-  const auto report = inspect(c, {Pattern(modules)}, true, 1);
+  const auto report = inspect(c, {NamePattern(modules)}, true, 1);
   REQUIRE(!report.modules.empty());
   for (const ModuleGroup& m : report.modules) {
     CAPTURE(m.name);

@@ -47,7 +47,7 @@ std::map<std::string, FloatMatrix> decoded(const std::filesystem::path& path) {
   const Checkpoint c = Checkpoint::open(path);
   WeightReader reader(c);
   std::map<std::string, FloatMatrix> all;
-  for (const WeightModule& m : find_weight_modules(c)) {
+  for (const Linear& m : find_weight_modules(c)) {
     if (m.stacked) continue;
     FloatMatrix& to = all[m.name] = {m.n, m.k, std::vector<float>(static_cast<size_t>(m.n * m.k))};
     reader.read_rows(m, 0, 0, m.n, to.values);
@@ -208,7 +208,7 @@ TEST_CASE("stacks become the matrices that the same experts in tensors of their 
                            {3, 48},
                            float_bytes_as(DType::kBF16, down_bias.values)});
       }
-      // One strip, and strips of a few rows.
+      // One row block, and row blocks of a few rows.
       for (const uint64_t piece : {64u << 20, 24u * 48u * 5u}) {
         CAPTURE(piece);
         const std::filesystem::path src = scratch / fmt::format("{}-{}", form, piece),

@@ -88,7 +88,7 @@ TEST_CASE("FP8 of every kind is quantized as its values in F32 are") {
   write_checkpoint(scratch / "coded", {coded});
   const Checkpoint c = Checkpoint::open(scratch / "coded");
   WeightReader reader(c);
-  for (const WeightModule& m : find_weight_modules(c)) {
+  for (const Linear& m : find_weight_modules(c)) {
     FloatMatrix w{m.n, m.k, std::vector<float>(static_cast<size_t>(m.n * m.k))};
     reader.read_rows(m, 0, 0, m.n, w.values);
     add_floats(plain, m.name, w, DType::kF32);
@@ -123,7 +123,7 @@ TEST_CASE("MXFP4 is cast without loss where its scales lie within 2^17") {
       const ReadTensors out = read_tensors(to);
       const Checkpoint c = Checkpoint::open(to), before = Checkpoint::open(scratch / "src");
       WeightReader reader(c), old(before);
-      for (const WeightModule& m : find_weight_modules(before)) {
+      for (const Linear& m : find_weight_modules(before)) {
         for (int64_t e = 0; e < m.e; ++e) {
           std::vector<float> rows(static_cast<size_t>(m.n * m.k));
           old.read_rows(m, e, 0, m.n, rows);
@@ -131,7 +131,7 @@ TEST_CASE("MXFP4 is cast without loss where its scales lie within 2^17") {
           std::vector<float> found;
           const std::string expert = fmt::format("model.layers.0.mlp.experts.{}.", e);
           std::vector<std::vector<float>> parts;
-          for (const WeightModule& own : find_weight_modules(c)) {
+          for (const Linear& own : find_weight_modules(c)) {
             const bool is_ours = !m.stacked ? own.name == m.name
                                  : fused ? own.name == expert + "gate_proj" || own.name == expert + "up_proj"
                                          : own.name == expert + "down_proj";
@@ -188,7 +188,7 @@ TEST_CASE("a checkpoint comes back from BF16 byte for byte with its own global s
       OneRule bf16;
       bf16.to = "bf16";
       convert(scratch / "nvfp4", scratch / "bf16", bf16);
-      const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
+      const ReferenceCheckpoint kept(Checkpoint::open(scratch / "nvfp4"));
       OneRule recipe = to_nvfp4(written);
       recipe.arithmetic = dialect;
       recipe.kept = kept.scales();
@@ -214,7 +214,7 @@ TEST_CASE("what cannot come back is counted, with its first place") {
   OneRule bf16;
   bf16.to = "bf16";
   convert(scratch / "nvfp4", scratch / "bf16", bf16);
-  const KeptCodes kept(Checkpoint::open(scratch / "nvfp4"));
+  const ReferenceCheckpoint kept(Checkpoint::open(scratch / "nvfp4"));
   OneRule recipe = to_nvfp4();
   recipe.kept = kept.scales();
   recipe.kept.scales.pop_back();

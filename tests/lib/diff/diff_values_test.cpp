@@ -154,7 +154,7 @@ TEST_CASE("a difference of exactly the tolerance passes, the next larger one doe
 }
 
 TEST_CASE("cosine, SNR and largest difference are those of the definition, over strips of any number") {
-  constexpr int64_t kN = 37, kK = 65'536;  // more than two strips
+  constexpr int64_t kN = 37, kK = 65'536;  // more than two row blocks
   const FloatMatrix x = random_floats(kN, kK, 5), y = random_floats(kN, kK, 6);
   Tensors a, b;
   add_floats(a, "x.up_proj", x, DType::kF32);

@@ -12,7 +12,7 @@ using namespace twofour;
 
 namespace {
 
-bool matches(const char* pattern, std::string_view name) { return Pattern(pattern).matches(name); }
+bool matches(const char* pattern, std::string_view name) { return NamePattern(pattern).matches(name); }
 
 }  // namespace
 
@@ -74,7 +74,7 @@ TEST_CASE("a regular expression that begins with (?i) takes letters of either ca
 TEST_CASE("what is no regular expression is an Error that shows the pattern") {
   for (const char* bad : {"re:(", "re:[", "re:a)", "re:*a", "re:a{2,1}", "re:\\", "re:[z-a]", "re:(?<=a)b",
                           "re:(?i)(", "re:a(?i)b"}) {
-    CHECK_THROWS_WITH_AS(Pattern{bad},
+    CHECK_THROWS_WITH_AS(NamePattern{bad},
                          (std::string("pattern '") + bad + "': not a regular expression").c_str(), Error);
   }
 }
@@ -82,7 +82,7 @@ TEST_CASE("what is no regular expression is an Error that shows the pattern") {
 TEST_CASE("Python's anchors that are letters here are refused, escaped backslashes before letters are not") {
   for (const char* pattern : {"re:.*gate\\Z", "re:\\Amodel", "re:(?i)head\\Z"}) {
     CAPTURE(std::string(pattern));
-    CHECK_THROWS_AS(Pattern{pattern}, Error);
+    CHECK_THROWS_AS(NamePattern{pattern}, Error);
   }
   CHECK(matches("re:a\\\\Z", "a\\Z"));
   CHECK(matches("re:A.*Z", "AbZ"));
@@ -92,7 +92,7 @@ TEST_CASE("classes that Python reads in another way are refused, and no others")
   for (const char* pattern : {"re:lm_hea[]d]", "re:x[^]]", "re:lm_hea[[:alpha:]]", "re:[a[.b]", "re:[ab][]]",
                               "re:[\\]a][]b]", "re:[[=a=]]"}) {
     CAPTURE(std::string(pattern));
-    CHECK_THROWS_WITH_AS(Pattern{pattern}, doctest::Contains("first in a class"), Error);
+    CHECK_THROWS_WITH_AS(NamePattern{pattern}, doctest::Contains("first in a class"), Error);
   }
   for (const char* pattern : {"re:lm_hea[[]?d", "re:lm_hea[a[]?d", "re:[x[^]?lm_head", "re:lm_hea[\\]d]",
                               "re:\\[?lm_head", "re:[^x]m_head", "re:lm_hea[d:.=]"}) {
@@ -105,7 +105,7 @@ TEST_CASE("a repetition of a repetition, which Python reads in another way, is r
   for (const char* pattern : {"re:a?+a", "re:.*+x", "re:a{2}+", "re:(?:a)++", "re:.**", "re:a{2}{3}",
                               "re:a???", "re:\\(?+", "re:[ab]*{2,}", "re:a*?*"}) {
     CAPTURE(std::string(pattern));
-    CHECK_THROWS_WITH_AS(Pattern{pattern}, doctest::Contains("a repetition of a repetition"), Error);
+    CHECK_THROWS_WITH_AS(NamePattern{pattern}, doctest::Contains("a repetition of a repetition"), Error);
   }
   for (const char* pattern :
        {"re:a*?b", "re:(?:a+)+b", "re:a{1,2}?b", "re:a[*+]?b", "re:a\\+*b", "re:(?=a)a??ab"}) {
@@ -127,7 +127,7 @@ TEST_CASE("a glob's backslash and a class's ^ are themselves, as to Python's fnm
 }
 
 TEST_CASE("a pattern remembers its text, and any of several may match") {
-  CHECK(Pattern("re:a.b").text() == "re:a.b");
+  CHECK(NamePattern("re:a.b").text() == "re:a.b");
   const auto patterns = parse_patterns({"lm_head", "*.gate", "re:visual"});
   REQUIRE(patterns.size() == 3);
   CHECK(any_matches(patterns, "lm_head"));

@@ -109,7 +109,7 @@ TEST_CASE("figures do not depend on the number of threads, and count every code"
   REQUIRE(report.rows.size() == c.nvfp4_modules().size());
   uint64_t codes = 0, weights = 0;
   for (const auto& [kind, stats] : report.histograms) codes += stats.weights();
-  for (const Nvfp4Module& m : c.nvfp4_modules()) weights += static_cast<uint64_t>(m.e * m.n * m.k);
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) weights += static_cast<uint64_t>(m.e * m.n * m.k);
   CHECK(codes == weights);
   REQUIRE(report.metrics[3].id == "fused_ratio");
   for (const ReportRow& row : report.rows) {

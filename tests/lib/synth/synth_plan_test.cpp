@@ -31,7 +31,7 @@ TEST_CASE("shards are filled in natural order up to the limit") {
   for (const SynthShape& shape : synth_shape_table()) {
     CAPTURE(shape.name);
     constexpr uint64_t kLimit = 40'000'000;
-    const SynthPlan plan(few_layers(shape), dialect("modelopt"), kLimit);
+    const SynthFiles plan(few_layers(shape), dialect("modelopt"), kLimit);
     std::string last;
     uint64_t bytes = 0;
     size_t count = 0;
@@ -57,7 +57,7 @@ TEST_CASE("every shape has the names that readers know") {
       CAPTURE(shape.name);
       CAPTURE(name);
       const SynthModel model = few_layers(shape);
-      const SynthPlan plan(model, dialect(name), 1u << 30);
+      const SynthFiles plan(model, dialect(name), 1u << 30);
       std::vector<TensorInfo> tensors;
       for (const SynthShard& shard : plan.shards()) {
         const auto header =
@@ -68,7 +68,7 @@ TEST_CASE("every shape has the names that readers know") {
                 [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
       const auto modules = find_nvfp4_modules(tensors, [](size_t) { return std::string("shard"); });
       int64_t routed = 0, mlp = 0;
-      for (const Nvfp4Module& m : modules) {
+      for (const Nvfp4Linear& m : modules) {
         CHECK(std::string_view(m.dialect->name) == name);
         CHECK(m.input_scale.has_value());
         const auto parsed = parse_module_name(m.name);

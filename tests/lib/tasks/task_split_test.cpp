@@ -48,7 +48,7 @@ uint64_t count_bytes(const Checkpoint& source, const Plan& plan, const std::vect
       const auto* matrix = dynamic_cast<const LayoutMatrix*>(&writer);
       if (matrix == nullptr || !read.insert(t.transformation).second) continue;
       for (const SourceRows& rows : matrix->target.sources) {
-        const Nvfp4Module& m = source.nvfp4_modules()[rows.module];
+        const Nvfp4Linear& m = source.nvfp4_modules()[rows.module];
         bytes += source.tensors()[m.codes].bytes() + source.tensors()[m.block_scale].bytes();
       }
     }

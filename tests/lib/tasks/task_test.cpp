@@ -54,13 +54,13 @@ OneRule small_files(const std::string& layout) {
 }
 
 /// A plan as a process makes it, through its text.
-TaskPlan plan_tasks(const fs::path& source, const fs::path& destination, const OneRule& recipe) {
+TaskFile plan_tasks(const fs::path& source, const fs::path& destination, const OneRule& recipe) {
   const Checkpoint checkpoint = open_source(source);
-  const TaskPlan plan = make_task_plan(checkpoint, make_plan(checkpoint, recipe), destination);
+  const TaskFile plan = make_task_plan(checkpoint, make_plan(checkpoint, recipe), destination);
   return parse_task_plan("plan.json", format_task_plan(plan));
 }
 
-TaskResult run_task(const TaskPlan& plan, size_t index, size_t count, bool verify = true) {
+TaskResult run_task(const TaskFile& plan, size_t index, size_t count, bool verify = true) {
   const PlannedSource planned = open_planned("plan.json", plan);
   const auto files = split_tasks(planned.source, planned.plan, count).files[index];
   ConvertOptions options;
@@ -70,7 +70,7 @@ TaskResult run_task(const TaskPlan& plan, size_t index, size_t count, bool verif
   return run_task(planned, plan, files, options, progress);
 }
 
-ConvertResult merge(const TaskPlan& plan) {
+ConvertResult merge(const TaskFile& plan) {
   Progress progress;
   return merge_tasks(open_planned("merge", plan), plan, progress);
 }
@@ -105,7 +105,7 @@ TEST_CASE("1, 2, 3 and 7 tasks, in any order, write what one machine writes") {
     convert(source, scratch / "alone", recipe);
     for (const size_t count : {1, 2, 3, 7}) {
       CAPTURE(count);
-      const TaskPlan plan = plan_tasks(source, scratch / "shared", recipe);
+      const TaskFile plan = plan_tasks(source, scratch / "shared", recipe);
       std::vector<size_t> order(count);
       for (size_t i = 0; i < count; ++i) order[i] = i;
       std::shuffle(order.begin(), order.end(), random);
@@ -127,7 +127,7 @@ TEST_CASE("tasks may run twice, one after the other and at once, and under anoth
   write_source(scratch / "src");
   const OneRule recipe = small_files("v7");
   convert(scratch / "src", scratch / "alone", recipe);
-  const TaskPlan plan = plan_tasks(scratch / "src", scratch / "shared", recipe);
+  const TaskFile plan = plan_tasks(scratch / "src", scratch / "shared", recipe);
   const TaskResult first = run_task(plan, 0, 3), second = run_task(plan, 0, 3);
   CHECK(first.files > 0);
   CHECK(second.files == 0);
@@ -150,7 +150,7 @@ TEST_CASE("what a killed task left is made good by the next run, damaged files t
   const OneRule recipe = small_files("v7");
   convert(scratch / "src", scratch / "alone", recipe);
   const fs::path out = scratch / "shared";
-  const TaskPlan plan = plan_tasks(scratch / "src", out, recipe);
+  const TaskFile plan = plan_tasks(scratch / "src", out, recipe);
   const PlannedSource planned = open_planned("plan.json", plan);
   run_task(plan, 0, 2);
   run_task(plan, 1, 2);
@@ -182,18 +182,18 @@ TEST_CASE("tasks and merge refuse another source, recipe or tool than the plan's
   const Scratch scratch;
   write_source(scratch / "src");
   const fs::path out = scratch / "shared";
-  const TaskPlan plan = plan_tasks(scratch / "src", out, small_files("v7"));
+  const TaskFile plan = plan_tasks(scratch / "src", out, small_files("v7"));
   run_task(plan, 0, 2);
-  const TaskPlan other = plan_tasks(scratch / "src", out, small_files("g8"));
+  const TaskFile other = plan_tasks(scratch / "src", out, small_files("g8"));
   CHECK(contains(message_of([&] { run_task(other, 1, 2); }), "recipe: rules: to"));
-  TaskPlan older = plan;
+  TaskFile older = plan;
   Json fingerprint = parse_json("fingerprint", plan.fingerprint);
   fingerprint["tool"]["version"] = "0.0.1";
   older.fingerprint = fingerprint.dump();
   CHECK(contains(message_of([&] { run_task(older, 1, 2); }), "tool: version changed: \"0.0.1\" before"));
   run_task(plan, 1, 2);
   // A source that is touched is another one; one of other content too, whatever its times.
-  TaskPlan shifted = plan;
+  TaskFile shifted = plan;
   shifted.outputs = {};
   CHECK(contains(message_of([&] { run_task(shifted, 1, 2); }), "files and global scales"));
   merge(plan);
@@ -213,7 +213,7 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   const Scratch scratch;
   write_source(scratch / "src");
   const fs::path out = scratch / "shared";
-  const TaskPlan plan = plan_tasks(scratch / "src", out, small_files("v7"));
+  const TaskFile plan = plan_tasks(scratch / "src", out, small_files("v7"));
   fs::create_directories(out);
   write_text(out / "mine.txt", "x");
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "found files in it"));
@@ -256,7 +256,7 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
   const Scratch scratch;
   write_source(scratch / "src");
   const fs::path out = scratch / "shared";
-  const TaskPlan plan = plan_tasks(scratch / "src", out, small_files("v7"));
+  const TaskFile plan = plan_tasks(scratch / "src", out, small_files("v7"));
   const std::string text = format_task_plan(plan);
   for (const char* bad : {"", "{}", "[1]", "{\"format\": 2}", "not JSON"}) {
     CAPTURE(bad);

@@ -152,7 +152,7 @@ TEST_CASE("one flipped bit in any byte of the manifest is found without the sour
   const std::string text = read_text(p.artifact / kManifestName);
   const auto damage_of = [&](const std::string& changed) {
     write_text(p.scratch / "changed.json", changed);
-    return manifest_damage(InputFile(p.scratch / "changed.json"));
+    return integrity_error(InputFile(p.scratch / "changed.json"));
   };
   CHECK(damage_of(text).empty());
   for (size_t i = 0; i < text.size(); ++i) {

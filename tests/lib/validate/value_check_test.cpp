@@ -56,7 +56,7 @@ Compared compare(const Tensors& source, const Tensors& other, double tolerance =
   Compared out;
   Progress progress;
   const Matrices mx(x, out.findings), my(y, out.findings);
-  const auto all = [](const WeightModule&) { return true; };
+  const auto all = [](const Linear&) { return true; };
   out.values = compare_values(mx, my, all, tolerance, progress, out.findings);
   LayerCoverage coverage;
   run_stored_layers(mx, my, all, {.tokens = 3}, out.findings, out.layers, coverage);
@@ -162,7 +162,7 @@ TEST_CASE("one changed weight is found, in the coordinates of the source") {
 }
 
 TEST_CASE("figures are those of plain sums, and the same for any number of threads") {
-  const int64_t n = 700, k = 1801;  // several strips, the last one short, and K no multiple of the lanes
+  const int64_t n = 700, k = 1801;  // several row blocks, the last one short, and K no multiple of the lanes
   const std::vector<float> a = random_floats(n * k, 1);
   std::vector<float> b = a;
   for (size_t i = 0; i < b.size(); i += 3) b[i] *= 1 + static_cast<float>(i % 7) / 64;

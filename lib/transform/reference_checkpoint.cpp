@@ -1,4 +1,4 @@
-#include "lib/transform/kept_codes.h"
+#include "lib/transform/reference_checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 namespace twofour {
 
-KeptCodes::KeptCodes(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
+ReferenceCheckpoint::ReferenceCheckpoint(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
   const Checkpoint& c = checkpoint_;
   const auto& modules = c.nvfp4_modules();
   if (modules.empty()) {
@@ -17,14 +17,14 @@ KeptCodes::KeptCodes(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint))
   scales_.divides = modules[0].dialect->divides;
   Problems problems;
   for (size_t i = 0; i < modules.size(); ++i) {
-    const Nvfp4Module& m = modules[i];
+    const Nvfp4Linear& m = modules[i];
     if (m.dialect->divides != scales_.divides) {
       problems.add(fmt::format("{}: expected global scales that all {}, found one of {}",
                                c.where(m.global_scale), scales_.divides ? "divide" : "multiply",
                                m.dialect->name));
     }
     for (int64_t e = 0; e < m.e; ++e) {
-      const uint32_t bits = read_global_scale(c, m, e, problems).stored_bits;
+      const uint32_t bits = read_global_scale(c, m, e, problems).raw_bits;
       const auto add = [&](const std::string& name, Rows rows) {
         rows_[name] = rows;
         scales_.scales.push_back({name, bits});
@@ -42,9 +42,9 @@ KeptCodes::KeptCodes(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint))
   scales_.sort();
 }
 
-uint64_t KeptCodes::compare_rows(const Rows& at, size_t tensor, int64_t row, int64_t width,
-                                 std::span<const uint8_t> ours, KeptDifference& difference) const {
-  const Nvfp4Module& m = checkpoint_.nvfp4_modules()[at.module];
+uint64_t ReferenceCheckpoint::compare_rows(const Rows& at, size_t tensor, int64_t row, int64_t width,
+                                           std::span<const uint8_t> ours, KeptDifference& difference) const {
+  const Nvfp4Linear& m = checkpoint_.nvfp4_modules()[at.module];
   const int64_t count = static_cast<int64_t>(ours.size()) / width;
   std::vector<uint8_t> theirs(static_cast<size_t>(((count - 1) * at.step + 1) * width));
   checkpoint_.read(tensor, static_cast<uint64_t>((at.expert * m.n + at.first + row * at.step) * width),
@@ -68,11 +68,12 @@ uint64_t KeptCodes::compare_rows(const Rows& at, size_t tensor, int64_t row, int
   return wrong;
 }
 
-void KeptCodes::compare(const std::string& name, int64_t row, int64_t k, std::span<const uint8_t> codes,
-                        std::span<const uint8_t> scales, KeptDifference& difference) const {
+void ReferenceCheckpoint::compare(const std::string& name, int64_t row, int64_t k,
+                                  std::span<const uint8_t> codes, std::span<const uint8_t> scales,
+                                  KeptDifference& difference) const {
   const auto at = rows_.find(name);
   if (at == rows_.end()) return;
-  const Nvfp4Module& m = checkpoint_.nvfp4_modules()[at->second.module];
+  const Nvfp4Linear& m = checkpoint_.nvfp4_modules()[at->second.module];
   const int64_t last = row + static_cast<int64_t>(codes.size()) / (k / 2);
   if (m.k != k || last > at->second.rows) {
     throw Error(fmt::format("{}: expected a matrix of at least {} rows with K {}, found {} with {}",

@@ -17,10 +17,10 @@
 namespace twofour {
 
 /// Collects findings, from several threads at once. Rules that are off leave nothing.
-class LintSink {
+class LintReporter {
  public:
   /// Throws Error on unknown ids in `options.levels`.
-  explicit LintSink(const LintOptions& options);
+  explicit LintReporter(const LintOptions& options);
   void add(std::string_view rule, std::string file, std::string name, std::string message);
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
@@ -35,8 +35,8 @@ class LintSink {
 };
 
 /// A checkpoint as it lies there, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
-/// wrong went to the sink and was left out.
-struct LintSubject {
+/// wrong went to the reporter and was left out.
+struct LintInput {
   std::filesystem::path path;  ///< the directory
   bool is_directory = false;
   bool is_part = false;  ///< one file of several, or one could not be read: what it lacks others may hold
@@ -44,7 +44,7 @@ struct LintSubject {
   std::vector<TensorInfo> tensors;  ///< by name
   std::vector<uint32_t> shard_of;   ///< of each tensor
   std::vector<bool> whole;  ///< whether a tensor's bytes are all in its file and fit its type and shape
-  std::vector<Nvfp4Module> modules;  ///< whose tensors agree
+  std::vector<Nvfp4Linear> modules;  ///< whose tensors agree
   Json config, hf_quant_config;      ///< null where there is none
   Json quantization;  ///< what the configs say of it, a source's words for an artifact; or null
   std::string quantization_file, quantization_key;  ///< where that stands; no key: the whole file
@@ -54,7 +54,7 @@ struct LintSubject {
   const std::string& file_of(size_t tensor) const { return shards[shard_of[tensor]].name; }
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors, name); }
   /// Whether all three of a module's tensors are whole.
-  bool is_whole(const Nvfp4Module& m) const {
+  bool is_whole(const Nvfp4Linear& m) const {
     return whole[m.codes] && whole[m.block_scale] && whole[m.global_scale];
   }
   /// Reads from a whole tensor. Safe from several threads.
@@ -66,10 +66,10 @@ struct LintSubject {
 
 /// Opens what lies at `path`; rules about files, headers and the index apply on the way. Throws Error where
 /// nothing there can be linted.
-LintSubject open_lint_subject(const std::filesystem::path& path, LintSink& sink);
+LintInput open_lint_subject(const std::filesystem::path& path, LintReporter& reporter);
 
 /// A config file of the directory; null where it is missing or, then told, no JSON object.
-Json read_lint_config(const std::filesystem::path& directory, const char* name, LintSink& sink);
+Json read_lint_config(const std::filesystem::path& directory, const char* name, LintReporter& reporter);
 
 /// What there is to say of a JSON file that begins with a byte order mark; what follows is read all the same.
 inline constexpr const char* kByteOrderMarkFound =

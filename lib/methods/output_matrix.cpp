@@ -1,4 +1,4 @@
-#include "lib/methods/target.h"
+#include "lib/methods/output_matrix.h"
 
 #include <algorithm>
 #include <limits>
@@ -35,7 +35,7 @@ using Blocks = std::map<std::string, Block, NaturalOrder>;
 Blocks find_blocks(const Checkpoint& c) {
   Blocks blocks;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
-    const Nvfp4Module& m = c.nvfp4_modules()[i];
+    const Nvfp4Linear& m = c.nvfp4_modules()[i];
     const auto name = parse_module_name(m.name);
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
@@ -54,7 +54,7 @@ Blocks find_blocks(const Checkpoint& c) {
   return blocks;
 }
 
-std::string shape_text(const Nvfp4Module& m) { return fmt::format("[{}, {}]", m.n, m.k); }
+std::string shape_text(const Nvfp4Linear& m) { return fmt::format("[{}, {}]", m.n, m.k); }
 
 /// Checks that the experts are 0 .. E-1, each whole and all of one shape, and collects what is not so.
 class BlockCheck {
@@ -91,7 +91,7 @@ class BlockCheck {
                                 block_.stacked_gate_up ? "down_proj" : "gate_up_proj"));
       return;
     }
-    const Nvfp4Module &up = modules_[*block_.stacked_gate_up], &down = modules_[*block_.stacked_down];
+    const Nvfp4Linear &up = modules_[*block_.stacked_gate_up], &down = modules_[*block_.stacked_down];
     if (up.n % 2 != 0 || down.e != up.e || down.n != up.k || down.k != up.n / 2) {
       problems_.add(fmt::format("{}: expected {} experts of [{}, {}], found {} of {}", down.name, up.e, up.k,
                                 up.n / 2, down.e, shape_text(down)));
@@ -138,7 +138,7 @@ class BlockCheck {
     const bool gated = std::any_of(block_.experts.begin(), block_.experts.end(), [&](auto& x) {
       return x.second.gate || has_gate_tensor(path_of(x.first));
     });
-    const Nvfp4Module* model = nullptr;
+    const Nvfp4Linear* model = nullptr;
     for (const auto& [e, expert] : block_.experts) {
       const std::string where = path_of(e);
       const bool whole = expert.up && expert.down && (expert.gate || !gated);
@@ -171,31 +171,32 @@ class BlockCheck {
     });
   }
 
-  void check_shape(const Nvfp4Module& m, int64_t n, int64_t k) {
+  void check_shape(const Nvfp4Linear& m, int64_t n, int64_t k) {
     if (m.n != n || m.k != k) {
       problems_.add(fmt::format("{}: expected weights of [{}, {}], found {}", m.name, n, k, shape_text(m)));
     }
   }
 
   const Checkpoint& checkpoint_;
-  const std::vector<Nvfp4Module>& modules_;
+  const std::vector<Nvfp4Linear>& modules_;
   const int64_t promised_;
   const std::string& name_;
   const Block& block_;
   Problems& problems_;
 };
 
-Target single_target(const Nvfp4Module& m, size_t index) {
+OutputMatrix single_target(const Nvfp4Linear& m, size_t index) {
   return {m.name, m.name, '.', Shape{1, m.n, m.k}, 1, {SourceRows{index, 0, 0, 1, m.n, 0}}};
 }
 
 /// The w13 and w2 of a block that BlockCheck found sound.
-void add_targets(const Checkpoint& c, const std::string& name, const Block& block, std::vector<Target>& out) {
+void add_matrices(const Checkpoint& c, const std::string& name, const Block& block,
+                  std::vector<OutputMatrix>& out) {
   const auto& modules = c.nvfp4_modules();
-  Target w13{name, name + ".w13", '_', {}, 2, {}}, w2{name, name + ".w2", '_', {}, 1, {}};
+  OutputMatrix w13{name, name + ".w13", '_', {}, 2, {}}, w2{name, name + ".w2", '_', {}, 1, {}};
   if (block.stacked_gate_up) {
     const size_t gate_up = *block.stacked_gate_up, down = *block.stacked_down;
-    const Nvfp4Module& m = modules[gate_up];
+    const Nvfp4Linear& m = modules[gate_up];
     const int64_t i = m.n / 2;
     const bool halves = gate_up_order(c, name) == GateUpRows::kHalves;
     for (int64_t e = 0; e < m.e; ++e) {
@@ -208,7 +209,7 @@ void add_targets(const Checkpoint& c, const std::string& name, const Block& bloc
   } else {
     const auto count = static_cast<int64_t>(block.experts.size());
     for (const auto& [e, expert] : block.experts) {
-      const Nvfp4Module& up = modules[*expert.up];
+      const Nvfp4Linear& up = modules[*expert.up];
       const bool gated = expert.gate.has_value();
       if (gated) w13.sources.push_back({*expert.gate, 0, 0, 1, up.n, 0});
       w13.sources.push_back({*expert.up, 0, 0, 1, up.n, gated ? up.n : 0});
@@ -224,7 +225,7 @@ void add_targets(const Checkpoint& c, const std::string& name, const Block& bloc
 
 }  // namespace
 
-std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection) {
+std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection) {
   const auto& modules = checkpoint.nvfp4_modules();
   if (modules.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors",
@@ -236,7 +237,7 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
   const BlockKind default_kind = is_moe ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp;
 
   Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
-  std::vector<Target> targets;
+  std::vector<OutputMatrix> targets;
   std::set<size_t> taken;  // modules that belong to a chosen block
   Problems problems;
   for (const auto& [name, block] : blocks) {
@@ -247,7 +248,7 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
     BlockCheck(checkpoint, name, block, problems).run();
     if (!problems.empty()) continue;  // the list goes on; it is thrown below
     const size_t before = targets.size();
-    add_targets(checkpoint, name, block, targets);
+    add_matrices(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
       targets[t].rule = !by_default ? "--also" : selection.include.empty() ? "default set" : "--include";
       for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
@@ -269,14 +270,14 @@ std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection
                             checkpoint.path().string(), modules.size()));
   }
   std::stable_sort(targets.begin(), targets.end(),
-                   [](const Target& a, const Target& b) { return natural_less(a.name, b.name); });
+                   [](const OutputMatrix& a, const OutputMatrix& b) { return natural_less(a.name, b.name); });
   return targets;
 }
 
-void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
                            Findings& findings) {
   const int64_t promised = promised_experts(checkpoint.config());
-  const auto has_extra = [&](const Target& t) {
+  const auto has_extra = [&](const OutputMatrix& t) {
     return promised > 0 && t.shape.e > promised && t.name.ends_with(".w13");
   };
   const auto first = std::find_if(targets.begin(), targets.end(), has_extra);

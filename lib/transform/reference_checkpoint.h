@@ -12,11 +12,11 @@
 namespace twofour {
 
 /// The NVFP4 matrices of a checkpoint whose global scales are kept, by the names that quantize gives them.
-class KeptCodes {
+class ReferenceCheckpoint {
  public:
   /// Throws Error where the checkpoint has no NVFP4 modules, or of both kinds of global scale, or bad ones.
-  explicit KeptCodes(Checkpoint checkpoint);
-  const KeptScales& scales() const { return scales_; }
+  explicit ReferenceCheckpoint(Checkpoint checkpoint);
+  const FixedGlobalScales& scales() const { return scales_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
   /// Compares rows [row, row + ...) of a matrix, codes [., k/2] and block scales [., k/16]. Safe from several
@@ -34,7 +34,7 @@ class KeptCodes {
 
   Checkpoint checkpoint_;
   std::map<std::string, Rows> rows_;
-  KeptScales scales_;
+  FixedGlobalScales scales_;
 };
 
 }  // namespace twofour

@@ -12,9 +12,9 @@ namespace fs = std::filesystem;
 
 /// Code that `auto_map` names: "modeling_x.Class" stands for modeling_x.py, "repo--modeling_x.Class" for a
 /// file that lies elsewhere.
-void check_auto_map(const LintSubject& s, const char* file, const Json& map, LintSink& sink) {
+void check_auto_map(const LintInput& s, const char* file, const Json& map, LintReporter& reporter) {
   if (map.is_array() || map.is_object()) {
-    for (const Json& entry : map) check_auto_map(s, file, entry, sink);
+    for (const Json& entry : map) check_auto_map(s, file, entry, reporter);
     return;
   }
   if (!map.is_string()) return;
@@ -25,24 +25,24 @@ void check_auto_map(const LintSubject& s, const char* file, const Json& map, Lin
   std::replace(code.begin(), code.end(), '.', '/');
   code += ".py";
   if (!is_absent(s.path / code)) return;
-  sink.add("missing-sidecar", file, code,
-           fmt::format("expected as auto_map names it ({}), found none", text));
+  reporter.add("missing-sidecar", file, code,
+               fmt::format("expected as auto_map names it ({}), found none", text));
 }
 
 /// Files that tokenizer_config.json names by plain names.
-void check_tokenizer_files(const LintSubject& s, const Json& config, LintSink& sink) {
+void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter& reporter) {
   for (const char* key :
        {"tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "chat_template_file"}) {
     if (!config.contains(key) || !config[key].is_string()) continue;
     const std::string name = config[key].get<std::string>();
     if (name.empty() || name.find('/') != name.npos || !is_absent(s.path / name)) continue;
-    sink.add("missing-sidecar", "tokenizer_config.json", name,
-             fmt::format("expected as {} names it, found none", key));
+    reporter.add("missing-sidecar", "tokenizer_config.json", name,
+                 fmt::format("expected as {} names it, found none", key));
   }
 }
 
 /// Whether there is anything that a tokenizer's vocabulary is kept in.
-bool has_vocabulary(const LintSubject& s) {
+bool has_vocabulary(const LintInput& s) {
   std::error_code error;
   for (fs::directory_iterator it(s.path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
@@ -54,7 +54,7 @@ bool has_vocabulary(const LintSubject& s) {
   return false;
 }
 
-void check_templates(const LintSubject& s, const Json& tokenizer, LintSink& sink) {
+void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& reporter) {
   if (!tokenizer.is_object() || !tokenizer.contains("chat_template") ||
       is_absent(s.path / "chat_template.jinja"))
     return;
@@ -68,37 +68,38 @@ void check_templates(const LintSubject& s, const Json& tokenizer, LintSink& sink
   try {
     file = trimmed(read_text(s.path / "chat_template.jinja"));
   } catch (const Error& e) {
-    sink.add("bad-config", "chat_template.jinja", "", damage_of(e, s.path / "chat_template.jinja"));
+    reporter.add("bad-config", "chat_template.jinja", "", damage_of(e, s.path / "chat_template.jinja"));
     return;
   }
   if (own.is_string() && trimmed(own.get<std::string>()) == file) return;
-  sink.add("two-chat-templates", "tokenizer_config.json", "chat_template",
-           "expected none beside chat_template.jinja or the same, found another");
+  reporter.add("two-chat-templates", "tokenizer_config.json", "chat_template",
+               "expected none beside chat_template.jinja or the same, found another");
 }
 
 }  // namespace
 
-void lint_sidecars(const LintSubject& s, LintSink& sink) {
-  const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", sink);
-  const Json processor = read_lint_config(s.path, "processor_config.json", sink);
-  const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", sink);
-  read_lint_config(s.path, "generation_config.json", sink);
+void lint_sidecars(const LintInput& s, LintReporter& reporter) {
+  const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", reporter);
+  const Json processor = read_lint_config(s.path, "processor_config.json", reporter);
+  const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", reporter);
+  read_lint_config(s.path, "generation_config.json", reporter);
   const std::pair<const char*, const Json*> configs[] = {{"config.json", &s.config},
                                                          {"tokenizer_config.json", &tokenizer},
                                                          {"processor_config.json", &processor},
                                                          {"preprocessor_config.json", &preprocessor}};
   for (const auto& [name, json] : configs) {
-    if (json->is_object() && json->contains("auto_map")) check_auto_map(s, name, (*json)["auto_map"], sink);
+    if (json->is_object() && json->contains("auto_map"))
+      check_auto_map(s, name, (*json)["auto_map"], reporter);
   }
-  if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, sink);
-  check_templates(s, tokenizer, sink);
+  if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
+  check_templates(s, tokenizer, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {
-    sink.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");
+    reporter.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");
   } else if (tokenizer.is_object() && !tokenizer.contains("auto_map")) {
-    sink.add("missing-sidecar", "tokenizer_config.json", "tokenizer.json",
-             "expected the vocabulary that the tokenizer needs (tokenizer.json, tokenizer.model or the "
-             "like), found none");
+    reporter.add("missing-sidecar", "tokenizer_config.json", "tokenizer.json",
+                 "expected the vocabulary that the tokenizer needs (tokenizer.json, tokenizer.model or the "
+                 "like), found none");
   }
 }
 

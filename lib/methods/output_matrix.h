@@ -19,7 +19,7 @@ struct SourceRows {
 };
 
 /// One matrix of an artifact, with all its experts: "P.w13", "P.w2" or, of a single linear, "P".
-struct Target {
+struct OutputMatrix {
   std::string block;  ///< P
   std::string name;   ///< what its parts' names begin with
   char joint;         ///< between name and part: "P.w13_comp", but "P.comp" of a single linear
@@ -34,11 +34,11 @@ struct Target {
 /// a dense one, as restricted and extended by `selection`. Throws Error, with a list, where an expert lacks a
 /// matrix, experts are missing from the sequence or shapes disagree; on patterns that match nothing; on an
 /// empty set.
-std::vector<Target> select_targets(const Checkpoint& checkpoint, const Selection& selection);
+std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection);
 
 /// One warning where blocks among `targets` have more experts than config.json says; fewer are an Error
 /// above.
-void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Target>& targets,
+void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
                            Findings& findings);
 
 }  // namespace twofour

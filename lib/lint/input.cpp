@@ -1,4 +1,4 @@
-#include "lib/lint/subject.h"
+#include "lib/lint/input.h"
 
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ struct Gathered {
 
 /// Holds data offsets against types, shapes and the file's size, and notes which tensors can be read.
 void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
-                  std::vector<bool>& whole, LintSink& sink) {
+                  std::vector<bool>& whole, LintReporter& reporter) {
   uint64_t position = 0, last = 0;
   size_t wrong = 0, cut = 0;
   std::string first_wrong, first_cut, message;
@@ -60,33 +60,34 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
     whole.push_back(fits && t.end <= data_bytes);
   }
   if (wrong > 1) message += fmt::format("; {} more tensors are wrong in this file", wrong - 1);
-  if (wrong > 0) sink.add("data-holes", file, first_wrong, message);
+  if (wrong > 0) reporter.add("data-holes", file, first_wrong, message);
   if (last > data_bytes) {
-    sink.add("file-size", file, "",
-             fmt::format("expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}",
-                         last, data_bytes, last - data_bytes, cut, first_cut));
+    reporter.add(
+        "file-size", file, "",
+        fmt::format("expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}", last,
+                    data_bytes, last - data_bytes, cut, first_cut));
   } else if (last < data_bytes) {
-    sink.add(
+    reporter.add(
         "file-size", file, "",
         fmt::format("expected {} bytes of data, found {}: {} too many", last, data_bytes, data_bytes - last));
   }
 }
 
-void check_format(const Shard& shard, LintSink& sink) {
+void check_format(const Shard& shard, LintReporter& reporter) {
   if (shard.metadata.empty()) return;
   const auto it = shard.metadata.find("format");
   const bool known =
       it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
                                      it->second == "mlx");  // what transformers takes
   if (known) return;
-  sink.add("no-format", shard.name, "",
-           fmt::format("expected \"format\": \"pt\" in __metadata__, found {}",
-                       it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
+  reporter.add("no-format", shard.name, "",
+               fmt::format("expected \"format\": \"pt\" in __metadata__, found {}",
+                           it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
 }
 
 /// Reads one file's header. Throws Error where it is none.
 Shard read_shard(const fs::path& directory, const std::string& name, Gathered& all, uint32_t index,
-                 LintSink& sink) {
+                 LintReporter& reporter) {
   InputFile file(directory / name);
   std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
   file.read(0, prefix);
@@ -95,30 +96,30 @@ Shard read_shard(const fs::path& directory, const std::string& name, Gathered& a
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   SafetensorsHeader header =
       parse_safetensors_entries(name, std::string_view(head).substr(kSafetensorsPrefix));
-  check_layout(name, header.tensors, file.size() - data_begin, all.whole, sink);
+  check_layout(name, header.tensors, file.size() - data_begin, all.whole, reporter);
   all.owners.insert(all.owners.end(), header.tensors.size(), index);
   const size_t count = header.tensors.size();
   std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(all.tensors));
   return {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)};
 }
 
-void read_shards(LintSubject& s, const std::vector<std::string>& names, const LintIndex* index,
-                 LintSink& sink) {
+void read_shards(LintInput& s, const std::vector<std::string>& names, const LintIndex* index,
+                 LintReporter& reporter) {
   Gathered all;
   for (const std::string& name : names) {
     check_interrupt();
     std::error_code error;
     const bool opens = fs::is_regular_file(s.path / name, error);
     try {
-      s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), sink));
-      check_format(s.shards.back(), sink);
+      s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), reporter));
+      check_format(s.shards.back(), reporter);
       forget_unused_metadata(s.shards.back());
     } catch (const ReadError&) {
       throw;
     } catch (const Error& e) {
       const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
-      sink.add(unreadable ? "unreadable-file" : "bad-header", name, "",
-               without_where(e.what(), unreadable ? (s.path / name).string() : name));
+      reporter.add(unreadable ? "unreadable-file" : "bad-header", name, "",
+                   without_where(e.what(), unreadable ? (s.path / name).string() : name));
     }
   }
   std::vector<size_t> order(all.tensors.size());
@@ -129,9 +130,9 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
   });
   for (const size_t i : order) {
     if (!s.tensors.empty() && s.tensors.back().name == all.tensors[i].name) {
-      sink.add("duplicate-tensor", s.shards[all.owners[i]].name, all.tensors[i].name,
-               fmt::format("expected one tensor of that name, found another in {}",
-                           s.shards[s.shard_of.back()].name));
+      reporter.add("duplicate-tensor", s.shards[all.owners[i]].name, all.tensors[i].name,
+                   fmt::format("expected one tensor of that name, found another in {}",
+                               s.shards[s.shard_of.back()].name));
       const bool named =
           index != nullptr && index->file_of(all.tensors[i].name) ==
                                   std::optional<std::string_view>(s.shards[all.owners[i]].name);
@@ -147,7 +148,7 @@ void read_shards(LintSubject& s, const std::vector<std::string>& names, const Li
 }
 
 /// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
-void find_quantization(LintSubject& s) {
+void find_quantization(LintInput& s) {
   const auto entry = quantization_entry(s.config);
   const Json& found = entry ? entry->value : s.hf_quant_config;
   s.quantization_file = entry ? "config.json" : "hf_quant_config.json";
@@ -158,7 +159,7 @@ void find_quantization(LintSubject& s) {
   if (ours) s.quantization_key += ".base";
 }
 
-void find_modules(LintSubject& s, LintSink& sink) {
+void find_modules(LintInput& s, LintReporter& reporter) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
       auto m = read_nvfp4_module(s.tensors, i, [&](size_t t) { return s.file_of(t); });
@@ -169,27 +170,27 @@ void find_modules(LintSubject& s, LintSink& sink) {
       if (alone && s.is_part) continue;
       // The message names a file and a tensor, the one that is wrong.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
-      sink.add(alone ? "incomplete-module" : "module-shape", std::string(text.substr(0, file_end)),
-               std::string(text.substr(file_end + 2, name_end - file_end - 2)),
-               std::string(text.substr(name_end + 2)));
+      reporter.add(alone ? "incomplete-module" : "module-shape", std::string(text.substr(0, file_end)),
+                   std::string(text.substr(file_end + 2, name_end - file_end - 2)),
+                   std::string(text.substr(name_end + 2)));
     }
   }
 }
 
 }  // namespace
 
-Json read_lint_config(const fs::path& directory, const char* name, LintSink& sink) {
+Json read_lint_config(const fs::path& directory, const char* name, LintReporter& reporter) {
   std::error_code error;
   const fs::path path = directory / name;
   if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
   try {
     const std::string text = read_text(path);
-    if (text.starts_with("\xEF\xBB\xBF")) sink.add("bad-config", name, "", kByteOrderMarkFound);
+    if (text.starts_with("\xEF\xBB\xBF")) reporter.add("bad-config", name, "", kByteOrderMarkFound);
     Json json = parse_json(path.string(), text);
     if (json.is_object()) return json;
-    sink.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
+    reporter.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
   } catch (const Error& e) {
-    sink.add("bad-config", name, "", damage_of(e, path));
+    reporter.add("bad-config", name, "", damage_of(e, path));
   }
   return nullptr;
 }
@@ -213,8 +214,8 @@ std::string damage_of(const Error& error, const fs::path& file) {
   return without_where(error.what(), file.string());
 }
 
-LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
-  LintSubject s;
+LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
+  LintInput s;
   const char* unfinished = nullptr;
   std::error_code error;
   s.is_directory = fs::is_directory(status_of(path));
@@ -223,12 +224,12 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     const std::string name = path.filename().string();
     if (!name.ends_with(".safetensors")) {  // claims nothing, so it must be one
       Gathered unused;
-      LintSink silent{LintOptions{}};
+      LintReporter silent{LintOptions{}};
       read_shard(s.path, name, unused, 0, silent);
     }
     s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);
     InputFile opens(path);
-    read_shards(s, {name}, nullptr, sink);
+    read_shards(s, {name}, nullptr, reporter);
   } else {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");
@@ -237,17 +238,17 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
     }
     unfinished = find_unfinished_sign(path);
     if (unfinished != nullptr) {
-      sink.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
+      reporter.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
     }
-    s.config = read_lint_config(path, "config.json", sink);
-    s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", sink);
+    s.config = read_lint_config(path, "config.json", reporter);
+    s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", reporter);
     find_quantization(s);
     s.has_manifest = !is_absent(path / kManifestName);
-    const auto index = read_lint_index(path, indexes, sink);
-    const auto files = files_to_lint(path, index, !indexes.empty(), present, sink);
-    read_shards(s, files, index ? &*index : nullptr, sink);
+    const auto index = read_lint_index(path, indexes, reporter);
+    const auto files = files_to_lint(path, index, !indexes.empty(), present, reporter);
+    read_shards(s, files, index ? &*index : nullptr, reporter);
     s.is_part = s.shards.size() < (index ? index->contents.files.size() : files.size());
-    if (index) check_lint_index(*index, s, sink);
+    if (index) check_lint_index(*index, s, reporter);
   }
   for (const Shard& shard : s.shards) {
     const auto it = shard.metadata.find("twofour.layout");
@@ -256,10 +257,10 @@ LintSubject open_lint_subject(const fs::path& path, LintSink& sink) {
   // One that is unfinished gets its manifest last.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
   if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
-    sink.add("no-manifest", kManifestName, "",
-             fmt::format("expected beside tensors of layout {}, found none", s.layout));
+    reporter.add("no-manifest", kManifestName, "",
+                 fmt::format("expected beside tensors of layout {}, found none", s.layout));
   }
-  find_modules(s, sink);
+  find_modules(s, reporter);
   return s;
 }
 

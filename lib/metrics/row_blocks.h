@@ -1,0 +1,60 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/io/file.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
+
+namespace twofour {
+
+/// Part [begin, end) of what is worked on in pieces.
+struct RowBlock {
+  size_t item;
+  int64_t begin, end;
+};
+
+/// What a row block of `item` is cut from.
+struct StripItem {
+  size_t item;
+  int64_t length, step;  ///< row blocks of `step`, the last one shorter
+};
+
+/// Cuts items into row blocks, works on these on OpenMP's threads and merges the results in order, so that
+/// sums do not depend on the number of threads. `make_worker()` is called on each thread and gives a function
+/// of RowBlock that returns a Result; an Error that it throws becomes the result's `failure`, a ReadError and
+/// other exceptions end the run.
+template <class Result, class MakeWorker, class Merge>
+void for_each_row_block(const std::vector<StripItem>& items, MakeWorker make_worker, Merge merge) {
+  constexpr size_t kBatch = 4096;  // results that are held before they are merged
+  std::vector<RowBlock> row_blocks;
+  const auto flush = [&] {
+    std::vector<Result> results(row_blocks.size());
+    parallel_workers(row_blocks.size(), [&] {
+      return [&, work = make_worker()](size_t i) mutable {
+        try {
+          check_interrupt();
+          results[i] = work(row_blocks[i]);
+        } catch (const ReadError&) {
+          throw;
+        } catch (const Error& e) {
+          results[i].failure = e.what();
+        }
+      };
+    });
+    for (size_t i = 0; i < results.size(); ++i) merge(row_blocks[i], std::move(results[i]));
+    row_blocks.clear();
+  };
+  for (const StripItem& item : items) {
+    for (int64_t begin = 0; begin < item.length; begin += item.step) {
+      row_blocks.push_back({item.item, begin, std::min(item.length, begin + item.step)});
+      if (row_blocks.size() == kBatch) flush();
+    }
+  }
+  flush();
+}
+
+}  // namespace twofour
