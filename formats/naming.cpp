@@ -28,42 +28,45 @@ constexpr NamingRule kRules[] = {
 };
 
 constexpr GateUpRows kHalves = GateUpRows::kHalves;
+using enum RouterScores;
 
-/// Source: huggingface/transformers, modeling_gpt_oss.py (gate_up[..., ::2]),
-/// modeling_openai_privacy_filter.py and the experts of the rest (chunk(2, dim=-1)).
-constexpr StackFamily kStackFamilies[] = {
-    {"gpt_oss", GateUpRows::kInterleaved, true},
-    {"openai_privacy_filter", kHalves, true},
-    {"llama4", kHalves, false},
-    {"llama4_text", kHalves, false},
-    {"qwen2_moe", kHalves, false},
-    {"qwen3_moe", kHalves, false},
-    {"qwen3_next", kHalves, false},
-    {"qwen3_vl_moe", kHalves, false},
-    {"qwen3_vl_moe_text", kHalves, false},
-    {"qwen3_omni_moe", kHalves, false},
-    {"qwen3_5_moe", kHalves, false},
-    {"qwen3_5_moe_text", kHalves, false},
-    {"mixtral", kHalves, false},
-    {"minimax", kHalves, false},
-    {"minimax_m2", kHalves, false},
-    {"olmoe", kHalves, false},
-    {"flex_olmo", kHalves, false},
-    {"phimoe", kHalves, false},
-    {"lfm2_moe", kHalves, false},
-    {"jamba", kHalves, false},
-    {"deepseek_v2", kHalves, false},
-    {"deepseek_v3", kHalves, false},
-    {"deepseek_v4", kHalves, false},
-    {"kimi_k2", kHalves, false},
-    {"dots1", kHalves, false},
-    {"ernie4_5_moe", kHalves, false},
-    {"exaone_moe", kHalves, false},
-    {"glm4_moe", kHalves, false},
-    {"glm4_moe_lite", kHalves, false},
-    {"glm4v_moe", kHalves, false},
-    {"glm_moe_dsa", kHalves, false},
-    {"hunyuan_v1_moe", kHalves, false},
+/// Source: huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py:
+/// modeling_gpt_oss.py (gate_up[..., ::2]), modeling_openai_privacy_filter.py, the experts of the rest
+/// (chunk(2, dim=-1)); of deepseek the code that its checkpoints carry.
+constexpr ModelFamily kFamilies[] = {
+    {"gpt_oss", GateUpRows::kInterleaved, true, kUnknown},
+    {"openai_privacy_filter", kHalves, true, kUnknown},
+    {"llama4", kHalves, false, kSigmoid},
+    {"llama4_text", kHalves, false, kSigmoid},
+    {"qwen2_moe", kHalves, false, kSoftmax},
+    {"qwen3_moe", kHalves, false, kSoftmax},
+    {"qwen3_next", kHalves, false, kSoftmaxRenormalized},
+    {"qwen3_vl_moe", kHalves, false, kSoftmaxRenormalized},
+    {"qwen3_vl_moe_text", kHalves, false, kSoftmaxRenormalized},
+    {"qwen3_omni_moe", kHalves, false, kUnknown},
+    {"qwen3_5_moe", kHalves, false, kSoftmaxRenormalized},
+    {"qwen3_5_moe_text", kHalves, false, kSoftmaxRenormalized},
+    {"mixtral", kHalves, false, kSoftmaxRenormalized},
+    {"minimax", kHalves, false, kUnknown},
+    {"minimax_m2", kHalves, false, kUnknown},
+    {"olmoe", kHalves, false, kSoftmax},
+    {"flex_olmo", kHalves, false, kUnknown},
+    {"phimoe", kHalves, false, kSparseMixer},
+    {"lfm2_moe", kHalves, false, kUnknown},
+    {"jamba", kHalves, false, kUnknown},
+    {"deepseek", std::nullopt, false, kSoftmax},
+    {"deepseek_v2", kHalves, false, kSoftmax},
+    {"deepseek_v3", kHalves, false, kUnknown},
+    {"deepseek_v4", kHalves, false, kUnknown},
+    {"kimi_k2", kHalves, false, kUnknown},
+    {"dots1", kHalves, false, kUnknown},
+    {"ernie4_5_moe", kHalves, false, kUnknown},
+    {"exaone_moe", kHalves, false, kUnknown},
+    {"glm4_moe", kHalves, false, kUnknown},
+    {"glm4_moe_lite", kHalves, false, kUnknown},
+    {"glm4v_moe", kHalves, false, kUnknown},
+    {"glm_moe_dsa", kHalves, false, kUnknown},
+    {"hunyuan_v1_moe", kHalves, false, kUnknown},
 };
 
 /// Whether `path` is `container` or ends in ".container".
@@ -108,10 +111,10 @@ std::optional<Projection> stacked_projection_of(const NamingRule& rule, std::str
 
 std::span<const NamingRule> naming_rules() { return kRules; }
 
-const StackFamily* find_stack_family(std::string_view model_type) {
-  const auto at = std::find_if(std::begin(kStackFamilies), std::end(kStackFamilies),
-                               [&](const StackFamily& f) { return model_type == f.model_type; });
-  return at == std::end(kStackFamilies) ? nullptr : at;
+const ModelFamily* find_model_family(std::string_view model_type) {
+  const auto at = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                               [&](const ModelFamily& f) { return model_type == f.model_type; });
+  return at == std::end(kFamilies) ? nullptr : at;
 }
 
 std::optional<ModuleName> parse_module_name(std::string_view module) {

@@ -32,16 +32,26 @@ struct NamingRule {
 /// model_executor/models.
 std::span<const NamingRule> naming_rules();
 
-/// How the models of one model_type (in config.json) store stacks of experts. Names do not tell: gpt-oss and
-/// Qwen3.5 have the same.
-struct StackFamily {
-  const char* model_type;
-  GateUpRows rows;
-  bool has_bias;  ///< "gate_up_proj_bias" beside the stack
+/// How a router's logits become the weights of the chosen experts.
+enum class RouterScores {
+  kUnknown,              ///< config.json must say it
+  kSoftmax,              ///< softmax over all experts
+  kSoftmaxRenormalized,  ///< the same, the chosen experts' weights brought to a sum of 1
+  kSigmoid,
+  kSparseMixer,
 };
 
-/// nullptr where the model_type is not known to stack experts.
-const StackFamily* find_stack_family(std::string_view model_type);
+/// What the models of one model_type (in config.json) do that neither names nor config.json say: gpt-oss and
+/// Qwen3.5 name their stacks alike. One row a model_type.
+struct ModelFamily {
+  const char* model_type;
+  std::optional<GateUpRows> stacks;  ///< row order of stacks of experts; nothing: it has none
+  bool has_stack_bias;               ///< "gate_up_proj_bias" is beside the stack
+  RouterScores router;               ///< where config.json does not say it
+};
+
+/// nullptr where the model_type is not known.
+const ModelFamily* find_model_family(std::string_view model_type);
 
 /// A module's name, taken apart.
 struct ModuleName {

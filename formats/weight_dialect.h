@@ -12,6 +12,9 @@ enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4 };
 /// "floats", "FP8", "MXFP4" or "NVFP4".
 const char* weight_format_name(WeightFormat format);
 
+/// How many weights of FP8 share a scale.
+enum class Granularity { kTensor, kRow, kBlock };
+
 /// A set of element types.
 class DTypes {
  public:

@@ -1,4 +1,5 @@
 #include "lib/synth/synth.h"
+#include "lib/checkpoint/output_dialect.h"
 #include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>
@@ -71,8 +72,7 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   args.option("--experts", o->synth.experts, experts_help())
       .range(1, kSynthMostExperts)
       .default_text("the model's");
-  args.option("--dialect", o->synth.dialect, "How NVFP4 is stored")
-      .one_of({"modelopt", "compressed-tensors"});
+  args.option("--dialect", o->synth.dialect, "How NVFP4 is stored").one_of(output_dialect_names(true));
   args.option("--vocab", o->synth.vocab, "Rows of the embedding").range(1, 10'000'000);
   add_seed_option(args, o->synth.seed, "Seed of the weights");
   add_shard_size_option(args, o->max_shard_size);

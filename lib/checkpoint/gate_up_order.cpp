@@ -14,16 +14,16 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
       "up, llama4_text and qwen3_5_moe have them in halves";
   const bool has_bias = exists(std::string(block) + ".gate_up_proj_bias");
   const char* bias = has_bias ? "gate_up_proj_bias" : "none";
-  const StackFamily* family = nullptr;
+  const ModelFamily* family = nullptr;
   const Json* unknown = nullptr;
   for (const Json* type : model_settings(config, "model_type")) {
-    const StackFamily* named =
-        type->is_string() ? find_stack_family(type->get_ref<const std::string&>()) : nullptr;
-    if (named == nullptr) {
+    const ModelFamily* named =
+        type->is_string() ? find_model_family(type->get_ref<const std::string&>()) : nullptr;
+    if (named == nullptr || !named->stacks) {
       unknown = type;
       continue;
     }
-    if (family != nullptr && family->rows != named->rows) {
+    if (family != nullptr && family->stacks != named->stacks) {
       return {{},
               fmt::format("expected one model_type, found {} and {}, which order rows of gate and up in two "
                           "ways; {}",
@@ -32,12 +32,12 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
     family = named;
   }
   if (family != nullptr) {
-    if (family->has_bias == has_bias) return {family->rows};
-    return {
-        {},
-        fmt::format("expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
-                    "interleaved or halves is not certain; {}",
-                    family->has_bias ? "gate_up_proj_bias" : "no bias", family->model_type, bias, kAdvice)};
+    if (family->has_stack_bias == has_bias) return {family->stacks};
+    return {{},
+            fmt::format(
+                "expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
+                "interleaved or halves is not certain; {}",
+                family->has_stack_bias ? "gate_up_proj_bias" : "no bias", family->model_type, bias, kAdvice)};
   }
   if (unknown == nullptr && has_bias) return {GateUpRows::kInterleaved};
   return {{},

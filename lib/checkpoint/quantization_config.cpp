@@ -165,12 +165,6 @@ Json original_config(const Json& config, const Json& hf_quant_config) {
 
 namespace {
 
-/// The version whose arithmetic quantize_nvfp4_row has. Loaders want the producer's name, too.
-constexpr const char* kModelOptVersion = "0.45.0";
-constexpr const char* kCompressedTensorsVersion = "0.12.2";
-
-const char* quant_algo(const Nvfp4Config& c) { return c.weight_only ? "W4A16_NVFP4" : "NVFP4"; }
-
 std::vector<std::string> strings(const Json& json, const char* key) {
   std::vector<std::string> list;
   if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
@@ -232,60 +226,11 @@ bool has_fp8_kv_cache(const Checkpoint& source) {
   return is_fp8_kv_cache(source_quantization(source), source.hf_quant_config());
 }
 
-Json modelopt_config(const Nvfp4Config& c) {
-  const Json weights = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
-  const Json activations = c.weight_only ? Json(nullptr) : weights;
-  Json entry = {
-      {"config_groups",
-       {{"group_0", {{"input_activations", activations}, {"weights", weights}, {"targets", {"Linear"}}}}}},
-      {"ignore", c.unquantized},
-      {"quant_algo", quant_algo(c)},
-      {"producer", {{"name", "modelopt"}, {"version", kModelOptVersion}}},
-      {"quant_method", "modelopt"}};
-  if (c.fp8_kv_cache) entry["kv_cache_scheme"] = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
-  return entry;
-}
-
-Json hf_quant_config(const Nvfp4Config& c) {
-  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
-  return {{"producer", {{"name", "modelopt"}, {"version", kModelOptVersion}}},
-          {"quantization",
-           {{"quant_algo", quant_algo(c)},
-            {"kv_cache_quant_algo", c.fp8_kv_cache ? Json("FP8") : Json(nullptr)},
-            {"group_size", 16},
-            {"exclude_modules", c.unquantized}}}};
-}
-
-Json compressed_tensors_config(const Nvfp4Config& c) {
-  const Json weights = {{"num_bits", 4},       {"type", "float"},   {"strategy", "tensor_group"},
-                        {"group_size", 16},    {"symmetric", true}, {"dynamic", false},
-                        {"observer", "minmax"}};
-  Json activations = weights;
-  activations["dynamic"] = "local";
-  if (c.weight_only) activations = nullptr;
-  const Json kv_cache = {{"num_bits", 8},     {"type", "float"},  {"strategy", "tensor"},
-                         {"symmetric", true}, {"dynamic", false}, {"observer", "minmax"}};
-  return {{"config_groups",
-           {{"group_0",
-             {{"format", "nvfp4-pack-quantized"},
-              {"input_activations", activations},
-              {"output_activations", nullptr},
-              {"targets", {"Linear"}},
-              {"weights", weights}}}}},
-          {"format", "nvfp4-pack-quantized"},
-          {"global_compression_ratio", nullptr},
-          {"ignore", c.unquantized},
-          {"kv_cache_scheme", c.fp8_kv_cache ? kv_cache : Json(nullptr)},
-          {"quant_method", "compressed-tensors"},
-          {"quantization_status", "compressed"},
-          {"version", kCompressedTensorsVersion}};
-}
-
-Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
+QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to) {
   const Json entry = source_quantization(source);
   const Json& hf_quant = source.hf_quant_config();
   refuse_fp8_activations(entry, hf_quant);
-  Nvfp4Config config;
+  QuantizedConfig config;
   config.fp8_kv_cache = is_fp8_kv_cache(entry, hf_quant);
   const auto& modules = source.nvfp4_modules();
   config.weight_only =
@@ -307,7 +252,7 @@ Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt) {
   };
   const std::vector<std::string> names = unquantized_names(source);
   try {
-    config.unquantized = to_modelopt ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
+    config.unquantized = to.excludes_by_glob ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
     if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
     const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {

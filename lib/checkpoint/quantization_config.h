@@ -5,6 +5,7 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/output_dialect.h"
 
 namespace twofour {
 
@@ -41,25 +42,12 @@ Json config_with_quantization(const Checkpoint& source, Json entry);
 /// where that was if not at the usual place, and what else was there.
 Json config_with_layout(const Checkpoint& source, Json entry);
 
-/// What an NVFP4 checkpoint tells its loader, apart from how each dialect puts it.
-struct Nvfp4Config {
-  std::vector<std::string> unquantized = {};  ///< as patterns of the dialect that is written
-  bool weight_only = false;                   ///< activations stay as they are
-  bool fp8_kv_cache = false;
-};
-
-/// The `quantization_config` of config.json in ModelOpt's words, and the file that goes with it.
-Json modelopt_config(const Nvfp4Config& config);
-Json hf_quant_config(const Nvfp4Config& config);
-/// In compressed-tensors' words.
-Json compressed_tensors_config(const Nvfp4Config& config);
-
 /// Whether the source's KV cache is FP8. Throws Error where it is quantized in a way that not every dialect
 /// has.
 bool has_fp8_kv_cache(const Checkpoint& source);
 
 /// What the source's configuration says, in the dialect it is converted to. Throws Error where the other
 /// dialect has no words for it.
-Nvfp4Config translate_config(const Checkpoint& source, bool to_modelopt);
+QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
 
 }  // namespace twofour

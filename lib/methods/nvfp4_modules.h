@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/checkpoint/output_dialect.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/method.h"
 
@@ -10,15 +11,11 @@ namespace twofour {
 
 /// What the methods share that rewrite NVFP4 modules under their own names.
 
-/// The dialect of that name, for modules that are no stacks. Throws Error where there is none.
-const Nvfp4Dialect& dialect_named(std::string_view name);
-/// Of a dialect's scalars: [] or [1].
-std::vector<int64_t> scalar_shape(std::string_view dialect);
 /// The global scales of a module, by the stored bits and as multipliers.
 ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Linear& module,
                                          Problems& problems);
-/// KV scales take the type that ModelOpt or compressed-tensors gives them; loaders know either's names.
-void plan_kv_scales(std::string_view dialect, Planner& planner);
+/// KV scales take the type that the dialect gives them, if it has any; loaders know either's names.
+void plan_kv_scales(const OutputDialect& dialect, Planner& planner);
 
 /// The NVFP4 modules that a selection leaves. Throws Error where none are left or a pattern matches nothing.
 std::vector<size_t> chosen_modules(const Checkpoint& source, const Selection& selection);

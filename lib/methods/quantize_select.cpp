@@ -79,7 +79,7 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
 /// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
 bool fits_beside(const Checkpoint& c, const Linear& m, const EncodeRule& rule) {
   return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
-         c.nvfp4_modules()[*m.nvfp4].dialect->name == rule.dialect;
+         c.nvfp4_modules()[*m.nvfp4].dialect == rule.dialect->nvfp4;
 }
 
 std::string parent_of(const std::string& name) {
@@ -184,8 +184,8 @@ std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Line
   return fmt::format(
       "{}: expected every quantized linear to become {} {}, which one configuration describes, "
       "found {}{}{} that would stay; {}",
-      c.where(m.weight), rule.dialect, rule.fp8 ? "FP8" : "weight-only NVFP4", weight_format_name(m.format),
-      kind, and_more(count),
+      c.where(m.weight), rule.dialect->name, rule.fp8 ? "FP8" : "weight-only NVFP4",
+      weight_format_name(m.format), kind, and_more(count),
       nvfp4 && !rule.fp8
           ? "convert the checkpoint to bf16 first"
           : "take all of them in (--also adds to --include), or convert the checkpoint to bf16 first");

@@ -9,6 +9,7 @@
 #include "kernels/numbers/quantize.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/output_dialect.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {
@@ -17,15 +18,12 @@ namespace twofour {
 enum class EncodedPart { kValues, kScales, kGlobalScale, kInputScale, kBias };
 inline constexpr size_t kEncodedParts = 5;
 
-/// How many weights share a scale of FP8.
-enum class Granularity { kTensor, kRow, kBlock };
-
 /// How matrices are quantized: a rule's words with their types.
 struct EncodeRule {
-  std::string to;           ///< the rule's `to`
-  bool fp8 = false;         ///< E4M3, else NVFP4
-  std::string dialect;      ///< that is written
-  Granularity granularity;  ///< of FP8
+  std::string to;                          ///< the rule's `to`
+  bool fp8 = false;                        ///< E4M3, else NVFP4
+  const OutputDialect* dialect = nullptr;  ///< that is written
+  Granularity granularity{};               ///< of FP8
   // Of NVFP4:
   QuantizeRule quantize{};
   bool divides = false;  ///< the global scale that is written is a divisor

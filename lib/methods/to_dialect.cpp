@@ -11,25 +11,6 @@
 namespace twofour {
 namespace {
 
-constexpr std::string_view kModelOpt = "modelopt", kCompressedTensors = "compressed-tensors";
-
-}  // namespace
-
-const Nvfp4Dialect& dialect_named(std::string_view name) {
-  const auto all = nvfp4_dialects();
-  const auto at = std::find_if(all.begin(), all.end(), [&](auto& d) { return d.name == name && !d.stacked; });
-  if (at == all.end()) {
-    throw Error(fmt::format("--dialect: expected modelopt or compressed-tensors, found '{}'", name));
-  }
-  return *at;
-}
-
-std::vector<int64_t> scalar_shape(std::string_view dialect) {
-  return dialect == kModelOpt ? std::vector<int64_t>{} : std::vector<int64_t>{1};
-}
-
-namespace {
-
 /// A float32 scalar of the new dialect.
 TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
   return {std::move(name), DType::kF32, std::move(shape), 0, sizeof(float)};
@@ -87,9 +68,10 @@ void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRew
 
 // They keep their names and change their type, as compressed-tensors' own converter does it: F32 in
 // ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
-void plan_kv_scales(std::string_view to, Planner& planner) {
+void plan_kv_scales(const OutputDialect& to, Planner& planner) {
+  if (!to.kv_scale_type) return;
   const Checkpoint& c = planner.source;
-  const DType dtype = to == kCompressedTensors ? DType::kBF16 : DType::kF32;
+  const DType dtype = *to.kv_scale_type;
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool is_scale = t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
@@ -114,10 +96,13 @@ class ToDialect : public Method {
     std::vector<size_t> modules = all_modules(c, rule);
     if (rule.dialect.empty()) {
       // The other one of a checkpoint, its own of an artifact.
-      const bool modelopt = c.nvfp4_modules()[modules[0]].dialect->name == kModelOpt;
-      rule.dialect = modelopt != c.is_view() ? kCompressedTensors : kModelOpt;
+      const std::string_view own = c.nvfp4_modules()[modules[0]].dialect->name;
+      for (const std::string& name : output_dialect_names(true)) {
+        if ((name == own) == c.is_view() && rule.dialect.empty()) rule.dialect = name;
+      }
     }
-    const Nvfp4Dialect& to = dialect_named(rule.dialect);
+    const OutputDialect& dialect = output_dialect(rule.dialect, true);
+    const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
     if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
       for (const size_t m : modules) keep(rule, c.nvfp4_modules()[m], planner);
@@ -129,9 +114,9 @@ class ToDialect : public Method {
       throw Error(
           fmt::format("--dialect: expected another dialect than the source's, found {}", rule.dialect));
     }
-    for (const size_t m : modules) translate(rule, c.nvfp4_modules()[m], to, planner);
-    plan_kv_scales(to.name, planner);
-    planner.set_texts(dialect_texts(c, to.name == kModelOpt));
+    for (const size_t m : modules) translate(rule, c.nvfp4_modules()[m], dialect, planner);
+    plan_kv_scales(dialect, planner);
+    planner.set_texts(config_texts(c, dialect.nvfp4_config(translate_config(c, dialect))));
     refuse_other_quantization(c, rule.to, planner.problems);
   }
 
@@ -151,8 +136,10 @@ class ToDialect : public Method {
     planner.add(std::move(module));
   }
 
-  static void translate(const Rule& rule, const Nvfp4Linear& m, const Nvfp4Dialect& to, Planner& planner) {
+  static void translate(const Rule& rule, const Nvfp4Linear& m, const OutputDialect& dialect,
+                        Planner& planner) {
     const Checkpoint& c = planner.source;
+    const Nvfp4Dialect& to = *dialect.nvfp4;
     ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
     if (m.dialect->stacked) {
       planner.problems.add(fmt::format(
@@ -162,7 +149,7 @@ class ToDialect : public Method {
     check_reciprocal(c, m, scales, to, planner.problems);
     const Manifest::Original was = original_of(planner.written, m.name, to);
     const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
-      return before.value_or(scalar_shape(to.name));
+      return before.value_or(dialect.scalar_shape());
     };
     const uint32_t stored = scales.raw_bits[0];
     if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
@@ -193,7 +180,7 @@ class ToDialect : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_to_dialect(Rule& rule) {
-  if (!rule.dialect.empty()) dialect_named(rule.dialect);
+  if (!rule.dialect.empty()) output_dialect(rule.dialect, true);
   return std::make_unique<ToDialect>();
 }
 

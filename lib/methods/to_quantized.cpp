@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +10,6 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/quantize_config.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
 
@@ -17,7 +17,7 @@ namespace twofour {
 namespace {
 
 template <class T>
-T option(const char* name, const std::string& text, std::initializer_list<std::pair<const char*, T>> known) {
+T option(const char* name, const std::string& text, const std::vector<std::pair<const char*, T>>& known) {
   std::string names;
   for (const auto& [word, value] : known) {
     if (text == word) return value;
@@ -26,36 +26,46 @@ T option(const char* name, const std::string& text, std::initializer_list<std::p
   throw Error(fmt::format("{}: expected one of {}, found '{}'", name, names, text));
 }
 
+constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
+
 /// FP8 of a rule, whose defaults it completes.
 EncodeRule fp8_rule(Rule& r) {
-  if (r.dialect.empty()) r.dialect = "compressed-tensors";
-  if (r.granularity.empty()) r.granularity = r.dialect == "deepseek" ? "block" : "row";
+  constexpr std::pair<const char*, Granularity> kGranularities[] = {
+      {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
+  if (r.dialect.empty()) r.dialect = kDefaultFp8Dialect;
+  const OutputDialect& dialect = output_dialect(r.dialect, false);
+  const auto has = [&](Granularity g) {
+    const auto all = dialect.fp8_granularities;
+    return std::find(all.begin(), all.end(), g) != all.end();
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, granularity] : kGranularities) {
+    if (r.granularity.empty() && granularity == dialect.fp8_granularities[0]) r.granularity = name;
+    if (has(granularity)) names.emplace_back(name);
+  }
   EncodeRule rule;
   rule.to = r.to;
   rule.fp8 = true;
-  rule.dialect = r.dialect;
-  option<int>("--dialect", r.dialect, {{"compressed-tensors", 0}, {"modelopt", 0}, {"deepseek", 0}});
-  rule.granularity = option<Granularity>(
-      "--granularity", r.granularity,
-      {{"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}});
-  if (r.dialect == "deepseek" && rule.granularity != Granularity::kBlock) {
-    throw Error(
-        fmt::format("--granularity: expected block, which is all that the deepseek dialect has, found {}",
-                    r.granularity));
+  rule.dialect = &dialect;
+  rule.granularity = option<Granularity>("--granularity", r.granularity,
+                                         {std::begin(kGranularities), std::end(kGranularities)});
+  if (!has(rule.granularity)) {
+    throw Error(fmt::format("--granularity: expected {}, which is all that the {} dialect has, found {}",
+                            fmt::join(names, ", "), r.dialect, r.granularity));
   }
   return rule;
 }
 
 /// NVFP4 of a rule, whose defaults it completes.
 EncodeRule nvfp4_rule(Rule& r) {
-  if (r.dialect.empty()) r.dialect = "modelopt";
+  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = r.dialect;
   if (r.block_scale.empty()) r.block_scale = "max";
   if (r.zero_block.empty()) r.zero_block = "producer";
   EncodeRule rule;
   rule.to = r.to;
-  rule.dialect = dialect_named(r.dialect).name;
-  rule.divides = dialect_named(r.dialect).divides;
+  rule.dialect = &output_dialect(r.dialect, true);
+  rule.divides = rule.dialect->nvfp4->divides;
   rule.quantize.arithmetic = option<Arithmetic>(
       "--arithmetic", r.arithmetic,
       {{"modelopt", Arithmetic::modelopt}, {"compressed-tensors", Arithmetic::compressed_tensors}});
@@ -103,6 +113,7 @@ class GroupPlanner {
         planner_(planner),
         problems_(planner.problems),
         rule_(encode),
+        dialect_(*encode.dialect),
         kept_(std::make_shared<const FixedGlobalScales>(rule.kept)) {}
 
   void run() {
@@ -124,11 +135,23 @@ class GroupPlanner {
     form_groups();
     report();
     for (auto& group : groups_) planner_.add(std::move(group));
-    if (rule_.dialect != "deepseek") plan_kv_scales(rule_.dialect, planner_);
-    planner_.set_texts(quantized_texts(c_, rule_, unquantized_));
+    plan_kv_scales(dialect_, planner_);
+    plan_config();
   }
 
  private:
+  void plan_config() {
+    QuantizedConfig config{dialect_.patterns(unquantized_), true, false};
+    if (dialect_.kv_scale_type) config.fp8_kv_cache = has_fp8_kv_cache(c_);
+    planner_.set_texts(config_texts(
+        c_, rule_.fp8 ? dialect_.fp8_config(config, rule_.granularity) : dialect_.nvfp4_config(config)));
+  }
+
+  /// Whether input scales are written.
+  bool has_input_scales() const {
+    return rule_.fp8 && dialect_.fp8_input_scale && rule_.granularity == Granularity::kTensor;
+  }
+
   /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
   void note_unknown_stacks(const std::vector<Linear>& all) {
     std::set<size_t> known;
@@ -204,7 +227,7 @@ class GroupPlanner {
   void begin_group() { groups_.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, planner_.limits)); }
 
   void add_matrix(EncodedMatrix matrix) {
-    if (rule_.fp8 && rule_.dialect == "modelopt" && rule_.granularity == Granularity::kTensor) {
+    if (has_input_scales()) {
       matrix.input_scale = fp8_input_scale(c_, *matrix.source, matrix.expert, problems_);
       if (matrix.input_scale == 0) {
         matrix.input_scale = 1;
@@ -226,18 +249,18 @@ class GroupPlanner {
       group.add_part(i, part, {std::move(name), dtype, std::move(shape), 0, 0});
     };
     if (rule_.fp8) {
-      const bool deepseek = rule_.dialect == "deepseek";
       add(EncodedPart::kValues, m.name + ".weight", DType::kF8E4M3, {m.rows, m.k});
-      add(EncodedPart::kScales, m.name + (deepseek ? ".weight_scale_inv" : ".weight_scale"), DType::kF32,
-          fp8_scale_shape(m));
+      add(EncodedPart::kScales, m.name + dialect_.fp8_scale, DType::kF32,
+          dialect_.fp8_scales(m.rows, m.k, rule_.granularity));
       if (m.input_scale != 0) {
-        add(EncodedPart::kInputScale, m.name + ".input_scale", DType::kF32, scalar_shape(rule_.dialect));
+        add(EncodedPart::kInputScale, m.name + dialect_.fp8_input_scale, DType::kF32,
+            dialect_.scalar_shape());
       }
     } else {
-      const Nvfp4Dialect& to = dialect_named(rule_.dialect);
+      const Nvfp4Dialect& to = *dialect_.nvfp4;
       add(EncodedPart::kValues, m.name + to.codes, DType::kU8, {m.rows, m.k / 2});
       add(EncodedPart::kScales, m.name + to.block_scale, DType::kF8E4M3, {m.rows, m.k / kGroup});
-      add(EncodedPart::kGlobalScale, m.name + to.global_scale, DType::kF32, scalar_shape(rule_.dialect));
+      add(EncodedPart::kGlobalScale, m.name + to.global_scale, DType::kF32, dialect_.scalar_shape());
     }
     if (m.source->stacked && m.source->bias) {
       add(EncodedPart::kBias, m.name + ".bias", c_.tensors()[*m.source->bias].dtype, {m.rows});
@@ -254,22 +277,6 @@ class GroupPlanner {
     return same ? type : DType::kF32;
   }
 
-  std::vector<int64_t> fp8_scale_shape(const EncodedMatrix& m) const {
-    const bool modelopt = rule_.dialect == "modelopt";
-    const auto blocks = [](int64_t n) { return (n + kFp8Block - 1) / kFp8Block; };
-    switch (rule_.granularity) {
-      case Granularity::kTensor:
-        return scalar_shape(rule_.dialect);
-      case Granularity::kRow:
-        return modelopt ? std::vector{m.rows} : std::vector{m.rows, int64_t{1}};
-      case Granularity::kBlock:
-        // ModelOpt exports the axes that it reduced, and vLLM wants them.
-        return modelopt ? std::vector{blocks(m.rows), int64_t{1}, blocks(m.k), int64_t{1}}
-                        : std::vector{blocks(m.rows), blocks(m.k)};
-    }
-    return {};
-  }
-
   /// Gives the source's tensors of a module to the last group.
   void consume(const Linear& m) {
     QuantizedGroup& group = *groups_.back();
@@ -277,8 +284,7 @@ class GroupPlanner {
                                m.stacked ? m.bias : std::nullopt}) {
       if (tensor) group.consume(*tensor);
     }
-    input_scales_dropped_ += m.input_scale.has_value() && !(rule_.fp8 && rule_.dialect == "modelopt" &&
-                                                            rule_.granularity == Granularity::kTensor);
+    input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;
   }
 
@@ -303,10 +309,11 @@ class GroupPlanner {
                "{} of {} modules were quantized before, so that their weights are rounded a second time",
                rounded_twice_, modules_.size()));
     }
-    if (rule_.dialect == "deepseek" && has_fp8_kv_cache(c_)) {
+    if (!dialect_.kv_scale_type && has_fp8_kv_cache(c_)) {
       note(Severity::kWarning, "kv-cache",
-           "the source's KV cache is FP8, which the deepseek dialect has no words for: its scales go along, "
-           "its configuration does not");
+           fmt::format("the source's KV cache is FP8, which the {} dialect has no words for: its scales go "
+                       "along, its configuration does not",
+                       dialect_.name));
     }
     if (!unquantized_.empty()) {
       note(Severity::kNote, "unquantized",
@@ -331,6 +338,7 @@ class GroupPlanner {
   Planner& planner_;
   Problems& problems_;
   const EncodeRule& rule_;
+  const OutputDialect& dialect_;
   const std::shared_ptr<const FixedGlobalScales> kept_;
   std::vector<Linear> modules_;           ///< that are quantized
   std::vector<std::string> unquantized_;  ///< linears that stay as they are beside them, names and globs

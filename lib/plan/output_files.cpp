@@ -124,14 +124,6 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
   return texts;
 }
 
-std::map<std::string, std::string> dialect_texts(const Checkpoint& source, bool modelopt) {
-  const Nvfp4Config c = translate_config(source, modelopt);
-  if (!modelopt)
-    return {{"config.json", format_json(config_with_quantization(source, compressed_tensors_config(c)))}};
-  return {{"config.json", format_json(config_with_quantization(source, modelopt_config(c)))},
-          {"hf_quant_config.json", format_json(hf_quant_config(c))}};
-}
-
 Json layout_group_to_json(const LayoutGroup& group) {
   return {{"layout", group.layout}, {"pattern", group.pattern}, {"modules", group.modules}};
 }

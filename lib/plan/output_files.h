@@ -25,10 +25,6 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source);
 /// Of a checkpoint of which these modules, or all, are BF16 now.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
                                               const std::vector<std::string>& modules);
-/// Of a checkpoint in ModelOpt's or compressed-tensors' words. Throws Error where the dialect has no words
-/// for what the source says.
-std::map<std::string, std::string> dialect_texts(const Checkpoint& source, bool modelopt);
-
 /// The index of the artifact, as text.
 std::string artifact_index(const Plan& plan);
 

@@ -8,26 +8,13 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "formats/naming.h"
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/runtime/state.h"
 
 namespace twofour {
 namespace {
-
-/// A model_type whose class takes the softmax of gate.weight, which its config.json need not say.
-struct Family {
-  std::string_view model_type;
-  bool renormalizes;  ///< the chosen experts' weights, where config.json has no norm_topk_prob
-};
-
-/// Source: huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py; of
-/// deepseek the code that its checkpoints carry.
-constexpr Family kFamilies[] = {
-    {"mixtral", true},     {"qwen2_moe", false},       {"qwen3_moe", false},   {"qwen3_next", true},
-    {"qwen3_5_moe", true}, {"qwen3_5_moe_text", true}, {"qwen3_vl_moe", true}, {"qwen3_vl_moe_text", true},
-    {"olmoe", false},      {"deepseek", false},        {"deepseek_v2", false},
-};
 
 std::string config_path(const Checkpoint& artifact) { return (artifact.path() / "config.json").string(); }
 
@@ -42,14 +29,14 @@ Json routing_type(const Json& config) {
   return types.empty() ? Json() : *types.back();
 }
 
-/// Nothing of other types, for what their code does is not known.
-const Family* family_of(const Json& config) {
-  const Json type = routing_type(config);
-  const auto at = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) {
-    return type.is_string() && type.get_ref<const std::string&>() == f.model_type;
-  });
-  return at == std::end(kFamilies) ? nullptr : at;
+RouterScores scores_of_type(const Json& type) {
+  const ModelFamily* family =
+      type.is_string() ? find_model_family(type.get_ref<const std::string&>()) : nullptr;
+  return family == nullptr ? RouterScores::kUnknown : family->router;
 }
+
+/// How the model's class makes scores, where config.json need not say it.
+RouterScores scores_of(const Json& config) { return scores_of_type(routing_type(config)); }
 
 /// Whether a tensor, named as below its block, is a term of a router besides gate.weight. Families call it
 /// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
@@ -116,13 +103,14 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
       if (key.find("sigmoid") != key.npos && value == true) refuse_setting(key, value);
     }
     const Json type = config->contains("model_type") ? (*config)["model_type"] : Json();
-    if (type == "phimoe") refuse("the sparse mixer of phimoe");
-    if (type == "llama4" || type == "llama4_text") refuse("the sigmoid of llama4");
+    const RouterScores scores = scores_of_type(type);
+    if (scores == RouterScores::kSparseMixer) refuse("the sparse mixer of " + type.get<std::string>());
+    if (scores == RouterScores::kSigmoid) refuse("the sigmoid of " + type.get<std::string>());
   }
   if (const Json& norm = setting_of(artifact, "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
     refuse(fmt::format("norm_topk_prob {}", quoted_setting(norm)));
   // Many families take the sigmoid by code alone.
-  if (family_of(artifact.config()) != nullptr) return;
+  if (scores_of(artifact.config()) != RouterScores::kUnknown) return;
   const Json type = routing_type(artifact.config());
   const std::string shown = type.is_null() ? "no model_type" : setting_text("model_type", type);
   if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
@@ -136,7 +124,7 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
 /// Whether the chosen experts' weights are brought to a sum of 1.
 bool renormalizes(const Json& config) {
   if (const Json& norm = model_setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
-  return family_of(config)->renormalizes;  // refuse_other_routers() sees to it
+  return scores_of(config) == RouterScores::kSoftmaxRenormalized;
 }
 
 /// softmax(logits), the `topk` largest, the lower expert on a tie.

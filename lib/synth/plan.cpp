@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/output_dialect.h"
 #include "lib/io/file.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/natural.h"
@@ -101,7 +101,7 @@ std::string SynthFiles::index() const {
 std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
                                                                 const Nvfp4Dialect& dialect) {
   const std::vector<std::string> unquantized = unquantized_modules(model);
-  const bool modelopt = std::string_view(dialect.name) == "modelopt";
+  const OutputDialect& written = output_dialect(dialect.name, true);
   const char* token = "<|endoftext|>";
 
   Json config = parse_json("config.json", model.shape->config);
@@ -115,9 +115,8 @@ std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel
   config["eos_token_id"] = 0;
   config["torch_dtype"] = "bfloat16";
   config["use_cache"] = true;
-  const Nvfp4Config quantized{modelopt ? unquantized : globs_to_regexes(unquantized)};
-  config["quantization_config"] =
-      modelopt ? modelopt_config(quantized) : compressed_tensors_config(quantized);
+  const ConfigEntries entries = written.nvfp4_config({.unquantized = written.patterns(unquantized)});
+  config["quantization_config"] = entries.quantization_config;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
   const Json added = {{"id", 0},         {"content", token},    {"single_word", false}, {"lstrip", false},
@@ -141,7 +140,7 @@ std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel
   const auto add = [&](const char* name, const Json& json) { files.emplace_back(name, json.dump(2) + '\n'); };
   add("config.json", config);
   add("generation_config.json", generation);
-  if (modelopt) add("hf_quant_config.json", hf_quant_config(quantized));
+  if (!entries.hf_quant_config.is_null()) add("hf_quant_config.json", entries.hf_quant_config);
   add("tokenizer.json", tokenizer);
   add("tokenizer_config.json", tokenizer_config);
   return files;

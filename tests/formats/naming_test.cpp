@@ -104,23 +104,23 @@ TEST_CASE("names of well-known checkpoints") {
 }
 
 TEST_CASE("families that stack experts say how they order rows of gate and up") {
-  const StackFamily* gpt_oss = find_stack_family("gpt_oss");
+  const ModelFamily* gpt_oss = find_model_family("gpt_oss");
   REQUIRE(gpt_oss != nullptr);
-  CHECK(gpt_oss->rows == GateUpRows::kInterleaved);
-  CHECK(gpt_oss->has_bias);
+  CHECK(gpt_oss->stacks == GateUpRows::kInterleaved);
+  CHECK(gpt_oss->has_stack_bias);
   // The names and biases of gpt-oss, the rows of the others.
-  const StackFamily* filter = find_stack_family("openai_privacy_filter");
+  const ModelFamily* filter = find_model_family("openai_privacy_filter");
   REQUIRE(filter != nullptr);
-  CHECK(filter->rows == GateUpRows::kHalves);
-  CHECK(filter->has_bias);
+  CHECK(filter->stacks == GateUpRows::kHalves);
+  CHECK(filter->has_stack_bias);
   for (const char* type : {"llama4", "llama4_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe"}) {
-    const StackFamily* family = find_stack_family(type);
+    const ModelFamily* family = find_model_family(type);
     REQUIRE(family != nullptr);
-    CHECK(family->rows == GateUpRows::kHalves);
-    CHECK(!family->has_bias);
+    CHECK(family->stacks == GateUpRows::kHalves);
+    CHECK(!family->has_stack_bias);
   }
   for (const char* type : {"", "gpt", "gpt_oss_", "GPT_OSS", "llama"})
-    CHECK(find_stack_family(type) == nullptr);
+    CHECK(find_model_family(type) == nullptr);
 }
 
 TEST_CASE("experts without a gate have up and down only") {

@@ -6,6 +6,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/checkpoint/output_dialect.h"
 #include "lib/plan/method.h"
 #include "tools/cli/arguments.h"
 
@@ -47,8 +48,7 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
 }
 
 void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
-  std::vector<std::string> dialects{"modelopt", "compressed-tensors"};
-  if (converts) dialects.push_back("deepseek");
+  const std::vector<std::string> dialects = output_dialect_names(!converts);
   std::vector<std::string> defaults;
   if (converts) {
     defaults.push_back(

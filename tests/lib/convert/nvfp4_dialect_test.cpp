@@ -337,7 +337,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("modelopt")) ==
         "--dialect: expected another dialect than the source's, found modelopt");
   CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
-        "--dialect: expected modelopt or compressed-tensors, found 'awq'");
+        "--dialect: expected one of modelopt, compressed-tensors, found 'awq'");
   OneRule some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
   CHECK(refusal(golden("modelopt-qwen3"), out, some) ==

@@ -1,0 +1,63 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/dialect.h"
+#include "formats/json.h"
+#include "formats/weight_dialect.h"
+#include "lib/checkpoint/checkpoint.h"
+
+namespace twofour {
+
+/// What a quantized checkpoint tells its loader, apart from how each dialect puts it.
+struct QuantizedConfig {
+  std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
+  bool weight_only = false;                   ///< activations stay as they are; NVFP4
+  bool fp8_kv_cache = false;
+};
+
+/// What a dialect writes into config.json and beside it.
+struct ConfigEntries {
+  Json quantization_config;
+  Json hf_quant_config = nullptr;  ///< null: there is no such file
+};
+
+/// How a producer's checkpoints are written: names, shapes and words. Which tensors an NVFP4 linear has is in
+/// formats/dialect.h, which reads them, too. One row a dialect.
+struct OutputDialect {
+  std::string_view name;               ///< --dialect; of NVFP4 also --arithmetic
+  const Nvfp4Dialect* nvfp4;           ///< nullptr: it has no NVFP4
+  size_t scalar_rank;                  ///< of the one scale of a matrix: [] or [1]
+  std::optional<DType> kv_scale_type;  ///< nothing: its config has no words for an FP8 KV cache
+  bool excludes_by_glob;               ///< of linears that are not quantized; else regular expressions
+  std::span<const Granularity> fp8_granularities;  ///< the default first
+  const char* fp8_scale;                           ///< suffix behind an FP8 linear's name
+  const char* fp8_input_scale;  ///< suffix of the input scale that goes with a scale a tensor; nullptr: none
+  /// Shape of the scales of an FP8 matrix [n, k] that share rows or blocks.
+  std::vector<int64_t> (*fp8_scale_shape)(int64_t n, int64_t k, Granularity granularity);
+  ConfigEntries (*nvfp4_config)(const QuantizedConfig& config);  ///< nullptr: it has no NVFP4
+  ConfigEntries (*fp8_config)(const QuantizedConfig& config, Granularity granularity);
+
+  std::vector<int64_t> scalar_shape() const { return std::vector<int64_t>(scalar_rank, 1); }
+  /// Shape of the scales of an FP8 matrix [n, k].
+  std::vector<int64_t> fp8_scales(int64_t n, int64_t k, Granularity granularity) const;
+  /// Patterns of this dialect that match what globs match.
+  std::vector<std::string> patterns(const std::vector<std::string>& globs) const;
+};
+
+/// Every dialect that is written, the default first.
+std::span<const OutputDialect> output_dialects();
+/// Their names, of all or of those that have NVFP4.
+std::vector<std::string> output_dialect_names(bool nvfp4_only);
+/// Throws Error where no row, or none that has NVFP4, has that name.
+const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4);
+
+/// The config files of a checkpoint with these entries in place of the source's own, by name.
+std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries);
+
+}  // namespace twofour
