@@ -41,7 +41,7 @@ int run_merge(const fs::path& destination, const Common& common) {
     print_stdout("{}: {} in {}, {}, {}: complete\n", destination.string(),
                  counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.what(),
                  counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
-    print_stdout("{}", Lines{weights_text(planned.plan, result, common.verbose)});
+    print_stdout("{}", Lines{weights_text(result, common.verbose)});
     uint64_t written = 0;
     for (const PlannedFile& f : planned_files(planned.source, planned.plan)) {
       written += fs::file_size(destination / f.name);

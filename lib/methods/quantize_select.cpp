@@ -115,15 +115,15 @@ std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Linea
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
 void check_experts(const std::vector<Linear>& modules, Problems& problems) {
-  struct Block {
+  struct ExpertBlock {
     std::map<int64_t, std::map<Projection, const Linear*>> experts;
     std::map<Projection, const Linear*> stacks;
   };
-  std::map<std::string, Block> blocks;
+  std::map<std::string, ExpertBlock> blocks;
   for (const Linear& m : modules) {
     const auto name = parse_module_name(m.name);
     if (!name || name->kind != BlockKind::kRoutedExperts || (name->expert < 0) != m.stacked) continue;
-    Block& block = blocks[std::string(name->block)];
+    ExpertBlock& block = blocks[std::string(name->block)];
     (m.stacked ? block.stacks : block.experts[name->expert])[name->projection] = &m;
   }
   for (const auto& [name, block] : blocks) {

@@ -147,7 +147,7 @@ std::vector<ModuleReport> QuantizedGroup::report(const Checkpoint&, const Json& 
   std::vector<ModuleReport> all;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const EncodedMatrix& m = matrices_[i];
-    all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, encoded_from_json(result.at(i))});
+    all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, encoded_from_json(result.at(i)), rule_.prune});
   }
   return all;
 }

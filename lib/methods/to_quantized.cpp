@@ -354,6 +354,10 @@ class Quantize : public Method {
   explicit Quantize(EncodeRule rule) : rule_(std::move(rule)) {}
   void plan(Rule& rule, Planner& planner) const override { GroupPlanner(rule_, rule, planner).run(); }
   std::string file_format(const Rule&) const override { return rule_.fp8 ? "fp8" : "nvfp4"; }
+  std::string summary(const Rule& rule) const override {
+    if (rule_.fp8) return fmt::format("FP8 ({}, a scale per {})", rule.dialect, rule.granularity);
+    return fmt::format("{}{}NVFP4 ({})", rule.pattern, rule.pattern.empty() ? "" : " ", rule.dialect);
+  }
 
  private:
   EncodeRule rule_;

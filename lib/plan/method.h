@@ -61,6 +61,10 @@ class Method {
   virtual void plan(Rule& rule, Planner& planner) const = 0;
   /// What "twofour.layout" in the files' headers says: the layout, or the format of a checkpoint.
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
+  /// What it makes, in a few words for people; the rule's words are complete.
+  virtual std::string summary(const Rule& rule) const {
+    return rule.pattern.empty() ? rule.to : rule.pattern;
+  }
   /// Whether a source's quantization entries must be ones that can be kept beside another.
   virtual bool rewrites_config() const { return true; }
 };

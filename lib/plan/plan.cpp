@@ -186,6 +186,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     all[i]->plan(plan.recipe.rules[i], planner);
     const std::string one = all[i]->file_format(plan.recipe.rules[i]);
     what = what.empty() || what == one ? one : "mixed";
+    plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   refuse_changed_weights(
       source, [&](size_t tensor) { return planner.is_taken(tensor); }, problems);

@@ -39,7 +39,8 @@ struct LayoutGroup {
 
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
-  Recipe recipe;  ///< with every default in words
+  Recipe recipe;        ///< with every default in words
+  std::string summary;  ///< what its rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   std::vector<std::unique_ptr<const Transformation>> transformations;
   std::vector<OutputFile> files;

@@ -112,6 +112,7 @@ struct ModuleReport {
   Shape shape;
   std::optional<Quality> quality = {};        ///< of pruning and folding
   std::optional<EncodedResult> encoded = {};  ///< of quantizing
+  bool prunes_first = false;                  ///< before quantizing: then `encoded` says what that gained
 };
 
 /// What becomes of one module of a checkpoint, or of several that are written together: the tensors that it

@@ -87,21 +87,6 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
       counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
 }
 
-/// What a rule makes, in a few words.
-std::string format_text(const Rule& r) {
-  const bool nvfp4 = r.to == "quantize";
-  if (!nvfp4 && r.to != "fp8") return r.pattern.empty() ? r.to : r.pattern;
-  return fmt::format("{}{} ({}{})", r.pattern.empty() ? "" : r.pattern + " ", nvfp4 ? "NVFP4" : "FP8",
-                     r.dialect, nvfp4 ? "" : ", a scale per " + r.granularity);
-}
-
-/// What was written, in a few words.
-std::string format_text(const Recipe& recipe) {
-  std::string text;
-  for (const Rule& rule : recipe.rules) text += (text.empty() ? "" : ", ") + format_text(rule);
-  return text;
-}
-
 void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, bool verbose) {
   if (r.was_complete) {
     print_stdout("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
@@ -113,9 +98,9 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
                  counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
   }
   print_stdout("{}: {} in {}, {}, {} (from {})\n", o.destination,
-               counted(r.modules.size(), "matrix", "matrices"), format_text(plan.recipe),
+               counted(r.modules.size(), "matrix", "matrices"), plan.summary,
                counted(plan.files.size(), "file"), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
-  print_stdout("{}", Lines{weights_text(plan, r, verbose)});
+  print_stdout("{}", Lines{weights_text(r, verbose)});
   print_stdout("{}", Lines{speed_text(r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
 
@@ -127,8 +112,8 @@ std::string speed_text(double seconds, uint64_t read, uint64_t written, bool ver
                      verified ? "read back and verified" : "not verified");
 }
 
-std::string weights_text(const Plan& plan, const ConvertResult& r, bool verbose) {
-  std::string text = encoded_text(plan, r.modules, verbose);
+std::string weights_text(const ConvertResult& r, bool verbose) {
+  std::string text = encoded_text(r.modules, verbose);
   std::optional<Quality> all;
   for (const ModuleReport& m : r.modules) {
     if (m.quality) (all ? *all : all.emplace()) += *m.quality;
@@ -141,7 +126,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
   for (const ModuleReport& m : r.modules) {
     Json module = {{"name", m.name}, {"shape", {m.shape.e, m.shape.n, m.shape.k}}};
     if (m.quality) module["quality"] = quality_to_json(*m.quality);
-    if (m.encoded) module.update(encoded_to_json(plan, *m.encoded));
+    if (m.encoded) module.update(encoded_to_json(m));
     modules.push_back(std::move(module));
   }
   return {{"layout", plan.recipe.what()},

@@ -40,7 +40,7 @@ std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOption
 std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified);
 
 /// What a run made of the weights, as lines that end.
-std::string weights_text(const Plan& plan, const ConvertResult& result, bool verbose);
+std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result);
 
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.

@@ -59,16 +59,10 @@ Json error_to_json(const EncodeError& e) {
   return {{"relative_error", e.relative_error()}, {"snr_db", figure_to_json(e.snr_db())}};
 }
 
-/// Whether a rule prunes before it quantizes.
-bool prunes_first(const Plan& plan) {
-  return std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
-                     [](const Rule& r) { return r.to == "quantize" && !r.pattern.empty(); });
-}
-
 }  // namespace
 
-std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modules, bool each) {
-  const bool pruned = prunes_first(plan);
+std::string encoded_text(const std::vector<ModuleReport>& modules, bool each) {
+  bool pruned = false;
   EncodedResult all;
   std::string text;
   size_t cast = 0, count = 0;
@@ -78,6 +72,7 @@ std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modu
     if (!m.encoded) continue;
     const EncodedResult& r = *m.encoded;
     ++count;
+    pruned = pruned || m.prunes_first;
     all.error += r.error;
     all.pruned_after += r.pruned_after;
     cast += r.cast;
@@ -86,8 +81,8 @@ std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modu
       worst_name = m.name;
     }
     if (each) {
-      text +=
-          fmt::format("{}: {}{}\n", printable_line(m.name), error_text(r.error), pruned ? gain_text(r) : "");
+      text += fmt::format("{}: {}{}\n", printable_line(m.name), error_text(r.error),
+                          m.prunes_first ? gain_text(r) : "");
     }
   }
   if (count == 0) return text;
@@ -98,9 +93,10 @@ std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modu
   return text;
 }
 
-Json encoded_to_json(const Plan& plan, const EncodedResult& r) {
+Json encoded_to_json(const ModuleReport& module) {
+  const EncodedResult& r = *module.encoded;
   Json json = {{"quality", error_to_json(r.error)}};
-  if (prunes_first(plan)) json["quality"]["pruned_after"] = error_to_json(r.pruned_after);
+  if (module.prunes_first) json["quality"]["pruned_after"] = error_to_json(r.pruned_after);
   if (r.cast) json["cast"] = "exact";
   if (r.kept.compared) {
     json["kept"] = {{"bytes", r.kept.bytes},

@@ -21,8 +21,8 @@ std::string value_error_text(const ValueError& error);
 Json value_error_to_json(const ValueError& error);
 
 /// What encoding cost all matrices together, and with `each` one by one; lines that end.
-std::string encoded_text(const Plan& plan, const std::vector<ModuleReport>& modules, bool each);
-/// The same of one matrix, as fields of its module.
-Json encoded_to_json(const Plan& plan, const EncodedResult& result);
+std::string encoded_text(const std::vector<ModuleReport>& modules, bool each);
+/// The same of one matrix that was quantized, as fields of its module.
+Json encoded_to_json(const ModuleReport& module);
 
 }  // namespace twofour
