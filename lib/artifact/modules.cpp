@@ -112,7 +112,7 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   } catch (const Json::exception&) {
     refuse("something else");
   } catch (const Error& e) {
-    if (std::string_view(e.what()).starts_with(where)) throw;  // tells of the file itself
+    if (std::string_view(e.what()).starts_with(where)) throw;  // is about the file itself
     refuse(fmt::format("none ({})", e.what()));
   }
   return parsed;
@@ -303,8 +303,8 @@ class Builder {
     if (folded > 0) {
       result_.findings.push_back(
           {Severity::kWarning, "folded-source", entry.name,
-           fmt::format("gate and up of {} of {} experts were folded to one global scale: block scales and "
-                       "global scales of the original cannot be returned, the folded ones are",
+           fmt::format("gate and up of {} of {} experts were folded to one global scale: the original block "
+                       "scales and global scales are lost, and the folded ones are returned",
                        folded, experts)});
     }
     return bits;

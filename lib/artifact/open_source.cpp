@@ -23,13 +23,13 @@
 namespace twofour {
 namespace {
 
-/// The checkpoint that an artifact in a layout was made from, as far as the artifact tells: what a Checkpoint
-/// that open_source() opened shows.
+/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it. A Checkpoint
+/// from open_source() shows it.
 class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
-    uint32_t shard;  ///< of the artifact, that holds it or most of what it is made of
+    uint32_t shard;  ///< of the artifact, with the tensor or most of its bytes
     // One of these:
     size_t stored;  ///< passed through: the artifact's tensor
     size_t module;  ///< unpacked: in ArtifactModules::modules
@@ -111,9 +111,9 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
   for (size_t i = 0; i < unpacked.size(); ++i) {
     if (unpacked[i]) continue;
     if (!modules_.copied.count(artifact_.tensors()[i].name)) {
-      throw Error(
-          fmt::format("{}: expected to be told where {} comes from, found it in no module and not copied",
-                      (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
+      throw Error(fmt::format(
+          "{}: expected the origin of {}, found it neither in a module nor among the copied tensors",
+          (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
     }
     tensors_.push_back({artifact_.tensors()[i], artifact_.shard_index_of(i), i, 0, Tensor::Kind::kStored});
   }
@@ -231,7 +231,7 @@ void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t>
   give_back(std::move(reader));
 }
 
-/// An idle reader, if possible the one that has the tile; nobody else has it until it is given back.
+/// An idle reader, if possible the one that has the tile. The caller has it alone until it gives it back.
 std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile) const {
   {
     const std::lock_guard lock(mutex_);

@@ -286,7 +286,7 @@ void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> b
   ordered->order.pass(offset, bytes.size(), [&] { ordered->hasher.update(bytes); });
 }
 
-/// From now on units only look for more to refuse, and nobody waits for those that no longer write.
+/// From now on units only look for more to refuse, and no unit waits for another to write.
 void Conversion::refuse() {
   if (refused_.exchange(true)) return;
   {

@@ -26,9 +26,9 @@ void read_all(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw ReadError(path, errno);
     if (got == 0) {
-      throw Error(
-          fmt::format("{}: expected {} more bytes at {}, found the end: the file was cut while being read",
-                      path.string(), out.size(), offset));
+      throw Error(fmt::format(
+          "{}: expected {} more bytes at {}, found the end of the file: it was truncated while being read",
+          path.string(), out.size(), offset));
     }
     offset += static_cast<uint64_t>(got);
     out = out.subspan(static_cast<size_t>(got));
@@ -143,7 +143,7 @@ void InputFile::check_unchanged() const {
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
-  throw Error(fmt::format("{}: expected a file that stays as it is while being read, found it changed",
+  throw Error(fmt::format("{}: expected a file that does not change while being read, found it changed",
                           path_.string()));
 }
 

@@ -17,8 +17,8 @@
 
 namespace twofour {
 
-/// The system could not open or read a file that is there. Tells nothing of what is in it: who makes do with
-/// a file that is damaged must not do so with this.
+/// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
+/// tolerates damaged files must let this one through.
 struct ReadError : Error {
   /// "PATH: cannot read: input/output error", from errno.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
@@ -42,8 +42,8 @@ class InputFile {
   int descriptor() const { return fd_; }
   /// When it was last written to, as it was opened: nanoseconds since 1970.
   int64_t modified() const { return modified_; }
-  /// When it or what the file system says of it last changed, likewise. Nobody can set it, so that it shows
-  /// what was written to a file whose modified() was put back.
+  /// When it or what the file system says of it last changed, likewise. No program can set it, so it reveals
+  /// a write that was followed by restoring modified().
   int64_t status_changed() const { return status_changed_; }
   /// How bytes pass: not past the page cache where the file system has no direct I/O; of a file in memory
   /// always kCached.
@@ -68,8 +68,8 @@ std::string temporary_name(const std::string& name);
 /// The name that a file so called is to get; empty where `name` is no such.
 std::string name_of_temporary(std::string_view name);
 
-/// A file that appears under its name only on commit(); until then it stands beside it under a temporary
-/// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
+/// A file that appears under its name only on commit(); until then it has a temporary name in the same
+/// folder, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
   /// Unless cached, resize() comes before the first byte, and each byte is written once.
@@ -121,7 +121,7 @@ void sync_directory(const std::filesystem::path& directory);
 /// does not say.
 std::filesystem::file_status status_of(const std::filesystem::path& path);
 
-/// Whether nothing is there; false where the system does not say, so that opening it tells why.
+/// Whether nothing is there; false if the system does not say, so that opening it reports why.
 bool is_absent(const std::filesystem::path& path);
 
 /// Throws Error: "PATH: cannot read: input/output error".
@@ -146,8 +146,8 @@ void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
 /// are not followed. Throws Error where something cannot be listed.
 std::map<std::string, uint64_t> files_below(const std::filesystem::path& directory);
 
-/// Names in a directory that end in `suffix` and do not begin with a dot, sorted; what cannot be opened is
-/// found by who opens it. Throws Error where the directory cannot be listed.
+/// Names in a directory that end in `suffix` and do not begin with a dot, sorted. Files that cannot be opened
+/// are listed too. Throws Error where the directory cannot be listed.
 std::vector<std::string> list_files(const std::filesystem::path& directory, std::string_view suffix);
 
 }  // namespace twofour

@@ -10,7 +10,7 @@ namespace twofour {
 
 /// What the methods share that rewrite NVFP4 modules under their own names.
 
-/// The dialect of that name, for modules that are no stacks. Throws Error where there is none.
+/// The dialect of that name, for modules that are not stacks. Throws Error if there is none.
 const Nvfp4Dialect& dialect_named(std::string_view name);
 /// Of a dialect's scalars: [] or [1].
 std::vector<int64_t> scalar_shape(std::string_view dialect);

@@ -98,8 +98,8 @@ std::string SynthFiles::index() const {
   return json + "  }\n}\n";
 }
 
-std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
-                                                                const Nvfp4Dialect& dialect) {
+std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model,
+                                                                       const Nvfp4Dialect& dialect) {
   const std::vector<std::string> unquantized = unquantized_modules(model);
   const bool modelopt = std::string_view(dialect.name) == "modelopt";
   const char* token = "<|endoftext|>";

@@ -77,7 +77,7 @@ class Encoder {
     const Linear* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const RowBlock&) const = default;
-  } strip_;  ///< what `rows_` holds
+  } held_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_;
   std::vector<uint8_t> codes_, scales_, raw_codes_, raw_scales_, gathered_bytes_;
   uint64_t bytes_read_ = 0;

@@ -79,7 +79,7 @@ class GroupCheck {
     }
     all([&](const EncodedMatrix& m, EncodedResult&) { check_bias(m); });
     for (const auto& [part, wrong] : wrong_) {
-      proof_.differ(part, fmt::format("{} bytes differ from what the source derives to, the first at {}",
+      proof_.differ(part, fmt::format("{} bytes differ from those derived from the source, the first at {}",
                                       wrong.count, wrong.first));
     }
     for (std::string& text : not_finite_) proof_.differ("weights", group_.matrices()[0].name, text);

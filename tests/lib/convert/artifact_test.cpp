@@ -220,7 +220,7 @@ TEST_CASE("without config.json the artifact still gets one that names the layout
   CHECK(json_of(scratch / "out/config.json")["quantization_config"]["layout"] == "v7");
 }
 
-TEST_CASE("sidecars and sub-folders are copied; other weights, indexes, caches and git are not") {
+TEST_CASE("auxiliary files and sub-folders are copied; other weights, indexes, caches and git are not") {
   const Scratch scratch;
   const fs::path source = scratch / "src";
   const Tensors all = sound();

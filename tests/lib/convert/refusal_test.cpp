@@ -367,7 +367,7 @@ TEST_CASE("an unknown layout is refused") {
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {
   refuses([](Tensors& t) { add_bf16(t, kBlock + ".w13_comp", {4}); },
-          {kBlock + ".w13_comp: expected the name free for the converted weights"});
+          {kBlock + ".w13_comp: expected this name to be free for the converted weights"});
 }
 
 TEST_CASE("a shard cut after it was opened is an error that names it, never a crash") {
