@@ -17,10 +17,10 @@
 namespace twofour {
 namespace {
 
-/// Dimensions of a matrix above this are no matrix's; below it no product of ours overflows.
+/// The largest dimension of a matrix: below it no product overflows.
 constexpr int64_t kMaxDimension = int64_t{1} << 40;
 
-/// A source of one expert of a matrix, as twofour.json has it.
+/// A source of one expert of a matrix, as twofour.json records it.
 struct SourceEntry {
   std::string module, dialect;
   int64_t expert = -1;  ///< -1: no stack
@@ -30,7 +30,7 @@ struct SourceEntry {
   uint32_t global_scale_bits = 0;
 };
 
-/// A matrix, as twofour.json has it.
+/// A matrix, as twofour.json records it.
 struct MatrixEntry {
   std::string name, layout;
   Shape shape;
@@ -118,7 +118,7 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   return parsed;
 }
 
-/// Turns what was parsed into matrices and modules, checking all of it.
+/// Turns the parsed entries into matrices and modules, and checks all of them.
 class Builder {
  public:
   explicit Builder(const Checkpoint& artifact)

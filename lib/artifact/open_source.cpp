@@ -36,7 +36,7 @@ class ArtifactView : public TensorSource {
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;
   };
 
-  /// Throws Error where twofour.json does not fit the artifact.
+  /// Throws Error if twofour.json does not fit the artifact.
   ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& limits);
   ~ArtifactView() override;
 
@@ -46,7 +46,7 @@ class ArtifactView : public TensorSource {
   Json config() const;
   const Json& hf_quant_config() const { return *modules_.hf_quant_config; }
   Findings findings() const;
-  /// As Checkpoint::read; throws Error also where the artifact is not what its layout makes.
+  /// As Checkpoint::read; also throws Error if the artifact's bytes violate its layout.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
   /// As Checkpoint::reader_bytes.
   uint64_t reader_bytes() const override;
@@ -154,7 +154,7 @@ Json ArtifactView::config() const { return original_config(artifact_.config(), h
 
 Findings ArtifactView::findings() const {
   Findings findings = artifact_.findings();
-  // What passed through is looked at again with the rest.
+  // Copied tensors are examined again with the rest.
   std::erase_if(findings, [](const Finding& f) { return f.id == "incomplete-module"; });
   findings.insert(findings.end(), modules_.findings.begin(), modules_.findings.end());
   return findings;

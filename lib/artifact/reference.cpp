@@ -51,7 +51,7 @@ bool is_legal(const SparseGroup& group) {
 DenseGroup dense(const DenseGroup& group) { return group; }
 DenseGroup dense(const SparseGroup& group) { return expand(group); }
 
-/// Whether a stored byte is what its map allows: zero where it is padding, else equal to the first copy.
+/// Whether a stored byte is what its map allows: zero for padding, otherwise equal to the first copy.
 template <class L>
 bool is_sound(const std::vector<std::span<const uint8_t>>& parts, Shape shape, int p, Place at) {
   const auto byte_at = [&](const Stored& s) {

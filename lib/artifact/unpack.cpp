@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// Rows that are taken apart together.
+/// Rows that are unpacked together.
 constexpr int64_t kRowChunk = 8192;
 
 }  // namespace

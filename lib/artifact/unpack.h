@@ -32,13 +32,13 @@ struct OutputRange {
   void put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const;
 };
 
-/// The fast way from an artifact's parts to what a module stored. One a thread.
+/// The fast path from an artifact's parts to the bytes that a module stored. Use one per thread.
 class ArtifactUnpacker {
  public:
   ArtifactUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t load)
       : artifact_(artifact), modules_(modules), load_(static_cast<int64_t>(load)) {}
 
-  /// Unpacks a box of expert `e` of a module. Throws Error where the artifact is not what its layout makes.
+  /// Unpacks a box of expert `e` of a module. Throws Error if the artifact's bytes violate its layout.
   void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const OutputRange& range);
 
  private:
@@ -80,7 +80,7 @@ class ArtifactUnpacker {
   std::vector<const uint8_t*> lines_;  ///< 2:4: what is loaded, one a byte of an atom and copy
 };
 
-/// Rows and columns of what is turned at once: they stay in the L1 cache.
+/// Rows and columns that are transposed at once: they stay in the L1 cache.
 inline constexpr int64_t kBlockRows = 32, kBlockCols = 64;
 
 /// Offset of a source byte in its part of one expert.

@@ -88,7 +88,7 @@ void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
   }
 }
 
-/// Refuses metadata that names no two places in order and copies of a block scale that differ.
+/// Refuses metadata without two ascending positions, and copies of a block scale that differ.
 template <class L>
 void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) const {
   const Shape one{1, rows.matrix.shape.n, rows.matrix.shape.k, rows.matrix.shape.gated};

@@ -83,7 +83,7 @@ std::set<std::string> names_from_line(const fs::path& journal, std::string_view 
   }
 }
 
-/// The same place however it is spelled: absolute, without links, without a slash at the end.
+/// The canonical form of a path: absolute, without links, without a slash at the end.
 fs::path resolved(const fs::path& path) {
   if (path.empty()) return path;
   std::error_code error;
@@ -92,8 +92,8 @@ fs::path resolved(const fs::path& path) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// "link/" and "link/." name what a link points to; "link" names the link. Nothing else is made simpler: what
-/// "link/.." means only the file system knows.
+/// "link/" and "link/." name the target of a link; "link" names the link. Nothing else is simplified: only
+/// the file system knows what "link/.." means.
 fs::path without_trailing_slash(const fs::path& path) {
   std::string text = path.string();
   for (;;) {
@@ -223,7 +223,7 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
   }
   const std::vector<std::string>& lines = journal_->lines();
   const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
-  // A journal beside a whole artifact, and nothing noted: of a run that was killed just before.
+  // A journal without notes beside a whole artifact: the run was killed just before emptying it.
   const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && ownership_of(path_).is_whole();
   if (!emptying && !was_to_empty) {
     keep_ = true;
@@ -319,7 +319,7 @@ OutputDirectory::~OutputDirectory() {
   }
   std::error_code ignored;
   for (const fs::path& file : files_) fs::remove(file, ignored);
-  // Deepest first; only empty ones go.
+  // Deepest first; only empty folders are removed.
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) fs::remove(*it, ignored);
   release(true);
 }

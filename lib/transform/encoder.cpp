@@ -20,7 +20,7 @@ bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
   return a.source == b.source && a.expert == b.expert;
 }
 
-/// First row of a matrix at or behind row `n` of its module.
+/// The first row of a matrix at or after row `n` of its module.
 int64_t row_at(const EncodedMatrix& m, int64_t n) {
   return std::clamp<int64_t>((n - m.first + m.step - 1) / m.step, 0, m.rows);
 }
@@ -248,7 +248,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const AbsMaxPass& survey, int
   back_.resize(rows.size());
   std::span<const float> weights = rows;
   if (rule_.prune) {
-    // What it would cost the other way round.
+    // The error of quantizing first and pruning afterwards.
     quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
     const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
     prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);
