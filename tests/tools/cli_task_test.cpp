@@ -123,7 +123,7 @@ TEST_CASE("task numbers that make no sense are refused") {
   CHECK_FALSE(fs::exists(planned.out));
 }
 
-TEST_CASE("options that do not go together, missing ones, and plans that are none") {
+TEST_CASE("options that do not go together, missing ones, and plans that are not valid") {
   const Planned planned;
   const auto refusal = [&](const std::vector<std::string>& words) {
     const Outcome o = run_program(words);

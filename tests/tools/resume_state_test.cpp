@@ -111,7 +111,7 @@ TEST_CASE("another checkpoint of kept global scales is refused by --resume, not 
   succeed(c.words, {"--force"});
 }
 
-TEST_CASE("killed before each step of emptying an old artifact, a forced run is gone on with") {
+TEST_CASE("killed before each step of emptying an old artifact, a forced run can be resumed") {
   if (!can_inject()) return;
   Conversion c;
   const auto expected = c.undisturbed();
@@ -205,7 +205,7 @@ TEST_CASE("a read of the journal or of a finished file that fails is trouble, no
   }
 }
 
-TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
+TEST_CASE("what a killed synth left is replaced by --force, not resumed") {
   if (!can_inject()) return;
   const Conversion c;
   const Outcome o = run({"synth", c.out, "--shape", "tiny", "-q"}, {}, injected("rename kill 2"));
@@ -249,7 +249,7 @@ TEST_CASE("a directory is ours by what only we write, not by a name or a beginni
   check_foreign(kManifestName, edited);
 }
 
-TEST_CASE("what a run of another version left is told apart, and --force replaces it") {
+TEST_CASE("what a run of another version left is recognized, and --force replaces it") {
   if (!can_inject()) return;
   Conversion c;
   c.interrupt();

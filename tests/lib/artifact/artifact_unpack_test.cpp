@@ -181,7 +181,7 @@ TEST_CASE("an artifact that is not what its layout makes is refused where it is 
   refused("g8", "w13_scale", 128 * 8 + 12, 0x38);       // row 96, group 0
 }
 
-TEST_CASE("block scales that are none are refused as in any source") {
+TEST_CASE("block scales that are not valid are refused as in any source") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 48, 96)});
   for (const char* layout : {"v7", "g8"}) {

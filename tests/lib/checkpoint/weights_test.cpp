@@ -188,7 +188,7 @@ TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimen
   }
 }
 
-TEST_CASE("a stack without its other half is told by the hidden size, or refused") {
+TEST_CASE("a stack without its other half is recognized by the hidden size, or refused") {
   const std::string up = "model.layers.0.mlp.experts.gate_up_proj",
                     down = "model.layers.0.mlp.experts.down_proj";
   const auto outer = [&](const std::string& name, std::vector<int64_t> shape, const std::string& config) {

@@ -179,7 +179,7 @@ TEST_CASE("two entries that differ are refused where one must be kept") {
   }
 }
 
-TEST_CASE("an entry deeper than one config below the top, where nobody looks, is refused") {
+TEST_CASE("an entry deeper than one config below the top, where loaders do not look, is refused") {
   const Scratch scratch;
   for (const std::string key : {"quantization_config", "compression_config"}) {
     write_checkpoint(

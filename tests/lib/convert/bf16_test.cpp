@@ -183,7 +183,7 @@ TEST_CASE("large weights derived in ranges are the same for any number of jobs")
   }
 }
 
-TEST_CASE("block scales that are none are refused, one flipped bit is found") {
+TEST_CASE("block scales that are not valid are refused, one flipped bit is found") {
   const Scratch scratch;
   Tensors tensors;
   Nvfp4Matrix m = random_matrix(16, 32, 1);

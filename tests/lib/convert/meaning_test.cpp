@@ -190,7 +190,7 @@ TEST_CASE("floats in stacks whose order is not certain are not quantized") {
   }
 }
 
-TEST_CASE("counts and switches that are none are refused before anything is written") {
+TEST_CASE("counts and switches that are not valid are refused before anything is written") {
   Tensors tensors;
   add_experts(tensors, kBlock, random_experts(2, 16, 32));
   for (const auto& [setting, message] :

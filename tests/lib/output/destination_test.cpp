@@ -175,7 +175,7 @@ TEST_CASE("forced, an artifact of twofour is emptied first, also an unfinished o
   }
 }
 
-TEST_CASE("files beside a marker that tells of nothing are named and stay, forced or not") {
+TEST_CASE("files beside an empty journal are named and kept, forced or not") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   const fs::path out = scratch / "out", half = out / ".model-00001-of-00001.safetensors.unfinished";

@@ -140,7 +140,7 @@ TEST_CASE("files converted one by one, each from nothing, are those of one run, 
   CHECK(straddling > 10);
 }
 
-TEST_CASE("a file that is not as its record says is told, and only that") {
+TEST_CASE("a file that is not as its record says is reported, and only that") {
   const Scratch scratch;
   write_source(scratch / "src");
   const Checkpoint source = open_source(scratch / "src");

@@ -233,7 +233,7 @@ TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {
   }
 }
 
-TEST_CASE("all bytes that may be metadata or scales are told from those that may not") {
+TEST_CASE("all bytes that may be metadata or scales are distinguished from those that may not") {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const ConvertedLayer* made = nullptr;
     static const ConvertedLayer layer("v7", 1, 16, 16);

@@ -82,7 +82,7 @@ TEST_CASE("every shape has the names that readers know") {
   }
 }
 
-TEST_CASE("what is not quantized, and nothing else, stands in the ignore list") {
+TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
   for (const SynthShape& shape : synth_shape_table()) {
     for (const char* name : {"modelopt", "compressed-tensors"}) {
       for (const int64_t layers : {1, 4}) {
