@@ -109,7 +109,7 @@ TWOFOUR_HD constexpr bool is_tied_4_8(uint32_t octet) {
   return false;
 }
 
-/// Eight codes of which the pairs that `kept` leaves out are 0x0.
+/// Eight codes with 0x0 in the pairs that `kept` does not name.
 TWOFOUR_HD constexpr uint32_t mask_4_8(uint32_t octet, unsigned kept) {
   uint32_t mask = 0;
   for (int i = 0; i < 4; ++i) mask |= (kept >> i) & 1u ? 0xFFu << 8 * i : 0u;

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-// The first row whose global-scale suffix ends a tensor's name and whose codes exist wins.
+// The first row wins that has a global-scale suffix at the end of a tensor's name and codes that exist.
 constexpr Nvfp4Dialect kDialects[] = {
     {"modelopt", "modelopt", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale", false, false},
     {"modelopt", "modelopt", "", "_weight_scale", "_weight_scale_2", "_input_scale", false, true},

@@ -17,7 +17,7 @@ struct Nvfp4Dialect {
   const char *codes, *block_scale, *global_scale;  ///< suffixes behind the module's name
   const char* input_scale;                         ///< of W4A4 checkpoints; the tensor may be absent
   bool divides;                                    ///< the stored global scale divides: the multiplier is 1/G
-  /// Stacks of experts, [E, ...], of which K may be the dimension before the last.
+  /// Stacks of experts, [E, ...]; K may be the dimension before the last.
   bool stacked;
 };
 
@@ -25,7 +25,7 @@ struct Nvfp4Dialect {
 /// vllm-project/compressed-tensors, compressors/nvfp4/base.py; vLLM, quantization/quark.
 std::span<const Nvfp4Dialect> nvfp4_dialects();
 
-/// The multiplier that a stored global scale stands for: itself or, where the dialect divides, 1/G (one IEEE
+/// The multiplier of a stored global scale: the scale itself or, if the dialect divides, 1/G (one IEEE
 /// float32 division).
 float global_scale_multiplier(const Nvfp4Dialect& dialect, float stored);
 

@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// Wrong input. The message reads "where: what, expected, found", is shown to the user as it stands, and the
+/// Wrong input. The message reads "where: what, expected, found", is shown to the user unchanged, and the
 /// program ends with exit code 2.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;

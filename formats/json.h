@@ -27,9 +27,9 @@ concept JsonItems = !std::same_as<C, Json> && !std::same_as<typename C::value_ty
 };
 
 /// A JSON value of 16 bytes. Objects keep the order of their keys, so that a rewritten config reads like the
-/// one it came from, and look keys up one after the other. In a list of braces, one whose elements are all
-/// pairs that begin with a string is an object, every other an array. A null becomes an object or array
-/// where it is assigned to as one. Whatever asks a value for what it is not throws Json::exception.
+/// one it came from, and look keys up one after the other. A list of braces is an object if all its elements
+/// are pairs that begin with a string, otherwise an array. A null becomes an object or array where it is
+/// assigned to as one. Whatever asks a value for what it is not throws Json::exception.
 class Json {
  public:
   struct exception : std::runtime_error {
@@ -149,7 +149,7 @@ class Json {
   bool is_structured() const { return is_array() || is_object(); }
 
   /// What it holds: bool, a number, a string, a container of these, or Json. Numbers are converted as C++
-  /// does, those that do not fit are refused; see whole_number() for those that must stand as they are.
+  /// does, those that do not fit are refused; see whole_number() for numbers that must not be converted.
   template <class T>
   T get() const {
     if constexpr (std::same_as<T, Json>) {

@@ -35,8 +35,8 @@ class JsonEvents {
 using JsonPieces = std::function<std::string_view()>;
 
 /// Tells `events` what `text` holds. The parser keeps no recursion and a bit for each open level. Throws
-/// Error naming `where` on what is no JSON, zero bytes among it, and where a string or number, or what stands
-/// between two, takes more than 16 MiB: the parser holds all since the last one began, and a string several
+/// Error naming `where` on text that is not JSON, zero bytes among it, and if a string, a number or the text
+/// between two takes more than 16 MiB: the parser holds all since the last one began, and a string several
 /// times over.
 void read_json(std::string_view where, std::string_view text, JsonEvents& events);
 void read_json_pieces(std::string_view where, const JsonPieces& next, JsonEvents& events);

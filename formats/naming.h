@@ -19,7 +19,7 @@ enum class GateUpRows { kHalves, kInterleaved };
 
 /// Where the experts of a checkpoint sit and what their matrices are called. One row a family of models.
 struct NamingRule {
-  const char* models;            ///< who uses it
+  const char* models;            ///< that use it
   const char* routed;            ///< path of the routed experts below the layer; nullptr: none
   const char* shared;            ///< path of the shared expert
   const char* dense;             ///< path of a dense MLP
@@ -67,7 +67,7 @@ struct ModuleName {
 std::optional<ModuleName> parse_module_name(std::string_view module);
 
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
-/// scale: what stands before the module's last dot, and which group. Nothing for a module that stays alone.
+/// scale: the name before the module's last dot, and which group. Nothing for a module of no group.
 std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module);
 
 }  // namespace twofour

@@ -34,7 +34,7 @@ inline constexpr uint64_t kSafetensorsPrefix = 8;
 /// Longest JSON that readers accept. Source: huggingface/safetensors, MAX_HEADER_SIZE.
 inline constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
 
-/// Bytes that tell other kinds of files by their beginning: give as many of them as the file has.
+/// Bytes at the beginning of a file that identify other kinds of files. Pass as many as the file has.
 inline constexpr uint64_t kSafetensorsHead = 64;
 
 /// Length of the JSON, from the first 8 bytes or more of a file of `file_size` bytes. Throws Error naming
@@ -54,7 +54,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_v
                                            uint64_t data_bytes);
 
 /// The same without a look at the data: offsets may leave holes, overlap, not fit types and shapes, or point
-/// anywhere. For those who report all that is wrong instead of refusing it.
+/// anywhere. For code that reports everything that is wrong instead of refusing it.
 SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_view json);
 
 /// Puts tensors into the reference writer's order (wider types first, then by name) and sets their offsets.

@@ -27,7 +27,7 @@ class DTypes {
 };
 
 /// How a producer stores the weights of a linear, or of a stack of experts, in a format other than NVFP4
-/// (those are in formats/dialect.h). Suffixes stand behind the module's name.
+/// (those are in formats/dialect.h). Suffixes follow the module's name.
 struct WeightDialect {
   const char* producers;
   WeightFormat format;

@@ -84,13 +84,15 @@ std::function<int()> setup_convert(Arguments& args, const Common& common) {
   auto o = std::make_shared<ConvertArguments>();
   add_conversion_options(args, o->common);
   add_recipe_options(args, o->recipe, kConverts);
-  args.option("--plan", o->plan, "Do a task of this plan, made by twofour plan, instead of all options")
+  args.option(
+          "--plan", o->plan,
+          "Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion")
       .value_name("FILE");
   args.replaces_all("--plan", {"--no-verify", "--io"});  // run_convert() asks for SRC, DST and --to
-  args.option("--task", o->task, "Task of a plan, from 0/N")
+  args.option("--task", o->task, "Task to run: number I, from 0, of N")
       .value_name("I/N")
       .default_text("by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX");
-  args.option("--tasks", o->tasks, "Tasks of a plan, where --task does not say how many").range(1, 1'000'000);
+  args.option("--tasks", o->tasks, "Number of tasks, if --task does not give it").range(1, 1'000'000);
   return [o, &common] { return run_convert(*o, common); };
 }
 

@@ -42,7 +42,7 @@ Json value_to_json(const ElementValue& value) {
   return std::visit([](auto v) { return Json(v); }, value);
 }
 
-/// As many digits as tell the value from all others of its type.
+/// As many digits as distinguish the value from all others of its type.
 std::string value_text(const ElementValue& value, bool exact) {
   const double* number = std::get_if<double>(&value);
   if (number && !exact) return fmt::format("{}", static_cast<float>(*number));
@@ -261,15 +261,15 @@ std::function<int()> setup_diff(Arguments& args, const Common& common) {
   auto o = std::make_shared<DiffArguments>();
   args.option("A", o->a, "Checkpoint or artifact, in any dialect or layout").required();
   args.option("B", o->b, "Checkpoint or artifact to compare with A").required();
-  args.option("--include", o->include, "Only these modules or tensors: name, glob or re:regex")
+  args.option("--include", o->include, "Compare only these modules or tensors: name, glob or re:regex")
       .value_name("PATTERN");
-  args.option("--exclude", o->exclude, "All but these").value_name("PATTERN");
+  args.option("--exclude", o->exclude, "Do not compare these modules or tensors").value_name("PATTERN");
   args.option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
       .range(0.0, 1e30);
   args.option("--fail-on", o->fail_on,
-              "What ends with exit code 1: any, none, a class of differences (different, removed, added, "
+              "Differences that end with exit code 1: any, none, a class (different, removed, added, "
               "unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, "
-              "max-abs>X; several with commas")
+              "max-abs>X. Commas separate several")
       .separated_by(',')
       .value_name("GATE")
       .default_text("any");

@@ -239,11 +239,11 @@ int run_inspect(const InspectArguments& o, const Common& common) {
 std::function<int()> setup_inspect(Arguments& args, const Common& common) {
   auto o = std::make_shared<InspectArguments>();
   args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file").required();
-  args.option("--tensor", o->tensors, "Only these tensors and modules: name, glob or re:regex")
+  args.option("--tensor", o->tensors, "Show only these tensors and modules: name, glob or re:regex")
       .value_name("PATTERN");
   args.flag("--stats", o->stats,
             "Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges");
-  args.option("--at", o->at, "Say what one stored byte is").value_name("TENSOR:OFFSET");
+  args.option("--at", o->at, "Explain one stored byte").value_name("TENSOR:OFFSET");
   args.option(
           "--values", o->values,
           "Print weights or elements as numbers: NAME or NAME[e, n, k0:k1]. A module's name prints decoded "

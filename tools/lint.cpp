@@ -52,8 +52,8 @@ Json rule_to_json(const LintRule& rule) {
   return {{"id", rule.id},
           {"severity", severity_name(rule.severity)},
           {"what", rule.what},
-          {"todo", rule.todo},
-          {"story", rule.story}};
+          {"todo", rule.fix},
+          {"story", rule.reference}};
 }
 
 int print_rules(const Common& common) {
@@ -65,8 +65,8 @@ int print_rules(const Common& common) {
   }
   for (const LintRule& rule : lint_rules()) {
     print_stdout("{:<24} {:<8} {}\n{:34}{}\n", rule.id, severity_name(rule.severity), rule.what, "",
-                 rule.todo);
-    if (*rule.story != '\0') print_stdout("{:34}{}\n", "", rule.story);
+                 rule.fix);
+    if (*rule.reference != '\0') print_stdout("{:34}{}\n", "", rule.reference);
   }
   return kDone;
 }
@@ -118,8 +118,8 @@ void print_rule(const LintReport& r, size_t begin, size_t end, size_t shown) {
     print_stdout("  {}{}{}\n", where, where.empty() ? "" : ": ", r.findings[i].message);
   }
   if (end - begin > shown) print_stdout("  ... and {} more (--verbose shows all)\n", end - begin - shown);
-  print_stdout("  to do: {}\n", rule.todo);
-  if (*rule.story != '\0') print_stdout("  see {}\n", rule.story);
+  print_stdout("  to do: {}\n", rule.fix);
+  if (*rule.reference != '\0') print_stdout("  see {}\n", rule.reference);
   print_stdout("\n");
 }
 
@@ -167,12 +167,12 @@ int run_lint(const LintArguments& o, const Common& common) {
 std::function<int()> setup_lint(Arguments& args, const Common& common) {
   auto o = std::make_shared<LintArguments>();
   args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file");
-  args.flag("--rules", o->rules, "List every rule instead");
+  args.flag("--rules", o->rules, "List every rule and exit");
   args.option("--rule", o->levels, "Change a rule's severity: off, note, warning or error")
       .value_name("ID=LEVEL");
   args.flag("--headers-only", o->headers_only, "Check headers, index and configs; read no weights");
   args.option("--against", o->against,
-              "Checkpoint of the same model to compare with: finds swapped nibbles, gates and ups")
+              "Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up")
       .value_name("PATH");
   args.flag("--sarif", o->sarif, "Print SARIF 2.1.0, for code hosts");
   add_html_option(args, o->html);

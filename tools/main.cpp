@@ -5,7 +5,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"inspect", "Show what a checkpoint or artifact holds", setup_inspect, "inspect checkpoint --stats"},
-    {"lint", "Find known disasters in a checkpoint or artifact", setup_lint,
+    {"lint", "Find known faults in a checkpoint or artifact", setup_lint,
      "lint checkpoint --html report.html", true},
     {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune,
      "prune checkpoint pruned --pattern 2:4"},
@@ -15,7 +15,7 @@ constexpr Command kCommands[] = {
      "convert checkpoint artifact --to v7"},
     {"plan", "Plan a conversion that several tasks or machines share", setup_plan,
      "plan checkpoint artifact --to v7 --tasks 16 -o plan.json"},
-    {"merge", "Complete what the tasks of a plan have written", setup_merge, "merge artifact"},
+    {"merge", "Complete the artifact that the tasks of a plan wrote", setup_merge, "merge artifact"},
     {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,
      "diff checkpoint artifact --tolerance 0.001", true},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate,
@@ -40,6 +40,6 @@ constexpr const char* kFooter =
 int main(int argc, char** argv) {
   return twofour::run_program(
       argc, argv,
-      {"twofour", "Turns NVFP4 checkpoints into what kernels want to read, and proves that it did",
+      {"twofour", "Convert NVFP4 checkpoints to layouts that kernels read, and prove the result",
        twofour::kCommands, twofour::kFooter});
 }

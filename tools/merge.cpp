@@ -26,7 +26,7 @@ int run_merge(const fs::path& destination, const Common& common) {
   const fs::path path = task_plan_in(destination);
   std::error_code error;
   if (!fs::exists(path, error)) {
-    throw Error(fmt::format("{}: expected a directory that tasks of a plan have written, found no {}",
+    throw Error(fmt::format("{}: expected a directory that the tasks of a plan wrote, found no {}",
                             destination.string(), path.lexically_relative(destination).string()));
   }
   TaskFile tasks = parse_task_plan(path.string(), read_text(path));
@@ -56,10 +56,10 @@ int run_merge(const fs::path& destination, const Common& common) {
 
 std::function<int()> setup_merge(Arguments& args, const Common& common) {
   auto destination = std::make_shared<std::string>();
-  args.option("DST", *destination, "Directory that all tasks of a plan have written").required();
+  args.option("DST", *destination, "Directory that the tasks of a plan wrote").required();
   args.footer(
-      "Checks what the tasks recorded against the plan, then writes everything but weights, the index and "
-      "twofour.json. Weights are not read again: twofour validate DST compares their hashes.");
+      "Checks the tasks' records against the plan, then writes everything but the weights, at the end the "
+      "index and twofour.json. Weights are not read again: twofour validate DST compares their hashes.");
   return [destination, &common] { return run_merge(*destination, common); };
 }
 

@@ -91,12 +91,12 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");
-  args.option("--tasks", o->tasks, "Say how well the work divides among this many tasks").range(1, 1'000'000);
+  args.option("--tasks", o->tasks, "Show how evenly the work divides among this many tasks")
+      .range(1, 1'000'000);
   args.footer(
-      "Then run twofour convert --plan PLAN --task I/N for I from 0 to N - 1, anywhere, in any order, with "
-      "the "
-      "same N, and twofour merge DST when all are done. The unit of work is an output file: where it divides "
-      "badly, a smaller --max-shard-size makes more of them.");
+      "Then run twofour convert --plan PLAN --task I/N for each I from 0 to N - 1, on any machine, in any "
+      "order, with the same N, and twofour merge DST when all are done. The unit of work is an output file: "
+      "if the work divides unevenly, a smaller --max-shard-size makes more files.");
   return [o, &common] { return run_plan(*o, common); };
 }
 

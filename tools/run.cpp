@@ -33,7 +33,7 @@ struct RunArguments {
   std::optional<float> limit;
 };
 
-/// Tokens of a run and who routed them.
+/// Tokens of a run and what routed them.
 struct RoutedTokens {
   TokenFile tokens;
   const char* routing;  ///< "given", "router" or "random"
@@ -103,7 +103,8 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
   return {std::move(tokens), "router"};
 }
 
-/// What a mapped file that is cut does to those who read it. In time for one message, not for tidying up.
+/// Handles SIGBUS from reading a mapped file that was truncated. There is time for one message, not for
+/// cleaning up.
 void on_bus_error(int) {
   constexpr std::string_view kMessage =
       "twofour: a file of the artifact was cut while its weights were read\n";
@@ -187,7 +188,7 @@ std::function<int()> setup_run(Arguments& args, const Common& common) {
       .required()
       .value_name("NAME");
   args.option("--input", o->input,
-              "Safetensors file with hidden [M, H] and, unless the router is to choose, topk_ids I32 and "
+              "Safetensors file with hidden [M, H] and, unless the layer's router chooses, topk_ids I32 and "
               "topk_weights F32 [M, T]")
       .value_name("FILE");
   args.option("--random", o->random, "Run this many random tokens through random experts").range(1, 1 << 20);
@@ -196,10 +197,10 @@ std::function<int()> setup_run(Arguments& args, const Common& common) {
   args.option("-o,--output", o->output, "Safetensors file to write: output [M, H], in the type of hidden")
       .required()
       .value_name("FILE");
-  args.option("--top-k", o->topk, "Experts a token")
+  args.option("--top-k", o->topk, "Experts per token")
       .range(1, 1 << 20)
       .default_text("num_experts_per_tok of config.json");
-  check_finite_not_negative(args.option("--limit", o->limit, "Clamp of gate and up; 0 means none")
+  check_finite_not_negative(args.option("--limit", o->limit, "Clamp gate and up at N; 0 does not clamp")
                                 .default_text("swiglu_limit of config.json"));
   args.flag("--check", o->check, "First compare the layer's tensors with the hashes in twofour.json");
   args.flag("--router-weight-on-input", o->layer_options.weight_on_input,

@@ -25,7 +25,7 @@ std::string experts_help() {
     const int64_t count = synth_least_experts(shape);
     if (count > 0) least += fmt::format("{}{} {}", least.empty() ? "" : ", ", shape, count);
   }
-  return fmt::format("Experts of a layer, at least as many as a token's router picks: {}", least);
+  return fmt::format("Experts of a layer, at least as many as the router picks for a token: {}", least);
 }
 
 int run_synth(const SynthArguments& o, const Common& common) {
@@ -77,7 +77,7 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   add_seed_option(args, o->synth.seed, "Seed of the weights");
   add_shard_size_option(args, o->max_shard_size);
   args.flag("--headers-only", o->synth.headers_only,
-            "Files of full size with holes instead of weights, to try what reads headers only");
+            "Write files of full size with holes instead of weights, to try commands that read only headers");
   args.flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
   return [o, &common] { return run_synth(*o, common); };
 }

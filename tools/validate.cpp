@@ -44,7 +44,7 @@ Json coverage_to_json(const LayerCoverage& c) {
   return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
 }
 
-/// Of every layer found; null stands for no bound.
+/// Of every layer found; null is no bound.
 Json sample_to_json(const ValidateOptions& o) {
   const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
   return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
@@ -238,7 +238,7 @@ void print_device_layers(const ValidateReport& r, Device device, bool each) {
 void print_report(const ValidateArguments& o, const Common& common, const ValidateReport& r,
                   const ValidateOptions& options) {
   const Device device = options.device;
-  constexpr size_t kFewRows = 6;  // more are told one by one only with --verbose
+  constexpr size_t kFewRows = 6;  // more are printed one by one only with --verbose
   for (const Finding& f : r.differences) {
     print_coloured(stdout, f.severity, severity_name(f.severity));
     print_stdout(": {}: {} [{}]\n", f.where, f.message, f.id);
@@ -312,9 +312,9 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   auto o = std::make_shared<ValidateArguments>();
   args.option("DST", o->artifact, "Artifact to check").required();
   args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
-  args.option(
-          "--tokens", o->tokens,
-          "Tokens to run through a layer, each through as many experts as the model picks; 0 runs no layer")
+  args.option("--tokens", o->tokens,
+              "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "
+              "layer")
       .range(0, 4096)
       .default_text("2, through at most 4 experts");
   args.flag("--all-layers", o->all_layers, "Run every layer, not only the first, the last and 2 between");

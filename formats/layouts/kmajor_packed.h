@@ -5,7 +5,7 @@ namespace twofour {
 
 /// v7-packed: the planes of v7 in one tensor, so that a kernel needs one pointer and one stream of reads.
 ///   packed U8 [E, K/8, 4N]   a row: comp of the even quad, comp of the odd quad, meta, scale, N bytes each
-/// A block scale covers two rows and stands in both: 4 bits a weight.
+/// A block scale covers two rows and is stored in both: 4 bits a weight.
 struct KMajorPacked {
   using Atom = SparseGroup;
   static constexpr const char* name = "v7-packed";

@@ -37,7 +37,7 @@ struct KMajorPlanes {
   /// How often a byte of an atom is stored.
   TWOFOUR_HD static constexpr int copies(int /*byte*/) { return 1; }
 
-  /// Where copy `copy` of a source byte stands.
+  /// The place of copy `copy` of a source byte.
   TWOFOUR_HD static constexpr Stored place(Shape, Source s, int /*copy*/ = 0) {
     return s.byte < 4   ? Stored{0, {s.e, s.group * 4 + s.byte, s.n}}
            : s.byte < 6 ? Stored{1, {s.e, s.group * 2 + s.byte - 4, s.n}}

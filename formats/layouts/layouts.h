@@ -13,7 +13,8 @@ namespace twofour {
 /// Every layout twofour ships. A new one is a header, a name in this list and a golden file.
 using Layouts = std::tuple<KMajorPlanes, KMajorPacked, GateUpInterleaved8>;
 
-/// Calls `f.template operator()<Layout>()` for the layout called `name`; false where there is none.
+/// Calls `f.template operator()<Layout>()` for the layout called `name`; returns false if no layout has that
+/// name.
 template <class F>
 bool with_layout(std::string_view name, F&& f) {
   return std::apply(

@@ -38,7 +38,7 @@ inline void expect_workspace(const char* where, const void* workspace, size_t by
          std::to_string(bytes));
 }
 
-/// Throws Error unless an array lies on a multiple of some bytes.
+/// Throws Error unless an array is aligned to `bytes`.
 inline void expect_aligned(const char* where, const char* what, const void* array, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(array);
   expect(address % static_cast<uintptr_t>(bytes) == 0, where,
@@ -71,7 +71,7 @@ struct Launch {
   int threads;
   size_t shared = 0;
   int cluster = 1;       ///< blocks of a cluster, along x
-  bool overlap = false;  ///< may start before the kernel in front of it ends; it waits on the device
+  bool overlap = false;  ///< may start before the preceding kernel ends; it waits on the device
   bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
 };
 

@@ -44,8 +44,8 @@ __device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint
                  "r"(__float_as_uint(v.w)), "r"(barrier)
                : "memory");
 }
-/// A barrier that one thread arrives at with the bytes to wait for (expect_bytes); seen by those of the
-/// cluster who meet afterwards.
+/// A barrier that one thread arrives at with the bytes to wait for (expect_bytes); visible to the blocks of
+/// the cluster that synchronize afterwards.
 __device__ __forceinline__ void begin_barrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -76,7 +76,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Waits for the kernels in front of this one and their writes.
+/// Waits for the preceding kernels and their writes.
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets the kernel behind this one start.
 __device__ __forceinline__ void release_successor() {

@@ -24,7 +24,7 @@ ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
   return r;
 }
 
-/// Hidden and active stand for activations of hidden's size and of the second multiplication's.
+/// Hidden and active are activations with the size of hidden and of the second multiplication's input.
 struct Workspace {
   int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
       bytes;

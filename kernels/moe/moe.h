@@ -48,7 +48,7 @@ struct MoeRounding {
   double active;  ///< what the second multiplication takes
 };
 
-/// The layer in double, and how far each number of a kernel that rounds so may lie from it before it is
+/// The layer in double, and how far each number of a kernel that rounds so may differ from it before it is
 /// rounded as output.
 struct MoeTolerance {
   std::vector<double> out, tolerance;  ///< [M, H]

@@ -97,7 +97,7 @@ void multiply_dense_rows(const Experts& w, const MoeStrips& ops, int64_t e, int6
   ops.dense(strip, x, tokens, out);
 }
 
-/// What multiplies rows of a layout, and whether it wants the even k of each group in front of the odd ones.
+/// What multiplies rows of a layout, and whether it wants the even k of each group before the odd ones.
 struct Multiplier {
   MultiplyRows* multiply = nullptr;
   bool even_first = false;
@@ -106,7 +106,7 @@ struct Multiplier {
 Multiplier multiplier(const Experts& w, const char* name) {
   Multiplier found;
   const bool known = with_layout(w.layout, [&]<class L>() {
-    static_assert(has_strips<L>(false) && has_strips<L>(true), "a layout whose rows strips describe");
+    static_assert(has_strips<L>(false) && has_strips<L>(true), "a layout with rows that strips describe");
     if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
       found = {multiply_sparse_rows<L>, false};
     } else {
@@ -117,7 +117,7 @@ Multiplier multiplier(const Experts& w, const char* name) {
   return found;
 }
 
-/// Where k stands in an activation.
+/// The position of k in an activation.
 int64_t position(int64_t k, bool even_first) {
   return even_first ? k / kGroup * kGroup + k % 2 * (kGroup / 2) + k % kGroup / 2 : k;
 }

@@ -13,8 +13,8 @@ enum class Isa;
 /// Rows of an expert that are multiplied at a time, and the tokens that they meet at a time.
 inline constexpr int kStripRows = 64, kStripTokens = 64;
 
-/// Some rows of an expert pruned to 2:4, K outermost: byte b of the atom of row r and group g stands at
-/// bytes[b] + g * steps[b] + r.
+/// Some rows of an expert pruned to 2:4, K outermost: byte b of the atom of row r and group g is at bytes[b]
+/// + g * steps[b] + r.
 struct SparseStrip {
   const uint8_t* bytes[sizeof(SparseGroup)];
   int64_t steps[sizeof(SparseGroup)];
@@ -23,7 +23,7 @@ struct SparseStrip {
 };
 
 /// Some rows of a dense expert, K contiguous: the codes of row r and group g are eight bytes at codes[r] +
-/// 8g, its scale stands at scales[r] + g / 4 * scale_tile + g % 4 * scale_step.
+/// 8g, its scale is at scales[r] + g / 4 * scale_tile + g % 4 * scale_step.
 struct DenseStrip {
   const uint8_t* codes[kStripRows];
   const uint8_t* scales[kStripRows];

@@ -11,7 +11,7 @@ namespace {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 
-/// E2M1 of the low three bits of each lane, with the sign that stands in the top bit of `sign`.
+/// E2M1 of the low three bits of each lane, with the sign from the top bit of `sign`.
 [[gnu::always_inline]] inline __m256 decode(__m256i code, __m256i sign) {
   const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
   const __m256i top = _mm256_set1_epi32(INT32_MIN);
@@ -55,7 +55,7 @@ template <bool one_token>
   for (int t = 0; t < (one_token ? 1 : tokens); ++t) {
     __m256 sum = _mm256_setzero_ps();
     for (int q = 0; q < 4; ++q) {
-      // The quad stands in both halves, so the third bit of a place does not matter.
+      // The quad is in both halves, so the third bit of a place does not matter.
       const __m256 quad = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(x[t] + g * kGroup + 4 * q));
       const __m256 first = _mm256_permutevar8x32_ps(quad, places[q]);
       const __m256 second = _mm256_permutevar8x32_ps(quad, _mm256_srli_epi32(places[q], 2));
@@ -70,7 +70,7 @@ template <bool one_token>
 void multiply_sparse(const SparseStrip& s, const float* const* x, int tokens, float* out) {
   const int whole = s.rows / 8 * 8;
   if (whole < s.rows) {
-    // The last rows alone; what is in front of them is written below.
+    // The last rows alone; the rows before them are written below.
     SparseStrip rest = s;
     for (const uint8_t*& byte : rest.bytes) byte += whole;
     rest.rows = s.rows - whole;

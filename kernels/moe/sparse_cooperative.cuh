@@ -120,7 +120,7 @@ __device__ __forceinline__ uint2 load_bits(const void* x, Float type, int i) {
 }
 __device__ __forceinline__ float2 pair_of(uint2 bits, Float type) { return load_pair(&bits, type, 0); }
 
-/// Makes 64 neighbours along k, of which each lane has two, into the lane's fragment for 8 equal rows.
+/// Turns 64 neighbours along k, two in each lane, into the lane's fragment for 8 equal rows.
 /// Returns what the products are to be multiplied by.
 __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) {
   const uint32_t largest =
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       up_cursor.copy(a.up, e, step, (unit - segment * a.strips) * 64, to, lane);
     unit += warps >> a.parts_log2, segment = segment_of(unit);
   }
-  // Job of the second product: the tile, and in it the step; those of a tile in front of the next's
+  // Job of the second product: the tile, and in it the step; those of a tile before the next tile's
   const auto split = [&](int job, int& tile, int& step) {
     for (tile = 0; job >= own_steps; ++tile) job -= own_steps;
     tile = cluster + tile * clusters, step = first_step + job;

@@ -118,7 +118,7 @@ bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const Sparse
 
 bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
                         const SparsePlan& plan, Stream stream) {
-  // CUDA refuses a launch with too few multiprocessors, but not a captured one, whose clusters would wait for
+  // CUDA refuses a launch with too few multiprocessors, but not a captured one: its clusters would wait for
   // each other for ever.
   if (multiprocessors(stream) < multiprocessors()) return false;
   const int clusters = std::min(clusters_at_once(), kMostClusters);

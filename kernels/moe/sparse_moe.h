@@ -44,7 +44,7 @@ struct MoeTokens {
 enum class SparseMoeLaunches {
   chosen,
   one,     ///< where sparse_moe_in_one
-  several  ///< one for each product, one in front and one behind where rows are sorted
+  several  ///< one for each product, and one before and one after them if rows are sorted
 };
 
 /// How the two multiplications are cut; for measurements and tests.
@@ -59,10 +59,10 @@ struct SparseMoePlan {
 size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 
 /// Whether sparse_moe does the layer in one launch: one token of gated experts, H a multiple of 128, I of 64,
-/// both at most 4096, weights as SparseExperts wants them for speed, and a device whose shared memory holds
-/// all the weights that the token chooses (Qwen3-Next: 122 KB a multiprocessor). The launch is cooperative:
-/// it starts when all its blocks can. Throws Error as sparse_moe. A stream with fewer multiprocessors than
-/// the device (a green context's) gets several launches all the same, unless a plan asks for one.
+/// both at most 4096, weights as SparseExperts wants them for speed, and a device with shared memory for all
+/// the weights that the token chooses (Qwen3-Next: 122 KB a multiprocessor). The launch is cooperative: it
+/// starts when all its blocks can. Throws Error as sparse_moe. A stream with fewer multiprocessors than the
+/// device (a green context's) gets several launches all the same, unless a plan asks for one.
 bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan = {});
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of

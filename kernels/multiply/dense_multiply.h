@@ -6,7 +6,7 @@
 
 namespace twofour::cuda {
 
-/// How dense NVFP4 weights lie at the device: as in a checkpoint, or g8.
+/// How dense NVFP4 weights are stored on the device: as in a checkpoint, or g8.
 enum class DenseLayout { rows, g8 };
 
 /// Dense experts in device memory.

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
 #pragma unroll 1
   for (int first = 0; first < count; first += a.tile_m) {
     const int m = min(count - first, a.tile_m);
-    // Copy ahead: weights first, for they wait for nobody
+    // Copy ahead: weights first, since they depend on no other kernel
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       if (s < steps) loader.fill(stages + s * kStageBytes, warp_k + s * a.warps_k);

@@ -21,7 +21,7 @@ struct DensePrepareArgs {
   RowIds rows;  ///< without an expert they are left out; without ids (x of several rows) none is
 };
 
-/// Where the 8 k of unit `u` (k / 8) stand among the units of a row: [step][half][word][t].
+/// The place of the 8 k of unit `u` (k / 8) among the units of a row: [step][half][word][t].
 __device__ __forceinline__ int unit_place(int u) {
   return u / 32 * 32 + (u % 32 / 16 * 4 + u % 4) * 4 + u % 16 / 4;
 }
@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(kDenseThreads)
     prepare_dense_kernel(const __grid_constant__ DensePrepareArgs a) {
   release_successor();
   const int64_t row = blockIdx.x;
-  // Nobody reads such a row, and what it is made of may never have been written.
+  // Such a row is never read, and its input may never have been written.
   if (a.rows.ids && local_expert(a.rows, static_cast<int>(row)) < 0) return;
   const int thread = static_cast<int>(threadIdx.x), units = a.steps * (kDenseStepK / 8);
   uint4* to = a.halves + row * units;

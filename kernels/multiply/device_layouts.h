@@ -21,7 +21,7 @@ template <>
 inline constexpr std::optional<DenseLayout> kDenseLayout<GateUpInterleaved8> = DenseLayout::g8;
 
 /// Calls `f.template operator()<Layout>()` for the layout that kernels call `layout`, the only place that
-/// tells them apart.
+/// distinguishes them.
 template <class F>
 auto with_sparse_layout(SparseLayout layout, F&& f) {
   switch (layout) {

@@ -44,7 +44,7 @@ __device__ __forceinline__ int local_expert(const RowIds& a, int row) {
   return local_expert_of(a, a.ids[row]);
 }
 
-/// Writes 64 k of a row, of which each lane of a warp has two neighbours.
+/// Writes 64 k of a row; each lane of a warp has two neighbours.
 __device__ __forceinline__ void prepare_step(const PreparedRows& to, int64_t row, int steps, int step,
                                              int lane, float2 x) {
   const int64_t at = row * steps + step;

@@ -29,7 +29,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
   decltype(&cublasLtMatmul) multiply;
-  std::string missing;  ///< why there are none, or empty
+  std::string missing;  ///< why they are missing, or empty
 
   CublasLt() {
     const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);

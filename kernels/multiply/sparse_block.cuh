@@ -61,7 +61,7 @@ __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared
     const uint4 bits = next;
     next = after, after = load(at + 2 * turn);
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-    uint32_t most = 0;  // of magnitudes, whose order is that of their bits
+    uint32_t most = 0;  // of magnitudes, which have the order of their bits
 #pragma unroll
     for (int t = 0; t < 4; ++t) most = __vmaxu2(most, pairs[t] & 0x7FFF7FFFu);
 #pragma unroll

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   } else {
     expert = local_expert(a.rows, static_cast<int>(blockIdx.z));
     if (expert < 0) {
-      wait_for_predecessor();  // so that this kernel does not end before those in front of it
+      wait_for_predecessor();  // so that this kernel does not end before its predecessors
       return;
     }
   }
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       if constexpr (kTokens || !kAligned) at.advance(stride, k_steps);
     };
 
-    // Copy ahead: weights first, for they wait for nobody
+    // Copy ahead: weights first, since they depend on no other kernel
     StepCursor at = next, next_x = next;
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       }
       prepare_columns(a, out_row, out_column, columns - out_column, lane, value);
     }
-    // Before the next rows: nobody writes over sums that others read.
+    // Before the next rows: no warp may overwrite sums that another still reads.
     if (first_row + a.tile_m < count) {
       cluster > 1 ? cluster_sync() : __syncthreads();
     }

@@ -41,7 +41,7 @@ enum class Epilogue : int32_t {
   tokens,      ///< out[m] of [M, N]: the sum over the topk rows of a token
 };
 
-/// Where things stand in a block's shared memory, bytes from its start.
+/// Offsets in a block's shared memory, in bytes from its start.
 struct SharedPlan {
   int32_t list, experts, weights, state;  ///< of the rows of a token
   int32_t x, x_factors;                   ///< of a raw row, converted
@@ -69,7 +69,7 @@ struct SparseArgs {
   RowIds rows;
   int32_t rows_per_x;
   uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) where that is more than 1
-  PreparedRows x;         ///< written by the kernel in front, unless raw
+  PreparedRows x;         ///< written by the preceding kernel, unless raw
   const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
   Float raw_type;
   const float* row_weight;  ///< [rows], or nullptr
@@ -96,8 +96,8 @@ struct SparseArgs {
 /// Experts that a token can have.
 inline constexpr int kMaxSegments = 512;
 
-/// Chooses the cut where `plan` leaves it open and starts the kernel over `args`, whose cut need not be set.
-/// `overlap`: it may start before the kernel in front of it ends, which is one of ours.
+/// Chooses the cut where `plan` leaves it open and starts the kernel over `args`; its cut need not be set.
+/// `overlap`: it may start before the preceding kernel, which is one of ours, ends.
 void launch_sparse(SparseArgs args, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream);
 
 /// Whether launch_sparse can take activations as they are.

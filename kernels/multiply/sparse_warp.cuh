@@ -20,12 +20,11 @@ namespace twofour::cuda {
 inline constexpr int kStepK = 64;
 inline constexpr int kStepGroups = kStepK / kGroup;
 inline constexpr int kWarpColumns = 128;
-/// In a stage stand, of each group of 16 k, the 4 rows of comp; then of the groups the even rows of meta, the
-/// odd ones, the scales: 28 rows of 128 bytes. Eight lanes copy a row, a line of the cache at once.
+/// A stage holds, for each group of 16 k, the 4 rows of comp; then, for all groups, the even rows of meta,
+/// the odd ones and the scales: 28 rows of 128 bytes. Eight lanes copy a row, a line of the cache at once.
 inline constexpr int kStageBytes = 28 * kWarpColumns;
 
-/// Where in a row of rows 4i + t of a stage the 16 columns of quad g stand: apart for lanes that read
-/// together.
+/// The place of the 16 columns of quad g in rows 4i + t of a stage: apart for lanes that read together.
 __device__ __forceinline__ int chunk_at(int g, int t) { return (g ^ (2 * t)) * 16; }
 
 template <class Layout>
@@ -269,7 +268,7 @@ __device__ __forceinline__ void store_four(const SparseArgs& a, int64_t at, int 
   if (present > 3) store_float(a.out, a.out_type, at + 3, v.w);
 }
 
-/// Makes 128 neighbours, of which each lane has four, into two steps of the next multiplication. Of those of
+/// Turns 128 neighbours, four in each lane, into two steps of the next multiplication. Of those of
 /// the lane, `present` exist.
 __device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row, int column, int present,
                                                 int lane, float4 v) {

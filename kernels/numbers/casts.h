@@ -29,7 +29,7 @@ void decode_fp8(std::span<const uint8_t> bytes, float scale, float* out, Isa isa
 struct Mxfp4Range {
   int low = 256, high = -256;  ///< exponents of blocks that are not all zeros
 
-  /// Takes in `codes` [blocks, 16] with their scales. Returns the first block whose scale is NaN, or -1.
+  /// Adds `codes` [blocks, 16] and their scales. Returns the first block with a NaN scale, or -1.
   int64_t add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
   /// Whether one global scale serves them all.
   bool is_exact() const { return high - low <= 17; }
@@ -37,7 +37,7 @@ struct Mxfp4Range {
   int exponent() const;
 };
 
-/// Two block scales for each. Blocks of zeros, whose codes mean nothing, get the nearest power that E4M3
+/// Two block scales for each. Blocks of zeros, where the scale has no effect, get the nearest power that E4M3
 /// has.
 void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* out);
 

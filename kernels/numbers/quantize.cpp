@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kSmallestScale = 0x1p-9f;
 constexpr uint8_t kLargestScaleByte = 0x7E;
-/// four_over_six: the largest block scale of a block whose largest weight becomes 6.
+/// four_over_six: the largest block scale of a block with a largest weight that becomes 6.
 constexpr float kScaleMaxOfSix = 256.0f;
 
 // Magnitudes sort as their bits do, and NaN above all, so that a NaN weight reaches the scale.
@@ -39,7 +39,7 @@ float round_to(DType type, float x) {
 
 float smallest_normal(DType type) { return type == DType::kF16 ? 0x1p-14f : 0x1p-126f; }
 
-/// The largest block scale of a block whose largest weight becomes 6.
+/// The largest block scale of a block with a largest weight that becomes 6.
 float scale_max(const QuantizeRule& rule) {
   return rule.block_scale == BlockScale::four_over_six ? kScaleMaxOfSix : kE4m3Max;
 }

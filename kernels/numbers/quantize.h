@@ -31,7 +31,7 @@ enum class Arithmetic { modelopt, compressed_tensors };
 /// in the last bits.
 enum class BlockScale { max, mse, four_over_six };
 
-/// What becomes of a block whose scale rounds to zero.
+/// What is written for a block if its scale rounds to zero.
 ///   producer  ModelOpt: 2^-9, the smallest; for a block of zeros 0x38 with max, 0x01 with mse, and with
 ///             four_over_six what 1.0 is in units of the global scale, mostly 0x7E.
 ///             compressed-tensors: 0.125 (0x20), unless mse finds better for weights that are not all zero.
@@ -60,13 +60,13 @@ float largest_magnitude(std::span<const float> weights, Isa isa = best_isa());
 /// quotient overflows or is NaN.
 GlobalScale global_scale_of(const QuantizeRule& rule, float amax);
 
-/// A global scale that is given, of a checkpoint for instance. Its amax is what `stored` tells of it.
+/// A given global scale, for instance a checkpoint's. Its amax is derived from `stored`.
 GlobalScale global_scale_from(const QuantizeRule& rule, float stored);
 
 /// The value of code 1.0 under a block scale.
 float step_of(Arithmetic arithmetic, uint8_t block_scale, float stored_global_scale);
 
-/// Quantizes whole rows, which lie one behind the other: `weights` [n, k], k a multiple of 16, with values
+/// Quantizes whole rows, stored one after another: `weights` [n, k], k a multiple of 16, with values
 /// that `rule.weight_type` represents. Writes `codes` [n, k/2] and `scales` [n, k/16]. Weights must be finite
 /// for the choice of a block scale to mean anything; with max a NaN shows in the block scale.
 void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::span<const float> weights,
@@ -80,7 +80,7 @@ void quantize_nvfp4_row(const float* row, int64_t k, float global_scale, uint8_t
 void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const uint8_t* codes,
                       const uint8_t* scales, std::span<float> weights, Isa isa = best_isa());
 
-/// How far values are from the weights that they stand for. Sums in double, the same for every instruction
+/// How far values are from the weights that they represent. Sums in double, the same for every instruction
 /// set: number i is added to partial sum i % 16, in the order of i; then partial sum j takes j + 8, then
 /// j + 4, j + 2 and j + 1.
 struct QuantizeError {

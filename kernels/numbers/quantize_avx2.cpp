@@ -4,7 +4,8 @@
 
 #include "kernels/numbers/quantize_numbers.h"
 
-// Compiled for AVX2, without FMA. Everything here has internal linkage, and so has every function made of it.
+// Compiled for AVX2, without FMA. Everything here has internal linkage, and so has every function
+// instantiated from it.
 
 namespace twofour {
 namespace {
@@ -95,7 +96,7 @@ struct Avx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), _mm256_permute2x128_si256(a, b, 0x31));
   }
 
-  // Quads: four neighbours, of which a register has two
+  // Quads of four neighbours, two in a register
   /// Lanes 4i .. 4i + 3 from p + 64 i.
   [[gnu::always_inline]] static F load_quads(const float* p) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 64), 1);

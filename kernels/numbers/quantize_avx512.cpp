@@ -5,7 +5,7 @@
 #include "kernels/numbers/quantize_numbers.h"
 
 // Compiled for AVX-512 F, BW, VL and DQ. AVX-512 F comes with FMA, so this relies on -ffp-contract=off.
-// Everything here has internal linkage, and so has every function made of it.
+// Everything here has internal linkage, and so has every function instantiated from it.
 
 namespace twofour {
 namespace {
@@ -101,7 +101,7 @@ struct Avx512 {
     _mm512_storeu_si512(p + 64, _mm512_permutex2var_epi32(raw(low), second, raw(high)));
   }
 
-  // Quads: four neighbours, of which a register has four
+  // Quads of four neighbours, four in a register
   /// Lanes 4i .. 4i + 3 from p + 64 i.
   [[gnu::always_inline]] static F load_quads(const float* p) {
     F x = _mm512_castps128_ps512(_mm_loadu_ps(p));

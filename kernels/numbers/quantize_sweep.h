@@ -39,9 +39,8 @@ template <class V>
   return ((pair[0] + pair[1]) + (pair[2] + pair[3])) + ((pair[4] + pair[5]) + (pair[6] + pair[7]));
 }
 
-// The sweep looks for the block scale whose squared error E, as squared_error computes it, is the least, and
-// of equal ones the smallest. It computes E for few: it estimates the others and leaves out those that cannot
-// win.
+// The sweep finds the block scale with the least squared error E, as squared_error computes it, and of equal
+// ones the smallest. It computes E for few: it estimates the others and leaves out those that cannot win.
 //
 // Let s be a step, m a magnitude, a the largest one of the block, g the distance of m / s to the nearest
 // value of E2M1 and G the sum of (s g)^2. Let u = 2^-24, the rounding of a float, and h = 2^-20 a. Steps are
@@ -57,10 +56,10 @@ template <class V>
 //    within 5.2 u m < h of s g. The rest as before.
 // 3. So E < least (1 + 2^-11) + 2^-19 a^2 for the step with the least A. An A above
 //    limit = least (1 + 2^-10) + 2^-18 a^2, with any A for `least`, has an E above that: it loses. So has one
-//    of which the sum over some of its terms is above the limit.
+//    with a sum over some of its terms above the limit.
 // 4. A step s' >= s moves m / s further below 1/2, if it is there, so that s' g' >= s g: m is between 0 and
 //    s / 2, and the latter only goes away. A sum of (r - v)^2 over those r alone bounds G' from below as A
-//    bounds G, and when it is above the limit, s' loses. (An m / s above 1/2 whose r is below has
+//    bounds G, and when it is above the limit, s' loses. (An m / s above 1/2 with its r below has
 //    t |r - v| < h, which 1. has room for.)
 // 5. Where 6 s < a, g of the largest magnitude is a / s - 6, and smaller steps cut off more: when
 //    (a - 6 t)^2 is above the limit, they lose. It is within h of s g before it is squared, as in 1.

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Groups whose block scales stand side by side in the 128x4 order.
+/// Groups with adjacent block scales in the 128x4 order.
 constexpr int64_t kScaleRun = 4;
 
 /// Offset in its part of a byte of the row at `n`.

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) pack_codes_kernel(DenseMatrices d, S
   }
 }
 
-/// Four scales of a row stand together: a thread writes them, padding too.
+/// Four scales of a row are adjacent: a thread writes them, padding too.
 __global__ void __launch_bounds__(kThreads) pack_scales_kernel(DenseMatrices d, Shape shape, uint8_t* scale) {
   const Part part = Layout::part(1, shape);
   const int64_t offset = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * 4, e = blockIdx.y;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto weight = [&](unsigned code) { return __fmul_rn(__fmul_rn(e2m1_to_float(code), scale), g); };
   uint32_t words[kFp8 ? 4 : 8] = {};
   if constexpr (kFp8) {
-    // Eight magnitudes, of which a byte permutation picks those of four codes; signs come after.
+    // Eight magnitudes; a byte permutation picks those of four codes, and signs come after.
     const float divisor = row_scale[row];
     uint32_t table[2] = {};
 #pragma unroll

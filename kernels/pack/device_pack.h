@@ -5,7 +5,7 @@
 
 namespace twofour::cuda {
 
-/// A 2:4 layout in device memory; kernels/multiply/device_layouts.h has the layout that each stands for.
+/// A 2:4 layout in device memory; kernels/multiply/device_layouts.h has the layout of each.
 enum class SparseLayout { planes, packed };
 
 /// Dense NVFP4 matrices as checkpoints store them, K contiguous, in device memory.

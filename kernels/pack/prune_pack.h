@@ -21,7 +21,7 @@ struct DenseRows {
 /// set.
 struct PruneStats {
   uint64_t quads = 0;
-  uint64_t tied = 0;        ///< quads whose second and third largest magnitudes are equal (is_tied_2_4)
+  uint64_t tied = 0;        ///< quads with equal second and third largest magnitudes (is_tied_2_4)
   uint64_t bad_scales = 0;  ///< block-scale bytes that are NaN or negative
   /// Sums of (e2m1(code) * e4m3(scale))^2 over all weights and over the kept ones, in units of 2^-20: codes
   /// count in halves, scales in 2^-9. Bad scales count as zero.

@@ -38,8 +38,8 @@ constexpr ByteIndices kIndices = [] {
   return indices;
 }();
 
-/// The squares eight times over: vpermb reads six bits of its index, of which the code's magnitude is the
-/// lower three.
+/// The squares eight times over: vpermb reads six bits of its index, and the code's magnitude is the lower
+/// three.
 struct SquareTable {
   alignas(64) uint8_t squares[64];
 };

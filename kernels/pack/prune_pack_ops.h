@@ -38,7 +38,7 @@ struct PrunePackOps {
   void (*transpose)(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                     int64_t offset, bool streaming);
 
-  /// Orders streaming stores before whatever tells another thread that they are done.
+  /// Orders streaming stores before the store that signals another thread that they are done.
   void (*fence)();
 };
 

@@ -54,7 +54,7 @@ std::string integrity_error(const InputFile& file) {
   const Hash128 hash = hash_range(file, 0, before, [](uint64_t) {});
   if (found == manifest_seal(hash)) return {};
   const size_t key = found.find(": ");
-  return fmt::format("expected it to end with {}, the hash of all before, found {}", hash.hex(),
+  return fmt::format("expected it to end with {}, the hash of the text before it, found {}", hash.hex(),
                      json_quote(key == found.npos ? found : found.substr(key + 2, 34)));
 }
 
@@ -83,7 +83,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     }
     if (!json.contains("xxh3_128")) {
       if (++kept > kMaxKept)
-        throw Error(fmt::format("{}: expected a manifest of twofour, found too many objects", where));
+        throw Error(fmt::format("{}: expected a twofour manifest, found too many objects", where));
       return true;
     }
     const auto dtype = dtype_from_name(json.at("dtype").get<std::string>());
@@ -116,7 +116,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     }
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
   } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected a manifest of twofour, found something else", where));
+    throw Error(fmt::format("{}: expected a twofour manifest, found something else", where));
   }
   return manifest;
 }
@@ -162,8 +162,7 @@ uint32_t parse_bits(std::string_view where, const Json& json) {
 
 void check_tensor_hashes(const std::filesystem::path& path, const std::string& prefix, Progress& progress) {
   if (is_absent(path / kManifestName)) {
-    throw Error(
-        fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
+    throw Error(fmt::format("{}: expected a twofour artifact, found no {}", path.string(), kManifestName));
   }
   const Checkpoint artifact = Checkpoint::open(path);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());

@@ -23,10 +23,10 @@ inline constexpr int kManifestFormat = 3;
 /// The oldest that is read: one rule in the recipe, no shapes of scalars.
 inline constexpr int kOldestManifestFormat = 2;
 
-/// A manifest ends with the hash of all that stands before it. Empty where that holds for a file, else what
-/// was expected and found: then nothing in it can be believed.
+/// A manifest ends with the hash of the text before it. Returns an empty string if that hash matches,
+/// otherwise what was expected and found: then no field of the manifest can be trusted.
 std::string integrity_error(const InputFile& file);
-/// The end of a manifest whose other text has that hash.
+/// The end of a manifest: the hash of the text before it.
 std::string manifest_seal(const Hash128& hash);
 
 /// What validation needs of a manifest.
@@ -57,31 +57,31 @@ struct Manifest {
   std::map<std::string, Original> originals;  ///< by rewritten module that has one global scale
   std::map<std::string, Output> outputs;      ///< by tensor
   std::map<std::string, Hash128> files;       ///< as in ConversionRecord
-  size_t folds = 0;                           ///< matrices whose global scales were folded
-  std::map<std::string, Shape> shapes;        ///< by target, rewritten module or encoded matrix: "P.w13"
+  size_t folds = 0;                           ///< matrices with folded global scales
+  std::map<std::string, Shape> shapes;        ///< by target, rewritten module or quantized matrix: "P.w13"
 };
 
-/// Reads that of an artifact of so many tensors. Throws Error where `path` is no manifest of ours, or more
-/// than such an artifact's. One with damage is read, for the sake of what can be told.
+/// Reads the manifest of an artifact of `tensors` tensors. Throws Error if `path` is not a twofour manifest
+/// or is longer than such an artifact's. A damaged manifest is read, so that what it says can be reported.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but
-/// for what `keep` keeps. Returns what was left, with the manifest's damage (see integrity_error()). Throws
+/// for what `keep` keeps. Returns the rest, with the result of integrity_error(). Throws
 /// Error naming the file where it is longer than such an artifact's can be, has too many objects that are not
-/// kept, or is no JSON; of `keep`, what it throws.
+/// kept, or is not JSON; passes on what `keep` throws.
 struct ManifestText {
   Json json;
   std::string integrity_error;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
 
-/// The bits of a float32, which stand there as eight hexadecimal digits. Throws Error naming `where` on
+/// The bits of a float32, from eight hexadecimal digits. Throws Error naming `where` on
 /// anything else.
 uint32_t parse_bits(std::string_view where, const Json& json);
 
-/// Holds the tensors of an artifact whose names begin with `prefix` (empty: all of them) against the hashes
-/// of its twofour.json, on all threads. Throws Error on the first by name that differs, where twofour.json
-/// itself was changed, and where `path` is no artifact.
+/// Compares the tensors of an artifact with names that begin with `prefix` (empty: all of them) with the
+/// hashes of its twofour.json, on all threads. Throws Error on the first by name that differs, where
+/// twofour.json itself was changed, and where `path` is no artifact.
 void check_tensor_hashes(const std::filesystem::path& path, const std::string& prefix, Progress& progress);
 
 }  // namespace twofour

@@ -17,10 +17,10 @@
 namespace twofour {
 namespace {
 
-/// Dimensions of a matrix above this are no matrix's; below it no product of ours overflows.
+/// The largest dimension of a matrix: below it no product overflows.
 constexpr int64_t kMaxDimension = int64_t{1} << 40;
 
-/// A source of one expert of a matrix, as twofour.json has it.
+/// A source of one expert of a matrix, as twofour.json records it.
 struct SourceEntry {
   std::string module, dialect;
   int64_t expert = -1;  ///< -1: no stack
@@ -30,7 +30,7 @@ struct SourceEntry {
   uint32_t global_scale_bits = 0;
 };
 
-/// A matrix, as twofour.json has it.
+/// A matrix, as twofour.json records it.
 struct MatrixEntry {
   std::string name, layout;
   Shape shape;
@@ -112,13 +112,13 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   } catch (const Json::exception&) {
     refuse("something else");
   } catch (const Error& e) {
-    if (std::string_view(e.what()).starts_with(where)) throw;  // tells of the file itself
+    if (std::string_view(e.what()).starts_with(where)) throw;  // is about the file itself
     refuse(fmt::format("none ({})", e.what()));
   }
   return parsed;
 }
 
-/// Turns what was parsed into matrices and modules, checking all of it.
+/// Turns the parsed entries into matrices and modules, and checks all of them.
 class Builder {
  public:
   explicit Builder(const Checkpoint& artifact)
@@ -303,8 +303,8 @@ class Builder {
     if (folded > 0) {
       result_.findings.push_back(
           {Severity::kWarning, "folded-source", entry.name,
-           fmt::format("gate and up of {} of {} experts were folded to one global scale: block scales and "
-                       "global scales of the original cannot be returned, the folded ones are",
+           fmt::format("gate and up of {} of {} experts were folded to one global scale: the original block "
+                       "scales and global scales are lost, and the folded ones are returned",
                        folded, experts)});
     }
     return bits;

@@ -39,7 +39,7 @@ struct SourceLinear {
   std::vector<uint32_t> global_scale_bits;  ///< as many as that shape has
 };
 
-/// What twofour.json says of an artifact's layout and where it came from.
+/// What twofour.json says about an artifact's layout and its source.
 struct ArtifactModules {
   std::vector<ArtifactMatrix> matrices;
   std::vector<SourceLinear> modules;
@@ -51,12 +51,12 @@ struct ArtifactModules {
 /// `layout` of an artifact with several layouts, which `groups` names.
 inline constexpr const char* kMixedLayout = "mixed";
 
-/// Whether a checkpoint says of itself that it is in one of the layouts, or in several.
+/// Whether a checkpoint declares that it is in one or several of the layouts.
 bool holds_layout(const Checkpoint& checkpoint);
 
-/// Reads twofour.json of an artifact in a layout and holds it against the artifact's tensors. Where gate and
-/// up were folded, the module that changed gets the stored bits of the other. Throws Error where they do not
-/// fit together.
+/// Reads twofour.json of an artifact in a layout and compares it with the artifact's tensors. If gate and up
+/// were folded, the changed module gets the stored bits of the other. Throws Error if they do not fit
+/// together.
 ArtifactModules read_artifact_modules(const Checkpoint& artifact);
 
 }  // namespace twofour

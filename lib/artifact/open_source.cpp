@@ -23,20 +23,20 @@
 namespace twofour {
 namespace {
 
-/// The checkpoint that an artifact in a layout was made from, as far as the artifact tells: what a Checkpoint
-/// that open_source() opened shows.
+/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it. A Checkpoint
+/// from open_source() shows it.
 class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
-    uint32_t shard;  ///< of the artifact, that holds it or most of what it is made of
+    uint32_t shard;  ///< of the artifact, with the tensor or most of its bytes
     // One of these:
     size_t stored;  ///< passed through: the artifact's tensor
     size_t module;  ///< unpacked: in ArtifactModules::modules
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;
   };
 
-  /// Throws Error where twofour.json does not fit the artifact.
+  /// Throws Error if twofour.json does not fit the artifact.
   ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& limits);
   ~ArtifactView() override;
 
@@ -46,7 +46,7 @@ class ArtifactView : public TensorSource {
   Json config() const;
   const Json& hf_quant_config() const { return *modules_.hf_quant_config; }
   Findings findings() const;
-  /// As Checkpoint::read; throws Error also where the artifact is not what its layout makes.
+  /// As Checkpoint::read; also throws Error if the artifact's bytes violate its layout.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
   /// As Checkpoint::reader_bytes.
   uint64_t reader_bytes() const override;
@@ -111,9 +111,9 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
   for (size_t i = 0; i < unpacked.size(); ++i) {
     if (unpacked[i]) continue;
     if (!modules_.copied.count(artifact_.tensors()[i].name)) {
-      throw Error(
-          fmt::format("{}: expected to be told where {} comes from, found it in no module and not copied",
-                      (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
+      throw Error(fmt::format(
+          "{}: expected the origin of {}, found it neither in a module nor among the copied tensors",
+          (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
     }
     tensors_.push_back({artifact_.tensors()[i], artifact_.shard_index_of(i), i, 0, Tensor::Kind::kStored});
   }
@@ -154,7 +154,7 @@ Json ArtifactView::config() const { return original_config(artifact_.config(), h
 
 Findings ArtifactView::findings() const {
   Findings findings = artifact_.findings();
-  // What passed through is looked at again with the rest.
+  // Copied tensors are examined again with the rest.
   std::erase_if(findings, [](const Finding& f) { return f.id == "incomplete-module"; });
   findings.insert(findings.end(), modules_.findings.begin(), modules_.findings.end());
   return findings;
@@ -231,7 +231,7 @@ void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t>
   give_back(std::move(reader));
 }
 
-/// An idle reader, if possible the one that has the tile; nobody else has it until it is given back.
+/// An idle reader, if possible the one that has the tile. The caller has it alone until it gives it back.
 std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile) const {
   {
     const std::lock_guard lock(mutex_);

@@ -20,7 +20,7 @@ struct FixedGlobalScales {
   };
   std::vector<Scale> scales = {};  ///< sorted by name
   void sort();
-  const Scale* find(std::string_view name) const;  ///< null where there is none
+  const Scale* find(std::string_view name) const;  ///< null if absent
 };
 
 /// Which modules a command works on; see product.md, "Everywhere".

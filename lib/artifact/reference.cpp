@@ -51,7 +51,7 @@ bool is_legal(const SparseGroup& group) {
 DenseGroup dense(const DenseGroup& group) { return group; }
 DenseGroup dense(const SparseGroup& group) { return expand(group); }
 
-/// Whether a stored byte is what its map allows: zero where it is padding, else equal to the first copy.
+/// Whether a stored byte is what its map allows: zero for padding, otherwise equal to the first copy.
 template <class L>
 bool is_sound(const std::vector<std::span<const uint8_t>>& parts, Shape shape, int p, Place at) {
   const auto byte_at = [&](const Stored& s) {
@@ -80,13 +80,13 @@ void ReferenceUnpacker::check_piece(const std::vector<std::span<const uint8_t>>&
       const Place at{0, i / part.cols, i % part.cols};
       if (is_sound<L>(parts, shape, p, at)) continue;
       const Source source = L::source(p, shape, at);
-      throw Error(fmt::format("{}: expert {}, row {}, {} {}: expected {}, found 0x{:02X}",
-                              artifact_.where(matrix.parts[static_cast<size_t>(p)]), e_,
-                              first_rows[static_cast<size_t>(p)] + at.row,
-                              source.byte == kPadding ? "column" : "n",
-                              source.byte == kPadding ? at.col : source.n,
-                              source.byte == kPadding ? "0x00 as padding" : "the byte that its other copy is",
-                              parts[static_cast<size_t>(p)][static_cast<size_t>(i)]));
+      throw Error(
+          fmt::format("{}: expert {}, row {}, {} {}: expected {}, found 0x{:02X}",
+                      artifact_.where(matrix.parts[static_cast<size_t>(p)]), e_,
+                      first_rows[static_cast<size_t>(p)] + at.row, source.byte == kPadding ? "column" : "n",
+                      source.byte == kPadding ? at.col : source.n,
+                      source.byte == kPadding ? "0x00 as padding" : "the same byte as its other copy has",
+                      parts[static_cast<size_t>(p)][static_cast<size_t>(i)]));
     }
   }
 }
@@ -136,11 +136,11 @@ void ReferenceUnpacker::load_block() {
       if (is_legal(atom) || !is_wanted(n, g)) continue;
       if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
         const Stored s = L::place(shape, {0, n, g, 4});
-        throw Error(fmt::format(
-            "{}: expert {}, row {} or the next such, n {}: expected two places in order in each half of the "
-            "metadata, found 0x{:02X} and 0x{:02X}",
-            artifact_.where(matrix.parts[static_cast<size_t>(s.part)]), e_,
-            first_rows[static_cast<size_t>(s.part)] + s.at.row, n, atom.meta[0], atom.meta[1]));
+        throw Error(
+            fmt::format("{}: expert {}, row {} or the next such, n {}: expected two ascending positions in "
+                        "each half of the metadata byte, found 0x{:02X} and 0x{:02X}",
+                        artifact_.where(matrix.parts[static_cast<size_t>(s.part)]), e_,
+                        first_rows[static_cast<size_t>(s.part)] + s.at.row, n, atom.meta[0], atom.meta[1]));
       }
     }
   }

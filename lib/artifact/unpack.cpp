@@ -10,18 +10,19 @@
 namespace twofour {
 namespace {
 
-/// Rows that are taken apart together.
+/// Rows that are unpacked together.
 constexpr int64_t kRowChunk = 8192;
 
 }  // namespace
 
-void Window::put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const {
+void OutputRange::put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const {
   const int64_t at = (row - line) * pitch + col - first;
   const int64_t lo = std::max(at, begin), hi = std::min(at + count, end);
   if (lo < hi) std::memcpy(to + (lo - begin), from + (lo - at), static_cast<size_t>(hi - lo));
 }
 
-void Window::put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const {
+void OutputRange::put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from,
+                             int64_t count) const {
   const int64_t at = (col - line) * pitch + row - first;
   if (step == 1) {
     const int64_t lo = std::max(at, begin), hi = std::min(at + count, end);
@@ -34,7 +35,7 @@ void Window::put_column(int64_t row, int64_t step, int64_t col, const uint8_t* f
 }
 
 void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, const Box& box,
-                              const Window& window) {
+                              const OutputRange& range) {
   const ArtifactMatrix& matrix = modules_.matrices[m.matrix];
   for (const RowRun& run : m.rows) {
     const auto count_before = [&](int64_t row) {
@@ -53,7 +54,7 @@ void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, con
                       box.c1};
       with_layout(matrix.layout, [&]<class L>() {
         constexpr bool is_sparse = std::is_same_v<typename L::Atom, SparseGroup>;
-        is_sparse ? unpack_sparse_rows(rows, window) : unpack_dense_rows(rows, window);
+        is_sparse ? unpack_sparse_rows(rows, range) : unpack_dense_rows(rows, range);
       });
     }
   }
@@ -61,10 +62,10 @@ void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, con
 
 /// Rows [i, i + count) by columns [col, col + cols), `from` with K contiguous.
 void ArtifactUnpacker::put_block(const Rows& rows, int64_t i, int64_t count, int64_t col, int64_t cols,
-                                 const uint8_t* from, int64_t pitch, const Window& window) const {
-  if (!window.k_outer) {
+                                 const uint8_t* from, int64_t pitch, const OutputRange& range) const {
+  if (!range.k_outer) {
     for (int64_t r = 0; r < count; ++r)
-      window.put_row(rows.row + (i + r) * rows.step, col, from + r * pitch, cols);
+      range.put_row(rows.row + (i + r) * rows.step, col, from + r * pitch, cols);
     return;
   }
   uint8_t turned[kBlockCols][kBlockRows];
@@ -76,7 +77,7 @@ void ArtifactUnpacker::put_block(const Rows& rows, int64_t i, int64_t count, int
         for (int64_t c = 0; c < width; ++c) turned[c][r] = from[(r0 + r) * pitch + c0 + c];
       }
       for (int64_t c = 0; c < width; ++c)
-        window.put_column(rows.row + (i + r0) * rows.step, rows.step, col + c0 + c, turned[c], height);
+        range.put_column(rows.row + (i + r0) * rows.step, rows.step, col + c0 + c, turned[c], height);
     }
   }
 }

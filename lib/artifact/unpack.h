@@ -19,7 +19,7 @@ struct Box {
 
 /// Where unpacked bytes go: a run of bytes of an expert's codes or block scales, or of a part of its lines.
 /// A line is a row or, with `k_outer`, a column. Bytes outside of the run are left out.
-struct Window {
+struct OutputRange {
   uint8_t* to;
   int64_t begin, end;    ///< of the run, counted from byte `first` of line `line`
   int64_t pitch;         ///< bytes from line to line
@@ -28,18 +28,18 @@ struct Window {
 
   /// Writes `count` bytes along K of a row.
   void put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const;
-  /// Writes a byte of `count` rows that lie `step` apart.
+  /// Writes a byte of `count` rows that are `step` apart.
   void put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const;
 };
 
-/// The fast way from an artifact's parts to what a module stored. One a thread.
+/// The fast path from an artifact's parts to the bytes that a module stored. Use one per thread.
 class ArtifactUnpacker {
  public:
   ArtifactUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t load)
       : artifact_(artifact), modules_(modules), load_(static_cast<int64_t>(load)) {}
 
-  /// Unpacks a box of expert `e` of a module. Throws Error where the artifact is not what its layout makes.
-  void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const Window& window);
+  /// Unpacks a box of expert `e` of a module. Throws Error if the artifact's bytes violate its layout.
+  void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const OutputRange& range);
 
  private:
   /// Rows of a matrix, and the rows of a module that they are.
@@ -53,25 +53,25 @@ class ArtifactUnpacker {
   };
   // 2:4: every byte of the atoms is a line along N.
   template <class L>
-  void unpack_sparse(const Rows& rows, const Window& window);
+  void unpack_sparse(const Rows& rows, const OutputRange& range);
   template <class L>
   void load_lines(const Rows& rows, int64_t g0, int64_t g1);
   template <class L>
   void check_lines(const Rows& rows, int64_t g0, int64_t g1) const;
-  void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const Window& window);
-  void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const Window& window);
+  void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range);
+  void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const OutputRange& range);
   // Dense: every row of codes is one run, block scales are runs of four.
   template <class L>
-  void unpack_dense_codes(const Rows& rows, const Window& window);
+  void unpack_dense_codes(const Rows& rows, const OutputRange& range);
   template <class L>
-  void unpack_dense_scales(const Rows& rows, const Window& window);
+  void unpack_dense_scales(const Rows& rows, const OutputRange& range);
   template <class L>
   void check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first, Shape shape) const;
 
-  void unpack_sparse_rows(const Rows& rows, const Window& window);
-  void unpack_dense_rows(const Rows& rows, const Window& window);
+  void unpack_sparse_rows(const Rows& rows, const OutputRange& range);
+  void unpack_dense_rows(const Rows& rows, const OutputRange& range);
   void put_block(const Rows& rows, int64_t i, int64_t count, int64_t col, int64_t cols, const uint8_t* from,
-                 int64_t pitch, const Window& window) const;
+                 int64_t pitch, const OutputRange& range) const;
 
   const Checkpoint& artifact_;
   const ArtifactModules& modules_;
@@ -80,7 +80,7 @@ class ArtifactUnpacker {
   std::vector<const uint8_t*> lines_;  ///< 2:4: what is loaded, one a byte of an atom and copy
 };
 
-/// Rows and columns of what is turned at once: they stay in the L1 cache.
+/// Rows and columns that are transposed at once: they stay in the L1 cache.
 inline constexpr int64_t kBlockRows = 32, kBlockCols = 64;
 
 /// Offset of a source byte in its part of one expert.
@@ -96,7 +96,7 @@ int part_of(int byte, int copy = 0) {
   return L::place(Shape{1, kTileAlignment, kTileAlignment}, {0, 0, 0, byte}, copy).part;
 }
 
-/// Bytes of part `p` of an expert in front of a piece, of which `before` is the shape of what lies there.
+/// Bytes of part `p` of an expert before a piece; `before` is the shape of the rows there.
 template <class L>
 int64_t bytes_before(int p, Shape before) {
   return before.n == 0 || before.k == 0 ? 0 : L::part(p, before).bytes();

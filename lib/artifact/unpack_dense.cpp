@@ -12,7 +12,7 @@
 namespace twofour {
 
 template <class L>
-void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const Window& window) {
+void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const OutputRange& range) {
   const Shape all = rows.matrix.shape, one{1, all.n, all.k, all.gated};
   const size_t tensor = rows.matrix.parts[static_cast<size_t>(part_of<L>(0))];
   const int64_t width = all.k / 2, expert = rows.e * L::part(part_of<L>(0), one).bytes();
@@ -24,16 +24,16 @@ void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const Window& window
     while (whole && count < most && offset(i + count) == offset(i) + count * width) ++count;
     return count;
   };
-  if (!window.k_outer) {
+  if (!range.k_outer) {
     for (int64_t i = 0; i < rows.count;) {
-      const bool together = rows.step == 1 && window.pitch == width;
+      const bool together = rows.step == 1 && range.pitch == width;
       const int64_t count = together ? run_from(i, rows.count - i) : 1;
-      const int64_t at = (rows.row + i * rows.step - window.line) * window.pitch + rows.c0 - window.first;
-      const int64_t lo = std::max(at, window.begin);
-      const int64_t hi = std::min(at + (together ? count * width : rows.c1 - rows.c0), window.end);
+      const int64_t at = (rows.row + i * rows.step - range.line) * range.pitch + rows.c0 - range.first;
+      const int64_t lo = std::max(at, range.begin);
+      const int64_t hi = std::min(at + (together ? count * width : rows.c1 - rows.c0), range.end);
       if (lo < hi) {
         artifact_.read(tensor, static_cast<uint64_t>(expert + offset(i) + rows.c0 + lo - at),
-                       {window.to + (lo - window.begin), static_cast<size_t>(hi - lo)});
+                       {range.to + (lo - range.begin), static_cast<size_t>(hi - lo)});
       }
       i += count;
     }
@@ -50,12 +50,12 @@ void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const Window& window
                      {&loaded_[static_cast<size_t>(i * cols)], static_cast<size_t>(count * cols)});
       i += count;
     }
-    put_block(rows, i0, height, rows.c0, cols, loaded_.data(), cols, window);
+    put_block(rows, i0, height, rows.c0, cols, loaded_.data(), cols, range);
   }
 }
 
 template <class L>
-void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const Window& window) {
+void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const OutputRange& range) {
   constexpr int kByte = sizeof(DenseGroup) - 1;
   constexpr int64_t kRun = 4;
   const Shape all = rows.matrix.shape;
@@ -87,7 +87,7 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const Window& windo
         g += count;
       }
     }
-    put_block(rows, i - begin, stop - i, rows.c0, cols, rows_.data(), cols, window);
+    put_block(rows, i - begin, stop - i, rows.c0, cols, rows_.data(), cols, range);
     i = stop;
   }
 }
@@ -113,12 +113,11 @@ void ArtifactUnpacker::check_padding(const ArtifactMatrix& matrix, int64_t e, in
   }
 }
 
-void ArtifactUnpacker::unpack_dense_rows(const Rows& rows, const Window& window) {
+void ArtifactUnpacker::unpack_dense_rows(const Rows& rows, const OutputRange& range) {
   with_layout(rows.matrix.layout, [&]<class L>() {
     if constexpr (std::is_same_v<typename L::Atom, DenseGroup>) {
       static_assert(L::outer == Axis::kN);
-      rows.field == Field::kCodes ? unpack_dense_codes<L>(rows, window)
-                                  : unpack_dense_scales<L>(rows, window);
+      rows.field == Field::kCodes ? unpack_dense_codes<L>(rows, range) : unpack_dense_scales<L>(rows, range);
     }
   });
 }

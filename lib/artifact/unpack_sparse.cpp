@@ -88,7 +88,7 @@ void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
   }
 }
 
-/// Refuses metadata that names no two places in order and copies of a block scale that differ.
+/// Refuses metadata without two ascending positions, and copies of a block scale that differ.
 template <class L>
 void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) const {
   const Shape one{1, rows.matrix.shape.n, rows.matrix.shape.k, rows.matrix.shape.gated};
@@ -106,9 +106,9 @@ void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) con
         for (int64_t i = 0; i < rows.count; ++i) bad |= unsigned{!is_legal_meta_byte(meta[i])};
         if (bad == 0) continue;
         const int64_t i = std::find_if_not(meta, meta + rows.count, is_legal_meta_byte) - meta;
-        throw Error(
-            fmt::format("{}: expected two places in order in each half of the metadata, found 0x{:02X}",
-                        where(byte, g, i, 0), meta[i]));
+        throw Error(fmt::format(
+            "{}: expected two ascending positions in each half of the metadata byte, found 0x{:02X}",
+            where(byte, g, i, 0), meta[i]));
       }
       continue;
     }
@@ -117,16 +117,16 @@ void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) con
     for (int copy = 1; copy < copies; ++copy) {
       if (std::memcmp(line[0], line[copy], static_cast<size_t>(rows.count)) == 0) continue;
       const int64_t i = std::mismatch(line[0], line[0] + rows.count, line[copy]).first - line[0];
-      throw Error(fmt::format("{}: expected the block scale 0x{:02X} that its other copy is, found 0x{:02X}",
+      throw Error(fmt::format("{}: expected the block scale 0x{:02X} of its other copy, found 0x{:02X}",
                               where(kScaleByte, g, i, copy), line[0][i], line[copy][i]));
     }
   }
 }
 
 /// Four codes of a quad, low and high byte: row by row in blocks, or line by line where K is outermost.
-void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const Window& window) {
+void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range) {
   const auto lines_of = [&](int64_t g) { return &lines_[static_cast<size_t>((g - g0) * kCodeBytes)]; };
-  if (window.k_outer) {
+  if (range.k_outer) {
     rows_.resize(std::max(rows_.size(), static_cast<size_t>(2 * rows.count)));
     uint8_t *low = rows_.data(), *high = low + rows.count;
     for (int64_t g = g0; g < g1; ++g) {
@@ -137,8 +137,8 @@ void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1
           low[i] = static_cast<uint8_t>(four);
           high[i] = static_cast<uint8_t>(four >> 8);
         }
-        window.put_column(rows.row, rows.step, 8 * g + 2 * q, low, rows.count);
-        window.put_column(rows.row, rows.step, 8 * g + 2 * q + 1, high, rows.count);
+        range.put_column(rows.row, rows.step, 8 * g + 2 * q, low, rows.count);
+        range.put_column(rows.row, rows.step, 8 * g + 2 * q + 1, high, rows.count);
       }
     }
     return;
@@ -163,16 +163,16 @@ void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1
           }
         }
       }
-      put_block(rows, i, height, 8 * b0, 8 * width, block[0], kBlockCols, window);
+      put_block(rows, i, height, 8 * b0, 8 * width, block[0], kBlockCols, range);
     }
   }
 }
 
 void ArtifactUnpacker::put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies,
-                                         const Window& window) {
+                                         const OutputRange& range) {
   const auto line_of = [&](int64_t g) { return lines_[static_cast<size_t>((g - g0) * copies)]; };
-  if (window.k_outer) {
-    for (int64_t g = g0; g < g1; ++g) window.put_column(rows.row, rows.step, g, line_of(g), rows.count);
+  if (range.k_outer) {
+    for (int64_t g = g0; g < g1; ++g) range.put_column(rows.row, rows.step, g, line_of(g), rows.count);
     return;
   }
   uint8_t block[kBlockRows][kBlockCols];
@@ -184,13 +184,13 @@ void ArtifactUnpacker::put_sparse_scales(const Rows& rows, int64_t g0, int64_t g
         const uint8_t* line = line_of(b0 + g) + i;
         for (int64_t r = 0; r < height; ++r) block[r][g] = line[r];
       }
-      put_block(rows, i, height, b0, width, block[0], kBlockCols, window);
+      put_block(rows, i, height, b0, width, block[0], kBlockCols, range);
     }
   }
 }
 
 template <class L>
-void ArtifactUnpacker::unpack_sparse(const Rows& rows, const Window& window) {
+void ArtifactUnpacker::unpack_sparse(const Rows& rows, const OutputRange& range) {
   const bool codes = rows.field == Field::kCodes;
   const Shape all = rows.matrix.shape;
   // What load_lines takes at once, of all parts.
@@ -204,19 +204,19 @@ void ArtifactUnpacker::unpack_sparse(const Rows& rows, const Window& window) {
     load_lines<L>(rows, g0, g1);
     check_lines<L>(rows, g0, g1);
     if (codes) {
-      put_sparse_codes(rows, g0, g1, window);
+      put_sparse_codes(rows, g0, g1, range);
     } else {
-      put_sparse_scales(rows, g0, g1, L::copies(kScaleByte), window);
+      put_sparse_scales(rows, g0, g1, L::copies(kScaleByte), range);
     }
     g0 = g1;
   }
 }
 
-void ArtifactUnpacker::unpack_sparse_rows(const Rows& rows, const Window& window) {
+void ArtifactUnpacker::unpack_sparse_rows(const Rows& rows, const OutputRange& range) {
   with_layout(rows.matrix.layout, [&]<class L>() {
     if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
       static_assert(L::outer == Axis::kK);
-      unpack_sparse<L>(rows, window);
+      unpack_sparse<L>(rows, range);
     }
   });
 }

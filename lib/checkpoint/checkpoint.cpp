@@ -28,7 +28,7 @@ std::optional<std::string> find_index(const fs::path& directory) {
   return names[0];
 }
 
-/// A config file as an object; null where there is none.
+/// A config file as an object; null if it is absent.
 std::shared_ptr<Json> read_json(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
@@ -46,10 +46,10 @@ void forget_unused_metadata(Shard& shard) {
   });
 }
 
-const char* find_unfinished_sign(const fs::path& directory) {
+const char* find_unfinished(const fs::path& directory) {
   std::error_code error;
-  for (const char* sign : {kUnfinishedMarker, kTasksFolder}) {
-    if (fs::exists(fs::symlink_status(directory / sign, error))) return sign;
+  for (const char* name : {kJournalName, kTasksFolder}) {
+    if (fs::exists(fs::symlink_status(directory / name, error))) return name;
   }
   return nullptr;
 }
@@ -63,10 +63,10 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io) {
     c.open_shards({path.filename().string()}, io);
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
   } else {
-    if (const char* sign = find_unfinished_sign(path)) {
+    if (const char* journal = find_unfinished(path)) {
       throw Error(fmt::format(
-          "{}: expected a complete checkpoint, found one that twofour was interrupted writing ({})",
-          path.string(), sign));
+          "{}: expected a complete checkpoint, found one that an interrupted run of twofour left ({})",
+          path.string(), journal));
     }
     c.config_ = read_json(path / "config.json");
     c.hf_quant_config_ = read_json(path / "hf_quant_config.json");

@@ -28,7 +28,7 @@ struct Shard {
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
-/// Forgets what of __metadata__ nobody asks for: a hostile file may have 100 MB of it.
+/// Drops the entries of __metadata__ that twofour does not use: a hostile file may have 100 MB of them.
 void forget_unused_metadata(Shard& shard);
 
 struct IndexFile;
@@ -38,7 +38,7 @@ class Checkpoint;
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  /// The checkpoint whose files hold the bytes.
+  /// The checkpoint with the files that hold the bytes.
   virtual const Checkpoint& stored() const = 0;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
@@ -47,15 +47,15 @@ class TensorSource {
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
-/// index only; an object that exists is sound as far as those tell. Nothing of it is written.
+/// index only; an object that exists is sound as far as they show. The files are never written.
 class Checkpoint {
  public:
   /// Throws Error where a header is wrong, where the index names a file or tensor that isn't there or puts it
   /// in another file, where two files hold one name, and on directories that twofour left unfinished.
   static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached);
 
-  /// A checkpoint at `path` whose tensors, sorted by name, `source` reads; `shards` has the file of each, of
-  /// those that `source` stores.
+  /// A checkpoint at `path`. `source` reads its tensors, which are sorted by name; `shards` are the files
+  /// that `source` stores them in.
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
   /// Whether the tensors come from an artifact's layout.
@@ -73,9 +73,9 @@ class Checkpoint {
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
   /// The NVFP4 modules, in the order of their global scales' names.
   const std::vector<Nvfp4Linear>& nvfp4_modules() const { return modules_; }
-  /// config.json; null where there is none.
+  /// config.json; null if it is absent.
   const Json& config() const;
-  /// hf_quant_config.json; null where there is none.
+  /// hf_quant_config.json; null if it is absent.
   const Json& hf_quant_config() const;
   /// Missing index entries, files the index doesn't name, modules that lack their global scale.
   const Findings& findings() const { return findings_; }
@@ -101,14 +101,14 @@ class Checkpoint {
   std::shared_ptr<const TensorSource> source_;
 };
 
-/// Present from the first byte of a run to its last; a directory that holds it is unfinished.
-inline constexpr const char* kUnfinishedMarker = ".twofour-unfinished";
+/// The journal, present from the first byte of a run to its last. A directory that has it is unfinished.
+inline constexpr const char* kJournalName = ".twofour-unfinished";
 /// In a destination that tasks write: their plan, a record of each finished weight file, and a folder for
-/// each task at work. Taken away before the marker is.
+/// each task at work. Removed before the journal.
 inline constexpr const char* kTasksFolder = ".twofour-tasks";
-/// Which of these shows that twofour has not finished a directory; nullptr where it is complete or none of
+/// The name of the file that marks a directory as unfinished, one of these; nullptr if it is complete or not
 /// ours.
-const char* find_unfinished_sign(const std::filesystem::path& directory);
+const char* find_unfinished(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";
 

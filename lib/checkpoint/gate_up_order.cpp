@@ -25,9 +25,9 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
     }
     if (family != nullptr && family->stacks != named->stacks) {
       return {{},
-              fmt::format("expected one model_type, found {} and {}, which order rows of gate and up in two "
-                          "ways; {}",
-                          family->model_type, named->model_type, kAdvice)};
+              fmt::format(
+                  "expected one model_type, found {} and {}, which order rows of gate and up differently; {}",
+                  family->model_type, named->model_type, kAdvice)};
     }
     family = named;
   }
@@ -41,7 +41,7 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
   }
   if (unknown == nullptr && has_bias) return {GateUpRows::kInterleaved};
   return {{},
-          fmt::format("expected a model_type in config.json that tells whether rows of gate and up are "
+          fmt::format("expected a model_type in config.json that determines whether rows of gate and up are "
                       "interleaved or halves, found {} (and {} beside the stack); {}",
                       unknown != nullptr ? quoted_setting(*unknown) : "none",
                       has_bias ? bias : "no gate_up_proj_bias", kAdvice)};

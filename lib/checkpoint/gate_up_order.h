@@ -29,7 +29,7 @@ GateUpOrder find_gate_up_order(const Checkpoint& checkpoint, std::string_view bl
 /// The same. Throws Error, naming the stack, where it is not certain.
 GateUpRows gate_up_order(const Checkpoint& checkpoint, std::string_view block);
 
-/// A stack of gate and up whose order of rows is not certain.
+/// A stack of gate and up with an uncertain order of rows.
 struct UncertainStack {
   size_t tensor;        ///< its weights
   std::string problem;  ///< without where

@@ -59,7 +59,7 @@ class IndexEvents : public JsonEvents {
                               json_quote_short(text)));
     }
     if (depth_ == 1) {
-      // Of sections that nobody reads a second one does no harm.
+      // A second copy of a section that is not read does no harm.
       bool* seen = text == "weight_map" ? &map_seen_ : text == "metadata" ? &metadata_seen_ : nullptr;
       if (seen != nullptr && std::exchange(*seen, true)) {
         throw Error(fmt::format("{}: {}: duplicate key", where_, json_quote(text)));

@@ -234,7 +234,7 @@ class Finder {
     const auto h = hidden_size(c_.config());
     const bool down = parsed->projection == Projection::kDown;
     if (!h || (shape[1] == *h) == (shape[2] == *h)) {
-      expect(m.weight, fmt::format("one dimension to be the hidden size{} and tell N from K",
+      expect(m.weight, fmt::format("one dimension equal to the hidden size{} to distinguish N from K",
                                    h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
       return std::nullopt;
     }

@@ -34,11 +34,11 @@ struct Linear {
 
 /// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names. Matrices
 /// that are no linears (embeddings, norms, convolutions) are not among them, routers and heads are. Modules
-/// whose tensors disagree go into `problems`; the other form throws Error with the list of them.
+/// with tensors that disagree go into `problems`; the other form throws an Error that lists them.
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
-/// A global scale as stored and as the multiplier it stands for.
+/// A global scale as stored and as the multiplier that it means.
 struct SourceScale {
   uint32_t raw_bits;
   float multiplier;
@@ -53,8 +53,7 @@ struct StoredRows {
   std::span<const uint8_t> weights, scales;
 };
 
-/// Reads weights of any format as float32, exactly: every product that a format stands for is rounded once.
-/// One a thread.
+/// Reads weights of any format as float32, exactly: every product is rounded once. Use one reader per thread.
 class WeightReader {
  public:
   explicit WeightReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}

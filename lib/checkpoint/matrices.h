@@ -31,8 +31,7 @@ class Matrices {
   using Map = std::map<std::string, StoredMatrix, NaturalOrder>;
   using Blocks = std::map<std::string, std::map<int64_t, StoredExpert>, NaturalOrder>;
 
-  /// Modules that cannot be read, and those whose weights are more than what is stored for them, become
-  /// findings.
+  /// Modules that cannot be read, and those with more in their weights than is stored, become findings.
   Matrices(const Checkpoint& checkpoint, Findings& findings);
   Matrices(const Matrices&) = delete;
   Matrices& operator=(const Matrices&) = delete;

@@ -79,7 +79,7 @@ void add_odd_count(std::string_view key, const Json& value, std::vector<std::str
   if (!fits) odd.push_back(odd_text(key, "a whole number that is not negative", value));
 }
 
-/// Counts of experts may stand anywhere, as promised_experts() takes them.
+/// Counts of experts may be at any depth, as promised_experts() takes them.
 void add_odd_expert_counts(const Json& config, std::vector<std::string>& odd) {
   if (!config.is_object()) return;
   for (const auto& [key, value] : config.items()) {

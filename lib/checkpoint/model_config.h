@@ -13,7 +13,7 @@ namespace twofour {
 inline constexpr const char* kLanguageConfigs[] = {"text_config", "llm_config", "language_config"};
 
 /// A config.json and those of its language model that are nested in it, as multimodal models have them, the
-/// outer one first. They and all settings stand within `config`.
+/// outer one first. All of them point into `config`.
 std::vector<const Json*> model_configs(const Json& config);
 
 /// All that model_configs() say under `key`. null says nothing.

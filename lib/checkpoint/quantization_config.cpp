@@ -38,7 +38,7 @@ bool has_object(const Json& config, const char* key) {
   return config.is_object() && config.contains(key) && config[key].is_object();
 }
 
-/// What stands at a place; nullptr: nothing.
+/// The value at a place; nullptr if there is none.
 const Json* value_at(const Json& config, const EntryPlace& place) {
   if (place.holder && !has_object(config, place.holder)) return nullptr;
   const Json& at = place.holder ? config[place.holder] : config;
@@ -69,7 +69,7 @@ Json with_entry(Json config, const char* holder, Json entry) {
   return config;
 }
 
-/// Throws where an entry stands in a config within a config of a language model: nobody looks there.
+/// Throws if an entry is in a config within a config of a language model, where loaders do not look.
 void refuse_deep_entries(const Checkpoint& source) {
   const Json& config = source.config();
   for (const Json* nested : model_configs(config)) {

@@ -14,24 +14,24 @@ struct QuantizationEntry {
   const Json& value;
   std::string place;
 };
-/// The entry that counts; empty: there is none, or none that says anything.
+/// The entry that applies; empty if there is none or it says nothing.
 std::optional<QuantizationEntry> quantization_entry(const Json& config);
 
-/// Throws Error where config.json has an entry at its top and another in its text_config, or in another
-/// config of a language model, as one can be kept, and where one stands deeper.
+/// Throws Error if config.json has one entry at its top and another in its text_config or in another config
+/// of a language model, since only one can be kept, and if an entry is deeper than that.
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source);
 
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
-/// Where a key of that stands, for messages: "DIRECTORY/config.json: text_config.quantization_config.KEY",
-/// for example, or "DIRECTORY/hf_quant_config.json: KEY".
+/// The place of a key of that entry, for messages: "DIRECTORY/config.json:
+/// text_config.quantization_config.KEY", for example, or "DIRECTORY/hf_quant_config.json: KEY".
 std::string quantization_place(const Checkpoint& source, const std::string& key);
 
-/// The config.json that an artifact in a layout had before: the entry under `base` is the entry again, at
-/// `base_place` ("text_config.quantization_config", for example) if that is told, and none where that is
-/// `hf_quant_config`, the source's own file, or null. What `beside_base` names stands beside it again. Any
-/// other config stays as it is.
+/// Restores the source's config.json from that of an artifact in a layout. `base` is the original
+/// quantization entry and `base_place` its path ("text_config.quantization_config", for example; by default
+/// the top). If `base` came from `hf_quant_config`, the source's own file, or is null, no entry is written.
+/// `beside_base` restores the others. Any other config is returned unchanged.
 Json original_config(const Json& config, const Json& hf_quant_config);
 
 /// The source's config.json with that quantization_config and no other, at its top or, where the source has

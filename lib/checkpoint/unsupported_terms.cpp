@@ -38,8 +38,8 @@ constexpr const char* kLoraEffect = "an adapter that was not merged";
 
 constexpr uint64_t kTermPiece = 1u << 20;
 
-/// Calls `f(index, value)` for the integers of a tensor until it returns false; false where they are none or
-/// `f` did.
+/// Calls `f(index, value)` for the integers of a tensor until it returns false. Returns false if the tensor
+/// holds no integers or `f` returned false.
 bool for_integers(const TensorAccess& access, size_t tensor, const std::function<bool(int64_t, int64_t)>& f) {
   const TensorInfo& t = access.tensors[tensor];
   const uint64_t width = static_cast<uint64_t>(dtype_bits(t.dtype)) / 8;
@@ -149,9 +149,10 @@ std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t te
   std::string linear(name->linear);
   const auto weight = find_weight(access, linear);
   if (!weight || is_harmless(access, tensor, name->harmless)) return std::nullopt;
-  return WeightTerm{tensor, *weight, std::move(linear),
-                    fmt::format("expected weights of values and scales alone, found this beside {}, {}",
-                                name->linear, name->effect)};
+  return WeightTerm{
+      tensor, *weight, std::move(linear),
+      fmt::format("expected weights that consist of values and scales only, found this tensor beside {}, {}",
+                  name->linear, name->effect)};
 }
 
 /// Whether a transform_config asks for nothing: {}, or no groups.
@@ -174,7 +175,7 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     const std::string linear(term ? term->linear : linear_of(at->name, "bias"));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block || (term && is_harmless(access, tensor, term->harmless))) continue;
-    return fmt::format("{}: expected linears of weights alone, found this beside {}", c.where(tensor),
+    return fmt::format("{}: expected linears with weights only, found this tensor beside {}", c.where(tensor),
                        linear);
   }
   return std::nullopt;
@@ -225,7 +226,7 @@ std::optional<std::string> find_config_term(const Json& quantization) {
   if (!quantization.is_object()) return std::nullopt;
   const auto at = quantization.find("transform_config");
   if (at != quantization.end() && !is_empty(*at)) {
-    return fmt::format("transform_config: expected none, found {}, by which weights are stored transformed",
+    return fmt::format("transform_config: expected none, found {}: the weights are stored transformed",
                        quoted_setting(*at));
   }
   const auto base = quantization.find("base");

@@ -14,7 +14,7 @@ namespace twofour {
 /// The tensors of a checkpoint, sound or not, and how to read them.
 struct TensorAccess {
   std::span<const TensorInfo> tensors;  ///< sorted by name
-  /// As Checkpoint::read; empty: nobody may read, so that terms that depend on their values are not found.
+  /// As Checkpoint::read; empty: nothing is read, and terms that depend on values are not found.
   std::function<void(size_t, uint64_t, std::span<uint8_t>)> read{};
   const std::vector<bool>* whole = nullptr;  ///< which tensors can be read; nullptr: all
 };
@@ -28,9 +28,9 @@ struct WeightTerm {
   std::string problem;  ///< "expected X, found Y", without where
 };
 
-/// All terms beside linears whose weights are stored in a format that twofour reads, by their names and, of
-/// zero points and orders of groups, their values: zeros, and groups in order, change nothing. The only place
-/// that knows such terms.
+/// All terms beside linears in a format that twofour reads, found by their names. Zero points and orders of
+/// groups count by their values: zeros, and groups in order, change nothing. The only place that knows such
+/// terms.
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access);
 
 /// What a quantization entry of config.json says that changes what all weights mean: transforms (Hadamard

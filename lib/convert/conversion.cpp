@@ -10,18 +10,19 @@
 namespace twofour {
 namespace {
 
-/// Neighbouring units that write less together are one job, and their bytes one write.
+/// Neighbouring units that together write fewer bytes than this are one job and one write.
 constexpr uint64_t kBatchBytes = 4u << 20;
-/// Pieces from this size on are written as they come.
+/// Pieces of at least this many bytes are written at once.
 constexpr uint64_t kLargeWrite = 64u << 10;
-/// Written tensors are read back in pieces that stay in the L2 cache, small ones together up to kVerifyBatch.
+/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache; small tensors
+/// together, up to kVerifyBatch.
 constexpr uint64_t kVerifyBytes = 512u << 10;
 constexpr uint64_t kVerifyBatch = 32u << 20;
-/// Transformations of one unit that take so large a share of the work come first, so that none is left over
-/// for the end.
+/// Transformations of a single unit with at least this share of the work come first, so that none is left for
+/// the end.
 constexpr uint64_t kLargeShare = 16;
 
-/// Reads back what is before the data of a file that was flushed.
+/// Reads back the header of a file that was flushed.
 void check_header(const AtomicFile& file, std::string_view header) {
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { file.read(at, piece); };
   read_in_pieces(header.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
@@ -35,7 +36,7 @@ void check_header(const AtomicFile& file, std::string_view header) {
 
 }  // namespace
 
-/// What a thread keeps from job to job.
+/// State that a thread keeps from job to job.
 struct Conversion::Thread {
   Worker worker;
   std::vector<uint8_t> pending;  ///< small pieces that follow each other in a file
@@ -44,7 +45,8 @@ struct Conversion::Thread {
   std::vector<uint8_t> buffer;  ///< of verify()
 };
 
-/// What the units of one thread write: to their files, small pieces together, and to the hashes.
+/// Collects what the units of one thread write, and passes it to the files, small pieces together, and to the
+/// hashes.
 class Conversion::UnitSink : public Sink {
  public:
   UnitSink(Conversion& conversion, Thread& thread) : conversion_(conversion), thread_(thread) {}
@@ -67,7 +69,7 @@ class Conversion::UnitSink : public Sink {
     }
     c.hash(i, offset, bytes);
   }
-  /// Writes what waits.
+  /// Writes the pending bytes.
   void flush() {
     if (thread_.pending.empty()) return;
     conversion_.open(thread_.pending_file).write(thread_.pending_begin, thread_.pending);
@@ -286,7 +288,7 @@ void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> b
   ordered->order.pass(offset, bytes.size(), [&] { ordered->hasher.update(bytes); });
 }
 
-/// From now on units only look for more to refuse, and nobody waits for those that no longer write.
+/// From now on units only look for more to refuse, and no unit waits for another to write.
 void Conversion::refuse() {
   if (refused_.exchange(true)) return;
   {

@@ -20,33 +20,33 @@
 
 namespace twofour {
 
-/// The weight files of a conversion, from the first unit of work to the last record.
+/// Writes the weight files of a conversion, from the first unit of work to the last record.
 class Conversion {
  public:
-  /// Takes what is known of a file once the file has its name; never called twice at a time.
+  /// Receives the record of a file once the file has its final name; never called concurrently.
   using Finished = std::function<void(ShardRecord&&)>;
 
-  /// Writes into `directory` the files of the plan that `wanted`, one entry a file, says.
+  /// Writes the files of the plan into `directory`; `wanted` has one entry per file of the plan.
   Conversion(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
              std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
              Finished finished);
 
-  /// Throws Error on I/O errors, bad block scales and hashes that differ, Interrupted on Ctrl-C; files that
-  /// were finished before stay.
+  /// Throws Error on I/O errors, bad block scales and hashes that differ, Interrupted on Ctrl-C. Files that
+  /// were finished before are kept.
   void run();
 
-  /// Bytes that run() will read of source and files, about.
+  /// Bytes that run() will read from source and files, approximately.
   uint64_t total_bytes() const { return total_bytes_; }
   /// Whether the source was refused: it has block scales that are not valid, or weights that cannot be
   /// written.
   bool refused() const { return refused_; }
-  /// Notes on files that did not go past the page cache, though they should have.
+  /// Notes on files that went through the page cache although direct I/O was requested.
   Findings io_findings() const;
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_verified() const { return bytes_verified_; }
 
  private:
-  /// Neighbouring units that one thread does, or neighbouring tensors that it reads back.
+  /// Neighbouring units that one thread computes, or neighbouring tensors that it reads back.
   struct Job {
     enum class Kind { kMake, kVerify } kind;
     size_t first, count;

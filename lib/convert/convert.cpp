@@ -63,7 +63,7 @@ Hash128 copy_unflushed(const fs::path& from, const fs::path& to) {
   return hash;
 }
 
-/// Copies files, whose names are relative, from a directory into one that is being written, on all threads,
+/// Copies files, given by relative names, from a directory into one that is being written, on all threads,
 /// and returns the hash of each. All of them are on disk when this returns: few are flushed one by one, many
 /// together. Throws Error where one cannot be read or written.
 std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vector<std::string>& names,
@@ -76,7 +76,7 @@ std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vecto
     check_interrupt();
     hashes[i] = alone ? copy_flushed(from / names[i], paths[i]) : copy_unflushed(from / names[i], paths[i]);
   });
-  // A crash before this leaves the directory's marker: what is not on disk is never taken for whole.
+  // A crash before this leaves the directory's journal: what is not on disk is never taken for whole.
   if (!alone) flush_file_system(to.path());
   std::map<std::string, Hash128> copied;
   for (size_t i = 0; i < names.size(); ++i) copied[names[i]] = hashes[i];
@@ -107,7 +107,7 @@ void report_folds(const std::vector<ModuleReport>& modules, Findings& findings) 
     findings.push_back(
         {Severity::kWarning, "fold-loss", m.name,
          fmt::format(
-             "rounding the folded block scales changed the weights concerned by {:.3g} in relative norm",
+             "rounding the folded block scales changed the affected weights by {:.3g} in relative norm",
              std::sqrt(m.quality->fold_error / m.quality->fold_energy))});
   }
 }
@@ -138,15 +138,16 @@ void report_encoded(const std::vector<ModuleReport>& results, Findings& findings
     bytes += r.kept.bytes;
     wrong += r.kept.codes + r.kept.scales;
     if (r.kept.codes + r.kept.scales == 0 || ++modules > kShown) continue;
-    findings.push_back({Severity::kWarning, "not-returned", one.name,
-                        fmt::format("{} bytes of codes and {} block scales are not the kept checkpoint's, {}",
-                                    r.kept.codes, r.kept.scales, r.kept.first)});
+    findings.push_back(
+        {Severity::kWarning, "not-returned", one.name,
+         fmt::format("{} bytes of codes and {} block scales differ from the reference checkpoint's, {}",
+                     r.kept.codes, r.kept.scales, r.kept.first)});
   }
   if (bytes == 0) return;
   findings.push_back(
       {wrong > 0 ? Severity::kWarning : Severity::kNote, "kept-global-scales", "--keep-global-scale",
-       fmt::format("{} of {} bytes of codes and block scales are the kept checkpoint's{}", bytes - wrong,
-                   bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
+       fmt::format("{} of {} bytes of codes and block scales equal the reference checkpoint's{}",
+                   bytes - wrong, bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
 
 /// Writes what is missing in `directory`, index and twofour.json last. What remains is to finish it.
@@ -159,7 +160,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     files[name] = hash_text(text);
   };
   std::vector<std::string> copied;
-  for (const auto& [name, bytes] : plan.sidecars) {
+  for (const auto& [name, bytes] : plan.auxiliary_files) {
     copied.push_back(name);
   }
   files = copy_files(source.path(), copied, directory);
@@ -185,7 +186,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     conversion.run();
     for (const Shard& shard : source.shards()) shard.file.check_unchanged();
   } catch (const Error&) {
-    // What was made of a bad source, or of one that changed, is of no use to anybody.
+    // Output of a bad source, or of one that changed, is useless.
     if (conversion.refused() || has_changed(source)) directory.discard();
     throw;
   }
@@ -220,7 +221,7 @@ void report_modules(const Checkpoint& source, const Plan& plan, const Conversion
 
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan) {
   std::vector<PlannedFile> files;
-  for (const auto& [name, bytes] : plan.sidecars) files.push_back({name, bytes});
+  for (const auto& [name, bytes] : plan.auxiliary_files) files.push_back({name, bytes});
   for (const auto& [name, text] : plan.texts) files.push_back({name, text.size()});
   files.push_back({kIndexName, artifact_index(plan).size()});
   ConversionRecord record;
@@ -252,7 +253,7 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
     OutputDirectory directory(destination, given_path(source), options.existing);
     std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, options.kept, progress);
     const auto what_stays = [&] {
-      return fmt::format("{}: {} of {} weight files are finished and stay; --resume goes on from there",
+      return fmt::format("{}: {} of {} weight files are finished and kept; --resume continues from there",
                          destination.string(), records.size(), plan.files.size());
     };
     try {

@@ -53,7 +53,7 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress);
 
-/// Completes an artifact whose weight files all lie in `directory`, with a record of each: writes the other
+/// Completes an artifact that has all its weight files in `directory`, and a record of each: writes the other
 /// files, the index and twofour.json. The directory remains to be finished. Throws Error as join_records()
 /// does and on I/O errors.
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,

@@ -79,7 +79,7 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-/// Planning read the global scales, and folds by them: they must be those that the artifact was made of.
+/// Planning read the global scales, and folds by them: they must be those that the artifact was made from.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
                        const Plan& plan) {
   size_t at = 0;
@@ -97,14 +97,14 @@ void check_stored_bits(const std::string& where, const std::vector<uint32_t>& th
   }
 }
 
-/// Refuses what a directory holds whose journal tells of nothing.
+/// Refuses a directory with files but an empty journal.
 void refuse_without_journal(const fs::path& directory) {
   Problems problems;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename() == kUnfinishedMarker) continue;
-    problems.add(
-        fmt::format("{}: expected the state of the run that left it unfinished, found none that tells of {}",
-                    directory.string(), json_quote_short(entry.path().filename().string())));
+    if (entry.path().filename() == kJournalName) continue;
+    problems.add(fmt::format(
+        "{}: cannot resume: the journal is empty, so it is unknown which run wrote {}; move it away first",
+        directory.string(), json_quote_short(entry.path().filename().string())));
   }
   problems.refuse();
 }
@@ -118,7 +118,7 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceChec
   Json files = weights_entry(source);
   if (source.is_directory()) {
     std::set<std::string> others{kIndexName, kManifestName, "config.json", "hf_quant_config.json"};
-    for (const auto& [name, bytes] : plan.sidecars) others.insert(name);
+    for (const auto& [name, bytes] : plan.auxiliary_files) others.insert(name);
     for (const Shard& s : source.shards()) others.erase(s.name);
     // operator[] would look at all names before.
     Json::Object& entries = files.items();
@@ -139,7 +139,7 @@ void check_fingerprint(const std::string& where, const Json& then, const Json& n
   const auto change = first_change(then, now, "");
   if (!change) return;
   throw Error(
-      fmt::format("{}: expected to go on with source, recipe and tool as they were, found {} changed: "
+      fmt::format("{}: expected the same source, recipe and tool as before, found {} changed: "
                   "{} before, {} now; {}",
                   where, change->where, shown(change->then), shown(change->now), advice));
 }
@@ -152,14 +152,14 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   const std::vector<std::string>& lines = directory.journal();
   if (!lines.empty() && lines.front() == kSynthNote) {
     throw Error(fmt::format(
-        "{}: expected what a run left unfinished, found what synth did; --force replaces it", where));
+        "{}: expected an unfinished conversion, found an unfinished synth; --force replaces it", where));
   }
   std::error_code error;
   if (fs::exists(directory.path() / kTasksFolder, error) ||
       (!lines.empty() && !is_fingerprint(lines.front()))) {
     throw Error(
-        fmt::format("{}: expected what a single run left unfinished, found what tasks of a plan did; "
-                    "they go on with it and merge completes it, --force replaces it",
+        fmt::format("{}: expected an unfinished single run, found an unfinished plan; its tasks continue it "
+                    "and merge completes it, --force replaces it",
                     where));
   }
   if (lines.empty()) {
@@ -167,7 +167,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
     directory.note(json_line(now));
     return {};
   }
-  const std::string journal = (directory.path() / kUnfinishedMarker).string();
+  const std::string journal = (directory.path() / kJournalName).string();
   check_fingerprint(where, Json::parse(lines.front()), now);
   std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
   for (size_t i = 1; i < lines.size(); ++i) {
@@ -179,7 +179,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
     progress.total += plan.files[file].data_bytes;
     records.push_back(std::move(record));
   }
-  progress.phase = "checking what is there";
+  progress.phase = "checking existing files";
   const std::vector<std::string> wrong = check_shards(directory.path(), plan, records, progress);
   std::set<std::string> names;
   for (size_t i = 0; i < records.size(); ++i) {

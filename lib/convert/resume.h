@@ -14,9 +14,9 @@
 namespace twofour {
 
 /// What two runs must have in common for the files of one to be of use to the other: tool, recipe, and of
-/// every file of the source its name, size, times of last change and, of weights, header. So too of the
-/// checkpoint whose codes a run compares with, where it has one. Times stand nowhere but in the journal of an
-/// unfinished directory and in the plan of tasks, which see one file system.
+/// every file of the source its name, size, times of last change and, of weights, header. The same of the
+/// reference checkpoint, if there is one. Times are recorded only in the journal of an unfinished directory
+/// and in the plan of tasks, which see one file system.
 Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
 /// Throws Error naming `where`, what changed first and what to do, unless both are the same.
@@ -25,14 +25,14 @@ void check_fingerprint(const std::string& where, const Json& then, const Json& n
 
 /// Begins the journal of a run, or takes up that of an interrupted one: re-reads the files that it finished,
 /// removes what else it left and returns the records of those that are sound. Throws Error where source,
-/// recipe or tool are no longer the same and where somebody else put files there; then nothing was removed.
+/// recipe or tool are no longer the same, or if another program put files there; then nothing was removed.
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
                                          const Plan& plan, const ReferenceCheckpoint* kept,
                                          Progress& progress);
 
-/// Holds a complete artifact against its manifest, and against source and recipe as far as headers and files
-/// without weights tell. Returns the bytes read. Throws Error where it is not what a run would write or not
-/// as it was written.
+/// Compares a complete artifact with its manifest, and with source and recipe as far as headers and files
+/// without weights show. Returns the bytes read. Throws Error if it is not what a run would write, or was
+/// changed since.
 uint64_t verify_complete(const std::filesystem::path& artifact, const Checkpoint& source, const Plan& plan,
                          int jobs, Progress& progress);
 

@@ -70,7 +70,7 @@ void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& option
   exclude.refuse_unused("--exclude", expected.c_str());
 }
 
-/// Whether `x` is told to be worse than `y`, NaN the worst of all.
+/// Whether `x` is reported as worse than `y`; NaN is the worst.
 bool is_worse(const ValueError& x, const ValueError& y) {
   return !std::isnan(y.snr_db()) && !(x.snr_db() >= y.snr_db());
 }
@@ -105,7 +105,7 @@ void add_rows(DiffResult& result) {
   }
 }
 
-/// All but the tensors' files; those of caches and of version control are nobody's.
+/// All files but those of tensors, caches and version control.
 std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   if (!c.is_directory()) return {};
   auto files = files_below(c.path());
@@ -166,7 +166,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   for (const Checkpoint* c : {&a, &b}) {
     result.findings.insert(result.findings.end(), c->findings().begin(), c->findings().end());
   }
-  Findings odd;  // modules whose tensors disagree: these are held against each other tensor by tensor
+  Findings odd;  // modules with tensors that disagree: compared tensor by tensor
   const Matrices ours(a, odd), theirs(b, odd);
   for (Finding& f : odd) {
     f.id = "compared-as-stored";

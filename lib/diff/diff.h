@@ -22,7 +22,7 @@ enum class DiffClass {
   kWithin,      ///< every difference within the tolerance
   kDifferent,
   kShape,       ///< unlike shapes
-  kType,        ///< types whose values cannot be held against each other, integers against floats
+  kType,        ///< types with values that cannot be compared, integers with floats
   kUnreadable,  ///< of one side at least: scales that are NaN, and so on
   kRemoved,     ///< only in A
   kAdded,       ///< only in B
@@ -44,7 +44,7 @@ struct DiffSide {
   bool is_there() const { return !format.empty(); }
 };
 
-/// What stands in A and in B.
+/// The values in A and in B.
 using FirstValues = std::optional<std::array<ElementValue, 2>>;
 
 /// One matrix of weights, or one tensor that is not part of any.
@@ -62,11 +62,11 @@ struct DiffEntry {
   /// its place (e: the expert, or 0). Of kReciprocal only `weights`. Integers are held against each other
   /// exactly, whatever the tolerance; figures of types that are neither integer nor float are NaN.
   ValueError error;
-  /// Of types without float values: what stands at `error.first` in A and in B, which floats would round.
+  /// Of types without float values: the values at `error.first` in A and in B, which floats would round.
   FirstValues first{};
   std::string message;  ///< of kShape, kType and kUnreadable: what was expected and found
 
-  /// Whether `error` says how far values lie apart.
+  /// Whether `error` says how far values differ.
   bool has_figures() const { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
   bool renamed() const { return a.is_there() && b.is_there() && a.tensor != b.tensor; }
 };
@@ -99,10 +99,10 @@ struct DiffResult {
   std::vector<DiffEntry> entries;               ///< in natural order of names
   std::vector<DiffRow> rows;                    ///< in natural order of layer, then projection
   std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
-  uint64_t renamed = 0;                         ///< entries whose tensors have other names on the other side
-  uint64_t same_bytes = 0;                      ///< equal entries that are so byte for byte
-  std::vector<DiffFile> files;                  ///< by name; not counted anywhere
-  Findings findings;                            ///< of opening both, and of modules that are none
+  uint64_t renamed = 0;         ///< entries with tensors that have other names on the other side
+  uint64_t same_bytes = 0;      ///< equal entries that are so byte for byte
+  std::vector<DiffFile> files;  ///< by name; not counted anywhere
+  Findings findings;            ///< of opening both, and of modules that cannot be read
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 

@@ -16,12 +16,12 @@ namespace twofour {
 namespace {
 
 /// Elements of a tensor that a thread compares at once.
-constexpr int64_t kStripElements = 1 << 20;
-/// Products of equal codes and scales with neighbouring multipliers lie no further apart than that: the
+constexpr int64_t kBlockElements = 1 << 20;
+/// Products of equal codes and scales with neighbouring multipliers differ by no more than that: the
 /// multipliers' last bit and two roundings.
 constexpr double kReciprocalTolerance = 0x1p-22;
 
-/// How two multipliers stand to each other.
+/// How two multipliers compare.
 enum class Multipliers { kSame, kNeighbours, kOther };
 
 Multipliers relate(float a, float b) {
@@ -159,14 +159,14 @@ class Comparison {
     if (p.matrices.a) return stored_bytes(a_, *p.matrices.a, count) + stored_bytes(b_, *p.matrices.b, count);
     return static_cast<uint64_t>(count * (element_bytes(a_type(p)) + element_bytes(b_type(p))));
   }
-  StripItem item_of(size_t i) const {
+  RowBlockItem item_of(size_t i) const {
     const DiffPair& p = pairs_[i];
-    if (p.matrices.a) return {i, p.matrices.a->count, strip_rows(a_.module_of(*p.matrices.a).k)};
-    return {i, p.a->count, kStripElements};
+    if (p.matrices.a) return {i, p.matrices.a->count, block_rows(a_.module_of(*p.matrices.a).k)};
+    return {i, p.a->count, kBlockElements};
   }
 
   void compare_bytes(const std::vector<size_t>& open) {
-    std::vector<StripItem> items;
+    std::vector<RowBlockItem> items;
     for (const size_t i : open) {
       if (bytes_may_match(pairs_[i])) {
         items.push_back(item_of(i));
@@ -237,7 +237,7 @@ class Comparison {
   }
 
   void compare_values(const std::vector<size_t>& open) {
-    std::vector<StripItem> items;
+    std::vector<RowBlockItem> items;
     for (const size_t i : open) {
       items.push_back(item_of(i));
       progress_.total += bytes_of(pairs_[i], items.back().length);

@@ -9,8 +9,8 @@
 
 namespace twofour {
 
-/// An Error that tells of several things, a line each. Only its own line ends count for such when it is
-/// shown: those of a line, which may hold names from files, are not obeyed.
+/// An Error about several things, a line each. Only the line ends between them start a new line when it is
+/// shown: those within a line, which may hold names from files, do not.
 struct ErrorLines : Error {
   explicit ErrorLines(std::vector<std::string> all)
       : Error(fmt::format("{}", fmt::join(all, "\n"))), lines(std::move(all)) {}

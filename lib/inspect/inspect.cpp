@@ -40,7 +40,7 @@ uint64_t module_bytes(const Checkpoint& c, const Nvfp4Linear& m) {
          c.tensors()[m.global_scale].bytes();
 }
 
-/// What an artifact in a layout was made from, if twofour.json tells.
+/// What an artifact in a layout was made from, if twofour.json says so.
 std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   try {
     if (c.is_directory() && holds_layout(c)) return open_source(c.path());

@@ -22,7 +22,7 @@ struct TensorGroup {
   uint64_t bytes = 0;
 };
 
-/// NVFP4 modules whose names differ only in numbers.
+/// NVFP4 modules with names that differ only in numbers.
 struct ModuleGroup {
   std::string name;
   std::string dialect;

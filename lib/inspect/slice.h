@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// Places [begin, end) along one dimension; `single`: a number, whose dimension goes.
+/// Places [begin, end) along one dimension; `single`: one number, which drops the dimension.
 struct SliceRange {
   int64_t begin, end;
   bool single = false;

@@ -11,14 +11,14 @@ inline constexpr uint64_t kDirectMinimum = 64u << 10;
 /// What each thread that reads or writes directly takes for its aligned buffer.
 inline constexpr uint64_t kDirectBuffer = 1u << 20;
 
-/// A second descriptor of an open file, whose transfers go past the page cache. Offsets, lengths and memory
+/// A second descriptor of an open file, with transfers past the page cache. Offsets, lengths and memory
 /// are whole pages there, so that bytes pass through an aligned buffer, one a thread. Safe from several
 /// threads.
 class DirectFile {
  public:
   DirectFile() = default;
-  /// Of the file that `fd` has open and that lies at `path`. Is not open afterwards where the file system
-  /// has no direct I/O, which a read tells: some take the flag and refuse the transfer.
+  /// Of the file at `path` that `fd` has open. Is not open afterwards if the file system has no direct I/O,
+  /// which a read shows: some take the flag and refuse the transfer.
   DirectFile(const std::filesystem::path& path, int fd, bool writable);
   DirectFile(DirectFile&& other) noexcept;
   DirectFile& operator=(DirectFile&& other) noexcept;

@@ -26,9 +26,9 @@ void read_all(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw ReadError(path, errno);
     if (got == 0) {
-      throw Error(
-          fmt::format("{}: expected {} more bytes at {}, found the end: the file was cut while being read",
-                      path.string(), out.size(), offset));
+      throw Error(fmt::format(
+          "{}: expected {} more bytes at {}, found the end of the file: it was truncated while being read",
+          path.string(), out.size(), offset));
     }
     offset += static_cast<uint64_t>(got);
     out = out.subspan(static_cast<size_t>(got));
@@ -54,7 +54,7 @@ int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
 
 constexpr std::string_view kTemporaryEnd = ".unfinished";
 
-/// Reads what can be read directly; `offset` and `out` become what is left.
+/// Reads what direct I/O can read; `offset` and `out` become the rest.
 void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& offset,
                    std::span<uint8_t>& out) {
   if (!direct.is_open() || out.size() < kDirectMinimum) return;
@@ -143,7 +143,7 @@ void InputFile::check_unchanged() const {
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
-  throw Error(fmt::format("{}: expected a file that stays as it is while being read, found it changed",
+  throw Error(fmt::format("{}: expected a file that does not change while being read, found it changed",
                           path_.string()));
 }
 
@@ -170,7 +170,7 @@ AtomicFile::AtomicFile(const fs::path& path, Io io) : path_(path) {
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_io_error(temporary_, "create", errno);
   if (io == Io::kCached || is_in_memory(fd_)) return;
-  // What is read back comes past the page cache in any case: the disk is to answer.
+  // Reading back always bypasses the page cache, so that the disk answers.
   direct_ = DirectFile(temporary_, fd_, io == Io::kDirect);
   io_ = io == Io::kDirect && direct_.is_open() ? Io::kDirect : Io::kBuffered;
   reads_ = std::make_unique<ReadWindows>();
@@ -195,7 +195,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::resize(uint64_t size) {
   if (size == 0) return;
   if (io_ == Io::kBuffered) writes_ = std::make_unique<WriteWindows>(size);
-  // In memory nothing fragments, and reserving would touch every page once more before it is written.
+  // A file in memory does not fragment, and reserving would touch every page once more before it is written.
   const bool in_memory = is_in_memory(fd_);
   struct statfs system {};
   if (in_memory && ::fstatfs(fd_, &system) == 0 &&
@@ -309,7 +309,7 @@ void sync_directory(const fs::path& directory) {
   if (fd < 0) throw_io_error(directory, "open", errno);
   const int result = ::fsync(fd), error = errno;
   ::close(fd);
-  // Some file systems cannot flush a directory; they have nothing to lose by it.
+  // Some file systems cannot flush a directory and lose nothing by it.
   if (result != 0 && error != EINVAL) throw_io_error(directory, "flush", error);
 }
 

@@ -17,8 +17,8 @@
 
 namespace twofour {
 
-/// The system could not open or read a file that is there. Tells nothing of what is in it: who makes do with
-/// a file that is damaged must not do so with this.
+/// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
+/// tolerates damaged files must let this one through.
 struct ReadError : Error {
   /// "PATH: cannot read: input/output error", from errno.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
@@ -42,11 +42,10 @@ class InputFile {
   int descriptor() const { return fd_; }
   /// When it was last written to, as it was opened: nanoseconds since 1970.
   int64_t modified() const { return modified_; }
-  /// When it or what the file system says of it last changed, likewise. Nobody can set it, so that it shows
-  /// what was written to a file whose modified() was put back.
+  /// When it or what the file system says of it last changed, likewise. No program can set it, so it reveals
+  /// a write that was followed by restoring modified().
   int64_t status_changed() const { return status_changed_; }
-  /// How bytes pass: not past the page cache where the file system has no direct I/O; of a file in memory
-  /// always kCached.
+  /// How bytes are read: kCached if the file system has no direct I/O or the file is in memory.
   Io io() const;
   /// Throws Error if the file was written to since it was opened.
   void check_unchanged() const;
@@ -63,13 +62,13 @@ class InputFile {
   std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
 };
 
-/// What a file of that name is called until it is whole: ".NAME.unfinished", in the same folder.
+/// The temporary name of a file until it is whole: ".NAME.unfinished", in the same folder.
 std::string temporary_name(const std::string& name);
-/// The name that a file so called is to get; empty where `name` is no such.
+/// The final name of a file with this temporary name; empty if `name` is not a temporary name.
 std::string name_of_temporary(std::string_view name);
 
-/// A file that appears under its name only on commit(); until then it stands beside it under a temporary
-/// name, which the destructor removes. Never writes through a link. Writing is safe from several threads.
+/// A file that appears under its name only on commit(); until then it has a temporary name in the same
+/// folder, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
   /// Unless cached, resize() comes before the first byte, and each byte is written once.
@@ -87,10 +86,10 @@ class AtomicFile {
   /// Flushes to disk. Unless the page cache is to keep them, the file's pages are given up, so that read()
   /// gets what the disk holds.
   void flush();
-  /// Reads back what was written: unless cached, past the page cache where the file system can.
+  /// Reads back what was written; unless cached, past the page cache if the file system supports it.
   void read(uint64_t offset, std::span<uint8_t> out) const;
-  /// Flushes to disk what flush() did not, then renames. Throws Error and removes the temporary file where
-  /// that fails.
+  /// Flushes to disk what flush() did not, then renames. If that fails, removes the temporary file and throws
+  /// Error.
   void commit();
 
  private:
@@ -105,7 +104,7 @@ class AtomicFile {
   std::unique_ptr<ReadWindows> reads_;
 };
 
-/// Whole contents of a small file. Throws Error where it is longer than `limit`.
+/// The whole contents of a small file. Throws Error if it is longer than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
 
 /// Writes a small file whole or not at all.
@@ -117,11 +116,11 @@ bool same_contents(const std::filesystem::path& a, const std::filesystem::path& 
 /// Flushes a directory's entries (created, renamed and removed names) to disk.
 void sync_directory(const std::filesystem::path& directory);
 
-/// What is at a path; symbolic links are followed. Throws Error where nothing is, ReadError where the system
-/// does not say.
+/// The status of a path; symbolic links are followed. Throws Error if nothing is there, ReadError if the
+/// system does not say.
 std::filesystem::file_status status_of(const std::filesystem::path& path);
 
-/// Whether nothing is there; false where the system does not say, so that opening it tells why.
+/// Whether nothing is there; false if the system does not say, so that opening it reports why.
 bool is_absent(const std::filesystem::path& path);
 
 /// Throws Error: "PATH: cannot read: input/output error".
@@ -130,7 +129,8 @@ bool is_absent(const std::filesystem::path& path);
 /// "permission denied", from errno.
 std::string system_message(int error);
 
-/// Takes `bytes` bytes through one buffer of `step` bytes: read(at, piece) fills it, use(at, piece) has them.
+/// Passes `bytes` bytes through one buffer of `step` bytes: read(at, piece) fills it, use(at, piece) receives
+/// it.
 template <class Read, class Use>
 void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
   std::vector<uint8_t> buffer(std::min(step, bytes));
@@ -143,11 +143,11 @@ void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
 }
 
 /// Every regular file, or link to one, below a directory: relative names, with sizes. Links to directories
-/// are not followed. Throws Error where something cannot be listed.
+/// are not followed. Throws Error if a directory cannot be listed.
 std::map<std::string, uint64_t> files_below(const std::filesystem::path& directory);
 
-/// Names in a directory that end in `suffix` and do not begin with a dot, sorted; what cannot be opened is
-/// found by who opens it. Throws Error where the directory cannot be listed.
+/// Names in a directory that end in `suffix` and do not begin with a dot, sorted. Files that cannot be opened
+/// are listed too. Throws Error if the directory cannot be listed.
 std::vector<std::string> list_files(const std::filesystem::path& directory, std::string_view suffix);
 
 }  // namespace twofour

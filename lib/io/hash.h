@@ -45,8 +45,8 @@ std::string seal_line(std::string_view text);
 std::string_view text_of_line(std::string_view line);
 /// Of a whole file, by bounded reads.
 Hash128 hash_file(const std::filesystem::path& path);
-/// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is told of each, so that it can count
-/// them or throw.
+/// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is called with the size of each, so
+/// that it can count them or throw.
 Hash128 hash_range(const InputFile& file, uint64_t begin, uint64_t bytes,
                    const std::function<void(uint64_t)>& read);
 

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// What write-back is told of at once, and how many of those may be under way.
+/// The bytes handed to write-back at once, and how many such windows may be in flight.
 constexpr uint64_t kWriteWindow = 8u << 20;
 constexpr size_t kWritesUnderway = 4;
 

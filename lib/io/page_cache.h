@@ -15,7 +15,7 @@ enum class Io {
   kDirect,    ///< past the page cache (O_DIRECT), but for pieces that are small; else as kBuffered
 };
 
-/// Whether an open file lies in memory only, so that there is nothing to write back and nothing to drop.
+/// Whether an open file is in memory only, with nothing to write back and nothing to drop.
 bool is_in_memory(int fd);
 
 /// What is said about the page cache is said for parts of files of this many bytes. The kernel keeps files in

@@ -24,7 +24,7 @@ struct Matrix {
   int64_t e, n, k;
 };
 
-/// Bytes [first, first + count) of a tensor that stand `stride` apart.
+/// Bytes [first, first + count) of a tensor that are `stride` apart.
 std::vector<uint8_t> read_strided(const LintInput& s, size_t tensor, uint64_t first, uint64_t count,
                                   uint64_t stride) {
   std::vector<uint8_t> bytes(count);
@@ -123,7 +123,7 @@ class Matrices {
 
 bool same_shape(const Matrix& a, const Matrix& b) { return a.e == b.e && a.n == b.n && a.k == b.k; }
 
-/// A few rows tell: chance makes no row of hundreds fit.
+/// A few rows are enough: no row of hundreds fits by chance.
 std::array<int64_t, 4> sample_rows(int64_t n) { return {0, n / 3, 2 * n / 3, n - 1}; }
 
 /// The up that belongs to a gate; "" where `name` is no gate.
@@ -135,8 +135,8 @@ std::string up_of(const std::string& name) {
 }
 
 std::string found(const Cosine& same, const Cosine& swapped) {
-  return fmt::format("expected a cosine near 1 as it stands, found {:.2f}, and {:.2f} exchanged",
-                     same.value(), swapped.value());
+  return fmt::format("expected a cosine near 1 as stored, found {:.2f}, and {:.2f} exchanged", same.value(),
+                     swapped.value());
 }
 
 void compare(const Matrix& own, const Matrix& other, const Matrices& owns, const Matrices& others,

@@ -10,8 +10,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Code that `auto_map` names: "modeling_x.Class" stands for modeling_x.py, "repo--modeling_x.Class" for a
-/// file that lies elsewhere.
+/// Code that `auto_map` names: "modeling_x.Class" names modeling_x.py, "repo--modeling_x.Class" a file in
+/// another repository.
 void check_auto_map(const LintInput& s, const char* file, const Json& map, LintReporter& reporter) {
   if (map.is_array() || map.is_object()) {
     for (const Json& entry : map) check_auto_map(s, file, entry, reporter);
@@ -78,7 +78,7 @@ void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& re
 
 }  // namespace
 
-void lint_sidecars(const LintInput& s, LintReporter& reporter) {
+void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", reporter);
   const Json processor = read_lint_config(s.path, "processor_config.json", reporter);
   const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", reporter);

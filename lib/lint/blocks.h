@@ -9,7 +9,7 @@ namespace twofour {
 struct BlockCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t blocks = 0;
-  uint64_t nan = 0, negative = 0;    ///< block scales that are none
+  uint64_t nan = 0, negative = 0;    ///< block scales that are not valid
   uint64_t zero = 0, subnormal = 0;  ///< block scales of 0, and below 2^-6
   uint64_t vanished = 0;             ///< blocks of scale 0 with a code other than zero
   uint64_t top = 0, top_full = 0;    ///< blocks at scale 448; of these, with a code of 6
@@ -21,7 +21,7 @@ struct BlockCounts {
   BlockCounts& operator+=(const BlockCounts& other);
 };
 
-/// Counts blocks of which eight code bytes follow each other: codes [count, 8], scales [count]. `first` is
+/// Counts blocks with eight consecutive code bytes: codes [count, 8], scales [count]. `first` is
 /// the number of the first in its module.
 void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, uint64_t first,
                   BlockCounts& counts);

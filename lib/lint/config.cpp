@@ -69,7 +69,7 @@ bool is_router(std::string_view name) {
 struct Claims {
   bool modelopt = false, compressed_tensors = false;
   std::string algo;                            ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
-  std::map<std::string, std::string> ignored;  ///< pattern to the key under which it stands
+  std::map<std::string, std::string> ignored;  ///< pattern to the key that has it
   std::map<std::string, std::string> layers;   ///< quantized_layers: module to algorithm
   bool all_linears = false;                    ///< whatever is not ignored is quantized
   bool only_nvfp4 = false;                     ///< and in no other format

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Where in a tensor's name the number of a routed expert stands.
+/// The place of a routed expert's number in a tensor's name.
 struct ExpertName {
   std::string_view block;  ///< "model.layers.0.mlp.experts"
   std::string_view number;
@@ -41,7 +41,7 @@ struct Member {
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;
 
-/// Whether a tensor of one expert may stand where another has the other. A scalar is [] or [1].
+/// Whether two experts may have these as the same tensor. A scalar is [] or [1].
 bool is_alike(const TensorInfo& a, const TensorInfo& b) {
   const auto is_scalar = [](const TensorInfo& t) {
     return t.shape.empty() || t.shape == std::vector<int64_t>{1};
@@ -76,7 +76,7 @@ class BlockLint {
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
     const bool fewer = count < most;
-    // A gap was told already.
+    // A gap was reported already.
     if (fewer && last + 1 >= most) return;
     sink_.add(fewer ? "experts-missing" : "experts-extra", "", block_,
               fmt::format("expected {} experts as config.json says, found {}", most, count));
@@ -107,7 +107,7 @@ class BlockLint {
   }
 
   void compare(int64_t e, const std::vector<Member>& tensors, const std::vector<Member>& model) {
-    std::set<std::string_view> present, changed, told;  // matrices: "gate_proj"
+    std::set<std::string_view> present, changed, reported;  // matrices: "gate_proj"
     for (const Member& own : tensors) {
       present.insert(matrix_of(own.rest));
       const auto m =
@@ -130,13 +130,13 @@ class BlockLint {
       const TensorInfo& wanted = s_.tensors[m.tensor];
       const std::string type = describe(wanted.dtype, wanted.shape);
       if (!present.count(matrix)) {
-        if (!told.insert(matrix).second) continue;
+        if (!reported.insert(matrix).second) continue;
         sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, matrix),
                   "expected as the other experts have, found none");
       } else if (is_input_scale(m.rest)) {
         sink_.add("missing-input-scale", "", fmt::format("{}.{}.{}", block_, e, m.rest),
                   fmt::format("expected {} as the other experts have, found none", type));
-      } else if (!is_nvfp4(model, matrix)) {  // of those it is told with the module
+      } else if (!is_nvfp4(model, matrix)) {  // of NVFP4 ones it is reported with the module
         sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, m.rest),
                   fmt::format("expected {} as the other experts have, found none", type));
       }
@@ -217,7 +217,7 @@ void lint_experts(const LintInput& s, LintReporter& reporter) {
     if (!name) continue;
     if (name->number.size() > 1 && name->number[0] == '0') {
       const std::string expert = fmt::format("{}.{}", name->block, name->number);
-      if (expert == odd) continue;  // told with its first tensor
+      if (expert == odd) continue;  // reported with its first tensor
       odd = expert;
       reporter.add("expert-name", s.file_of(i), expert,
                    fmt::format("expected an expert's number without leading zeros, {}, found {}",

@@ -8,7 +8,7 @@ namespace {
 
 /// A group size that a config states for NVFP4 weights.
 struct Stated {
-  std::string key;  ///< where it stands within the file
+  std::string key;  ///< its path in the file
   Json size;
 };
 
@@ -63,7 +63,7 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
 }  // namespace
 
 void lint_group_size(const LintInput& s, LintReporter& reporter) {
-  // A module whose block scales stand for other groups is told by its shapes and is none of these.
+  // A module with block scales of other groups is reported by its shapes and is not among these.
   if (s.modules.empty()) return;
   const Json& other = s.hf_quant_config;
   if (s.quantization != other) {

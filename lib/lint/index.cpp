@@ -38,7 +38,7 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
   return n;
 }
 
-/// Without an index the names themselves tell which files belong together.
+/// Without an index, the names show which files belong together.
 void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
   std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
   for (const std::string& name : present) {

@@ -17,7 +17,7 @@ struct LintIndex {
   std::optional<std::string_view> file_of(std::string_view tensor) const;
 };
 
-/// The index to go by: the usual name or the only one there is. Nothing where there is none that can be used.
+/// The index that applies: the one with the usual name, or the only one. Nothing if none can be used.
 std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
                                          const std::vector<std::string>& names, LintReporter& reporter);
 
@@ -25,7 +25,7 @@ std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
 bool is_one_of_several(std::string_view file);
 
 /// The weight files to read: those that the index names and that exist; without an index all that are there.
-/// `has_index_file` tells an index that cannot be used from none.
+/// `has_index_file` distinguishes an index that cannot be used from a missing one.
 std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::optional<LintIndex>& index, bool has_index_file,
                                        const std::vector<std::string>& present, LintReporter& reporter);

@@ -85,7 +85,7 @@ void check_format(const Shard& shard, LintReporter& reporter) {
                            it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
 }
 
-/// Reads one file's header. Throws Error where it is none.
+/// Reads one file's header. Throws Error if it is not valid.
 Shard read_shard(const fs::path& directory, const std::string& name, Gathered& all, uint32_t index,
                  LintReporter& reporter) {
   InputFile file(directory / name);
@@ -236,9 +236,10 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     if (present.empty() && indexes.empty()) {
       throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
     }
-    unfinished = find_unfinished_sign(path);
+    unfinished = find_unfinished(path);
     if (unfinished != nullptr) {
-      reporter.add("unfinished-output", unfinished, "", "expected a complete directory, found this marker");
+      reporter.add("unfinished-output", unfinished, "",
+                   "expected a complete directory, found the journal of an unfinished run");
     }
     s.config = read_lint_config(path, "config.json", reporter);
     s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", reporter);

@@ -34,20 +34,20 @@ class LintReporter {
   std::map<size_t, std::string> summaries_;
 };
 
-/// A checkpoint as it lies there, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
+/// A checkpoint as it is on disk, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
 /// wrong went to the reporter and was left out.
 struct LintInput {
   std::filesystem::path path;  ///< the directory
   bool is_directory = false;
   bool is_part = false;  ///< one file of several, or one could not be read: what it lacks others may hold
-  std::vector<Shard> shards;        ///< whose headers could be parsed
+  std::vector<Shard> shards;        ///< with headers that could be parsed
   std::vector<TensorInfo> tensors;  ///< by name
   std::vector<uint32_t> shard_of;   ///< of each tensor
   std::vector<bool> whole;  ///< whether a tensor's bytes are all in its file and fit its type and shape
-  std::vector<Nvfp4Linear> modules;  ///< whose tensors agree
-  Json config, hf_quant_config;      ///< null where there is none
+  std::vector<Nvfp4Linear> modules;  ///< with tensors that agree
+  Json config, hf_quant_config;      ///< null if absent
   Json quantization;  ///< what the configs say of it, a source's words for an artifact; or null
-  std::string quantization_file, quantization_key;  ///< where that stands; no key: the whole file
+  std::string quantization_file, quantization_key;  ///< its place; no key: the whole file
   std::string layout;                               ///< of an artifact of ours; else empty
   bool has_manifest = false;
 
@@ -64,11 +64,11 @@ struct LintInput {
   }
 };
 
-/// Opens what lies at `path`; rules about files, headers and the index apply on the way. Throws Error where
-/// nothing there can be linted.
+/// Opens `path` and applies the rules about files, headers and the index. Throws Error if nothing there can
+/// be linted.
 LintInput open_lint_subject(const std::filesystem::path& path, LintReporter& reporter);
 
-/// A config file of the directory; null where it is missing or, then told, no JSON object.
+/// A config file of the directory; null if it is missing or, which is reported, not a JSON object.
 Json read_lint_config(const std::filesystem::path& directory, const char* name, LintReporter& reporter);
 
 /// What there is to say of a JSON file that begins with a byte order mark; what follows is read all the same.
@@ -81,8 +81,8 @@ std::vector<std::string> string_list(const Json& json, const char* key);
 /// `message` without the "where: " that it begins with.
 std::string without_where(std::string_view message, std::string_view where);
 
-/// What the Error that was just caught tells of `file`, without its name. For use within the handler: throws
-/// a ReadError on, which is trouble and tells nothing of what is in the file.
+/// What the Error that was just caught says about `file`, without its name. For use within the handler:
+/// rethrows a ReadError, which is an I/O failure and says nothing about the content.
 std::string damage_of(const Error& error, const std::filesystem::path& file);
 
 }  // namespace twofour

@@ -54,17 +54,17 @@ size_t LintReport::count(Severity severity) const {
 
 namespace {
 
-/// Figures of the modules whose bytes are all there.
+/// Figures of the modules with all their bytes.
 Figures lint_figures(const LintInput& input, int jobs) {
   std::map<std::string, std::vector<Nvfp4Linear>> kinds;
   for (const Nvfp4Linear& m : input.modules) {
-    if (input.is_whole(m)) kinds[split_numbers(m.name).skeleton].push_back(m);
+    if (input.is_whole(m)) kinds[split_numbers(m.name).name_template].push_back(m);
   }
   const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
     input.read(tensor, offset, out);
   };
   Figures figures;
-  for (const auto& [skeleton, modules] : kinds)
+  for (const auto& [name_template, modules] : kinds)
     figures.add(read_module_stats(modules, input.tensors, read, jobs));
   return figures;
 }
@@ -80,7 +80,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (input.is_directory) {
     lint_config(input, reporter);
     lint_group_size(input, reporter);
-    lint_sidecars(input, reporter);
+    lint_auxiliary_files(input, reporter);
   }
   if (!options.headers_only) {
     progress.phase = "reading weights";

@@ -19,13 +19,13 @@ namespace twofour {
 /// warning, what is worth knowing a note.
 struct LintRule {
   const char* id;
-  Severity severity;  ///< unless told otherwise
-  const char* what;   ///< one sentence: what is wrong, and what follows from it
-  const char* todo;   ///< what the user can do
-  const char* story;  ///< URL of whom it befell or who says so; "" where there is none
+  Severity severity;      ///< by default
+  const char* what;       ///< one sentence: what is wrong, and what follows from it
+  const char* fix;        ///< what the user can do
+  const char* reference;  ///< URL of an incident or a statement; "" without one
 };
 
-/// Every rule, in the order in which findings are told.
+/// Every rule, in the order in which findings are reported.
 std::span<const LintRule> lint_rules();
 /// Its position in lint_rules(); nothing for an unknown id.
 std::optional<size_t> find_lint_rule(std::string_view id);

@@ -19,12 +19,12 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
     const bool inside = !fs::path(name).is_absolute() && name.find("..") == name.npos;
     std::error_code error;
     if (shard == s.shards.end() && (!inside || !fs::is_regular_file(s.path / name, error))) {
-      reporter.add("manifest-hash", name, "", "expected as twofour.json says, found none");
+      reporter.add("manifest-hash", name, "", "listed in twofour.json, found none");
       continue;
     }
     Hash128 found;
     try {
-      // A weight file that could not be parsed is told already.
+      // A weight file that could not be parsed is reported already.
       if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
       found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
     } catch (const Error& e) {

@@ -38,7 +38,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
           t.dtype == DType::kU8 && *d.codes != '\0' && t.name.ends_with(d.codes) && t.shape.size() == 2;
       if (!codes) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
-      // With a global scale it is told as a module whose tensors disagree.
+      // With a global scale it is reported as a module with tensors that disagree.
       if (s.find(module + d.block_scale) || s.find(module + d.global_scale)) continue;
       reporter.add("incomplete-module", s.file_of(i), module,
                    fmt::format("expected {} beside its codes, found none", d.block_scale));
@@ -46,7 +46,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// Modules whose weights are stored twice.
+/// Modules with weights that are stored twice.
 void check_two_weights(const LintInput& s, LintReporter& reporter) {
   constexpr std::string_view kPacked = "_packed";
   for (size_t i = 0; i < s.tensors.size(); ++i) {
@@ -102,7 +102,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     reporter.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
 }
 
-/// Layer numbers by what stands before them: "model.layers".
+/// Layer numbers by the name before them: "model.layers".
 std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInput& s) {
   std::map<std::string, std::set<int64_t>, std::less<>> layers;
   for (const TensorInfo& t : s.tensors) {

@@ -19,8 +19,8 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 /// Whether `name` ends in one of the names that dialects give input scales.
 bool is_input_scale(std::string_view name);
 
-/// Reads twofour.json and holds against it what is no tensor's data: files, headers, the names of tensors.
-/// Nothing where there is none or, then told, none that can be read.
+/// Reads twofour.json and compares everything but the data of tensors with it: files, headers, the names of
+/// tensors. Nothing if it is missing or, which is reported, cannot be read.
 std::optional<Manifest> lint_manifest(const LintInput& input, LintReporter& reporter);
 
 /// Holds the hash of a tensor against the manifest.
@@ -35,7 +35,7 @@ void lint_config(const LintInput& input, LintReporter& reporter);
 /// The group sizes that configs state against the one that the block scales have.
 void lint_group_size(const LintInput& input, LintReporter& reporter);
 /// Files that are no weights: tokenizer, code, chat templates.
-void lint_sidecars(const LintInput& input, LintReporter& reporter);
+void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest.

@@ -25,9 +25,9 @@ std::string uri_of(const std::string& path) {
 Json rule_to_json(const LintRule& rule) {
   Json json = {{"id", rule.id},
                {"shortDescription", {{"text", rule.what}}},
-               {"help", {{"text", rule.todo}}},
+               {"help", {{"text", rule.fix}}},
                {"defaultConfiguration", {{"level", severity_name(rule.severity)}}}};
-  if (*rule.story != '\0') json["helpUri"] = rule.story;
+  if (*rule.reference != '\0') json["helpUri"] = rule.reference;
   return json;
 }
 

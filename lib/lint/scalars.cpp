@@ -14,10 +14,10 @@ namespace {
 
 /// No trained weight or activation is larger, none that matters smaller.
 constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
-/// What a scale of 1 stands for at most: 6 * 448.
+/// The largest value with a scale of 1: 6 * 448.
 constexpr float kFullScale = 2688.0f;
 
-/// A float tensor of a few numbers; empty where it is none or not whole.
+/// A float tensor of a few numbers; empty if it is not such a tensor or not whole.
 std::vector<float> read_floats(const LintInput& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
@@ -57,9 +57,8 @@ void check_values(const LintInput& s, size_t tensor, const std::vector<float>& v
     if (most >= kSmallest && most <= kLargest) continue;
     reporter.add(
         "suspicious-scale", s.file_of(tensor), s.tensors[tensor].name,
-        fmt::format(
-            "expected a scale for values of {:g} to {:g}, found {}{}, which stands for values up to {:g}",
-            kSmallest, kLargest, values[i], at_expert(i, values.size()), most));
+        fmt::format("expected a scale for values of {:g} to {:g}, found {}{}, a scale for values up to {:g}",
+                    kSmallest, kLargest, values[i], at_expert(i, values.size()), most));
     return;
   }
 }
@@ -130,7 +129,7 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
     reporter.summarize("unequal-input-scales", fmt::format("{} of {} groups, the largest ratio {:.4g}",
                                                            unequal_inputs, fused, worst_input));
 
-  // Scales of modules of an artifact, of the KV cache, and input scales whose modules were converted.
+  // Scales of modules of an artifact, of the KV cache, and input scales of converted modules.
   std::vector<bool> done(s.tensors.size());
   for (const Nvfp4Linear& m : s.modules) {
     done[m.global_scale] = true;

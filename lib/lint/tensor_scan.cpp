@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Counts elements of which all bits in `mask` are set: the exponent of NaN and infinity.
+/// Counts elements with all bits of `mask` set: the exponent of NaN and infinity.
 template <class T>
 void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T magnitude,
                     TensorCounts& counts) {
@@ -148,7 +148,7 @@ TensorScan scan_of_part(int p, const Shape& shape) {
   return scan;
 }
 
-/// The check of an artifact's part in layout L; empty where the tensor is none or, with `must_fit`, where the
+/// The check of an artifact's part in layout L; empty if the tensor is not a part or, with `must_fit`, if the
 /// first part does not show its shape.
 template <class L>
 std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, bool must_fit) {

@@ -259,7 +259,7 @@ class WeightLint {
     for (size_t i = 0; i < s_.modules.size(); ++i) {
       const Nvfp4Linear& m = s_.modules[i];
       if (!s_.is_whole(m) || !modules_[i].any_code || s_.tensors[m.global_scale].bytes() > kPiece) continue;
-      if (modules_[i].subnormal + modules_[i].zero == modules_[i].blocks) continue;  // told already
+      if (modules_[i].subnormal + modules_[i].zero == modules_[i].blocks) continue;  // reported already
       std::vector<uint8_t> scale(s_.tensors[m.global_scale].bytes());
       s_.read(m.global_scale, 0, scale);
       const size_t experts = m.name.find("experts.");

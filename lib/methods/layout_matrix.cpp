@@ -177,7 +177,7 @@ SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, cons
 }
 
 int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece) {
-  // What lies before the piece is itself a matrix, cut at the outermost axis.
+  // The rows before the piece are themselves a matrix, cut at the outermost axis.
   const Shape s = target.shape;
   const int64_t rows = piece.r0 > 0 ? part_bytes(layout, p, {1, piece.r0, s.k, s.gated}) : 0;
   const int64_t inputs = piece.k0 > 0 ? part_bytes(layout, p, {1, s.n, piece.k0, s.gated}) : 0;

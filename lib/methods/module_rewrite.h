@@ -67,7 +67,7 @@ class ModuleRewrite : public Transformation {
   std::vector<size_t> consumed_;
 };
 
-/// A tensor outside any module whose numbers change their type: KV scales.
+/// A tensor outside any module that changes its type: KV scales.
 class ConvertedTensor : public Transformation {
  public:
   ConvertedTensor(size_t tensor, TensorInfo info, DType from);

@@ -286,7 +286,7 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
   findings.push_back(
       {Severity::kWarning, "experts-extra", first->block,
        fmt::format(
-           "expected {} experts as config.json says, found {}{}; all of them are taken", promised,
+           "expected {} experts as config.json says, found {}{}; all of them are converted", promised,
            first->shape.e,
            more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
 }

@@ -29,7 +29,7 @@ constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj"
                                                                     {"in_proj_qkv", "in_proj_z", ""},
                                                                     {"in_proj_b", "in_proj_a", ""},
                                                                     {"wq_a", "wkv", ""}}};
-/// The same in DeepSeek-V4's compressor, whose wkv is another's.
+/// The same in DeepSeek-V4's compressor, which has another wkv.
 constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
 
 template <class F>
@@ -169,7 +169,7 @@ void note_split_groups(const std::vector<Linear>& modules, const std::vector<boo
     const auto stays = *std::find_if(group.begin(), group.end(), [&](size_t i) { return !is_chosen[i]; });
     findings.push_back(
         {Severity::kWarning, "fused-group-split", modules[stays].name,
-         fmt::format("stays as it is beside {} quantized that engines multiply with it as one", chosen)});
+         fmt::format("is left unquantized, but engines fuse it with quantized linears ({})", chosen)});
   }
 }
 
@@ -188,7 +188,7 @@ std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Line
       weight_format_name(m.format), kind, and_more(count),
       nvfp4 && !rule.fp8
           ? "convert the checkpoint to bf16 first"
-          : "take all of them in (--also adds to --include), or convert the checkpoint to bf16 first");
+          : "select all of them (--also adds to --include), or convert the checkpoint to bf16 first");
 }
 
 }  // namespace
@@ -218,8 +218,9 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
                                kGroup, m.k));
     } else if (is_chosen[i] && is_float && !rule.fp8 && m.k % kGroup != 0) {
       is_chosen[i] = false;
-      findings.push_back({Severity::kWarning, "odd-inputs", m.name,
-                          fmt::format("stays as it is: expected K a multiple of {}, found {}", kGroup, m.k)});
+      findings.push_back(
+          {Severity::kWarning, "odd-inputs", m.name,
+           fmt::format("is left unquantized: expected K a multiple of {}, found {}", kGroup, m.k)});
     }
     if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && !rule.fp8) {
       if (!nvfp4) nvfp4 = &m;

@@ -33,7 +33,7 @@ const char* format_name(WeightFormat format) {
 QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
                                const MemoryLimits& limits)
     : rule_(std::move(rule)), kept_(std::move(kept)), limits_(limits) {
-  set_rule("belongs to a linear to encode");
+  set_rule("belongs to a linear to quantize");
 }
 
 void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) {

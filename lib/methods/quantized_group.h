@@ -89,7 +89,7 @@ class QuantizedGroup : public Transformation {
   std::vector<size_t> consumed_;
 };
 
-/// Weights read at once: their floats and what is made of them should stay in the L2 cache.
+/// Weights read at once: their floats and results should stay in the L2 cache.
 inline constexpr int64_t kQuantizeStripWeights = 128 << 10;
 /// A worker's buffers, bytes a weight of a row block: as stored twice, floats as read, pruned and read back,
 /// and what is written.

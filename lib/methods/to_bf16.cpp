@@ -73,7 +73,7 @@ class ToBf16 : public Method {
     if (input_scales > 0) {
       planner.findings.push_back(
           {Severity::kNote, "input-scales-dropped", c.path().string(),
-           fmt::format("{} input scales are left out: what is written quantizes nothing", input_scales)});
+           fmt::format("{} input scales are dropped: the output quantizes nothing", input_scales)});
     }
     planner.set_texts(bf16_texts(c, names));
     refuse_other_quantization(c, rule.to, planner.problems);
@@ -95,7 +95,7 @@ class ToBf16 : public Method {
     info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
     auto weights = std::make_unique<DequantizedWeights>(m, module->scales().multipliers);
     if (weights->grain() > planner.limits.piece) {
-      planner.problems.add(fmt::format("{}: expected at most {} bytes that are derived together, found {}",
+      planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
                                        c.where(m.codes), planner.limits.piece, weights->grain()));
     }
     module->add({std::move(info), m.codes, std::move(weights), true});

@@ -34,14 +34,14 @@ uint32_t read_input_scale(const Checkpoint& c, size_t tensor, Problems& problems
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(reciprocal) || reciprocal <= 0 ||
       !std::isfinite(1.0f / reciprocal)) {
     problems.add(
-        fmt::format("{}: expected a positive finite input scale whose reciprocal is one too, found {}",
+        fmt::format("{}: expected a positive finite input scale with a positive finite reciprocal, found {}",
                     c.where(tensor), value));
   }
   return std::bit_cast<uint32_t>(value);
 }
 
 /// A reciprocal's reciprocal may be another number: what is the reciprocal of `remembered` goes back to that.
-/// 0 where nothing is remembered or somebody changed what is stored.
+/// 0 if nothing is remembered or the stored scale was changed.
 uint32_t remembered_bits(uint32_t remembered, uint32_t stored) {
   if (remembered == 0) return 0;
   return std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(remembered)) == stored ? remembered : 0;

@@ -49,7 +49,7 @@ class Prune : public Method {
                                                     true, std::nullopt);
       auto codes = std::make_unique<PrunedCodes>(m, pattern_);
       if (codes->grain() > planner.limits.piece) {
-        planner.problems.add(fmt::format("{}: expected at most {} bytes that are derived together, found {}",
+        planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
                                          c.where(m.codes), planner.limits.piece, codes->grain()));
       }
       module->add({c.tensors()[m.codes], m.codes, std::move(codes), true});

@@ -28,7 +28,7 @@ T option(const char* name, const std::string& text, const std::vector<std::pair<
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// FP8 of a rule, whose defaults it completes.
+/// The FP8 settings of a rule; fills in its defaults.
 EncodeRule fp8_rule(Rule& r) {
   constexpr std::pair<const char*, Granularity> kGranularities[] = {
       {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
@@ -56,7 +56,7 @@ EncodeRule fp8_rule(Rule& r) {
   return rule;
 }
 
-/// NVFP4 of a rule, whose defaults it completes.
+/// The NVFP4 settings of a rule; fills in its defaults.
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = r.dialect;
@@ -129,7 +129,7 @@ class GroupPlanner {
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
         return m.format == WeightFormat::kNvfp4;
       });
-      throw Error(fmt::format("{}: expected linears to encode, found {} among {}", c_.path().string(),
+      throw Error(fmt::format("{}: expected linears to quantize, found {} among {}", c_.path().string(),
                               done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
@@ -164,12 +164,12 @@ class GroupPlanner {
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
       unquantized_.push_back(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
-                                   fmt::format("stays as it is: no naming of experts that is known has {}",
+                                   fmt::format("is left unquantized: no known naming of experts has {}",
                                                describe(t.dtype, t.shape))});
     }
   }
 
-  /// Tensors of few bits that belong to no module known: their layer would be told falsely.
+  /// Tensors of few bits that belong to no known module: their layer would be reported wrongly.
   void refuse_unknown(const std::vector<Linear>& all) {
     std::set<size_t> known;
     for (const Linear& m : all) {
@@ -192,7 +192,7 @@ class GroupPlanner {
                                 planner_.limits.piece / kQuantizeStripBytes, m.k));
     }
     if (m.stacked && stack_parts(c_, m.name, m.n).empty()) {
-      problems_.add(fmt::format("{}: expected a stack of experts under a name that is known, found {}",
+      problems_.add(fmt::format("{}: expected a stack of experts with a known name, found {}",
                                 c_.where(m.weight), m.name));
     }
     if (!planner_.is_taken(m.weight)) modules_.push_back(m);
@@ -294,31 +294,30 @@ class GroupPlanner {
     };
     if (without_input_scale_ > 0) {
       note(Severity::kWarning, "no-input-scale",
-           fmt::format("{} matrices have no input scale, which ModelOpt's FP8 engines want: 1 is written, so "
-                       "that activations beyond 448 saturate",
+           fmt::format("{} matrices have no input scale, which ModelOpt's FP8 engines require: 1 is written, "
+                       "and activations beyond 448 saturate",
                        without_input_scale_));
     }
     if (input_scales_dropped_ > 0) {
       note(Severity::kNote, "input-scales-dropped",
-           fmt::format("{} input scales are left out: what is written {}", input_scales_dropped_,
-                       rule_.fp8 ? "scales activations as they come" : "quantizes weights only"));
+           fmt::format("{} input scales are dropped: the output {}", input_scales_dropped_,
+                       rule_.fp8 ? "scales activations dynamically" : "quantizes weights only"));
     }
     if (rounded_twice_ > 0) {
       note(Severity::kNote, "rounded-twice",
-           fmt::format(
-               "{} of {} modules were quantized before, so that their weights are rounded a second time",
-               rounded_twice_, modules_.size()));
+           fmt::format("{} of {} modules were already quantized: their weights are rounded a second time",
+                       rounded_twice_, modules_.size()));
     }
     if (!dialect_.kv_scale_type && has_fp8_kv_cache(c_)) {
       note(Severity::kWarning, "kv-cache",
-           fmt::format("the source's KV cache is FP8, which the {} dialect has no words for: its scales go "
-                       "along, its configuration does not",
+           fmt::format("the source's KV cache is FP8, which the {} dialect cannot describe: its scales are "
+                       "copied, its configuration is not",
                        dialect_.name));
     }
     if (!unquantized_.empty()) {
       note(Severity::kNote, "unquantized",
-           fmt::format("{} linears or blocks of experts stay as they are, the first {}", unquantized_.size(),
-                       unquantized_[0]));
+           fmt::format("{} linears or blocks of experts are left unquantized, the first {}",
+                       unquantized_.size(), unquantized_[0]));
     }
     if (lacking_ > 0) {
       note(Severity::kWarning, "no-kept-scale",
@@ -328,7 +327,7 @@ class GroupPlanner {
     if (rule_.quantize.arithmetic == Arithmetic::compressed_tensors && !rule_.fp8 &&
         rule_.quantize.block_scale != BlockScale::max) {
       note(Severity::kNote, "own-extension",
-           fmt::format("--block-scale {} in compressed-tensors' arithmetic is no producer's",
+           fmt::format("no producer writes --block-scale {} in compressed-tensors' arithmetic",
                        words_.block_scale));
     }
   }

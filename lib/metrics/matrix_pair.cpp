@@ -5,16 +5,16 @@
 namespace twofour {
 namespace {
 
-/// The rows of a module that rows [n0, n1) of a matrix lie between.
+/// The rows of a module that span rows [n0, n1) of a matrix.
 std::pair<int64_t, int64_t> module_rows(const StoredMatrix& s, int64_t n0, int64_t n1) {
   return {s.first + n0 * s.step, s.first + (n1 - 1) * s.step + 1};
 }
 
 }  // namespace
 
-int64_t strip_rows(int64_t k) {
-  constexpr int64_t kStripWeights = 1 << 20;
-  return std::max<int64_t>(1, kStripWeights / k);
+int64_t block_rows(int64_t k) {
+  constexpr int64_t kBlockWeights = 1 << 20;
+  return std::max<int64_t>(1, kBlockWeights / k);
 }
 
 uint64_t stored_bytes(const Matrices& matrices, const StoredMatrix& s, int64_t rows) {

@@ -7,13 +7,13 @@
 
 namespace twofour {
 
-/// A matrix of each of two checkpoints, of one shape, that stand for the same weights.
+/// A matrix of each of two checkpoints, of one shape, that hold the same weights.
 struct MatrixPair {
   const StoredMatrix *a, *b;
 };
 
 /// Rows of [N, K] that a thread compares at once: 4 MB of each checkpoint in float32.
-int64_t strip_rows(int64_t k);
+int64_t block_rows(int64_t k);
 
 /// Bytes of some rows' weights, without scales.
 uint64_t stored_bytes(const Matrices& matrices, const StoredMatrix& matrix, int64_t rows);

@@ -18,7 +18,7 @@ struct Quality {
   double energy = 0;       ///< sum of squared weights
   double kept_energy = 0;  ///< of the weights that stay
   uint64_t quads = 0, tied = 0;
-  double fold_energy = 0;  ///< sum of squared weights whose global scale was folded, before
+  double fold_energy = 0;  ///< sum of squared weights with a folded global scale, before
   double fold_error = 0;   ///< sum of squared changes by rounding their block scales again
 
   void add(const PruneStats& stats, double global_scale);
@@ -51,7 +51,7 @@ struct EncodeError {
   bool operator==(const EncodeError&) const = default;
 };
 
-/// Bytes of a matrix that are not those of the checkpoint whose global scales were kept.
+/// Bytes of a matrix that differ from the reference checkpoint's.
 struct KeptDifference {
   bool compared = false;
   uint64_t codes = 0, scales = 0;  ///< bytes that differ

@@ -18,7 +18,7 @@ struct RowBlock {
 };
 
 /// What a row block of `item` is cut from.
-struct StripItem {
+struct RowBlockItem {
   size_t item;
   int64_t length, step;  ///< row blocks of `step`, the last one shorter
 };
@@ -28,7 +28,7 @@ struct StripItem {
 /// of RowBlock that returns a Result; an Error that it throws becomes the result's `failure`, a ReadError and
 /// other exceptions end the run.
 template <class Result, class MakeWorker, class Merge>
-void for_each_row_block(const std::vector<StripItem>& items, MakeWorker make_worker, Merge merge) {
+void for_each_row_block(const std::vector<RowBlockItem>& items, MakeWorker make_worker, Merge merge) {
   constexpr size_t kBatch = 4096;  // results that are held before they are merged
   std::vector<RowBlock> row_blocks;
   const auto flush = [&] {
@@ -48,7 +48,7 @@ void for_each_row_block(const std::vector<StripItem>& items, MakeWorker make_wor
     for (size_t i = 0; i < results.size(); ++i) merge(row_blocks[i], std::move(results[i]));
     row_blocks.clear();
   };
-  for (const StripItem& item : items) {
+  for (const RowBlockItem& item : items) {
     for (int64_t begin = 0; begin < item.length; begin += item.step) {
       row_blocks.push_back({item.item, begin, std::min(item.length, begin + item.step)});
       if (row_blocks.size() == kBatch) flush();

@@ -158,7 +158,7 @@ ValueError compare_values(std::span<const uint8_t> source, std::span<const uint8
   return sum;
 }
 
-/// Elements of which nothing but their bytes is known.
+/// Elements known only by their bytes.
 ValueError compare_bytes(size_t width, std::span<const uint8_t> source, std::span<const uint8_t> other) {
   ValueError sum;
   sum.weights = source.size() / width;

@@ -15,7 +15,7 @@ struct WeightDifference {
   float expected = 0, found = 0;
 };
 
-/// How far weights lie from those of the source. Sums in double, in a fixed order: the same figures for any
+/// How far weights differ from the source's. Sums in double, in a fixed order: the same figures for any
 /// number of threads and any instruction set. Two NaN are equal, as are 0 and -0.
 struct ValueError {
   double energy = 0;        ///< sum of the source's squared weights
@@ -40,7 +40,7 @@ struct ValueError {
   double cosine() const;
 
  private:
-  /// Whether the sums tell of the difference: in an infinite energy any difference would drown.
+  /// Whether the sums show the difference: any difference drowns in an infinite energy.
   bool has_ratios() const;
 };
 
@@ -51,16 +51,16 @@ struct ValueReport {
   ValueError error;
 };
 
-/// How far elements of a type without float values lie apart.
+/// How far elements of a type without float values differ.
 struct ElementError {
   ValueError error;  ///< places count along k
   std::optional<std::array<ElementValue, 2>>
       first{};  ///< the values at `error.first`, which has them rounded
 };
 
-/// Compares elements of one type. Integers are beyond any tolerance where they differ, and lie apart by their
-/// exact difference, rounded once; F64 is held against `tolerance` as ValueError::add_row does. Of other
-/// types those whose bytes differ are counted, their figures are NaN.
+/// Compares elements of one type. Integers that differ are beyond any tolerance; their distance is the exact
+/// difference, rounded once. F64 is compared with `tolerance` as ValueError::add_row does. Of other types,
+/// elements with different bytes are counted and their figures are NaN.
 ElementError compare_elements(DType dtype, std::span<const uint8_t> source, std::span<const uint8_t> other,
                               double tolerance);
 

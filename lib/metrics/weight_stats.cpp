@@ -38,7 +38,7 @@ struct QuadTable {
   }
 };
 
-/// Counts `count` octets; the four bytes of octet i stand `stride` bytes apart, octets `next` bytes.
+/// Counts `count` octets; the four bytes of octet i are `stride` bytes apart, octets `next` bytes.
 void count_octets(const uint8_t* bytes, int64_t count, int64_t stride, int64_t next, WeightStats& stats) {
   static const QuadTable table;
   for (int64_t i = 0; i < count; ++i) {
@@ -164,7 +164,7 @@ GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<con
 void Figures::add(const GroupStats& group) {
   if (group.modules.empty()) return;
   modules.insert(modules.end(), group.modules.begin(), group.modules.end());
-  by_kind[split_numbers(group.modules[0].name).skeleton] += group.total;
+  by_kind[split_numbers(group.modules[0].name).name_template] += group.total;
 }
 
 std::vector<double> fused_ratios(std::span<const ModuleStats> modules) {

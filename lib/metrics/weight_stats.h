@@ -31,7 +31,7 @@ struct WeightStats {
   double share_2_4() const;
   /// Of the octets, those that are 4:8-paired already.
   double share_4_8_paired() const;
-  /// Smallest and largest block scale that occur, NaN aside; zeros where there is none.
+  /// Smallest and largest block scale that occur, NaN aside; zeros if there are no others.
   std::pair<float, float> scale_range() const;
   uint64_t nan_scales() const;
 };
@@ -58,16 +58,17 @@ struct GroupStats {
 GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<const TensorInfo> tensors,
                              const TensorReader& read, int jobs);
 
-/// Figures of all modules of a checkpoint, with histograms of those whose names differ only in numbers.
+/// Figures of all modules of a checkpoint, with a histogram of each group of names that differ only in
+/// numbers.
 struct Figures {
   std::vector<ModuleStats> modules;
-  std::map<std::string, WeightStats> by_kind;  ///< by skeleton, see NumberedName
-  /// A group whose names differ only in numbers.
+  std::map<std::string, WeightStats> by_kind;  ///< by name_template, see NumberedName
+  /// A group of modules with names that differ only in numbers.
   void add(const GroupStats& group);
 };
 
 /// For each module in turn the largest over the smallest global scale of the linears that engines fuse with
-/// it, itself included; not a number where there is none, or where a scale is no positive number.
+/// it, itself included; NaN if there are none, or if a scale is not a positive number.
 std::vector<double> fused_ratios(std::span<const ModuleStats> modules);
 
 }  // namespace twofour

@@ -23,8 +23,8 @@ std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patter
 /// Whether an entry of a config's list is a pattern and not a name.
 bool is_wild(const std::string& text);
 
-/// `name` with every digit as 0. Names differ mostly in their numbers, and few patterns tell digits apart, so
-/// what holds for one name holds for many: regular expressions are slow, experts many.
+/// `name` with every digit as 0. Names differ mostly in their numbers, and few patterns distinguish digits,
+/// so what holds for one name holds for many: regular expressions are slow, experts many.
 std::string without_digits(std::string_view name);
 
 /// Whether an expression that we cannot follow may be sound for Python: it is long, or has what only Python
@@ -35,7 +35,7 @@ bool may_be_pythons(std::string_view text);
 class ConfigPattern {
  public:
   explicit ConfigPattern(const std::string& text);
-  /// Python knows expressions that we cannot follow; of those it is only told that they are there.
+  /// Python knows expressions that we cannot follow; those are only reported as present.
   bool known() const { return pattern_.has_value(); }
   bool tells_digits() const { return tells_digits_; }
   bool matches(std::string_view name) const;

@@ -63,16 +63,15 @@ std::vector<Group> split_at(size_t place, Group group) {
   return parts;
 }
 
-/// A group of which no place before `depth` is left to split at.
+/// A group with no place before `depth` left to split at.
 struct Part {
   size_t depth;
   Group group;
 };
 
-/// Names the parts whose numbers form all combinations; splits the others at their depth and behind where
-/// they don't. Names may hold thousands of numbers, each of which splits once more: parts wait on a list, not
-/// on the stack.
-void fold(const std::string& skeleton, Group whole,
+/// Names the parts with numbers that form all combinations; splits the others at their depth and deeper.
+/// Names may hold thousands of numbers, and each may split again: parts wait on a list, not on the stack.
+void fold(const std::string& name_template, Group whole,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
   const size_t places = whole[0].first.size();
   std::vector<Part> parts;
@@ -100,7 +99,7 @@ void fold(const std::string& skeleton, Group whole,
     }
     std::string name;
     size_t place = 0;
-    for (const char c : skeleton) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
+    for (const char c : name_template) name += c == kNumberMark ? ranges(sets[place++]) : std::string(1, c);
     std::vector<size_t> members;
     for (const auto& [numbers, index] : group) members.push_back(index);
     out.emplace_back(std::move(name), std::move(members));
@@ -113,10 +112,10 @@ std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::v
   std::map<std::string, Group> groups;
   for (size_t i = 0; i < names.size(); ++i) {
     NumberedName s = split_numbers(names[i]);
-    groups[s.skeleton].emplace_back(std::move(s.numbers), i);
+    groups[s.name_template].emplace_back(std::move(s.numbers), i);
   }
   std::vector<std::pair<std::string, std::vector<size_t>>> folded;
-  for (auto& [skeleton, group] : groups) fold(skeleton, std::move(group), folded);
+  for (auto& [name_template, group] : groups) fold(name_template, std::move(group), folded);
   std::sort(folded.begin(), folded.end(), [](auto& a, auto& b) { return natural_less(a.first, b.first); });
   return folded;
 }

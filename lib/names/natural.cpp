@@ -46,7 +46,7 @@ NumberedName split_numbers(const std::string& name) {
     const bool number = !piece.empty() && piece.size() < 10 && (piece.size() == 1 || piece[0] != '0') &&
                         std::all_of(piece.begin(), piece.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (number) s.numbers.push_back(std::stoll(piece));
-    s.skeleton += (i == 0 ? "" : ".") + (number ? std::string(1, kNumberMark) : piece);
+    s.name_template += (i == 0 ? "" : ".") + (number ? std::string(1, kNumberMark) : piece);
     i = dot + 1;
   }
   return s;

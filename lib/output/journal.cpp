@@ -46,28 +46,27 @@ bool is_part_of_first_line(std::string_view text) {
 
 }  // namespace
 
-MarkerState marker_state(const fs::path& directory) {
-  const fs::path path = directory / kUnfinishedMarker;
+JournalState journal_state(const fs::path& directory) {
+  const fs::path path = directory / kJournalName;
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
-  if (!fs::exists(status)) return MarkerState::kNone;
-  if (!fs::is_regular_file(status)) return MarkerState::kForeign;
+  if (!fs::exists(status)) return JournalState::kNone;
+  if (!fs::is_regular_file(status)) return JournalState::kForeign;
   const InputFile file(path);
   // That of another version may be longer: it is the run's fingerprint.
   std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
-  if (is_part_of_first_line(head)) return MarkerState::kBegun;
+  if (is_part_of_first_line(head)) return JournalState::kBegun;
   std::string_view rest = head;
   const std::string_view first = take_line(rest);
-  if (first.empty()) return MarkerState::kForeign;
+  if (first.empty()) return JournalState::kForeign;
   const bool is_cut = file.size() > head.size();
   const std::string_view second = take_line(rest);
-  if (second == kSynthNote && take_line(rest).empty()) return MarkerState::kSynth;
-  return first.starts_with(kWhat) && second.empty() && !is_cut ? MarkerState::kMarked : MarkerState::kOurs;
+  if (second == kSynthNote && take_line(rest).empty()) return JournalState::kSynth;
+  return first.starts_with(kWhat) && second.empty() && !is_cut ? JournalState::kMarked : JournalState::kOurs;
 }
 
-UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)
-    : path_(directory / kUnfinishedMarker) {
+Journal::Journal(const fs::path& directory, Sharing sharing) : path_(directory / kJournalName) {
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   fd_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
   if (fd_ < 0 && errno == EEXIST) {
@@ -81,7 +80,7 @@ UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)
   const bool locked = ::flock(fd_, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
   try {
     if (!locked || !has_name()) {
-      throw Error(fmt::format("{}: expected a directory of our own, found another run writing it",
+      throw Error(fmt::format("{}: expected no other run in this directory, found one that is writing it",
                               directory.string()));
     }
     read_lines();
@@ -91,16 +90,16 @@ UnfinishedMarker::UnfinishedMarker(const fs::path& directory, Sharing sharing)
   }
 }
 
-UnfinishedMarker::~UnfinishedMarker() { ::close(fd_); }
+Journal::~Journal() { ::close(fd_); }
 
-bool UnfinishedMarker::has_name() const {
+bool Journal::has_name() const {
   struct stat ours {
   }, named{};
   return ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
          ours.st_dev == named.st_dev;
 }
 
-void UnfinishedMarker::read_lines() {
+void Journal::read_lines() {
   constexpr uint64_t kMaxJournal = 1u << 30;
   const std::string all = read_text(path_, kMaxJournal);
   for (size_t next; (next = all.find('\n', end_)) != std::string::npos; end_ = next + 1) {
@@ -113,21 +112,21 @@ void UnfinishedMarker::read_lines() {
   if (all.starts_with(first_line())) lines_.erase(lines_.begin());
 }
 
-void UnfinishedMarker::begin() {
+void Journal::begin() {
   if (end_ > 0) return;
   // Tasks that get here together write the same bytes to the same place.
   write(0, first_line());
   torn_ = false;
 }
 
-void UnfinishedMarker::note(std::string_view text) {
+void Journal::note(std::string_view text) {
   if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail(path_, "cut");
   torn_ = true;  // until all of it is there
   write(end_, seal_line(text) + "\n");
   torn_ = false;
 }
 
-void UnfinishedMarker::restart() {
+void Journal::restart() {
   if (::ftruncate(fd_, 0) != 0) fail(path_, "empty");
   lines_.clear();
   end_ = 0;
@@ -136,7 +135,7 @@ void UnfinishedMarker::restart() {
   begin();
 }
 
-void UnfinishedMarker::write(uint64_t at, std::string_view text) {
+void Journal::write(uint64_t at, std::string_view text) {
   for (std::string_view rest = text; !rest.empty();) {
     const ssize_t put =
         ::pwrite(fd_, rest.data(), rest.size(), static_cast<off_t>(at + text.size() - rest.size()));

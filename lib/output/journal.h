@@ -7,36 +7,35 @@
 
 namespace twofour {
 
-/// What a directory's marker says of who put it there.
-enum class MarkerState {
-  kNone,    ///< there is no marker
-  kBegun,   ///< empty or a part of our first line: of a run killed at its first step, or anybody's
+/// What a directory's journal says about the run that wrote it.
+enum class JournalState {
+  kNone,    ///< there is no journal
+  kBegun,   ///< empty or a part of our first line: of a run killed at its first step, or of another program
   kMarked,  ///< our first line alone: of a run that noted nothing yet, or of tasks, whose notes are elsewhere
-  kOurs,    ///< begins with a line of ours and tells of a run
-  kSynth,   ///< of synth, which nothing goes on with
+  kOurs,    ///< begins with a valid line and describes a run
+  kSynth,   ///< of synth, which cannot be resumed
   kForeign,  ///< anything else
 };
-MarkerState marker_state(const std::filesystem::path& directory);
+JournalState journal_state(const std::filesystem::path& directory);
 
 /// The line that synth notes.
 constexpr std::string_view kSynthNote = "synth";
 
-/// The file that marks a directory as unfinished, and the journal of whoever writes there. Its first line
-/// says what it is and in which format. Each line begins with the hash of the rest: that shows a line of
-/// which only a part reached the disk, and nobody writes it by chance.
-class UnfinishedMarker {
+/// The file that marks a directory as unfinished and records what a run has done. Its first line says what it
+/// is and in which format. Each line begins with the hash of the rest: that reveals a line that reached the
+/// disk only in part, and proves that twofour wrote it.
+class Journal {
  public:
   enum class Sharing {
     kAlone,
     kTogether,  ///< tasks, which write one directory at a time; none of them writes lines
   };
-  /// Opens the marker of a directory, making it where there is none, and takes a lock that lasts as long as
-  /// this. Throws Error where somebody else's lock is in the way. File systems without locks are gone
-  /// without.
-  UnfinishedMarker(const std::filesystem::path& directory, Sharing sharing);
-  UnfinishedMarker(const UnfinishedMarker&) = delete;
-  UnfinishedMarker& operator=(const UnfinishedMarker&) = delete;
-  ~UnfinishedMarker();
+  /// Opens the journal of a directory, creating it if it is absent, and holds a lock as long as this object
+  /// lives. Throws Error if another process holds the lock. On file systems without locks it goes on without.
+  Journal(const std::filesystem::path& directory, Sharing sharing);
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+  ~Journal();
 
   const std::filesystem::path& path() const { return path_; }
   /// Whether it was there before; else this made it.

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Names at the top of a directory, but for its marker.
+/// Names at the top of a directory, but for its journal.
 std::set<std::string> names_in(const fs::path& directory) {
   std::set<std::string> names;
   std::error_code error;
@@ -26,26 +26,26 @@ std::set<std::string> names_in(const fs::path& directory) {
     names.insert(it->path().filename().string());
   }
   if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  names.erase(kUnfinishedMarker);
+  names.erase(kJournalName);
   return names;
 }
 
-/// Whose a directory is. Nobody but us writes either sign by chance: a line, or a manifest, with its own
-/// hash.
+/// Whether twofour wrote a directory. Two things prove it: a valid first line in the journal, or a manifest
+/// with a final hash that matches its content.
 struct Ownership {
-  MarkerState marker = MarkerState::kNone;
+  JournalState journal = JournalState::kNone;
   bool has_manifest = false;
   std::string integrity_error;  ///< of the manifest
   bool is_whole() const { return has_manifest && integrity_error.empty(); }
   bool is_ours() const {
-    return marker == MarkerState::kOurs || marker == MarkerState::kMarked || marker == MarkerState::kSynth ||
-           is_whole();
+    return journal == JournalState::kOurs || journal == JournalState::kMarked ||
+           journal == JournalState::kSynth || is_whole();
   }
 };
 
 Ownership ownership_of(const fs::path& directory) {
   Ownership found;
-  found.marker = marker_state(directory);
+  found.journal = journal_state(directory);
   std::error_code error;
   const fs::path manifest = directory / kManifestName;
   found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
@@ -53,35 +53,37 @@ Ownership ownership_of(const fs::path& directory) {
   return found;
 }
 
-/// Refuses what stands beside a marker that tells of nothing: of files, only one that is not whole yet has a
-/// name of ours, and nobody asked to lose the others.
+/// An empty journal does not say which program wrote the other files. Refuses unless each has one of our
+/// temporary names: deleting anything else could destroy a user's data.
 void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
-  if (found.marker != MarkerState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
+  if (found.journal != JournalState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
   Problems problems;
   std::error_code error;
   for (const std::string& name : names) {
     const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
     if (is_file && !name_of_temporary(name).empty()) continue;
-    problems.add(fmt::format("{}: expected only what {} tells of, found what it does not; --force leaves it",
-                             (directory / name).string(), kUnfinishedMarker));
+    problems.add(
+        fmt::format("{}: expected only files that {} lists, found one that it does not; move it away, "
+                    "--force does not remove it",
+                    (directory / name).string(), kJournalName));
   }
   problems.refuse();
 }
 
-/// A line of the journal: what follows, a list of names, goes. A run that replaces a directory writes it
-/// first, so that one that is killed meanwhile can be gone on with.
+/// A line of the journal: the list of names after it is being removed. A run that replaces a directory writes
+/// this line first, so that it can be resumed if it is killed meanwhile.
 constexpr std::string_view kEmptying = "emptying ";
 
-std::set<std::string> names_from_line(const fs::path& marker, std::string_view line) {
+std::set<std::string> names_from_line(const fs::path& journal, std::string_view line) {
   try {
     const Json json = Json::parse(line.substr(kEmptying.size()));
     return json.get<std::set<std::string>>();
   } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected a list of names, found something else", marker.string()));
+    throw Error(fmt::format("{}: expected a list of names, found something else", journal.string()));
   }
 }
 
-/// The same place however it is spelled: absolute, without links, without a slash at the end.
+/// The canonical form of a path: absolute, without links, without a slash at the end.
 fs::path resolved(const fs::path& path) {
   if (path.empty()) return path;
   std::error_code error;
@@ -90,8 +92,8 @@ fs::path resolved(const fs::path& path) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// "link/" and "link/." name what a link points to; "link" names the link. Nothing else is made simpler: what
-/// "link/.." means only the file system knows.
+/// "link/" and "link/." name the target of a link; "link" names the link. Nothing else is simplified: only
+/// the file system knows what "link/.." means.
 fs::path without_trailing_slash(const fs::path& path) {
   std::string text = path.string();
   for (;;) {
@@ -105,13 +107,13 @@ fs::path without_trailing_slash(const fs::path& path) {
   }
 }
 
-/// Whether `inner` is `outer` or lies below it; both must be resolved. Nothing lies in an empty path.
+/// Whether `inner` is `outer` or below it; both must be resolved. Nothing is in an empty path.
 bool is_within(const fs::path& inner, const fs::path& outer) {
   if (outer.empty()) return false;
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-/// Throws unless `given` and a checkpoint that is read, which `what` names, lie apart.
+/// Throws if `given` overlaps a checkpoint that is read; `what` names the latter.
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
   if (!is_within(target, from) && !is_within(from, target)) return;
@@ -143,15 +145,15 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
-  // Before the marker, which every run writes before anything else.
+  // Before the journal, which every run writes before anything else.
   const std::set<std::string> names = names_in(path);
   const Ownership found = ownership_of(path);
-  const bool only_marker = names.empty();
-  if (only_marker && found.marker == MarkerState::kNone) return;
-  const bool is_ours = found.is_ours() || (only_marker && found.marker == MarkerState::kBegun);
+  const bool only_journal = names.empty();
+  if (only_journal && found.journal == JournalState::kNone) return;
+  const bool is_ours = found.is_ours() || (only_journal && found.journal == JournalState::kBegun);
   if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
-    const bool resumable = found.marker != MarkerState::kNone && found.marker != MarkerState::kSynth;
+    const bool resumable = found.journal != JournalState::kNone && found.journal != JournalState::kSynth;
     const char* advice = !advise || !is_ours ? ""
                          : resumable         ? "; --resume goes on with it, --force replaces it"
                                              : "; --force replaces it";
@@ -188,12 +190,12 @@ OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, E
     if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
     created_ = true;
   }
-  marker_.emplace(path_, UnfinishedMarker::Sharing::kAlone);
+  journal_.emplace(path_, Journal::Sharing::kAlone);
   try {
     take_over(source, existing);
     sync_directory(path_);
   } catch (...) {
-    release(existing != Existing::kReplace && !marker_->was_there());
+    release(existing != Existing::kReplace && !journal_->was_there());
     throw;
   }
 }
@@ -204,38 +206,38 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
     if (!names.empty()) {
       throw Error(fmt::format("{}: expected no files in it, found {}", path_.string(), *names.begin()));
     }
-    return marker_->begin();
+    return journal_->begin();
   }
   if (existing == Existing::kReplace) return empty(names);
-  if (!marker_->was_there()) {
+  if (!journal_->was_there()) {
     if (!names.empty()) {
-      throw Error(
-          fmt::format("{}: expected a directory that is not finished, found that it is", path_.string()));
+      throw Error(fmt::format("{}: expected an unfinished directory, found a finished one", path_.string()));
     }
-    return marker_->begin();
+    return journal_->begin();
   }
-  if (!marker_->is_current()) {
+  if (!journal_->is_current()) {
     throw Error(
-        fmt::format("{}: expected what this version of twofour left unfinished, found what another "
-                    "did; --force replaces it",
+        fmt::format("{}: expected an unfinished run of this version of twofour, found one of another "
+                    "version; --force replaces it",
                     path_.string()));
   }
-  const std::vector<std::string>& lines = marker_->lines();
+  const std::vector<std::string>& lines = journal_->lines();
   const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
-  // A marker beside a whole artifact, and nothing noted: of a run that was killed just before.
+  // A journal without notes beside a whole artifact: the run was killed just before emptying it.
   const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && ownership_of(path_).is_whole();
   if (!emptying && !was_to_empty) {
     keep_ = true;
-    return marker_->begin();
+    return journal_->begin();
   }
   if (!source.empty()) check_links(resolved(source), resolved(path_));
   if (emptying) {
-    const std::set<std::string> going = names_from_line(marker_->path(), lines.back());
+    const std::set<std::string> going = names_from_line(journal_->path(), lines.back());
     Problems problems;
     for (const std::string& name : names) {
       if (going.count(name)) continue;
-      problems.add(fmt::format("{}: expected only what --force was taking away, found {}", path_.string(),
-                               json_quote_short(name)));
+      problems.add(
+          fmt::format("{}: expected only files that the interrupted --force run was removing, found {}",
+                      path_.string(), json_quote_short(name)));
     }
     problems.refuse();
   }
@@ -243,18 +245,18 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
 }
 
 void OutputDirectory::empty(const std::set<std::string>& names) {
-  // The marker comes first, so that a run stopped while emptying is seen as unfinished too.
+  // The journal comes first, so that a run stopped while emptying is seen as unfinished too.
   if (!names.empty()) {
-    if (marker_->is_current()) marker_->begin();
+    if (journal_->is_current()) journal_->begin();
     sync_directory(path_);
-    marker_->note(fmt::format("{}{}", kEmptying, json_line(names)));
+    journal_->note(fmt::format("{}{}", kEmptying, json_line(names)));
   }
   for (const std::string& name : names) {
     std::error_code error;
     fs::remove_all(path_ / name, error);
     if (error) throw Error(fmt::format("{}: cannot remove: {}", (path_ / name).string(), error.message()));
   }
-  marker_->restart();
+  journal_->restart();
 }
 
 void OutputDirectory::clear(const std::set<std::string>& files, const std::set<std::string>& keep) {
@@ -269,7 +271,7 @@ void OutputDirectory::clear(const std::set<std::string>& files, const std::set<s
   for (; !error && it != end; it.increment(error)) {
     const fs::path name = it->path().lexically_relative(path_);
     const fs::file_status status = it->symlink_status(error);
-    if (keep.count(name) || name == kUnfinishedMarker) {
+    if (keep.count(name) || name == kJournalName) {
       it.disable_recursion_pending();
       continue;
     }
@@ -299,25 +301,25 @@ void OutputDirectory::clear(const std::set<std::string>& files, const std::set<s
 
 void OutputDirectory::note(std::string_view line) {
   sync_directory(path_);
-  marker_->note(line);
+  journal_->note(line);
 }
 
-void OutputDirectory::release(bool remove_marker) {
+void OutputDirectory::release(bool remove_journal) {
   std::error_code ignored;
-  if (marker_ && remove_marker) fs::remove(marker_->path(), ignored);
-  marker_.reset();
+  if (journal_ && remove_journal) fs::remove(journal_->path(), ignored);
+  journal_.reset();
   if (created_) fs::remove(path_, ignored);  // only if nothing is in it
 }
 
 OutputDirectory::~OutputDirectory() {
-  if (!marker_) return;  // finished
+  if (!journal_) return;  // finished
   if (keep_) {
     release(false);
     return;
   }
   std::error_code ignored;
   for (const fs::path& file : files_) fs::remove(file, ignored);
-  // Deepest first; only empty ones go.
+  // Deepest first; only empty folders are removed.
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) fs::remove(*it, ignored);
   release(true);
 }
@@ -336,15 +338,15 @@ fs::path OutputDirectory::add(const std::string& relative) {
 
 bool is_complete_output(const fs::path& directory) {
   std::error_code error;
-  return fs::is_directory(directory, error) && find_unfinished_sign(directory) == nullptr &&
+  return fs::is_directory(directory, error) && find_unfinished(directory) == nullptr &&
          ownership_of(directory).is_whole();
 }
 
 void OutputDirectory::finish() {
-  const fs::path marker = marker_->path();
-  if (!marker_->has_name())
+  const fs::path journal = journal_->path();
+  if (!journal_->has_name())
     throw Error(
-        fmt::format("{}: expected the marker of this run, found that somebody removed it", marker.string()));
+        fmt::format("{}: expected the journal of this run, found that it was removed", journal.string()));
   for (const fs::path& file : files_) {
     std::error_code missing;
     if (!fs::is_regular_file(fs::symlink_status(file, missing)))
@@ -358,10 +360,10 @@ void OutputDirectory::finish() {
     sync_directory(path_);
   }
   std::error_code error;
-  fs::remove(marker, error);
-  if (error) throw Error(fmt::format("{}: cannot remove: {}", marker.string(), error.message()));
+  fs::remove(journal, error);
+  if (error) throw Error(fmt::format("{}: cannot remove: {}", journal.string(), error.message()));
   sync_directory(path_);
-  marker_.reset();
+  journal_.reset();
 }
 
 void check_output_file(const fs::path& file, const char* what,
@@ -372,7 +374,7 @@ void check_output_file(const fs::path& file, const char* what,
   if (!fs::is_directory(parent, error))
     throw Error(fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
   for (fs::path at = fs::canonical(parent, error);; at = at.parent_path()) {
-    if (fs::exists(at / kManifestName, error) || find_unfinished_sign(at) != nullptr)
+    if (fs::exists(at / kManifestName, error) || find_unfinished(at) != nullptr)
       throw Error(fmt::format("{}: expected a place outside of the artifact {}, found one inside",
                               file.string(), at.string()));
     if (!at.has_relative_path()) break;

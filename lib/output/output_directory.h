@@ -19,15 +19,14 @@ enum class Existing {
   kResume,   ///< keep those of a directory that twofour left unfinished
 };
 
-/// A directory being written. From the first file to finish() it holds a marker by which every command knows
-/// it as unfinished. The marker is the journal of the run too, a line for each thing done, so that both go in
-/// one step. The destructor takes away what was written unless finish() or keep() was called, so that a
-/// failed run leaves nothing that looks complete.
+/// A directory being written. From the first file to finish() it holds a journal, which marks it as
+/// unfinished for every command and records each finished step as a line. The destructor removes what was
+/// written unless finish() or keep() was called, so that a failed run leaves nothing that looks complete.
 class OutputDirectory {
  public:
   /// `path` must be absent or empty, or be one of ours that `existing` allows. Refuses a symbolic link, and a
-  /// directory that is, holds or lies in `source`. One that is resumed stays as it is when the run fails; one
-  /// that an earlier run was killed emptying is emptied first.
+  /// directory that is, contains or is inside `source`. One that is resumed stays as it is when the run
+  /// fails; one that an earlier run was killed emptying is emptied first.
   OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing);
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
@@ -37,35 +36,34 @@ class OutputDirectory {
   /// Where a file of that relative name goes; its parent folders are made. Remembers it as ours.
   std::filesystem::path add(const std::string& relative);
   /// Lines that the run before wrote to the journal; of one that was killed while writing none.
-  const std::vector<std::string>& journal() const { return marker_->lines(); }
+  const std::vector<std::string>& journal() const { return journal_->lines(); }
   /// Adds a line to the journal. It is on disk when this returns, after all names that the directory has.
   void note(std::string_view line);
-  /// Takes away what an earlier run left of `files` (relative names), whole or not, but what `keep` names at
-  /// the top. Throws Error naming what else there is, before anything goes: nobody asked to lose that.
+  /// Removes what an earlier run left of `files` (relative names), whole or not, except the names in `keep`
+  /// at the top. Throws Error that names any other file, before anything is removed.
   void clear(const std::set<std::string>& files, const std::set<std::string>& keep);
   /// From now on a run that fails leaves its files and the journal, to be resumed.
   void keep() { keep_ = true; }
   /// From now on a run that fails leaves nothing.
   void discard() { keep_ = false; }
   bool keeps() const { return keep_; }
-  /// Flushes the directory and takes the marker away. Everything else must be in place.
+  /// Flushes the directory and removes the journal. Everything else must be in place.
   void finish();
 
   /// Throws what the constructor would, without changing anything. `advise`: the command has --resume and
   /// --force.
   static void check(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
                     bool advise = true);
-  /// Throws Error where `path` is, holds or lies in a checkpoint whose scales are kept, or is linked to by
-  /// it.
+  /// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.
   static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
 
  private:
   void take_over(const std::filesystem::path& source, Existing existing);
   void empty(const std::set<std::string>& names);
-  void release(bool remove_marker);
+  void release(bool remove_journal);
 
   std::filesystem::path path_;
-  std::optional<UnfinishedMarker> marker_;  ///< none once finished
+  std::optional<Journal> journal_;  ///< none once finished
   bool created_ = false, keep_ = false;
   std::set<std::filesystem::path> files_, folders_;
 };
@@ -73,10 +71,10 @@ class OutputDirectory {
 /// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
 bool is_complete_output(const std::filesystem::path& directory);
 
-/// Throws Error unless a single result may be written to `file`: its folder exists and lies in no directory
-/// that twofour wrote, and nothing is there but a regular file that `is_earlier` knows as an earlier result
-/// of the kind that `what` names ("report"). So a mistyped path costs nobody a checkpoint, and a result
-/// spoils no artifact.
+/// Throws Error unless a single result may be written to `file`: its folder exists and is not inside a
+/// directory that twofour wrote, and nothing is there but a regular file that `is_earlier` recognizes as an
+/// earlier result of the kind that `what` names ("report"). So a mistyped path never overwrites a checkpoint,
+/// and a result never spoils an artifact.
 void check_output_file(const std::filesystem::path& file, const char* what,
                        const std::function<bool(const std::filesystem::path&)>& is_earlier);
 

@@ -170,7 +170,8 @@ ConversionRecord join_records(const Plan& plan, std::span<const ShardRecord> rec
               joined.outputs.begin() + static_cast<std::ptrdiff_t>(file.first_tensor));
     for (const auto& [index, result] : record.results) {
       if (plan.tensors[plan.parts_of(index)[0]].file != record.file) {
-        throw Error(fmt::format("{}: expected results of what begins in it, found another's", file.name));
+        throw Error(
+            fmt::format("{}: expected results of the matrices that begin in it, found others", file.name));
       }
       joined.results[index] = result;
     }

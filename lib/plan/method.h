@@ -79,7 +79,7 @@ struct MethodRow {
 
 /// The methods, layouts first; tests add their own.
 std::vector<MethodRow>& methods();
-/// The row of that name; nullptr where there is none.
+/// The row of that name; nullptr if there is none.
 const MethodRow* find_method(std::string_view name);
 /// Throws Error on a name that no method has, on words that it has no use for and on words that no option
 /// has.

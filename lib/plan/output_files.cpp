@@ -31,12 +31,12 @@ bool is_left_behind(const fs::path& relative) {
 
 /// What a run that was interrupted keeps for the one that goes on, at any depth.
 bool is_of_unfinished_run(const std::string& name) {
-  return name == kUnfinishedMarker || name == kTasksFolder || !name_of_temporary(name).empty();
+  return name == kJournalName || name == kTasksFolder || !name_of_temporary(name).empty();
 }
 
 }  // namespace
 
-std::map<std::string, uint64_t> find_sidecars(const fs::path& directory, Findings& findings) {
+std::map<std::string, uint64_t> find_auxiliary_files(const fs::path& directory, Findings& findings) {
   std::map<std::string, uint64_t> files;
   std::error_code error;
   fs::recursive_directory_iterator it(directory, error), end;
@@ -96,7 +96,7 @@ void leave_unquantized(Json& entry, const char* key, const std::vector<std::stri
 
 }  // namespace
 
-/// What describes a checkpoint of which some modules, or all, are BF16 now.
+/// The files that describe a checkpoint after some of its modules, or all, became BF16.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
                                               const std::vector<std::string>& names) {
   if (names.size() == source.nvfp4_modules().size()) {
@@ -155,7 +155,7 @@ std::string artifact_index(const Plan& plan) {
 std::set<std::string> artifact_files(const Plan& plan) {
   std::set<std::string> files{kIndexName, kManifestName};
   for (const OutputFile& file : plan.files) files.insert(file.name);
-  for (const auto& [name, bytes] : plan.sidecars) files.insert(name);
+  for (const auto& [name, bytes] : plan.auxiliary_files) files.insert(name);
   for (const auto& [name, text] : plan.texts) files.insert(name);
   return files;
 }

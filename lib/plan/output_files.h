@@ -15,14 +15,15 @@ namespace twofour {
 
 /// The files of a checkpoint that go along unchanged or rewritten: everything but weights, index and caches.
 /// Names are relative, with their sizes. What stays behind is reported.
-std::map<std::string, uint64_t> find_sidecars(const std::filesystem::path& directory, Findings& findings);
+std::map<std::string, uint64_t> find_auxiliary_files(const std::filesystem::path& directory,
+                                                     Findings& findings);
 
 /// The config.json of an artifact in layouts. One layout is the entry itself, several are its `groups`.
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups);
 Json layout_group_to_json(const LayoutGroup& group);
 /// The config files of the checkpoint that an artifact was made from.
 std::map<std::string, std::string> original_texts(const Checkpoint& source);
-/// Of a checkpoint of which these modules, or all, are BF16 now.
+/// Of a checkpoint after these modules, or all, became BF16.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
                                               const std::vector<std::string>& modules);
 /// The index of the artifact, as text.

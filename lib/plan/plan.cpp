@@ -31,9 +31,9 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
   });
   for (size_t i = 1; i < outputs.size(); ++i) {
     if (outputs[i].info.name == outputs[i - 1].info.name) {
-      throw Error(
-          fmt::format("{}: expected the name free for the converted weights, found a tensor of that name",
-                      outputs[i].info.name));
+      throw Error(fmt::format(
+          "{}: expected this name to be free for the converted weights, found a tensor of that name",
+          outputs[i].info.name));
     }
   }
   uint64_t data = 0, header = 0;
@@ -97,9 +97,8 @@ void note_passed_through(Planner& planner) {
   if (passed > 0) {
     planner.findings.push_back(
         {Severity::kNote, "passed-through", c.path().string(),
-         fmt::format(
-             "{} NVFP4 modules are not among those to convert and pass through as they are, the first {}",
-             passed, example)});
+         fmt::format("{} NVFP4 modules are not selected and are copied unchanged, the first {}", passed,
+                     example)});
   }
 }
 
@@ -131,8 +130,8 @@ void check_input_scales(Planner& planner) {
   if (zeros > 0) {
     planner.findings.push_back(
         {Severity::kWarning, "zero-input-scales", c.path().string(),
-         fmt::format("{} input scales are 0 (infinite as divisors), as of experts that "
-                     "calibration never reached, and pass through as they are, the first {}",
+         fmt::format("{} input scales are 0 (infinite as divisors), as in experts that calibration never "
+                     "reached, and are copied unchanged, the first {}",
                      zeros, first)});
   }
 }
@@ -162,7 +161,7 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
   const size_t added = temporary_name("").size();
   if (last.size() + added <= NAME_MAX) return;
   problems.add(
-      fmt::format("{}: expected a name of at most {} bytes, for {} more while it is written, found {}",
+      fmt::format("{}: expected a name of at most {} bytes, since its temporary name is {} longer, found {}",
                   (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
@@ -216,12 +215,12 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   }
   lay_out_files(plan, what, std::move(outputs));
   index_parts(plan);
-  if (source.is_directory()) plan.sidecars = find_sidecars(source.path(), plan.findings);
+  if (source.is_directory()) plan.auxiliary_files = find_auxiliary_files(source.path(), plan.findings);
   if (!plan.keeps_config) {
-    for (const char* name : {"config.json", "hf_quant_config.json"}) plan.sidecars.erase(name);
+    for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
   }
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
-  for (const auto& [name, bytes] : plan.sidecars) {
+  for (const auto& [name, bytes] : plan.auxiliary_files) {
     check_name(source.path(), name, problems);
     check_length(source.path(), name, problems);
   }

@@ -48,10 +48,11 @@ struct Plan {
   std::vector<LayoutGroup> layouts;          ///< that are written
   std::map<std::string, std::string> texts;  ///< config files that are written, with their texts
   bool keeps_config = false;                 ///< config files of the source go along
-  std::map<std::string, uint64_t> sidecars;  ///< other files of the source that are copied, with their sizes
-  Findings findings;                         ///< folds, passed-through NVFP4, files left behind
-  uint64_t data_bytes = 0;                   ///< of all tensors written
-  uint64_t read_bytes = 0;                   ///< of the source, by all units
+  std::map<std::string, uint64_t>
+      auxiliary_files;        ///< other files of the source that are copied, with their sizes
+  Findings findings;          ///< folds, passed-through NVFP4, files left behind
+  uint64_t data_bytes = 0;    ///< of all tensors written
+  uint64_t read_bytes = 0;    ///< of the source, by all units
   uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
   uint64_t unit_bytes = 0;    ///< largest buffers that a unit takes
   uint64_t source_names = 0;  ///< tensors of the source that transformations name

@@ -23,7 +23,7 @@ namespace twofour {
 class ReferenceCheckpoint;
 class Proof;
 
-/// What the promised memory is made of. Other figures than these serve tests.
+/// The parts of the promised memory. Tests use other figures.
 struct MemoryLimits {
   /// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
   uint64_t buffers = 320u << 20;
@@ -71,8 +71,7 @@ class Worker {
       : source(from), isa(with), kept(against) {}
   const Checkpoint& source;
   const Isa isa;
-  const ReferenceCheckpoint* const
-      kept;  ///< the checkpoint whose global scales are kept, to compare with, or nullptr
+  const ReferenceCheckpoint* const kept;  ///< the reference checkpoint, to compare with, or nullptr
 
   /// A buffer of the thread, valid until the next call.
   std::span<uint8_t> buffer(size_t bytes) {
@@ -106,7 +105,7 @@ class Work {
   virtual void release() {}
 };
 
-/// What a conversion made of one matrix or module, for people.
+/// The result of converting one matrix or module, for the report.
 struct ModuleReport {
   std::string name;
   Shape shape;
@@ -149,8 +148,8 @@ class Transformation {
   /// result that Work::result() must have given; lib/validate.
   virtual Json prove(Proof& proof) const = 0;
 
-  /// A result as Work::result() gives it, of no figures, so that the size of twofour.json can be told; null
-  /// where there is none.
+  /// A result as Work::result() gives it, without figures, to compute the size of twofour.json; null if it
+  /// has no result.
   virtual Json empty_result() const { return nullptr; }
   /// Throws Error or Json::exception on what Work::result() does not give.
   virtual void check_result(const Json& result) const {
@@ -173,8 +172,8 @@ class Transformation {
 
   /// Whether layers are run from its tensors as any loader reads them, to compare them with the source's.
   virtual bool value_comparison() const { return false; }
-  /// How far a weight may lie from the source's, relative to it; infinite where it is meant to lose; nothing
-  /// where values are not compared, for it has figures of its own.
+  /// How far a weight may differ from the source's, relative to it; infinite for lossy conversions; nothing
+  /// if values are not compared, since it has figures of its own.
   virtual std::optional<double> value_tolerance() const { return std::nullopt; }
 
  private:

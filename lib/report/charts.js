@@ -1,7 +1,7 @@
 // Charts by layer, and histograms of codes and block scales.
 
 const kWidth = 460, kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
-/** Lines that lie on each other stay apart: later ones are dashed, and their dots are smaller. */
+/** Lines that coincide stay distinguishable: later ones are dashed, and their dots are smaller. */
 const kDashes = ["none", "7 5", "2 4", "10 3 2 3", "4 2", "1 3"];
 const seriesColors = () => (isDark() ? d3.schemeSet2 : d3.schemeDark2);
 
@@ -66,7 +66,7 @@ function layerChart(parent, title, metric, series) {
   hoverLayers(svg, x, series);
 }
 
-/** What adds up, and what matters only where it is large, stands as a bar from where nothing is wrong. */
+/** Sums, and figures that matter only when large, are bars that start at the value where nothing is wrong. */
 function layerBars(parent, title, metric) {
   const unit = data.metrics[metric], base = unit.unit === "ratio" ? 1 : 0, layers = new Map();
   for (let row = 0; row < rowCount; ++row) {

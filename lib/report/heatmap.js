@@ -4,7 +4,7 @@
 const kMostRows = 60, kMostColumns = 4096;  // a canvas has bounds
 const heat = { canvas: document.getElementById("heat"), metric: 0, kind: null, selected: null, grid: null };
 
-/** Lays rows out: what stands left, what below, and which rows fall into a cell. */
+/** Lays rows out: the labels left and below, and which rows fall into a cell. */
 function makeGrid() {
   const lines = new Map(), columns = new Set();
   for (let row = 0; row < rowCount; ++row) {
@@ -65,7 +65,7 @@ function drawHeat() {
   const color = colorScale(metric, low, high);
   const empty = cssColor("empty"), right = metric.unit === "ratio" || metric.unit === "cosine" ? 1 : 0;
   for (const cell of cells) {
-    // What has no figure leaves its place free. Nothing wrong has no colour of its own: the rest stands out from it.
+    // A row without a figure leaves its place empty. A good value has no colour of its own, so that the others stand out.
     if (cell.value === null) continue;
     context.fillStyle = metric.bad && cell.value === right ? empty : color(cell.value);
     context.fillRect(box.left + cell.x * box.width, cell.y * box.height, box.width - gap, box.height - gap);

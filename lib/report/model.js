@@ -3,7 +3,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-/** Names are stored as the number of a kind and the numbers that stand between the kind's parts. */
+/** Names are stored as the number of a kind and the numbers between the kind's parts. */
 function nameOf(row) {
   const parts = data.kinds[data.rows.kind[row]], numbers = data.rows.numbers[row];
   return parts.map((part, i) => (i ? numbers[i - 1] : "") + part).join("");

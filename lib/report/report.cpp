@@ -28,13 +28,13 @@ constexpr std::string_view kMark = "<!doctype html>\n<!-- twofour report -->\n";
 constexpr const char* kUnits[] = {"share", "number", "ratio", "dB", "cosine", "count"};
 constexpr const char* kCells[] = {"max", "min", "mean", "sum"};
 
-/// What stands between the numbers of names of one kind.
-Json kind_parts(const std::string& skeleton) {
+/// The text between the numbers in names of one kind.
+Json kind_parts(const std::string& name_template) {
   Json parts = Json::array();
   for (size_t begin = 0;;) {
-    const size_t end = skeleton.find(kNumberMark, begin);
-    parts.push_back(skeleton.substr(begin, end - begin));
-    if (end == skeleton.npos) return parts;
+    const size_t end = name_template.find(kNumberMark, begin);
+    parts.push_back(name_template.substr(begin, end - begin));
+    if (end == name_template.npos) return parts;
     begin = end + 1;
   }
 }
@@ -51,7 +51,7 @@ Json rows_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
   Json kind = Json::array(), numbers = Json::array(), figures = Json::array();
   for (const ReportRow& row : r.rows) {
     const NumberedName name = split_numbers(row.name);
-    kind.push_back(kinds.emplace(name.skeleton, kinds.size()).first->second);
+    kind.push_back(kinds.emplace(name.name_template, kinds.size()).first->second);
     numbers.push_back(name.numbers);
   }
   for (size_t m = 0; m < r.metrics.size(); ++m) {
@@ -64,15 +64,15 @@ Json rows_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
 
 Json histograms_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
   Json list = Json::array();
-  for (const auto& [skeleton, stats] : r.histograms) {
-    list.push_back({{"kind", kinds.emplace(skeleton, kinds.size()).first->second},
+  for (const auto& [name_template, stats] : r.histograms) {
+    list.push_back({{"kind", kinds.emplace(name_template, kinds.size()).first->second},
                     {"codes", stats.codes},
                     {"scales", stats.scales}});
   }
   return list;
 }
 
-/// Values that codes and block scales stand for, as the axes show them.
+/// Values of codes and block scales, as the axes show them.
 Json number_formats() {
   Json codes = Json::array(), scales = Json::array();
   for (unsigned code = 0; code < 16; ++code) codes.push_back(e2m1_to_float(code));
@@ -86,8 +86,8 @@ Json findings_to_json(const Report& r) {
     rules.push_back({{"id", rule.id},
                      {"severity", severity_name(rule.severity)},
                      {"what", rule.what},
-                     {"todo", rule.todo},
-                     {"story", rule.story},
+                     {"todo", rule.fix},
+                     {"story", rule.reference},
                      {"summary", rule.summary},
                      {"count", 0},
                      {"places", Json::array()}});
@@ -127,8 +127,8 @@ Json report_to_json(const Report& r) {
   std::map<std::string, size_t> kinds;
   const Json rows = rows_to_json(r, kinds), histograms = histograms_to_json(r, kinds);
   std::vector<const std::string*> by_index(kinds.size());
-  for (const auto& [skeleton, index] : kinds) by_index[index] = &skeleton;
-  for (const std::string* skeleton : by_index) names.push_back(kind_parts(*skeleton));
+  for (const auto& [name_template, index] : kinds) by_index[index] = &name_template;
+  for (const std::string* name_template : by_index) names.push_back(kind_parts(*name_template));
   return {{"command", r.command},
           {"subject", r.subject},
           {"version", fmt::format("{} ({})", version(), version_commit())},

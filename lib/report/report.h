@@ -34,7 +34,7 @@ struct ReportRow {
 
 struct ReportRule {
   Severity severity;
-  std::string id, what, todo, story, summary;
+  std::string id, what, fix, reference, summary;
 };
 
 struct ReportFinding {
@@ -67,7 +67,7 @@ struct Report {
   std::vector<ReportRow> rows;
   std::vector<ReportRule> rules;
   std::vector<ReportFinding> findings;
-  std::map<std::string, WeightStats> histograms;  ///< by skeleton, see NumberedName
+  std::map<std::string, WeightStats> histograms;  ///< by name_template, see NumberedName
   std::vector<ReportTable> tables;
 };
 
@@ -81,7 +81,7 @@ Report validate_report(const ValidateReport& report, const std::filesystem::path
 Report diff_report(const DiffResult& result, uint64_t failed);
 
 /// Throws Error where this build has no plotting library, or where `file` could not become a report: its
-/// directory is missing, or what stands there is no report. To be asked before the work is done.
+/// directory is missing, or the existing file is not a report. To be called before the work is done.
 void check_report_file(const std::filesystem::path& file);
 
 /// The page: one HTML file that needs nothing else. Names are data in it, never code.

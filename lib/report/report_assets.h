@@ -1,7 +1,7 @@
 #pragma once
 #include <string_view>
 
-/// The files that a report is made of, put into the program by lib/report/embed.cmake.
+/// The files of a report, embedded in the program by lib/report/embed.cmake.
 namespace twofour::report_assets {
 
 extern const std::string_view page_html;  ///< with {{style}}, {{library}}, {{script}} and {{data}}

@@ -173,7 +173,7 @@ Report lint_report(const LintReport& r, const std::filesystem::path& path) {
     if (i == 0 || r.findings[i - 1].rule != f.rule) {
       const LintRule& rule = lint_rules()[f.rule];
       const auto summary = r.summaries.find(f.rule);
-      report.rules.push_back({f.severity, rule.id, rule.what, rule.todo, rule.story,
+      report.rules.push_back({f.severity, rule.id, rule.what, rule.fix, rule.reference,
                               summary == r.summaries.end() ? "" : summary->second});
     }
     report.findings.push_back({report.rules.size() - 1, f.severity, f.file, f.name, f.message});

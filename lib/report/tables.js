@@ -1,4 +1,4 @@
-// Findings and tables. Names come from files that nobody vouches for: they are text, never markup.
+// Findings and tables. Names come from untrusted files: they are text, never markup.
 
 const kPage = 25, kPlacesPage = 8;
 
@@ -73,7 +73,7 @@ function drawRule(parent, rule) {
   if (rule.what) box.append("p").attr("class", "what").text(rule.what);
   const todo = box.append("p").attr("class", "todo");
   if (rule.todo) todo.append("span").text("To do: " + rule.todo + " ");
-  if (rule.story.startsWith("https://")) todo.append("a").attr("href", rule.story).attr("rel", "noreferrer").text("the story");
+  if (rule.story.startsWith("https://")) todo.append("a").attr("href", rule.story).attr("rel", "noreferrer").text("reference");
   const places = box.append("div").attr("class", "places").node();
   const columns = [{ label: "where", name: true, cell: (p) => [p[0], p[1]].filter(Boolean).join(": "),
                      link: (p) => { const row = rowOfName(p[1]); return row === null ? null : () => goToRow(row); } },

@@ -80,7 +80,7 @@ void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_
       const int64_t at = from + static_cast<int64_t>(bad), place = at % expert;
       throw Error(fmt::format("{}: expert {}, row {}, column {}: expected {}, found 0x{:02X}", part.where,
                               at / expert, place / part.cols, place % part.cols,
-                              is_meta ? "two places in order in each half of the metadata"
+                              is_meta ? "two ascending positions in each half of the metadata byte"
                                       : "a block scale that is neither NaN nor negative",
                               some[bad]));
     }

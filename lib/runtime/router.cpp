@@ -71,7 +71,8 @@ std::string setting_text(const std::string& key, const Json& value) {
   return fmt::format("{} {}", key, quoted_setting(value));
 }
 
-/// Routers that are no softmax over gate.weight, by what marks them, and those of which nobody says so.
+/// Refuses routers that are not a softmax over gate.weight, by what identifies them, and those that neither
+/// model_type nor config describes.
 void refuse_other_routers(const Checkpoint& artifact, const std::string& block) {
   const auto refuse = [&](const std::string& found) {
     throw Error(
@@ -116,8 +117,8 @@ void refuse_other_routers(const Checkpoint& artifact, const std::string& block) 
   if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
   if (setting_of(artifact, "norm_topk_prob").is_null())
     throw Error(
-        fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not "
-                    "tell it; give topk_ids and topk_weights",
+        fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not determine "
+                    "it; give topk_ids and topk_weights",
                     block, shown));
 }
 

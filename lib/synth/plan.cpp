@@ -98,8 +98,8 @@ std::string SynthFiles::index() const {
   return json + "  }\n}\n";
 }
 
-std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
-                                                                const Nvfp4Dialect& dialect) {
+std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model,
+                                                                       const Nvfp4Dialect& dialect) {
   const std::vector<std::string> unquantized = unquantized_modules(model);
   const OutputDialect& written = output_dialect(dialect.name, true);
   const char* token = "<|endoftext|>";

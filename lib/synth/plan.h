@@ -52,8 +52,8 @@ class SynthFiles {
 
 /// The files beside the weights, name and text: configuration as the dialect's loaders want it, and a
 /// tokenizer of one token, which is enough for them to start.
-std::vector<std::pair<std::string, std::string>> synth_sidecars(const SynthModel& model,
-                                                                const Nvfp4Dialect& dialect);
+std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model,
+                                                                       const Nvfp4Dialect& dialect);
 
 /// Writes the weight files of a synthetic checkpoint with true headers, sizes and scales of matrices (all 1),
 /// but holes in place of weights: terabytes that take next to no space, for what looks at headers only.

@@ -25,19 +25,19 @@ enum class SynthLayers { kAll, kFullAttention, kLinearAttention };
 struct SynthRule {
   SynthScope scope;
   const char* name;  ///< below the model, the layer or the expert
-  int64_t n, k;      ///< kVocab and kExperts stand for what the options say
+  int64_t n, k;      ///< kVocab and kExperts are replaced by the options' values
   SynthRole role;
   SynthLayers layers = SynthLayers::kAll;
 };
 inline constexpr int64_t kVocab = -1, kExperts = -2;
 
-/// A model whose checkpoints synth can write. Sources: the config.json of each model on the Hugging Face hub;
-/// for the tensors' names and shapes its implementation in transformers, for DeepSeek-V4 the reference
+/// A model that synth can write checkpoints of. Sources: the config.json of each model on the Hugging Face
+/// hub; for the tensors' names and shapes its implementation in transformers, for DeepSeek-V4 the reference
 /// inference code.
 struct SynthShape {
   const char* name;
-  const char* layer_prefix;   ///< what layer numbers stand behind
-  const char* expert_prefix;  ///< below the layer, what expert numbers stand behind
+  const char* layer_prefix;   ///< what precedes layer numbers
+  const char* expert_prefix;  ///< below the layer, what precedes expert numbers
   const char* experts_key;    ///< in config.json; nullptr: a dense model
   int64_t layers, experts, top_k;
   std::span<const SynthRule> rules;  ///< each kGate is followed by its kUp

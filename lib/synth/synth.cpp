@@ -300,7 +300,8 @@ SynthResult synth(const fs::path& directory, const SynthOptions& options, Progre
     progress.phase = "flushing";
     writer.commit();
   }
-  for (const auto& [name, text] : synth_sidecars(model, dialect)) write_text(destination.add(name), text);
+  for (const auto& [name, text] : synth_auxiliary_files(model, dialect))
+    write_text(destination.add(name), text);
   write_text(destination.add(kIndexName), plan.index());
   destination.finish();
   return result;

@@ -69,7 +69,7 @@ using Draws = std::array<uint16_t, SynthWeights::kPiece>;
 
 /// Draws `first` .. `first + count` of a row, four of one 64-bit word; `count` is rounded up to such a word.
 void draw_bits(uint64_t row_key, int64_t first, int64_t count, Draws& draws) {
-  static_assert(std::endian::native == std::endian::little, "draws lie in a word from its low bits up");
+  static_assert(std::endian::native == std::endian::little, "draws fill a word from its low bits up");
   const uint64_t start = row_key + static_cast<uint64_t>(first / 4) * kGolden;
   const auto words = static_cast<size_t>((count + 3) / 4);
   for (size_t i = 0; i < words; ++i) {

@@ -23,21 +23,21 @@ namespace fs = std::filesystem;
 /// The line of the journal that says that all is there but for taking away what tasks kept.
 constexpr const char* kMerged = "merged";
 
-/// The last line of the journal; empty where there is none.
+/// The last line of the journal; empty if there is none.
 std::string last_note(const fs::path& destination) {
-  const MarkerState state = marker_state(destination);
-  if (state != MarkerState::kOurs && state != MarkerState::kMarked) return {};
-  const UnfinishedMarker marker(destination, UnfinishedMarker::Sharing::kAlone);
-  return marker.lines().empty() ? std::string() : marker.lines().back();
+  const JournalState state = journal_state(destination);
+  if (state != JournalState::kOurs && state != JournalState::kMarked) return {};
+  const Journal journal(destination, Journal::Sharing::kAlone);
+  return journal.lines().empty() ? std::string() : journal.lines().back();
 }
 
-/// Throws Error where there is none, or none that can be used: its task has to run again.
+/// Throws Error if there is none that can be used: its task has to run again.
 ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
   const std::string& name = plan.files[file].name;
   const std::string where = (tasks.destination / name).string();
   const auto text = read_task_record(tasks.destination, tasks, name);
   if (!text)
-    throw Error(fmt::format("{}: expected a task to have finished it, found no record of it", where));
+    throw Error(fmt::format("{}: expected a record of the task that finished it, found none", where));
   ShardRecord record = parse_shard_record(where, plan, *text);
   if (record.file != file)
     throw Error(
@@ -45,7 +45,8 @@ ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) 
   return record;
 }
 
-/// Throws Error where something stands in the way of a weight file: it could not get its name in the end.
+/// Throws Error if something else has the name of a weight file: the file could not be renamed to it in the
+/// end.
 void check_places(const Plan& plan, const fs::path& destination, const std::vector<uint32_t>& files) {
   Problems problems;
   std::error_code error;
@@ -74,7 +75,7 @@ std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std:
     } catch (const Error&) {
     }
   }
-  progress.phase = "checking what is there";
+  progress.phase = "checking existing files";
   const auto wrong = check_shards(tasks.destination, plan, records, progress);
   for (size_t i = 0; i < records.size(); ++i) {
     if (wrong[i].empty()) wanted[records[i].file] = false;
@@ -116,8 +117,9 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, P
   const Checkpoint& source = planned.source;
   const Plan& plan = planned.plan;
   if (!last_note(tasks.destination).empty()) {
-    throw Error(fmt::format("{}: expected what tasks have written, found what another run left unfinished",
-                            tasks.destination.string()));
+    throw Error(
+        fmt::format("{}: expected a directory that tasks wrote, found one that another run left unfinished",
+                    tasks.destination.string()));
   }
   OutputDirectory directory(tasks.destination, tasks.source, Existing::kResume);
   progress.phase = "reading records";
@@ -138,7 +140,7 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, P
   // Of a merge that was killed.
   directory.clear(artifact_files(plan), names);
   ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
-  // A directory without marker must not have the tasks' folder, nor one without the folder be a riddle.
+  // A directory without journal must not have the tasks' folder, nor one without the folder be a riddle.
   directory.note(kMerged);
   remove_task_files(directory.path());
   directory.finish();

@@ -23,7 +23,7 @@ struct TaskResult {
 TaskResult run_task(const PlannedSource& planned, const TaskFile& plan, const std::vector<uint32_t>& files,
                     const ConvertOptions& options, Progress& progress);
 
-/// Completes a destination whose tasks are done: holds their records and the files against the plan, then
+/// Completes a destination after all its tasks: compares their records and the files with the plan, then
 /// writes what is not weights, the index and twofour.json. Weights are not read. Throws Error where a task is
 /// at work, a weight file has no sound record or not the size and header planned, where records disagree and
 /// where there is a file that no task writes. Killed at any moment, it can be called again, or

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// What an output file costs whoever writes it.
+/// What it costs to write an output file.
 struct FileCost {
   uint64_t own = 0;  ///< bytes written, and read for nothing else
   /// Transformations that have tensors in it, with the bytes read for each: once by the task that writes
@@ -92,7 +92,7 @@ class Dealer {
     split_.bytes.resize(tasks);
   }
 
-  /// Looks at a bundle; load_with() then tells of it, and give() gives it away.
+  /// Selects a bundle, which load_with() then evaluates and give() assigns.
   void take(const Bundle& bundle) {
     bundle_ = &bundle;
     alone_ = bundle.cost.alone();
@@ -126,7 +126,7 @@ class Dealer {
   uint64_t alone_ = 0;
 };
 
-/// Largest first, each to whoever has least with it.
+/// Largest first, each to the task that has least with it.
 TaskSplit deal_by_size(std::vector<Bundle> bundles, size_t tasks) {
   std::stable_sort(bundles.begin(), bundles.end(),
                    [](const Bundle& a, const Bundle& b) { return a.cost.alone() > b.cost.alone(); });

@@ -67,7 +67,7 @@ void check_task_files(const fs::path& destination) {
                                                      (whole.empty() ? name : whole).ends_with(kRecordEnd);
     if (ours) continue;
     problems.add(
-        fmt::format("{}: expected only what tasks keep there, found something else", it->path().string()));
+        fmt::format("{}: expected only files of tasks there, found something else", it->path().string()));
   }
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw Error(fmt::format("{}: cannot list: {}", tasks.string(), error.message()));
@@ -87,30 +87,28 @@ TaskDirectory::TaskDirectory(const TaskFile& plan)
   if (!plan.kept.empty()) OutputDirectory::check_apart_from_kept(path_, plan.kept);
   OutputDirectory::check(path_, plan.source, Existing::kResume);
   if (is_complete_output(path_)) {
-    throw Error(fmt::format("{}: expected a directory that tasks are to write, found a complete artifact",
-                            path_.string()));
+    throw Error(fmt::format("{}: expected a directory for tasks, found a complete artifact", path_.string()));
   }
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw Error(fmt::format("{}: cannot create: {}", path_.string(), error.message()));
-  marker_.emplace(path_, UnfinishedMarker::Sharing::kTogether);
+  journal_.emplace(path_, Journal::Sharing::kTogether);
   join(plan);
 }
 
 void TaskDirectory::join(const TaskFile& plan) {
   std::error_code error;
-  bool of_tasks = marker_->is_current() && marker_->lines().empty();
+  bool of_tasks = journal_->is_current() && journal_->lines().empty();
   if (!fs::exists(tasks_, error)) {
     for (const auto& entry : fs::directory_iterator(path_)) {
-      of_tasks = of_tasks && entry.path().filename() == kUnfinishedMarker;
+      of_tasks = of_tasks && entry.path().filename() == kJournalName;
     }
   }
   if (!of_tasks) {
-    throw Error(fmt::format(
-        "{}: expected a directory that tasks are to write, found what another run left unfinished",
-        path_.string()));
+    throw Error(fmt::format("{}: expected a directory for tasks, found one that another run left unfinished",
+                            path_.string()));
   }
-  marker_->begin();
+  journal_->begin();
   if (fs::is_symlink(fs::symlink_status(tasks_, error))) {
     throw Error(fmt::format("{}: expected a folder of our own, found a symbolic link", tasks_.string()));
   }

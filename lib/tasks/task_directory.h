@@ -43,7 +43,7 @@ class TaskDirectory {
 
   std::filesystem::path path_, tasks_, own_;
   std::string id_;
-  std::optional<UnfinishedMarker> marker_;  ///< holds a shared lock
+  std::optional<Journal> journal_;  ///< holds a shared lock
 };
 
 }  // namespace twofour

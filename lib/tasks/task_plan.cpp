@@ -31,15 +31,15 @@ fs::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
 
-/// Throws Error unless a plan ends with the hash of all before.
+/// Throws Error unless a plan ends with the hash of the text before it.
 void check_seal(std::string_view where, std::string_view text) {
   const size_t length = plan_seal("").size();
   const std::string_view before = text.substr(0, text.size() - std::min(length, text.size()));
   if (plan_seal(before) == text.substr(before.size())) return;
-  throw Error(
-      fmt::format("{}: expected it to end with the hash of all before, {}, found another text: it was "
-                  "edited or cut; plan again",
-                  where, hash_text(before).hex()));
+  throw Error(fmt::format(
+      "{}: expected it to end with the hash of the text before it, {}, found another text: it was "
+      "edited or cut; plan again",
+      where, hash_text(before).hex()));
 }
 
 Hash128 hash_outputs(const Plan& plan) {
@@ -104,7 +104,7 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
     recipe_from_json(where, json.at("fingerprint").at("recipe"));
     return plan;
   } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected a plan of twofour, found something else", where));
+    throw Error(fmt::format("{}: expected a plan that twofour plan wrote, found something else", where));
   }
 }
 

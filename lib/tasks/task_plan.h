@@ -15,9 +15,9 @@ namespace twofour {
 /// source's headers and the recipe; that it comes to the same is what the rest is for.
 struct TaskFile {
   std::filesystem::path source, destination;  ///< absolute
-  std::filesystem::path kept;  ///< quantize: the checkpoint whose global scales are kept; empty where none
-  std::string fingerprint;     ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
-  Hash128 outputs;  ///< over all files to write, their names and headers, and over the global scales
+  std::filesystem::path kept;                 ///< quantize: the reference checkpoint; empty if none
+  std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
+  Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
   /// What a record of a finished file carries, so that those of another plan are known.
   Hash128 id() const;
@@ -28,9 +28,9 @@ struct TaskFile {
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                         const ReferenceCheckpoint* kept = nullptr);
 
-/// As plan.json holds it. It ends with the hash of all that stands before it.
+/// As plan.json holds it. It ends with the hash of the text before it.
 std::string format_task_plan(const TaskFile& plan);
-/// The end of a plan whose other text is `before`.
+/// The end of a plan: the hash of `before`, the text before it.
 std::string plan_seal(std::string_view before);
 /// Throws Error naming `where` on what is no plan, one of another format, or one that was edited or cut.
 TaskFile parse_task_plan(std::string_view where, std::string_view text);

@@ -24,10 +24,9 @@ std::jthread start_thread(F&& f) {
   try {
     return std::jthread(std::forward<F>(f));
   } catch (const std::system_error& e) {
-    throw Error(
-        fmt::format("threads: expected the system to start one more, found that it does not ({}); "
-                    "-j asks for fewer",
-                    e.code().message()));
+    throw Error(fmt::format(
+        "threads: expected the system to start another, found that it cannot ({}); use a smaller -j",
+        e.code().message()));
   }
 }
 

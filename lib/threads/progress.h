@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// How far a run is. The library counts, whoever runs it shows.
+/// The progress of a run. The library counts, the caller shows.
 struct Progress {
   std::atomic<const char*> phase{"starting"};
   std::atomic<uint64_t> done{0};   ///< bytes read so far, of `total`

@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// Seconds of a clock that nobody sets.
+/// Seconds of a monotonic clock.
 class Stopwatch {
  public:
   /// Since it was made, or since the last lap.

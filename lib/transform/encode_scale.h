@@ -18,8 +18,8 @@ struct MatrixScale {
   bool is_kept = false;
 };
 
-/// Of matrices whose largest magnitude is `amax`. Where that is 0, global scale 1 and blocks of zeros:
-/// ModelOpt would divide by zero, and readers refuse a global scale of zero.
+/// The global scale of matrices with the largest magnitude `amax`. If that is 0, global scale 1 and blocks of
+/// zeros: ModelOpt would divide by zero, and readers refuse a global scale of zero.
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax);
 
 /// One that is kept, by the name of the matrix.

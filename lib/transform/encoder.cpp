@@ -20,7 +20,7 @@ bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
   return a.source == b.source && a.expert == b.expert;
 }
 
-/// First row of a matrix at or behind row `n` of its module.
+/// The first row of a matrix at or after row `n` of its module.
 int64_t row_at(const EncodedMatrix& m, int64_t n) {
   return std::clamp<int64_t>((n - m.first + m.step - 1) / m.step, 0, m.rows);
 }
@@ -36,11 +36,11 @@ size_t blocks_of(int64_t n) { return static_cast<size_t>((n + kFp8Block - 1) / k
 std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t begin, int64_t end) {
   const auto count = static_cast<size_t>((end - begin) * m.k);
   const RowBlock row_block{&m, expert, begin, end};
-  if (strip_ != row_block) {
-    strip_ = {};  // nothing, should reading fail
+  if (held_ != row_block) {
+    held_ = {};  // nothing, should reading fail
     if (rows_.size() < count) rows_.resize(count);
     reader_.read_rows(m, expert, begin, end, std::span(rows_).first(count));
-    strip_ = row_block;
+    held_ = row_block;
   }
   return std::span<const float>(rows_).first(count);
 }
@@ -90,7 +90,7 @@ void Encoder::for_each_row_block(F&& f) {
 std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
   group_ = &group;
   rule_ = group.encode_rule();
-  strip_ = {};  // an address may have been another module's
+  held_ = {};  // an address may have been another module's
   const auto& matrices = group.matrices();
   std::vector<EncodedResult> results(matrices.size());
   surveys_.assign(matrices.size(), {});
@@ -188,7 +188,7 @@ bool Encoder::survey_mxfp4(std::vector<EncodedResult>& results) {
   for (EncodedResult& r : results) r.error = {};
   results[0].findings.push_back(
       {Severity::kWarning, "mxfp4-not-exact", group_->matrices()[0].name,
-       fmt::format("scales from 2^{} to 2^{} are more than NVFP4 holds without loss: quantized anew",
+       fmt::format("scales from 2^{} to 2^{} span more than NVFP4 holds without loss: quantized anew",
                    range_.low, range_.high)});
   return false;
 }
@@ -223,7 +223,7 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
   const float multiplier = rule_.divides ? 1.0f / scale.written : scale.written;
   if (!(multiplier > 0) || !std::isfinite(multiplier) || !std::isfinite(scale.written)) {
     result.problems.push_back(fmt::format(
-        "{}: expected weights whose global scale float32 holds, found none above {}", name, amax));
+        "{}: expected weights with a global scale that fits float32, found none above {}", name, amax));
   }
   if (amax == 0) {
     result.findings.push_back({Severity::kWarning, "zero-weights", name,
@@ -248,7 +248,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const AbsMaxPass& survey, int
   back_.resize(rows.size());
   std::span<const float> weights = rows;
   if (rule_.prune) {
-    // What it would cost the other way round.
+    // The error of quantizing first and pruning afterwards.
     quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
     const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
     prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);

@@ -14,23 +14,23 @@
 
 namespace twofour {
 
-/// Encodes groups of matrices in NVFP4 or FP8, row block by row block in bounded memory: once over the
-/// weights for their largest magnitudes, once more for the bytes. A group that is one row block is read once.
-/// One a thread.
+/// Quantizes groups of matrices to NVFP4 or FP8, row block by row block in bounded memory. The first pass
+/// finds the largest magnitudes, the second computes the bytes. A group of one row block is read once. Use
+/// one encoder per thread.
 class Encoder {
  public:
   explicit Encoder(const Worker& worker)
       : source_(worker.source), kept_(worker.kept), isa_(worker.isa), reader_(worker.source) {}
 
-  /// Takes bytes of a part of the group, from front to back.
+  /// Receives the bytes of a part of the group (an index into its parts) in order, front to back.
   using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
-  /// Quantizes a group and returns a result for each of its matrices. Where a result has problems, or with
-  /// `only_check`, nothing is written.
+  /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has problems
+  /// or with `only_check`. Throws Error on I/O errors.
   std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
  private:
-  /// What the first pass finds out about a matrix.
+  /// The result of the first pass over a matrix.
   struct AbsMaxPass {
     float amax = 0;
     std::vector<float> scales;  ///< FP8: largest magnitudes, then scales
@@ -49,7 +49,7 @@ class Encoder {
   void survey(std::vector<EncodedResult>& results);
   void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, AbsMaxPass& survey);
   bool can_cast() const;
-  /// Whether all of the group goes from MXFP4 without loss; looks at the blocks' exponents.
+  /// Whether the whole group can be cast from MXFP4 without loss, by the exponents of its blocks.
   bool survey_mxfp4(std::vector<EncodedResult>& results);
   void read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end);
   void choose_global_scales(std::vector<EncodedResult>& results);
@@ -77,7 +77,7 @@ class Encoder {
     const Linear* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const RowBlock&) const = default;
-  } strip_;  ///< what `rows_` holds
+  } held_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_;
   std::vector<uint8_t> codes_, scales_, raw_codes_, raw_scales_, gathered_bytes_;
   uint64_t bytes_read_ = 0;

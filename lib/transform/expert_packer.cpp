@@ -84,7 +84,7 @@ uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
 void ExpertPacker::load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block) {
   const auto code_bytes = static_cast<size_t>(row_block.rows * row_block.k / 2),
              scale_bytes = static_cast<size_t>(row_block.rows * row_block.k / kGroup);
-  uint8_t* to = buffer(strip_, code_bytes + scale_bytes);
+  uint8_t* to = buffer(rows_, code_bytes + scale_bytes);
   row_block.codes = to;
   row_block.scales = to + code_bytes;
   if (m.k_outer) {

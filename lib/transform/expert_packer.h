@@ -17,7 +17,7 @@ namespace twofour {
 struct FoldLoss {
   /// Sums of squared code halves by block-scale byte.
   std::array<uint64_t, 256> energy{};
-  uint64_t changed = 0;  ///< block scales whose value is no longer exactly s * g_own / g
+  uint64_t changed = 0;  ///< block scales that are no longer exactly s * g_own / g
   FoldLoss& operator+=(const FoldLoss& other);
 };
 
@@ -70,7 +70,7 @@ class ExpertPacker {
 
   const Checkpoint& source_;
   const Isa isa_;
-  std::vector<uint8_t> strip_, stored_, scales_, folded_;
+  std::vector<uint8_t> rows_, stored_, scales_, folded_;
   std::vector<std::vector<uint8_t>> storage_;
   std::vector<std::span<const uint8_t>> parts_;
   std::vector<uint8_t*> part_pointers_;

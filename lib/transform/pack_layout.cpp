@@ -122,7 +122,7 @@ class LayoutWork : public Work {
     sink.refuse(fmt::format(
         "{}: expected a global scale that folds into its pair's ({}) with a change of at most {:.0f} % of "
         "the "
-        "weights in relative norm, found {} and {:.3g} %; requantize it, or --fold any takes it",
+        "weights in relative norm, found {} and {:.3g} %; requantize it, or use --fold any",
         source_.load()->where(m.global_scale), matrix_.scales.folded[i / matrix_.target.sources_per_expert],
         100 * LayoutMatrix::kMostFoldError, matrix_.scales.own[i], 100 * error));
   }

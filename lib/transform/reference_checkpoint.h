@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// The NVFP4 matrices of a checkpoint whose global scales are kept, by the names that quantize gives them.
+/// The NVFP4 matrices of the checkpoint of --keep-global-scale, by the names that quantize gives them.
 class ReferenceCheckpoint {
  public:
   /// Throws Error where the checkpoint has no NVFP4 modules, or of both kinds of global scale, or bad ones.

@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// Outputs whose inputs are interleaved byte by byte: sixteen inputs of so many outputs lie together.
+/// Outputs with inputs that are interleaved byte by byte: sixteen inputs of that many outputs are adjacent.
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {

@@ -31,7 +31,7 @@ Hash128 hash_tensor(const Checkpoint& c, size_t tensor, uint64_t begin, uint64_t
 void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
   for (const auto& [name, output] : manifest.outputs) {
     if (!artifact.find(name))
-      differ(report, "missing-tensor", name, "expected as twofour.json says, found in no file");
+      differ(report, "missing-tensor", name, "listed in twofour.json, found in no file");
   }
   for (const Finding& f : artifact.findings()) {
     // What a source has wrong, its artifact may have too; index and files are ours.
@@ -50,7 +50,7 @@ void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, Va
   for (const auto& [name, hash] : manifest.files) {
     const auto it = found.find(name);
     if (it == found.end()) {
-      differ(report, "missing-file", name, "expected as twofour.json says, found none");
+      differ(report, "missing-file", name, "listed in twofour.json, found none");
     } else if (it->second != hash) {
       differ(report, "file", name,
              fmt::format("expected {} as twofour.json says, found {}", hash.hex(), it->second.hex()));
@@ -77,7 +77,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
   for (const auto& [name, hash] : manifest.files) {
     if (expected.count(name)) continue;
     differ(report, "extra-file", name,
-           "expected a file that source and recipe give, found one that twofour.json alone tells of");
+           "unexpected file: listed in twofour.json, but this source and recipe do not produce it");
   }
   const auto check_text = [&](const char* name, const std::string& text) {
     std::error_code error;
@@ -90,7 +90,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
   };
   check_text(kIndexName, artifact_index(plan));
   for (const auto& [name, text] : plan.texts) check_text(name.c_str(), text);
-  for (const auto& [name, bytes] : plan.sidecars) {
+  for (const auto& [name, bytes] : plan.auxiliary_files) {
     std::error_code error;
     if (!fs::exists(artifact.path() / name, error)) {
       differ(report, "missing-file", name, "expected a copy of the source's, found none");
@@ -120,7 +120,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
   progress.phase = "manifest";
   if (manifest.format != kManifestFormat) {
     report.notes.push_back({Severity::kNote, "older-manifest", kManifestName,
-                            fmt::format("has format {}, not {}: its hashes and recipe were held against the "
+                            fmt::format("has format {}, not {}: its hashes and recipe were compared with the "
                                         "artifact, its text was not derived again",
                                         manifest.format, kManifestFormat)});
     return;

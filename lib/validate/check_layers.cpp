@@ -134,7 +134,7 @@ namespace {
 /// Matrices larger than this are not held in float32: they would pass the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
 /// Weights that a thread reads at once.
-constexpr int64_t kStripWeights = 1 << 18;
+constexpr int64_t kBlockWeights = 1 << 18;
 
 using Experts = std::map<int64_t, StoredExpert>;
 
@@ -144,7 +144,7 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// The shape of a block whose experts are complete, alike and numbered from 0.
+/// The shape of a block with experts that are complete, alike and numbered from 0.
 std::optional<BlockShape> shape_of(const Matrices& matrices, const Experts& experts) {
   std::optional<BlockShape> shape;
   for (const auto& [number, x] : experts) {
@@ -194,7 +194,7 @@ class StoredBlock {
     check_interrupt();
     std::vector<RowBlock> row_blocks;
     int64_t rows = 0;
-    const int64_t step = std::max<int64_t>(1, kStripWeights / k);
+    const int64_t step = std::max<int64_t>(1, kBlockWeights / k);
     for (const StoredMatrix* m : parts) {
       for (int64_t n = 0; n < m->count; n += step)
         row_blocks.push_back({m, n, std::min(m->count, n + step), rows + n});

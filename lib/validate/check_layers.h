@@ -16,7 +16,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
                   const ValidateOptions& options, ValidateReport& report);
 
 /// Runs the feed-forward blocks of two checkpoints on seeded tokens through moe_reference and compares their
-/// outputs: of the blocks of which `filter` picks a module of the source those that options sample. Only
+/// outputs: options sample the blocks that have a module in `filter`. Only
 /// experts that a token visits are read. Biases and a model's own variant of the activation are left out.
 /// Blocks that are incomplete, differ in shape or are too large for the promised memory are findings, and so
 /// is what holds no weights (severity error). Throws ReadError.
@@ -31,8 +31,8 @@ void compare_outputs(const std::vector<double>& dense, const std::vector<double>
 /// first and the last and, by the seed, some between.
 std::vector<size_t> sample_layers(size_t count, const ValidateOptions& options);
 
-/// Tokens of a layer with `experts` experts of which its router picks `topk`: options.tokens of them, and
-/// where options.experts is not 0, routed among that many experts, drawn by `seed`, alone.
+/// options.tokens tokens of a layer with `experts` experts and a router that picks `topk`. Unless
+/// options.experts is 0, they are routed only among that many experts, drawn by `seed`.
 Tokens sample_tokens(const ValidateOptions& options, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
 /// Counts a layer that cannot be run, and adds the note "layer-not-run" that says so.

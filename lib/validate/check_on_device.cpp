@@ -143,13 +143,13 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
                                                 matrix_of(modules, info.name + ".w2"), options);
     report.device_layers.push_back(layer);
     if (layer.beyond == 0) continue;
-    differ(
-        report, "device-output", info.name,
-        fmt::format("{} numbers of the device's output lie further from the reference than its roundings "
-                    "explain, the worst {:.3g} times as far at token {}, column {}: expected {:.6g}, found "
-                    "{:.6g}",
-                    layer.beyond, layer.worst.share, layer.worst.token, layer.worst.column,
-                    layer.worst.expected, layer.worst.found));
+    differ(report, "device-output", info.name,
+           fmt::format(
+               "{} numbers of the device's output differ from the reference by more than its roundings "
+               "explain, the worst by {:.3g} times as much at token {}, column {}: expected {:.6g}, found "
+               "{:.6g}",
+               layer.beyond, layer.worst.share, layer.worst.token, layer.worst.column, layer.worst.expected,
+               layer.worst.found));
   }
 }
 

@@ -42,12 +42,12 @@ class Comparison {
       return;
     }
     progress_.total += stored_bytes(source_, ours, ours.count) + stored_bytes(other_, theirs, ours.count);
-    items_.push_back({pairs_.size(), ours.count, strip_rows(m.k)});
+    items_.push_back({pairs_.size(), ours.count, block_rows(m.k)});
     pairs_.push_back({&ours, &theirs});
   }
 
   std::vector<ValueReport> run() {
-    std::set<size_t> failed;              // modules of the source; one failure each is told
+    std::set<size_t> failed;              // modules of the source; one failure each is reported
     std::map<size_t, ValueError> errors;  // by the source's module, which are in natural order
     const auto make_worker = [&] {
       return
@@ -86,7 +86,7 @@ class Comparison {
   Progress& progress_;
   Findings& findings_;
   std::vector<MatrixPair> pairs_;
-  std::vector<StripItem> items_;
+  std::vector<RowBlockItem> items_;
 };
 
 void check_tolerance(const ValueReport& r, double tolerance, ValidateReport& report) {
@@ -94,10 +94,10 @@ void check_tolerance(const ValueReport& r, double tolerance, ValidateReport& rep
   const WeightDifference& d = r.error.first;
   report.differences.push_back(
       {Severity::kError, "values", r.module,
-       fmt::format(
-           "{} of {} weights lie further from the source's than {:.2g} of them, the first at expert {}, "
-           "n {}, k {}: expected {}, found {}",
-           r.error.beyond, r.error.weights, tolerance, d.e, d.n, d.k, d.expected, d.found)});
+       fmt::format("{} of {} weights differ from the source's by more than {:.2g} (relative), the first at "
+                   "expert {}, "
+                   "n {}, k {}: expected {}, found {}",
+                   r.error.beyond, r.error.weights, tolerance, d.e, d.n, d.k, d.expected, d.found)});
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateR
 /// The files that are no tensors: headers, index, configs, copies. Each as twofour.json says, and no others.
 void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
 
-/// Files, headers, index and config must be what the plan says, byte for byte. Of files that the artifact has
-/// beyond them, those that twofour.json lists are told; check_listed_files() tells the others.
+/// Files, headers, index and config must be what the plan says, byte for byte. Of other files in the
+/// artifact, those that twofour.json lists are reported; check_listed_files() reports the rest.
 void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                  const Manifest& manifest, ValidateReport& report);
 

@@ -27,7 +27,7 @@ constexpr auto kValues = [] {
   return values;
 }();
 
-/// The largest block scale of a block whose largest weight becomes 6.
+/// The largest block scale of a block with a largest weight that becomes 6.
 float largest_scale_of(const ExpectedRule& rule) {
   return rule.choice == ExpectedRule::Choice::kFourOverSix ? kFourOverSixScale : kMaxScale;
 }

@@ -17,7 +17,7 @@ struct ExpectedRule {
   enum class Choice { kMax, kMse, kFourOverSix };
   bool compressed_tensors = false;  ///< compressed-tensors' arithmetic; else ModelOpt's
   Choice choice = Choice::kMax;     ///< of a block scale
-  bool keeps_zero = false;          ///< a block whose scale rounds to zero has scale 0x00 and codes 0x0
+  bool keeps_zero = false;          ///< a block with a scale that rounds to zero has scale 0x00 and codes 0x0
   DType weight_type = DType::kF32;  ///< compressed-tensors rounds intermediate numbers to it
 };
 
@@ -56,7 +56,7 @@ class ExpectedNvfp4 {
 
   const ExpectedRule rule_;
   const ExpectedGlobal global_;
-  const float largest_scale_;          ///< of a block whose largest weight becomes 6
+  const float largest_scale_;          ///< of a block with a largest weight that becomes 6
   std::array<float, 127> tried_{};     ///< mse: the step that is tried for each block scale
   std::array<uint8_t, 127> stored_{};  ///< mse: the block scale that is stored where it wins
   bool rising_ = false;                ///< `tried_`, far from what float32 cannot hold
@@ -81,7 +81,7 @@ struct CastRange {
   /// `codes` [blocks, 16], `scales` [blocks].
   void add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
   void add(const CastRange& other);
-  /// m of the global scale 2^m under which every block scale is exact; nothing where there is none.
+  /// m of the global scale 2^m under which every block scale is exact; nothing if there is none.
   std::optional<int> exponent() const;
 };
 /// The block scale of both blocks of 16 that a block of 32 with scale `e8m0` becomes.

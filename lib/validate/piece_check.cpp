@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// Where derived bytes stand, so that the map of a layout falls into long runs: bytes of one kind of
+/// The order of derived bytes, chosen so that the map of a layout falls into long runs: bytes of one kind of
 /// neighbouring rows (where K is outer) or of neighbouring groups of a row follow each other. All but the
 /// last byte of an atom, which is its scale, are evenly spaced.
 template <class Layout>
@@ -39,7 +39,7 @@ struct Quad {
   static constexpr int kKept = 16, kTied = 32, kZeros = 40, kMeta = 48;
   uint64_t bits;
   uint32_t meta() const { return static_cast<uint32_t>(bits >> kMeta); }
-  /// The kept codes of `codes`, of which this is the entry, the lower k in the low nibble.
+  /// The kept codes of `codes`, this entry's index, the lower k in the low nibble.
   uint32_t comp(uint32_t codes) const {
     const uint32_t first = 4 * (meta() & 3u), second = 4 * (meta() >> 2);
     return ((codes >> first) & 15u) | ((codes >> second) & 15u) << 4;

@@ -12,7 +12,7 @@
 namespace twofour {
 
 /// A layout's map for one shape, asked byte by byte once and kept as runs: bytes that follow each other in a
-/// part and in the derived bytes, whose order is chosen so that runs are long.
+/// part and in the derived bytes. The order of those is chosen so that runs are long.
 class LayoutRuns {
  public:
   /// `shape.e` is 1. Those of the last few shapes are kept, for layers are alike. Safe from several threads.

@@ -34,10 +34,11 @@ void Proof::finish() {
   for (size_t part = 0; part < wrong_.size(); ++part) {
     const Wrong& w = wrong_[part];
     if (w.count == 0) continue;
-    differ(static_cast<int>(part),
-           fmt::format("{} bytes differ from what the source derives to, the first at {}: expected 0x{:02X}, "
-                       "found 0x{:02X}",
-                       w.count, w.first, w.expected, w.found));
+    differ(
+        static_cast<int>(part),
+        fmt::format("{} bytes differ from those derived from the source, the first at {}: expected 0x{:02X}, "
+                    "found 0x{:02X}",
+                    w.count, w.first, w.expected, w.found));
   }
 }
 

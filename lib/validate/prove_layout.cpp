@@ -173,7 +173,7 @@ Json LayoutMatrix::prove(Proof& proof) const {
   if (wrong > 0) {
     proof.differ(
         first.part,
-        fmt::format("{} bytes differ from what the source derives to, the first at expert {}, row {}, "
+        fmt::format("{} bytes differ from those derived from the source, the first at expert {}, row {}, "
                     "column {} (n {}, k {}): expected 0x{:02X}, found 0x{:02X}",
                     wrong, first_expert, first.row, first.col, first.n, first.k, first.expected,
                     first.found));

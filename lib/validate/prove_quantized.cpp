@@ -32,7 +32,7 @@ float float_in(const Bytes& bytes, size_t i) {
   return value;
 }
 
-/// The words of a rule, as the derivation knows them.
+/// The settings of a rule, as the derivation uses them.
 ExpectedRule expected_rule(const EncodeRule& words) {
   ExpectedRule rule;
   rule.compressed_tensors = words.quantize.arithmetic == Arithmetic::compressed_tensors;
@@ -50,7 +50,7 @@ bool divides_in(std::string_view dialect) {
                      [&](const Nvfp4Dialect& d) { return d.name == dialect && !d.stacked && d.divides; });
 }
 
-/// Derives what is written of one group again and holds the artifact against it.
+/// Derives the output of one group of matrices again and compares the artifact with it.
 class GroupCheck {
  public:
   GroupCheck(const QuantizedGroup& group, Proof& proof)
@@ -79,7 +79,7 @@ class GroupCheck {
     }
     all([&](const EncodedMatrix& m, EncodedResult&) { check_bias(m); });
     for (const auto& [part, wrong] : wrong_) {
-      proof_.differ(part, fmt::format("{} bytes differ from what the source derives to, the first at {}",
+      proof_.differ(part, fmt::format("{} bytes differ from those derived from the source, the first at {}",
                                       wrong.count, wrong.first));
     }
     for (std::string& text : not_finite_) proof_.differ("weights", group_.matrices()[0].name, text);
@@ -164,7 +164,7 @@ class GroupCheck {
     }
   }
 
-  /// What is written of a matrix, `per_byte` weights a byte.
+  /// Compares the rows of a matrix; `per_byte` is the number of weights in a byte.
   void hold(const EncodedMatrix& m, EncodedPart part, int64_t begin, const Bytes& expected,
             int64_t per_byte) {
     compare(m.part(part), begin, expected, [&](size_t i, const Bytes& found) {
@@ -220,7 +220,7 @@ class GroupCheck {
         };
         std::span<const float> kept_weights = row;
         if (words_.prune) {
-          // What it would cost the other way round.
+          // The error of quantizing first and pruning afterwards.
           unpruned.quantize(row, row_codes, row_scales);
           expect_2_4(row_codes);
           after[r] = read_back();
@@ -295,7 +295,7 @@ class GroupCheck {
     });
   }
 
-  /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 where the source has none.
+  /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 if the source has none.
   void check_input_scale(const EncodedMatrix& m) {
     if (m.part(EncodedPart::kInputScale) < 0) return;
     const Linear& w = *m.source;
@@ -327,7 +327,7 @@ class GroupCheck {
     return own;
   }
 
-  /// The exponent of the global scale under which all of the group's MXFP4 stays as it is.
+  /// The exponent of the global scale under which all MXFP4 weights of the group are exact.
   std::optional<int> cast_exponent() {
     CastRange range;
     for (const EncodedMatrix& m : group_.matrices()) {

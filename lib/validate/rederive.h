@@ -33,7 +33,7 @@ struct Mismatch {
 Mismatch compare_piece(const std::string& layout, Shape shape, std::span<const DenseGroup> groups,
                        std::span<const std::span<const uint8_t>> parts);
 
-/// The dense weights that parts of an artifact stand for.
+/// The dense weights that parts of an artifact hold.
 std::vector<DenseGroup> unpack_piece(const std::string& layout, Shape shape,
                                      std::span<const std::span<const uint8_t>> parts);
 

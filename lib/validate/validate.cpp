@@ -71,7 +71,7 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
       report.source_bytes += source.tensors()[i].bytes();
     } else {
       differ(report, "source-tensor", source.tensors()[i].name,
-             fmt::format("expected to go into the artifact once, found {} times", used[i]));
+             fmt::format("expected once in the artifact, found {} times", used[i]));
     }
   }
 }
@@ -142,8 +142,7 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
 Checkpoint open_artifact(const fs::path& path, Io io) {
   std::error_code error;
   if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error) && !error) {
-    throw Error(
-        fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
+    throw Error(fmt::format("{}: expected a twofour artifact, found no {}", path.string(), kManifestName));
   }
   return Checkpoint::open(path, io);
 }

@@ -133,7 +133,7 @@ fs::path write_faulty(const Scratch& scratch) {
 
 }  // namespace
 
-TEST_CASE("the browser tells of errors of a page's script") {
+TEST_CASE("the browser reports errors of a page's script") {
   if (browser().empty()) return;
   const Scratch scratch;
   std::ofstream(scratch / "bad.html") << "<!doctype html><body><script>nothing.at.all();</script>";

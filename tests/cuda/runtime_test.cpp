@@ -153,7 +153,7 @@ TEST_CASE("a device layer does not read the file again, and a damaged one is ref
     *message = message_of([&, on = device] { artifact.load(0, on); });
   }
   CHECK(on_cpu == on_cuda);
-  CHECK_MESSAGE(on_cuda.find("expected two places in order") != std::string::npos, on_cuda);
+  CHECK_MESSAGE(on_cuda.find("expected two ascending positions") != std::string::npos, on_cuda);
 }
 
 TEST_CASE("ids out of range are refused before a run") {

@@ -79,8 +79,9 @@ TEST_CASE("two runs cannot write one directory") {
   write_checkpoint(scratch / "src", {sound()});
   {
     OutputDirectory other(scratch / "out", {}, Existing::kRefuse);
-    CHECK(contains(refusal(scratch / "src", scratch / "out", true), "found another run writing it"));
-    CHECK(fs::exists(scratch / "out" / kUnfinishedMarker));
+    CHECK(
+        contains(refusal(scratch / "src", scratch / "out", true), "expected no other run in this directory"));
+    CHECK(fs::exists(scratch / "out" / kJournalName));
   }
   CHECK(!fs::exists(scratch / "out"));
   CHECK(refusal(scratch / "src", scratch / "out").empty());
@@ -90,7 +91,7 @@ TEST_CASE("a directory left by a killed run is taken over with force") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   fs::create_directory(scratch / "out");
-  UnfinishedMarker(scratch / "out", UnfinishedMarker::Sharing::kAlone).begin();
+  Journal(scratch / "out", Journal::Sharing::kAlone).begin();
   put(scratch / "out/.model-00001-of-00001.safetensors.unfinished", "half");
   CHECK(contains(refusal(scratch / "src", scratch / "out"), "--force replaces it"));
   CHECK(refusal(scratch / "src", scratch / "out", true).empty());

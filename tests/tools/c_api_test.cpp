@@ -31,7 +31,7 @@ std::string client() {
 
 }  // namespace
 
-TEST_CASE("a C program runs layers of every layout through libtwofour.so and is told what it does wrong") {
+TEST_CASE("a C program runs layers of every layout through libtwofour.so and learns what it does wrong") {
   for (const char* layout : {"v7", "v7-packed", "g8"}) {
     CAPTURE(layout);
     const ConvertedLayer made(layout, 5, 32, 48);

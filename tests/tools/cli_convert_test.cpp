@@ -42,7 +42,7 @@ bool wait_until(Run& run, F condition) {
 
 /// Whether anything could be taken for an artifact or for a part of one.
 bool looks_complete(const fs::path& directory) {
-  if (!fs::exists(directory) || fs::exists(directory / kUnfinishedMarker)) return false;
+  if (!fs::exists(directory) || fs::exists(directory / kJournalName)) return false;
   return !fs::is_empty(directory);
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("interrupted at any point, convert ends with 130 and leaves finished f
       const fs::path out = scratch / fmt::format("out-{}-{}", signal, finished);
       Run run({"convert", source, out.string(), "--to", "v7", "--max-shard-size", "2MB", "-j", "1"});
       const bool reached =
-          wait_until(run, [&] { return fs::exists(out / kUnfinishedMarker) && shards(out) >= finished; });
+          wait_until(run, [&] { return fs::exists(out / kJournalName) && shards(out) >= finished; });
       run.send(signal);
       const Outcome o = run.wait();
       if (!reached || o.code == 0) continue;  // it was faster than this test
@@ -203,7 +203,7 @@ TEST_CASE("interrupted at any point, convert ends with 130 and leaves finished f
       CHECK(o.code == 130);
       CHECK(o.out.empty());
       CHECK(o.err.find("twofour: interrupted\n") != std::string::npos);
-      const bool stays = o.err.find("weight files are finished and stay") != std::string::npos;
+      const bool stays = o.err.find("weight files are finished and kept") != std::string::npos;
       CHECK(fs::exists(out) == stays);
       CHECK((stays || finished == 0));
       CHECK(!looks_complete(out));
@@ -217,7 +217,7 @@ TEST_CASE("killed, convert leaves a directory that every command refuses and --f
   const std::string source = (scratch / "src").string(), out = (scratch / "out").string();
   synth_large(source);
   Run run({"convert", source, out, "--to", "v7", "--max-shard-size", "2MB", "-j", "1"});
-  REQUIRE(wait_until(run, [&] { return fs::exists(fs::path(out) / kUnfinishedMarker); }));
+  REQUIRE(wait_until(run, [&] { return fs::exists(fs::path(out) / kJournalName); }));
   run.send(SIGKILL);
   REQUIRE(run.wait().code == 128 + SIGKILL);
   CHECK(!looks_complete(out));

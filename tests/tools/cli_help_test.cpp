@@ -147,7 +147,7 @@ TEST_CASE("help fits a terminal and says what layouts are and what lint and vali
   CHECK(joined(help_of("validate")).find("every byte is derived again") != std::string::npos);
 }
 
-TEST_CASE("options that exclude each other, or of which one is needed, are told by name") {
+TEST_CASE("options that exclude each other, or need one of them, are named") {
   const auto usage = [](const std::vector<std::string>& words) {
     const Outcome o = run_program(words);
     CHECK(o.code == 2);

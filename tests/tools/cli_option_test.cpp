@@ -51,7 +51,7 @@ TEST_CASE("a limit that is not finite or below 0 is refused in a short line") {
   }
 }
 
-TEST_CASE("a size or pattern that is none is told with its option") {
+TEST_CASE("a size or pattern that is not valid is reported with its option") {
   const Scratch scratch;
   const std::string out = (scratch / "out").string();
   check_one_line(run_program({"convert", kGolden, out, "--to", "v7", "--max-shard-size", "abc"}),
@@ -65,7 +65,7 @@ TEST_CASE("a size or pattern that is none is told with its option") {
   CHECK(!std::filesystem::exists(out));
 }
 
-TEST_CASE("a size that is none is refused") {
+TEST_CASE("a size that is not valid is refused") {
   const Scratch scratch;
   for (const char* size : {"5 GB", "big", "0", "-1", "5GiB", "1.2.3GB", "GB", ""}) {
     CAPTURE(std::string(size));

@@ -123,7 +123,7 @@ TEST_CASE("task numbers that make no sense are refused") {
   CHECK_FALSE(fs::exists(planned.out));
 }
 
-TEST_CASE("options that do not go together, missing ones, and plans that are none") {
+TEST_CASE("options that do not go together, missing ones, and plans that are not valid") {
   const Planned planned;
   const auto refusal = [&](const std::vector<std::string>& words) {
     const Outcome o = run_program(words);
@@ -145,9 +145,9 @@ TEST_CASE("options that do not go together, missing ones, and plans that are non
       contains(refusal({"plan", kGolden, planned.out, "--to", "v7", "--pattern", "2:4", "-o", planned.plan}),
                "--pattern: expected with --to prune or quantize only, found with --to v7"));
   CHECK(contains(refusal({"convert", "--plan", kGolden + "/config.json", "--task", "0/1"}), "config.json"));
-  CHECK(contains(refusal({"merge", planned.out}), "expected a directory that tasks of a plan have written"));
+  CHECK(contains(refusal({"merge", planned.out}), "expected a directory that the tasks of a plan wrote"));
   succeed({"convert", "--plan", planned.plan, "--task", "0/2"});
-  CHECK(contains(refusal({"merge", planned.out}), "expected a task to have finished it"));
+  CHECK(contains(refusal({"merge", planned.out}), "expected a record of the task that finished it"));
   CHECK(contains(refusal({"convert", "--plan", planned.plan, "--task", "0/2", "--device", "cuda"}),
                  "--device cuda: expected cpu or auto, found convert, which runs on the CPU alone"));
 }

@@ -250,7 +250,7 @@ TEST_CASE("validate says which layers it did not run and why, and what it sample
       text.out.find("\n1 of 2 layers give the reference's output, 1 not run; ") != std::string::npos,
       text.out);
   CHECK(text.out.find("\nnot run: model.layers.1.mlp.experts: ") != std::string::npos);
-  CHECK(text.out.find("up_proj.bias: expected linears of weights alone") != std::string::npos);
+  CHECK(text.out.find("up_proj.bias: expected linears with weights only") != std::string::npos);
   CHECK(text.out.find("\nsample: 2 tokens a layer through at most 4 experts, at most 4 layers, seed 0; ") !=
         std::string::npos);
   const std::string page = read_text(scratch / "page.html");

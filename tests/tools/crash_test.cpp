@@ -55,7 +55,7 @@ struct Trial {
   /// After a run ended anyhow: nothing, an unfinished directory, or all of it. True if it is all there.
   bool check_state() const {
     if (!fs::exists(out) || fs::is_empty(out)) return false;
-    const bool complete = !fs::exists(out / kUnfinishedMarker);
+    const bool complete = !fs::exists(out / kJournalName);
     if (complete) {
       CHECK((read_tree(out) == expected));
     } else {
@@ -298,7 +298,7 @@ TEST_CASE("a full disk is one clear message, and with more space the run goes on
                 full.err);
   CHECK(!trial.check_state());
   if (mounted) {
-    CHECK(full.err.find("weight files are finished and stay; --resume goes on from there") !=
+    CHECK(full.err.find("weight files are finished and kept; --resume continues from there") !=
           std::string::npos);
     REQUIRE(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=200m") == 0);
   } else {
@@ -330,7 +330,7 @@ TEST_CASE("interrupted after some files, a run says what stays and goes on from 
     if (o.code == 130) {
       ++stayed;
       CHECK(o.err.starts_with("twofour: interrupted\n"));
-      CHECK_MESSAGE(o.err.find("weight files are finished and stay; --resume goes on") != std::string::npos,
+      CHECK_MESSAGE(o.err.find("weight files are finished and kept; --resume continues") != std::string::npos,
                     o.err);
       CHECK(run_program(trial.words).err.find("--resume goes on with it") != std::string::npos);
     }
@@ -356,7 +356,7 @@ TEST_CASE("a thread that the system does not start is an error that says so") {
                       o.err);
         const bool stays = fs::exists(trial.out);  // with the one weight file finished
         kept += stays;
-        CHECK(stays == (o.err.find("1 of 1 weight files are finished and stay") != o.err.npos));
+        CHECK(stays == (o.err.find("1 of 1 weight files are finished and kept") != o.err.npos));
       });
   CHECK(kept > 0);
   CHECK(failed >= kept + 2);

@@ -45,7 +45,7 @@ struct Conversion {
   void interrupt() {
     const Outcome o = run(words, {}, injected("rename kill 8"));
     REQUIRE(o.code == 128 + SIGKILL);
-    REQUIRE(fs::exists(fs::path(out) / kUnfinishedMarker));
+    REQUIRE(fs::exists(fs::path(out) / kJournalName));
   }
   std::string resume_refused() const {
     const auto before = read_tree(out);
@@ -111,7 +111,7 @@ TEST_CASE("another checkpoint of kept global scales is refused by --resume, not 
   succeed(c.words, {"--force"});
 }
 
-TEST_CASE("killed before each step of emptying an old artifact, a forced run is gone on with") {
+TEST_CASE("killed before each step of emptying an old artifact, a forced run can be resumed") {
   if (!can_inject()) return;
   Conversion c;
   const auto expected = c.undisturbed();
@@ -182,9 +182,8 @@ TEST_CASE("a read of the journal or of a finished file that fails is trouble, no
   c.interrupt();
   const auto before = read_tree(c.out);
   const std::string weights = before.lower_bound("model-")->first;
-  for (const auto& [how, file] : {std::pair{"--resume", std::string(kUnfinishedMarker)},
-                                  {"--force", kUnfinishedMarker},
-                                  {"--resume", weights}}) {
+  for (const auto& [how, file] :
+       {std::pair{"--resume", std::string(kJournalName)}, {"--force", kJournalName}, {"--resume", weights}}) {
     for (int n = 1; n <= 3; ++n) {
       CAPTURE(how);
       CAPTURE(file);
@@ -206,13 +205,13 @@ TEST_CASE("a read of the journal or of a finished file that fails is trouble, no
   }
 }
 
-TEST_CASE("what a killed synth left is replaced by --force, not gone on with") {
+TEST_CASE("what a killed synth left is replaced by --force, not resumed") {
   if (!can_inject()) return;
   const Conversion c;
   const Outcome o = run({"synth", c.out, "--shape", "tiny", "-q"}, {}, injected("rename kill 2"));
   REQUIRE(o.code == 128 + SIGKILL);
   CHECK(contains(c.resume_refused(),
-                 "expected what a run left unfinished, found what synth did; --force replaces it"));
+                 "expected an unfinished conversion, found an unfinished synth; --force replaces it"));
   const Outcome refused = run(c.words);
   CHECK(refused.code == 2);
   CHECK(refused.err.ends_with("found files in it; --force replaces it\n"));
@@ -239,9 +238,9 @@ TEST_CASE("a directory is ours by what only we write, not by a name or a beginni
     }
     fs::remove_all(c.out);
   };
-  check_foreign(kUnfinishedMarker, "");
-  check_foreign(kUnfinishedMarker, "{}\n");
-  check_foreign(kUnfinishedMarker, std::string(32, '0') + " a directory that twofour has not finished\n");
+  check_foreign(kJournalName, "");
+  check_foreign(kJournalName, "{}\n");
+  check_foreign(kJournalName, std::string(32, '0') + " a directory that twofour has not finished\n");
   check_foreign(kManifestName, "{\n\"format\": 2,\n\"tool\": {\"name\":\"twofour\"");
   check_foreign(kManifestName, manifest.substr(0, manifest.size() / 2));
   check_foreign(kManifestName, manifest + "\n");
@@ -250,11 +249,11 @@ TEST_CASE("a directory is ours by what only we write, not by a name or a beginni
   check_foreign(kManifestName, edited);
 }
 
-TEST_CASE("what a run of another version left is told apart, and --force replaces it") {
+TEST_CASE("what a run of another version left is recognized, and --force replaces it") {
   if (!can_inject()) return;
   Conversion c;
   c.interrupt();
-  const fs::path marker = fs::path(c.out) / kUnfinishedMarker;
+  const fs::path marker = fs::path(c.out) / kJournalName;
   const std::string journal = read_text(marker);
   std::ofstream(marker) << journal.substr(journal.find('\n') + 1);
   CHECK(contains(c.resume_refused(), "found what another did; --force replaces it"));
@@ -287,7 +286,7 @@ TEST_CASE("what an interrupted run keeps is no source, and in folders below is n
   CHECK((read_tree(shared) == read_tree(c.out)));
   fs::create_directory(source / ".twofour-tasks");
   fs::remove_all(c.out);
-  CHECK(contains(run(c.words).err, "interrupted writing (.twofour-tasks)"));
+  CHECK(contains(run(c.words).err, "interrupted run of twofour left (.twofour-tasks)"));
 }
 
 }  // namespace resume_state_test

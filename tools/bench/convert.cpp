@@ -50,7 +50,7 @@ struct ConvertBenchOptions {
   int rounds = 10;
 };
 
-/// A buffer whose pages exist before the clock starts.
+/// A buffer with pages that exist before the clock starts.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -330,14 +330,14 @@ int run_convert(const ConvertBenchArguments& o, const Common& common) {
 void add_source_options(Arguments& args, ConvertBenchArguments& o) {
   args.option("--source", o.source, "Checkpoint to measure with, instead of one made by synth")
       .value_name("PATH");
-  args.option("--shape", o.shape, "Shape of the one made").one_of(synth_shapes());
+  args.option("--shape", o.shape, "Shape of the checkpoint that is made").one_of(synth_shapes());
   args.option("--layers", o.layers, "Its layers").range(1, 1000);
   args.option("--experts", o.experts, "Experts of its layers")
       .range(1, kSynthMostExperts)
       .default_text("the model's");
   args.option("--work", o.work, "Directory to work in; a memory-backed one keeps the disk's noise out")
       .value_name("DIRECTORY");
-  args.option("--rounds", o.rounds, "Rounds that count, after one that does not").range(1, 1000);
+  args.option("--rounds", o.rounds, "Measured rounds, after a warm-up").range(1, 1000);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 struct IoBenchOptions {
   std::filesystem::path work;    ///< directory where files are made and removed
-  std::filesystem::path source;  ///< a file, or a directory whose *.safetensors are read; empty: one is made
+  std::filesystem::path source;  ///< a file, or a directory with *.safetensors to read; empty: one is made
   uint64_t bytes = 2'000'000'000;
   uint64_t request = 4u << 20;
   int rounds = 3;
@@ -180,7 +180,7 @@ std::optional<double> write_all(const fs::path& path, uint64_t bytes, const std:
   return seconds_since(start);
 }
 
-/// Reads files whose pages were dropped before, and writes files to the disk, fsync included, through the
+/// Reads files with pages that were dropped before, and writes files to the disk, fsync included, through the
 /// page cache and past it, by 1, 2, 4 and 8 requests at a time, in alternating rounds. What file system
 /// refuses direct I/O has no such rates. The pages of `source` are not in the page cache afterwards.
 IoBench bench_io(const IoBenchOptions& o) {

@@ -45,8 +45,8 @@ int run_kernels(const KernelBenchOptions& o, const Common& common) {
 
 std::function<int()> setup_bench_kernels(Arguments& args, const Common& common) {
   auto o = std::make_shared<KernelBenchOptions>();
-  args.option("--only", o->filter, "Kernels whose 'name, shape' contains this");
-  args.option("--rounds", o->rounds, "Rounds that count").range(1, 1000);
+  args.option("--only", o->filter, "Only kernels with this text in 'name, shape'");
+  args.option("--rounds", o->rounds, "Measured rounds").range(1, 1000);
   return [o, &common] { return run_kernels(*o, common); };
 }
 

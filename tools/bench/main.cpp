@@ -13,7 +13,7 @@ constexpr Command kCommands[] = {
      setup_bench_open, "open --tensors 100000"},
     {"lint", "Lint every weight byte against cat, in alternating rounds", setup_bench_lint,
      "lint --shape qwen3-next"},
-    {"plan", "Plan a checkpoint of terabytes, of which only headers exist, against parsing the headers",
+    {"plan", "Plan a checkpoint of terabytes that has only headers, against parsing the headers",
      setup_bench_plan, "plan --layers 140 --tasks 64"},
     {"io", "The disk: cold reads, writes with fsync, through the page cache and past it, against plain loops",
      setup_bench_io, "io --work /mnt/disk --size 2GB"},

@@ -28,7 +28,7 @@ struct MoeShape {
 };
 
 struct KernelBenchOptions {
-  std::string filter;  ///< only kernels whose "name, shape" contains this
+  std::string filter;  ///< only kernels with this text in "name, shape"
   int rounds = 15;
 };
 

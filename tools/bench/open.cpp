@@ -94,8 +94,8 @@ double seconds_of(F&& f) {
   return watch.seconds();
 }
 
-/// Makes a checkpoint of NVFP4 experts of about `tensors` tensors in 16 files below `work`, whose data are
-/// holes that take no space, and opens it.
+/// Makes a checkpoint of NVFP4 experts of about `tensors` tensors in 16 files below `work`, with holes that
+/// take no space as data, and opens it.
 OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   const fs::path directory = work / "headers";
   fs::create_directory(directory);
@@ -161,7 +161,7 @@ std::function<int()> setup_bench_open(Arguments& args, const Common& common) {
   auto o = std::make_shared<OpenArguments>();
   args.option("--tensors", o->tensors, "Tensors of the checkpoint that is made").range(64, 10'000'000);
   args.option("--work", o->work, "Directory to work in").value_name("DIRECTORY");
-  args.option("--rounds", o->rounds, "Rounds that count, after one that does not").range(1, 1000);
+  args.option("--rounds", o->rounds, "Measured rounds, after a warm-up").range(1, 1000);
   return [o, &common] { return run_open(*o, common); };
 }
 

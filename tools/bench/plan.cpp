@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Planning alone, of a checkpoint whose files are all there but hold headers and scalars only.
+/// Planning alone, of a checkpoint with files that hold only headers and scalars.
 struct PlanBench {
   size_t tensors = 0, shards = 0, outputs = 0;  ///< tensors and files of the source, files of the artifact
   uint64_t source_bytes = 0, header_bytes = 0;
@@ -81,7 +81,8 @@ struct PlanBenchArguments {
   int rounds = 5;
 };
 
-/// A checkpoint of headers only, by a process of its own, whose memory does not count as planning's.
+/// Makes a checkpoint of headers only in a process of its own, so that its memory does not count as
+/// planning's.
 void synth_headers(const PlanBenchArguments& o, const fs::path& to) {
   std::vector<std::string> command{
       twofour_program().string(), "synth",          to.string(), "--shape", o.shape, "--layers",
@@ -136,7 +137,7 @@ std::function<int()> setup_bench_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanBenchArguments>();
   args.option("--source", o->source, "Checkpoint to plan, instead of headers made by synth")
       .value_name("PATH");
-  args.option("--shape", o->shape, "Shape of the one made").one_of(synth_shapes());
+  args.option("--shape", o->shape, "Shape of the checkpoint that is made").one_of(synth_shapes());
   args.option("--layers", o->layers, "Its layers").range(1, 1000);
   args.option("--experts", o->experts, "Experts of its layers")
       .range(1, kSynthMostExperts)
@@ -145,7 +146,7 @@ std::function<int()> setup_bench_plan(Arguments& args, const Common& common) {
   add_shard_size_option(args, o->max_shard_size);
   args.option("--tasks", o->tasks, "Tasks that share the work").range(1, 1'000'000);
   args.option("--work", o->work, "Directory to work in").value_name("DIRECTORY");
-  args.option("--rounds", o->rounds, "Rounds that count").range(1, 1000);
+  args.option("--rounds", o->rounds, "Measured rounds").range(1, 1000);
   return [o, &common] { return run_plan(*o, common); };
 }
 

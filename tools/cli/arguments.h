@@ -100,8 +100,8 @@ class Arguments {
   /// What help says last, behind what was said before.
   void footer(const std::string& text);
 
-  /// Parses a command line with one of the commands. Throws Error (of two lines: what is wrong, which help to
-  /// read) on what is none.
+  /// Parses a command line with one of the commands. Throws Error (two lines: what is wrong, which help to
+  /// read) on an invalid one.
   Request parse(int argc, char** argv);
   /// The command that the command line named, once parsed; nullptr without one.
   const Arguments* chosen() const;

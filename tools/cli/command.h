@@ -61,8 +61,8 @@ std::function<int()> setup_validate(Arguments& args, const Common& common);
 /// longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Where a command with CUDA code runs, as --device says; auto is a CUDA device where there is one. Throws
-/// Error where --device asks for cuda and there is none.
+/// Where a command with CUDA code runs, as --device says; auto is a CUDA device if there is one. Throws Error
+/// if --device asks for cuda and there is no device.
 Device choose_device(const Common& common);
 
 /// The device for people: "cpu" or "cuda (NVIDIA H200)".
@@ -81,8 +81,8 @@ Json findings_to_json(const Findings& findings);
 /// Adds --html to a command: the file of its report.
 Argument& add_html_option(Arguments& args, std::string& file);
 
-/// Writes `text` to stdout or stderr, in the colour of a severity where that is a terminal that has colours
-/// (TERM is not dumb) and nobody asked for none (NO_COLOR).
+/// Writes `text` to stdout or stderr, in the colour of a severity if that is a terminal with colours (TERM is
+/// not dumb) and NO_COLOR is not set.
 void print_coloured(std::FILE* to, Severity severity, std::string_view text);
 
 /// The version of every document of --json, described in tools/JSON.md. It counts up when a field changes or
@@ -136,16 +136,16 @@ std::string formatted(fmt::string_view format, const Values&... values) {
   return fmt::vformat(format, fmt::make_format_args(values...));
 }
 
-/// Prints to stdout, control characters made harmless, of arguments line ends, too. What cannot be written is
-/// told at the end, by main().
+/// Prints to stdout, with control characters made harmless, and line ends in arguments too. main() reports a
+/// failed write at the end.
 template <class... Arguments>
 void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
   const std::string text = printable(formatted(format, print_argument(arguments)...));
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// Prints to stderr; of arguments control characters are made harmless, line ends, too. Where that fails
-/// there is nobody left to tell.
+/// Prints to stderr; control characters and line ends in arguments are made harmless. A failed write is
+/// ignored.
 template <class... Arguments>
 void print_stderr(PrintFormat<Arguments...> format, const Arguments&... arguments) {
   const std::string text = formatted(format, print_argument(arguments)...);

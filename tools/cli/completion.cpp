@@ -22,7 +22,7 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
   return names;
 }
 
-/// The cases of one command: what may stand after each option, and what else.
+/// The cases of one command: what may follow each option, and what else.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
   std::string options;
   for (const ArgumentEntry& o : c.options) {

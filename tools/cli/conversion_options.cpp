@@ -159,8 +159,8 @@ void add_io_option(Arguments& args, std::string& io) {
   args.option(
           "--io", io,
           "How files are read and written. buffered: through the page cache, evicting only the pages that "
-          "this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with "
-          "one request in flight for each of --jobs")
+          "this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as "
+          "many requests in flight as --jobs")
       .one_of({"buffered", "direct"});
 }
 
@@ -171,18 +171,16 @@ void add_conversion_options(Arguments& args, ConversionOptions& o) {
   args.flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   args.flag("--no-verify", o.no_verify, "Do not read back what was written");
   args.flag("--check", o.check,
-            "First compare every tensor of SRC, an artifact, with the hashes in twofour.json");
+            "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
   add_io_option(args, o.io);
   args.flag("--force", o.force, "Replace DST if twofour wrote it");
-  args.flag(
-          "--resume", o.resume,
-          "Continue a run into DST that was interrupted, killed or failed: keep finished weight files whose "
-          "hashes match, redo the rest. A complete DST is verified")
+  args.flag("--resume", o.resume,
+            "Continue a run into DST that was interrupted, killed or failed: keep the finished weight files "
+            "that match their hashes and write the rest again. A complete DST is verified")
       .excludes("--force");
   args.footer(
-      "A run that ends early keeps the weight files that it finished; every command recognizes the directory "
-      "as "
-      "unfinished. A run that finished none, or whose source is bad, leaves nothing.");
+      "A run that ends early keeps the weight files that it finished, and every command recognizes the "
+      "directory as unfinished. A run that finished none, or that found a bad source, leaves nothing.");
 }
 
 Recipe with_selection(Rule rule, const ConversionOptions& o) {

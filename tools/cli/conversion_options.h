@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// What every command that writes a checkpoint from a checkpoint is told.
+/// Options of every command that writes a checkpoint from a checkpoint.
 struct ConversionOptions {
   std::string source, destination, max_shard_size = "5GB";
   std::vector<std::string> include, exclude, also;
@@ -32,14 +32,14 @@ void add_source_and_selection(Arguments& args, ConversionOptions& options);
 /// The recipe of one rule, with the chosen modules and the size of files.
 Recipe with_selection(Rule rule, const ConversionOptions& options);
 
-/// The checkpoint whose global scales the options keep, which go into the recipe; nullptr where they keep
+/// The reference checkpoint of the options. Its global scales go into the recipe; nullptr if the options keep
 /// none.
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
 
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified);
 
-/// What a run made of the weights, as lines that end.
+/// What a run did to the weights, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result);
 

@@ -174,7 +174,7 @@ std::function<int()> setup_help(Arguments& args, const Common& common) {
   };
   auto o = std::make_shared<HelpArguments>();
   args.option("COMMAND", o->command, "Command to explain; without one, all are listed").value_name("COMMAND");
-  args.flag("--markdown", o->markdown, "The help of all commands, in Markdown").excludes("COMMAND");
+  args.flag("--markdown", o->markdown, "Print the help of all commands as Markdown").excludes("COMMAND");
   return [o, &args, &common] {
     const CommandEntry root = args.root().entry();
     const std::string text = o->markdown ? markdown_text(root) : help_text(root, o->command);

@@ -55,7 +55,7 @@ std::string option_text(const ArgumentEntry& o) {
   return text + ".\n";
 }
 
-/// The lines of a footer as they stand.
+/// The lines of a footer, unchanged.
 std::string literal(const std::string& text) { return ".nf\n" + roff(text) + "\n.fi\n"; }
 
 std::string page(const CommandEntry& c, const std::string& path, const CommandEntry& root) {
@@ -96,7 +96,7 @@ std::vector<std::pair<std::string, std::string>> manual_pages(const CommandEntry
 
 std::function<int()> setup_man(Arguments& args, const Common& common) {
   auto into = std::make_shared<std::string>();
-  args.option("DIRECTORY", *into, "Where to write them; it must be there").required();
+  args.option("DIRECTORY", *into, "Directory to write to; it must exist").required();
   return [into, &args, &common] {
     const std::filesystem::path directory = *into;
     std::error_code error;

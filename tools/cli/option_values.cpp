@@ -110,7 +110,8 @@ Argument& add_seed_option(Arguments& args, uint64_t& seed, const std::string& he
 Argument& check_finite_not_negative(Argument& option) { return option.check(limit_problem); }
 
 Argument& add_shard_size_option(Arguments& args, std::string& size) {
-  return args.option("--max-shard-size", size, "Bytes of data in a weight file, decimal: 5GB, 500MB")
+  return args
+      .option("--max-shard-size", size, "Largest weight file to write, in bytes of data, decimal: 5GB, 500MB")
       .value_name("SIZE");
 }
 

@@ -32,14 +32,17 @@ std::string footer(const Program& program, const Command& command) {
 }
 
 void add_common(Arguments& args, Common& common, bool cuda) {
-  args.flag("--json", common.json, "One JSON document on stdout, nothing else there").common();
-  args.flag("-q,--quiet", common.quiet, "No progress, no findings").common();
-  args.flag("-v,--verbose", common.verbose, "Notes too, not only warnings").common();
-  args.option("-j,--jobs", common.jobs, "Threads").range(1, 4096).default_text("one a processor").common();
+  args.flag("--json", common.json, "Print one JSON document on stdout and nothing else").common();
+  args.flag("-q,--quiet", common.quiet, "Print no progress and no findings").common();
+  args.flag("-v,--verbose", common.verbose, "Print notes as well as warnings").common();
+  args.option("-j,--jobs", common.jobs, "Number of threads")
+      .range(1, 4096)
+      .default_text("one per processor")
+      .common();
   Argument& device =
       args.option("--device", common.device,
-                  cuda ? "Where to compute; auto: on a CUDA device where there is one and it is faster"
-                       : "Where to compute; this command runs on the CPU alone");
+                  cuda ? "Where to compute. auto uses a CUDA device if there is one and it is faster"
+                       : "Where to compute. This command runs only on the CPU");
   if (cuda) {
     device.one_of({"cpu", "cuda", "auto"}).common();
   } else {
@@ -72,7 +75,7 @@ int report_error(const Program& program, const Common& common, std::vector<std::
   try {
     if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
   } catch (const std::system_error&) {
-    // That stdout takes nothing is told by checked().
+    // checked() reports that stdout takes nothing.
   }
   for (std::string& line : lines) line = printable_line(line);
   print_coloured(stderr, Severity::kError, fmt::format("{}:", program.name));
@@ -81,7 +84,7 @@ int report_error(const Program& program, const Common& common, std::vector<std::
 }
 
 /// Makes standard input, output and error something where they are closed, so that no file of a checkpoint
-/// takes their numbers and gets what is told. Writing to it fails.
+/// gets their numbers and receives messages. Writing to them fails.
 bool open_standard_files() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
@@ -90,7 +93,7 @@ bool open_standard_files() {
 }
 
 /// Whether main() is the one that ends the program. OpenMP's runtime does where it cannot start a thread: it
-/// says so and exits with 1, which would tell of findings.
+/// prints a message and exits with 1, which would mean findings.
 bool ends_by_itself = false;
 
 void correct_exit_code() {

@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// A program made of commands.
+/// A program with commands.
 struct Program {
   const char* name;
   const char* summary;

@@ -33,18 +33,17 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
   layouts.insert(layouts.end(), {"nvfp4", "fp8", "bf16"});
   if (all) layouts.insert(layouts.end(), {"prune", "quantize"});
-  args.option("--to", o.layout, "Layout or format to write, see below").one_of(layouts);
+  args.option("--to", o.layout, "Layout or format to write; see below").one_of(layouts);
   args.footer(layouts_text(all));
-  args.option(
-          "--fold", o.fold,
-          "Unequal global scales of gate and up, of which a layout has one. larger folds both to the larger, "
-          "refused where that changes a matrix by more than 10 %; strict refuses unequal ones; any folds "
-          "whatever it costs")
+  args.option("--fold", o.fold,
+              "What to do if gate and up have different global scales: a layout stores one. larger folds "
+              "both to the larger and refuses if that changes a matrix by more than 10 %; strict refuses; "
+              "any folds at any cost")
       .one_of({"larger", "strict", "any"});
   args.option("--granularity", o.granularity,
-              "fp8: weights that share a scale; block is 128 x 128, the only one of deepseek")
+              "fp8: which weights share a scale. block is 128 x 128 and the only choice for deepseek")
       .one_of({"tensor", "row", "block"})
-      .default_text("row, of deepseek block");
+      .default_text("row; deepseek: block");
 }
 
 void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
@@ -52,7 +51,8 @@ void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantize
   std::vector<std::string> defaults;
   if (converts) {
     defaults.push_back(
-        "nvfp4: the one that the source is not, of an artifact its source's; fp8: compressed-tensors");
+        "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
+        "compressed-tensors");
   }
   if (quantizes) defaults.push_back(converts ? "quantize: modelopt" : "modelopt");
   args.option("--dialect", o.dialect,
@@ -68,8 +68,7 @@ void add_pattern(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes)
   if (prunes) help = "2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight";
   if (quantizes) {
     help += fmt::format(
-        "{}2:4 prunes the weights before quantizing, so that block scales fit those that are kept, and "
-        "reports "
+        "{}2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports "
         "the gain",
         prunes ? "; with quantize, " : "");
   }
@@ -82,22 +81,20 @@ void add_quantize_options(Arguments& args, RecipeOptions& o) {
               "Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's")
       .one_of({"modelopt", "compressed-tensors"})
       .default_text("the dialect's");
-  args.option(
-          "--block-scale", o.block_scale,
-          "How the scale of 16 weights is chosen. max fits the largest weight; mse tries all and takes the "
-          "least squared error; four-over-six takes the better of two. The last two are our own extension "
-          "in compressed-tensors' arithmetic")
+  args.option("--block-scale", o.block_scale,
+              "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes "
+              "the one with the least squared error; four-over-six takes the better of two. No producer has "
+              "the last two in compressed-tensors' arithmetic")
       .one_of({"max", "mse", "four-over-six"})
       .default_text("max");
   args.option("--zero-block", o.zero_block,
-              "Blocks whose scale rounds to zero. producer writes the scale that the producer writes, zero "
-              "writes scale and codes zero")
+              "What to write for a block if its scale rounds to zero: producer writes the scale that the "
+              "producer writes, zero writes a zero scale and zero codes")
       .one_of({"producer", "zero"})
       .default_text("producer");
-  args.option(
-          "--keep-global-scale", o.keep_global_scale,
-          "NVFP4 checkpoint (directory or file) whose global scales are used instead of new ones, matched by "
-          "module name. All codes and block scales are then compared with its own. A weight of -0 stays -0")
+  args.option("--keep-global-scale", o.keep_global_scale,
+              "Take the global scales from this NVFP4 checkpoint (directory or file), matched by module "
+              "name, and compare all codes and block scales with its own. A weight of -0 stays -0")
       .value_name("PATH");
 }
 

@@ -11,10 +11,10 @@ namespace twofour {
 struct RecipeOptions {
   std::string layout, fold = "larger", dialect, granularity;
   std::string pattern, arithmetic, block_scale, zero_block;
-  std::string keep_global_scale;  ///< quantize: checkpoint whose global scales are kept
+  std::string keep_global_scale;  ///< quantize: reference checkpoint
 };
 
-/// Commands whose options these are.
+/// Commands that have these options.
 enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 
 /// Adds those of some commands to an app: convert's (--to among them), prune's and quantize's; of several,

@@ -215,7 +215,7 @@ TEST_CASE("every instruction set quantizes to the same bytes under any global sc
   }
 }
 
-TEST_CASE("every instruction set quantizes weights that FP16 cannot hold as it is told to") {
+TEST_CASE("every instruction set quantizes weights that FP16 cannot hold as the rule says") {
   for (const BlockScale by : {BlockScale::max, BlockScale::mse, BlockScale::four_over_six}) {
     const QuantizeRule rule{
         .arithmetic = Arithmetic::compressed_tensors, .block_scale = by, .weight_type = DType::kF16};

@@ -167,22 +167,21 @@ TEST_CASE("an artifact that is not what its layout makes is refused where it is 
   // w13 is [2, 96, 96]: meta [12, 96] an expert.
   for (const unsigned nibble : {0u, 1u, 2u, 3u, 5u, 6u, 7u, 10u, 11u, 15u}) {
     CHECK(refused("v7", "w13_meta", 12 * 96 + 5 * 96 + 70, static_cast<uint8_t>(0x40 | nibble)) ==
-          fmt::format(
-              "model-00001-of-00001.safetensors: {}.w13_meta: expert 1, row 5, n 70: expected two places "
-              "in order in each half of the metadata, found 0x4{:X}",
-              kBlock, nibble));
+          fmt::format("model-00001-of-00001.safetensors: {}.w13_meta: expert 1, row 5, n 70: expected two "
+                      "ascending positions in each half of the metadata byte, found 0x4{:X}",
+                      kBlock, nibble));
     refused("v7", "w13_meta", 12 * 96 + 3, static_cast<uint8_t>(nibble << 4 | 4));
   }
   // w2 is [2, 96, 48]: packed [6, 384] an expert; row 3 has the second copy of group 1.
   const std::string copy = refused("v7-packed", "w2_packed", 6 * 384 + 3 * 384 + 3 * 96 + 11, 0x7E);
   CHECK(copy.find("expert 1, row 3, n 11: expected the block scale 0x") != copy.npos);
-  CHECK(copy.ends_with("that its other copy is, found 0x7E"));
+  CHECK(copy.ends_with("of its other copy, found 0x7E"));
   // g8's scales of w13 are [128, 8] an expert: columns 6 and 7 and rows from 96 on are padding.
   refused("g8", "w13_scale", 128 * 8 + 512 + 2, 0x38);  // row 0, group 6
   refused("g8", "w13_scale", 128 * 8 + 12, 0x38);       // row 96, group 0
 }
 
-TEST_CASE("block scales that are none are refused as in any source") {
+TEST_CASE("block scales that are not valid are refused as in any source") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 48, 96)});
   for (const char* layout : {"v7", "g8"}) {

@@ -247,7 +247,7 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
   const std::string line = text.substr(begin, text.find('\n', begin) - begin);
   // Its own line and the comma before or behind it.
   const std::string without = line.ends_with(',') ? line + "\n" : ",\n" + line;
-  CHECK(refusal(without, "").find("expected to be told where") != std::string::npos);
+  CHECK(refusal(without, "").find("expected the origin of") != std::string::npos);
 }
 
 TEST_CASE("an artifact in no layout with a manifest that is damaged or another's is no source either") {
@@ -264,7 +264,7 @@ TEST_CASE("an artifact in no layout with a manifest that is damaged or another's
   for (const char* layout : {"nvfp4", "prune", "bf16", "v7"}) {
     CAPTURE(std::string(layout));
     CHECK(contains(refusal(layout, text.substr(0, 100)), "twofour.json: not JSON: error at byte 101"));
-    CHECK(contains(refusal(layout, R"({"a": 1})"), "twofour.json: expected a manifest of twofour"));
+    CHECK(contains(refusal(layout, R"({"a": 1})"), "twofour.json: expected a twofour manifest"));
     CHECK(contains(refusal(layout, tampered), "twofour.json: expected it to end with "));
     CHECK(!fs::exists(scratch / "out"));
     CHECK(refusal(layout, text).empty());

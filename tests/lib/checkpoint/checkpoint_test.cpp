@@ -96,7 +96,7 @@ TEST_CASE("a file that shrinks after opening is an Error, not a crash") {
   write_shards(scratch.path);
   const Checkpoint checkpoint = Checkpoint::open(scratch.path);
   fs::resize_file(scratch.path / "2.safetensors", 20);
-  CHECK_THROWS_WITH_AS(read(checkpoint, "c"), doctest::Contains("the file was cut while being read"), Error);
+  CHECK_THROWS_WITH_AS(read(checkpoint, "c"), doctest::Contains("it was truncated while being read"), Error);
 }
 
 TEST_CASE("one file is a checkpoint too, and so are links to files") {
@@ -194,7 +194,7 @@ TEST_CASE("what is no checkpoint is refused") {
   CHECK(says(refusal(scratch.path), "folder.safetensors: expected a regular file, found something else"));
   fs::remove(scratch.path / "folder.safetensors");
   write_shards(scratch.path);
-  write_text(scratch.path / kUnfinishedMarker, "");
+  write_text(scratch.path / kJournalName, "");
   CHECK(says(refusal(scratch.path), "interrupted"));
 }
 

@@ -46,7 +46,8 @@ TEST_CASE("where neither model_type nor a bias says how gate and up are ordered,
   CHECK(order_of("{}", true).rows == GateUpRows::kInterleaved);
   CHECK(order_of("{}", false)
             .problem.starts_with(
-                "expected a model_type in config.json that tells whether rows of gate and up are interleaved "
+                "expected a model_type in config.json that determines whether rows of gate and up are "
+                "interleaved "
                 "or halves, "
                 "found none (and no gate_up_proj_bias beside the stack); set model_type in config.json"));
   // A bias alone is no proof of gpt-oss: openai_privacy_filter has one, too.

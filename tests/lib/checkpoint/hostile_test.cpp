@@ -177,8 +177,9 @@ TEST_CASE("a file whose name leaves no room for the temporary one is refused bef
     convert(scratch / "src", scratch / "out");
     CHECK(read_text(scratch / "out" / longest) == "x");
     fs::rename(scratch / "src" / longest, scratch / "src" / longer);
-    CHECK(says(refusal([&] { convert(scratch / "src", scratch / "over"); }),
-               "xxx: expected a name of at most 243 bytes, for 12 more while it is written, found 244"));
+    CHECK(
+        says(refusal([&] { convert(scratch / "src", scratch / "over"); }),
+             "xxx: expected a name of at most 243 bytes, since its temporary name is 12 longer, found 244"));
     CHECK_FALSE(fs::exists(scratch / "over"));
   }
 }

@@ -51,7 +51,7 @@ TEST_CASE("a total size may be missing, a float, or nonsense, which counts as mi
   CHECK(!parse_index_file(kWhere, R"({"weight_map":{}})").total_size);
 }
 
-TEST_CASE("sections that nobody knows are skipped, whatever they hold") {
+TEST_CASE("unknown sections are skipped, whatever they hold") {
   const IndexFile index = parse_index_file(
       kWhere,
       R"({"x":{"weight_map":{"q":"../evil"}},"y":[{"weight_map":{"r":1}},[[]]],"weight_map":{"a":"1"},"z":null})");

@@ -54,7 +54,7 @@ TEST_CASE("strings are quoted in messages, numbers are not, and what is long is 
   CHECK(quoted(numbers).ends_with("... (300 bytes)"));
 }
 
-TEST_CASE("counts that are no counts and switches that are none are listed, wherever they count") {
+TEST_CASE("counts and switches that are not valid are listed, wherever they count") {
   const auto odd = [](const char* text) { return find_odd_settings(parse_json("config", text)); };
   for (const char* fine :
        {"null", "{}", R"({"num_experts": 8, "norm_topk_prob": true, "hidden_size": null})",

@@ -26,7 +26,9 @@ std::string found_with(const TensorData& term) {
   std::string names;
   for (const WeightTerm& t : find_weight_terms(access_to(c))) {
     CHECK(c.tensors()[t.tensor].name == term.name);
-    CHECK(contains(t.problem, "expected weights of values and scales alone, found this beside " + t.linear));
+    CHECK(contains(
+        t.problem,
+        "expected weights that consist of values and scales only, found this tensor beside " + t.linear));
     names += t.linear;
   }
   return names;

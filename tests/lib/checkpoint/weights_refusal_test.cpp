@@ -93,7 +93,7 @@ TEST_CASE("tensors of a module that disagree are refused") {
             "down_proj, BF16 [2, 6, 8] [E, H, I] or [E, I, H], found BF16 [2, 8, 6]");
 }
 
-TEST_CASE("scales that are none and FP8 weights that are NaN are refused where they stand") {
+TEST_CASE("scales that are not valid and FP8 weights that are NaN are refused by their place") {
   const auto message = [](const Tensors& tensors) {
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);

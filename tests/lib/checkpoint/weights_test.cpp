@@ -188,7 +188,7 @@ TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimen
   }
 }
 
-TEST_CASE("a stack without its other half is told by the hidden size, or refused") {
+TEST_CASE("a stack without its other half is recognized by the hidden size, or refused") {
   const std::string up = "model.layers.0.mlp.experts.gate_up_proj",
                     down = "model.layers.0.mlp.experts.down_proj";
   const auto outer = [&](const std::string& name, std::vector<int64_t> shape, const std::string& config) {
@@ -204,14 +204,13 @@ TEST_CASE("a stack without its other half is told by the hidden size, or refused
   CHECK(outer(up, {2, 48, 64}, R"({"model_type": "llama4", "llm_config": {"hidden_size": 48}})"));
   CHECK(!outer(down, {2, 48, 32}, nested));
   CHECK(outer(down, {2, 32, 48}, plain));
-  CHECK_THROWS_WITH(
-      outer(up, {2, 48, 48}, plain),
-      "model.safetensors: model.layers.0.mlp.experts.gate_up_proj: expected one dimension to be the "
-      "hidden size, 48, and tell N from K, found BF16 [2, 48, 48]");
+  CHECK_THROWS_WITH(outer(up, {2, 48, 48}, plain),
+                    "model.safetensors: model.layers.0.mlp.experts.gate_up_proj: expected one dimension "
+                    "equal to the hidden size, 48, to distinguish N from K, found BF16 [2, 48, 48]");
   CHECK_THROWS_WITH(
       outer(down, {2, 48, 32}, "{}"),
-      "model.safetensors: model.layers.0.mlp.experts.down_proj: expected one dimension to be the hidden "
-      "size, which config.json does not say, and tell N from K, found BF16 [2, 48, 32]");
+      "model.safetensors: model.layers.0.mlp.experts.down_proj: expected one dimension equal to the hidden "
+      "size, which config.json does not say, to distinguish N from K, found BF16 [2, 48, 32]");
 }
 
 TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as they are stored") {

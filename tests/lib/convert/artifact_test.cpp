@@ -179,7 +179,7 @@ TEST_CASE("two entries that differ are refused where one must be kept") {
   }
 }
 
-TEST_CASE("an entry deeper than one config below the top, where nobody looks, is refused") {
+TEST_CASE("an entry deeper than one config below the top, where loaders do not look, is refused") {
   const Scratch scratch;
   for (const std::string key : {"quantization_config", "compression_config"}) {
     write_checkpoint(
@@ -220,7 +220,7 @@ TEST_CASE("without config.json the artifact still gets one that names the layout
   CHECK(json_of(scratch / "out/config.json")["quantization_config"]["layout"] == "v7");
 }
 
-TEST_CASE("sidecars and sub-folders are copied; other weights, indexes, caches and git are not") {
+TEST_CASE("auxiliary files and sub-folders are copied; other weights, indexes, caches and git are not") {
   const Scratch scratch;
   const fs::path source = scratch / "src";
   const Tensors all = sound();

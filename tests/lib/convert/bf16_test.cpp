@@ -95,8 +95,7 @@ TEST_CASE("input scales that BF16 has no use for are left out with a note") {
   const auto found = findings_of(make_plan(source, to_bf16()).findings, "input-scales-dropped");
   REQUIRE(found.size() == 1);
   CHECK(found[0].severity == Severity::kNote);
-  CHECK(found[0].message ==
-        fmt::format("{} input scales are left out: what is written quantizes nothing", count));
+  CHECK(found[0].message == fmt::format("{} input scales are dropped: the output quantizes nothing", count));
 }
 
 TEST_CASE("modules that are left out stay NVFP4, and the configuration tells the others") {
@@ -184,7 +183,7 @@ TEST_CASE("large weights derived in ranges are the same for any number of jobs")
   }
 }
 
-TEST_CASE("block scales that are none are refused, one flipped bit is found") {
+TEST_CASE("block scales that are not valid are refused, one flipped bit is found") {
   const Scratch scratch;
   Tensors tensors;
   Nvfp4Matrix m = random_matrix(16, 32, 1);

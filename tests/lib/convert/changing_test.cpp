@@ -62,18 +62,18 @@ TEST_CASE("a weight file that is cut while being read is an error, not a signal"
   for (const uint64_t size : {uint64_t{5'000'000'000}, uint64_t{1500}}) {
     Opened o(size);
     fs::resize_file(o.shard, fs::file_size(o.shard) - 1);
-    o.refuses("the file was cut while being read");
+    o.refuses("it was truncated while being read");
   }
   Opened o;
   fs::resize_file(o.shard, 0);
-  o.refuses("the file was cut while being read");
+  o.refuses("it was truncated while being read");
 }
 
-TEST_CASE("a weight file that is written to while being read is told, and what was made of it goes") {
+TEST_CASE("a weight file that is written to while being read is reported, and its output is removed") {
   for (const uint64_t size : {uint64_t{5'000'000'000}, uint64_t{1500}}) {
     Opened o(size);
     fs::last_write_time(o.shard, fs::last_write_time(o.shard) + std::chrono::seconds(1));
-    o.refuses("expected a file that stays as it is while being read, found it changed");
+    o.refuses("expected a file that does not change while being read, found it changed");
   }
   Opened o;
   std::ofstream(o.shard, std::ios::app) << "more";
@@ -91,7 +91,7 @@ TEST_CASE("a weight file that vanishes is read to its end, another file that doe
   CHECK(validate(o.out).differences.empty());
 }
 
-TEST_CASE("a file that nobody may read is refused by its name") {
+TEST_CASE("a file without read permission is refused by its name") {
   Opened o;
   fs::permissions(o.scratch.path, fs::perms(0755));
   for (const fs::path& file : {o.shard, o.directory / "config.json"}) {

@@ -67,7 +67,7 @@ TEST_CASE("terms beside weights are refused by every way to convert them, and fo
     const std::string& name = tensors.back().name;
     CAPTURE(name);
     for (const std::string& message : refusals(tensors))
-      CHECK(contains(message, name + ": expected weights of"));
+      CHECK(contains(message, name + ": expected weights that consist of"));
     const Scratch scratch;
     write_checkpoint(scratch / "src", {tensors});
     CHECK(linted(scratch / "src").count("weight-term") == 1);
@@ -107,7 +107,7 @@ TEST_CASE("a term beside a linear that passes through refuses nothing") {
   write_checkpoint(scratch / "src", {tensors});
   convert(scratch / "src", scratch / "v7", recipe_to("v7"));
   CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "bf16", recipe_to("bf16")); }),
-                 "o_proj.pre_quant_scale: expected weights of"));
+                 "o_proj.pre_quant_scale: expected weights that consist of"));
 }
 
 TEST_CASE("transforms in the configuration are refused by every way to convert, and found by lint") {
@@ -130,7 +130,7 @@ TEST_CASE("weights to quantize are refused beside terms, too") {
   write_checkpoint(scratch / "src", {tensors});
   for (const char* layout : {"quantize", "fp8"}) {
     CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", recipe_to(layout)); }),
-                   "up_proj.lora_A.weight: expected weights of values and scales alone"));
+                   "up_proj.lora_A.weight: expected weights that consist of values and scales only"));
   }
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("floats in stacks whose order is not certain are not quantized") {
   }
 }
 
-TEST_CASE("counts and switches that are none are refused before anything is written") {
+TEST_CASE("counts and switches that are not valid are refused before anything is written") {
   Tensors tensors;
   add_experts(tensors, kBlock, random_experts(2, 16, 32));
   for (const auto& [setting, message] :
@@ -238,7 +238,7 @@ TEST_CASE("what cannot stay beside new weights is reported once, with how many a
   OneRule some = recipe_to("fp8");
   some.selection.include = parse_patterns({"model.layers.3.*"});
   const std::string fp8 = message_of([&] { convert(scratch / "src", scratch / "out", some); });
-  CHECK(contains(fp8, "found NVFP4 (28 more are like this) that would stay; take all of them in"));
+  CHECK(contains(fp8, "found NVFP4 (28 more are like this) that would stay; select all of them"));
   CHECK(fp8.find('\n') == fp8.npos);
 }
 

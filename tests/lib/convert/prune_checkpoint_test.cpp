@@ -221,7 +221,7 @@ TEST_CASE("modules are chosen as for v7, and others pass through") {
   CHECK(!fs::exists(scratch / "none"));
 }
 
-TEST_CASE("a block scale that is none is refused, named, and leaves nothing behind") {
+TEST_CASE("a block scale that is not valid is refused, named, and leaves nothing behind") {
   for (const int bad : {0x7F, 0x80, 0xFF}) {
     const Scratch scratch;
     ExpertSet experts = random_experts(2, 32, 32);

@@ -88,7 +88,7 @@ TEST_CASE("block scales that are NaN or negative are refused in what passes thro
                         "found byte 0x80 at 13"));
 }
 
-TEST_CASE("bad block scales of a tensor that is copied in pieces are told once, by the first") {
+TEST_CASE("bad block scales of a tensor that is copied in pieces are reported once, by the first") {
   Tensors tensors = sound();
   const std::string name = "model.layers.0.self_attn.o_proj";
   add_modelopt(tensors, name, random_matrix(16, 64, 7));
@@ -313,7 +313,7 @@ TEST_CASE("strict folding refuses every expert whose gate and up differ") {
       "{}", strict);
 }
 
-TEST_CASE("a pattern that matches nothing is refused, whichever list it stands in") {
+TEST_CASE("a pattern that matches nothing is refused, whichever list it is in") {
   const auto with = [](const char* list) {
     OneRule recipe;
     auto& patterns = std::string(list) == "--include"   ? recipe.selection.include
@@ -367,7 +367,7 @@ TEST_CASE("an unknown layout is refused") {
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {
   refuses([](Tensors& t) { add_bf16(t, kBlock + ".w13_comp", {4}); },
-          {kBlock + ".w13_comp: expected the name free for the converted weights"});
+          {kBlock + ".w13_comp: expected this name to be free for the converted weights"});
 }
 
 TEST_CASE("a shard cut after it was opened is an error that names it, never a crash") {

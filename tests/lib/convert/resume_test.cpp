@@ -91,7 +91,8 @@ TEST_CASE("a run that goes on keeps what is finished and ends with the bytes of 
   Sources s;
   for (const size_t count : {size_t{0}, size_t{1}, size_t{3}}) {
     leave_unfinished(s.source, s.out, count);
-    CHECK_THROWS_WITH_AS(Checkpoint::open(s.out), doctest::Contains("interrupted writing"), Error);
+    CHECK_THROWS_WITH_AS(Checkpoint::open(s.out), doctest::Contains("interrupted run of twofour left"),
+                         Error);
     std::ofstream(s.out / ".model.safetensors.index.json.unfinished") << "half";
     std::ofstream(s.out / "twofour.json") << "half";
     const ConvertResult result = resume(s.source, s.out);
@@ -140,7 +141,7 @@ TEST_CASE(
   Sources s;
   resume(s.source, s.out);
   fs::remove(s.source / "sub/tokenizer.json");
-  s.refuses(small_files(), "sub/tokenizer.json: expected a file that source and recipe give");
+  s.refuses(small_files(), "sub/tokenizer.json: unexpected file: listed in twofour.json");
   std::ofstream(s.source / "sub/tokenizer.json") << "{}";
   CHECK(resume(s.source, s.out).was_complete);
   const std::string name = "model.layers.0.mlp.experts.0.up_proj.weight_scale_2";
@@ -187,7 +188,7 @@ TEST_CASE("finished files that were damaged meanwhile are written again") {
 TEST_CASE("a journal is believed up to its first damaged line") {
   Sources s;
   leave_unfinished(s.source, s.out, 3);
-  const std::string journal = read_text(s.out / kUnfinishedMarker);
+  const std::string journal = read_text(s.out / kJournalName);
   std::vector<size_t> ends;
   for (size_t at = 0; (at = journal.find('\n', at)) != std::string::npos;) ends.push_back(++at);
   REQUIRE(ends.size() == 5);  // what it is, the fingerprint, three files
@@ -195,7 +196,7 @@ TEST_CASE("a journal is believed up to its first damaged line") {
   for (size_t length = ends[1]; length <= journal.size(); length += 61) {
     CAPTURE(length);
     fs::copy(s.scratch / "kept", s.out);
-    std::ofstream(s.out / kUnfinishedMarker) << journal.substr(0, length);
+    std::ofstream(s.out / kJournalName) << journal.substr(0, length);
     const auto whole =
         static_cast<size_t>(std::count_if(ends.begin(), ends.end(), [&](size_t e) { return e <= length; }));
     CHECK(resume(s.source, s.out).files_kept == whole - 2);
@@ -203,21 +204,21 @@ TEST_CASE("a journal is believed up to its first damaged line") {
     fs::remove_all(s.out);
   }
   fs::copy(s.scratch / "kept", s.out);
-  flip_bit(s.out / kUnfinishedMarker, ends[2] + 40, 0);
+  flip_bit(s.out / kJournalName, ends[2] + 40, 0);
   CHECK(resume(s.source, s.out).files_kept == 1);
   CHECK((read_tree(s.out) == s.expected));
   // Without the fingerprint nobody knows what the files are, without the first line not whose.
   for (const size_t length : {ends[0], ends[1] - 1}) {
     fs::remove_all(s.out);
     fs::copy(s.scratch / "kept", s.out);
-    std::ofstream(s.out / kUnfinishedMarker) << journal.substr(0, length);
-    s.refuses(small_files(), "expected the state of the run that left it unfinished, found none");
+    std::ofstream(s.out / kJournalName) << journal.substr(0, length);
+    s.refuses(small_files(), "cannot resume: the journal is empty");
   }
-  std::ofstream(s.out / kUnfinishedMarker) << journal.substr(0, ends[0] - 1);
+  std::ofstream(s.out / kJournalName) << journal.substr(0, ends[0] - 1);
   s.refuses(small_files(), "or one that twofour wrote");
   fs::remove_all(s.out);
   fs::create_directory(s.out);
-  std::ofstream(s.out / kUnfinishedMarker) << journal.substr(0, 20);
+  std::ofstream(s.out / kJournalName) << journal.substr(0, 20);
   resume(s.source, s.out);
   CHECK((read_tree(s.out) == s.expected));
 }
@@ -262,7 +263,7 @@ TEST_CASE("foreign directories are not resumed into, nor one that another run wr
   fs::remove_all(s.out);
   leave_unfinished(s.source, s.out, 1);
   const OutputDirectory other(s.out, s.source, Existing::kResume);
-  s.refuses(small_files(), "found another run writing it");
+  s.refuses(small_files(), "expected no other run in this directory");
 }
 
 TEST_CASE("a run that fails keeps what an earlier one finished") {

@@ -123,7 +123,7 @@ TEST_CASE("input scales are compared as multipliers") {
   CHECK(diff_of(a, b).count(DiffClass::kEqual) == 2);
 }
 
-TEST_CASE("tensors of unlike shapes or types are told apart from unlike values") {
+TEST_CASE("tensors of unlike shapes or types are distinguished from unlike values") {
   Tensors a, b;
   add_floats(a, "x.up_proj", random_floats(4, 32, 1));
   add_floats(b, "x.up_proj", random_floats(8, 16, 1));

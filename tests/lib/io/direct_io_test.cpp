@@ -114,7 +114,7 @@ TEST_CASE("a file that is cut while it is read directly is an error") {
   const InputFile file(path, Io::kDirect);
   fs::resize_file(path, 300'000);
   std::vector<uint8_t> bytes(1u << 20);
-  CHECK_THROWS_WITH_AS(file.read(0, bytes), doctest::Contains("the file was cut while being read"), Error);
+  CHECK_THROWS_WITH_AS(file.read(0, bytes), doctest::Contains("it was truncated while being read"), Error);
 }
 
 }  // namespace direct_io_test

@@ -105,7 +105,7 @@ TEST_CASE("blocks are counted as one would by hand, whichever way they lie") {
   }
 }
 
-TEST_CASE("every octet of non-zero places is told by either pattern") {
+TEST_CASE("every octet of non-zero places is judged by either pattern") {
   for (unsigned places = 0; places < 256; ++places) {
     std::vector<uint8_t> codes(4);
     int quads[2] = {}, pairs = 0;

@@ -362,8 +362,8 @@ TEST_CASE("every rule says what to do, once") {
     CAPTURE(rule.id);
     CHECK(ids.insert(rule.id).second);
     CHECK(std::string(rule.what).ends_with("."));
-    CHECK(std::string(rule.todo).ends_with("."));
-    CHECK((*rule.story == '\0' || std::string(rule.story).starts_with("https://")));
+    CHECK(std::string(rule.fix).ends_with("."));
+    CHECK((*rule.reference == '\0' || std::string(rule.reference).starts_with("https://")));
   }
 }
 

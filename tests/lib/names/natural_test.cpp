@@ -47,7 +47,7 @@ TEST_CASE("bytes compare as unsigned, for names sort alike on every processor") 
   CHECK(!natural_less("\xC3\xA9", "z"));
 }
 
-TEST_CASE("names equal but for leading zeros are told apart, so that the order is total") {
+TEST_CASE("names equal but for leading zeros are distinguished, so that the order is total") {
   CHECK(natural_less("a.01", "a.1"));
   CHECK(!natural_less("a.1", "a.01"));
   CHECK(natural_less("a.1.b", "a.01.c"));

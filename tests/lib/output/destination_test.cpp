@@ -25,7 +25,7 @@ Tensors sound(unsigned seed = 1) {
 
 /// As a run does that is killed later.
 void mark_unfinished(const fs::path& directory) {
-  UnfinishedMarker marker(directory, UnfinishedMarker::Sharing::kAlone);
+  Journal marker(directory, Journal::Sharing::kAlone);
   marker.begin();
   marker.note("{}");
 }
@@ -175,19 +175,19 @@ TEST_CASE("forced, an artifact of twofour is emptied first, also an unfinished o
   }
 }
 
-TEST_CASE("files beside a marker that tells of nothing are named and stay, forced or not") {
+TEST_CASE("files beside an empty journal are named and kept, forced or not") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   const fs::path out = scratch / "out", half = out / ".model-00001-of-00001.safetensors.unfinished";
   fs::create_directories(out);
-  UnfinishedMarker(out, UnfinishedMarker::Sharing::kAlone).begin();
+  Journal(out, Journal::Sharing::kAlone).begin();
   write_text(out / "mine.txt", "years");
   fs::create_directories(half / "notes");
   write_text(half / "notes/more.txt", "years");
   for (const bool force : {false, true}) {
     for (const std::string name : {"mine.txt", ".model-00001-of-00001.safetensors.unfinished"}) {
       refuses(scratch.path, scratch / "src", out, force,
-              (out / name).string() + ": expected only what .twofour-unfinished tells of");
+              (out / name).string() + ": expected only files that .twofour-unfinished lists");
     }
   }
   ConvertOptions options;
@@ -221,28 +221,30 @@ TEST_CASE("a source that twofour left unfinished is refused") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   convert(scratch / "src", scratch / "half");
-  write_text(scratch / "half" / kUnfinishedMarker, "");
+  write_text(scratch / "half" / kJournalName, "");
   CHECK_THROWS_WITH_AS(
       Checkpoint::open(scratch / "half"),
-      doctest::Contains("expected a complete checkpoint, found one that twofour was interrupted"), Error);
-  CHECK_THROWS_WITH_AS(validate(scratch / "half"), doctest::Contains("interrupted writing"), Error);
-  refuses(scratch.path, scratch / "half", scratch / "out", false, "interrupted writing");
+      doctest::Contains("expected a complete checkpoint, found one that an interrupted run of twofour left"),
+      Error);
+  CHECK_THROWS_WITH_AS(validate(scratch / "half"), doctest::Contains("interrupted run of twofour left"),
+                       Error);
+  refuses(scratch.path, scratch / "half", scratch / "out", false, "interrupted run of twofour left");
 }
 
 TEST_CASE("a run is known by its journal however much that says at once") {
   const Scratch scratch;
-  UnfinishedMarker marker(scratch.path, UnfinishedMarker::Sharing::kAlone);
+  Journal marker(scratch.path, Journal::Sharing::kAlone);
   marker.begin();
-  CHECK(marker_state(scratch.path) == MarkerState::kMarked);
+  CHECK(journal_state(scratch.path) == JournalState::kMarked);
   marker.note(std::string(17u << 20, 'x'));  // a fingerprint of very many files
-  CHECK(marker_state(scratch.path) == MarkerState::kOurs);
+  CHECK(journal_state(scratch.path) == JournalState::kOurs);
   const Scratch other;
-  UnfinishedMarker of_synth(other.path, UnfinishedMarker::Sharing::kAlone);
+  Journal of_synth(other.path, Journal::Sharing::kAlone);
   of_synth.begin();
   of_synth.note(kSynthNote);
-  CHECK(marker_state(other.path) == MarkerState::kSynth);
+  CHECK(journal_state(other.path) == JournalState::kSynth);
   of_synth.note("emptying []");  // a run with --force was killed, too
-  CHECK(marker_state(other.path) == MarkerState::kOurs);
+  CHECK(journal_state(other.path) == JournalState::kOurs);
 }
 
 TEST_CASE("a destination that cannot be made is an error") {

@@ -140,7 +140,7 @@ TEST_CASE("files converted one by one, each from nothing, are those of one run, 
   CHECK(straddling > 10);
 }
 
-TEST_CASE("a file that is not as its record says is told, and only that") {
+TEST_CASE("a file that is not as its record says is reported, and only that") {
   const Scratch scratch;
   write_source(scratch / "src");
   const Checkpoint source = open_source(scratch / "src");
@@ -186,7 +186,7 @@ TEST_CASE("records that are missing, contradict each other or belong elsewhere a
   with_result->results.erase(result.first);
   refused("expected a record of what was found, found none");
   (with_result == records.begin() ? records.back() : records.front()).results.insert(result);
-  refused("expected results of what begins in it, found another's");
+  refused("expected results of the matrices that begin in it, found others");
 
   const std::string text = format_shard_record(
       plan,

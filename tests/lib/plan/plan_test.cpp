@@ -73,7 +73,7 @@ TEST_CASE("more experts than config.json says are a warning, once for all blocks
     CHECK(f.where == "model.layers.1.mlp.experts");
     CHECK(f.message ==
           "expected 2 experts as config.json says, found 3, and too many in 1 more block; all of them are "
-          "taken");
+          "converted");
     write_checkpoint(scratch / "sound", {tensors}, "{}");
     const Plan sound = make_plan(Checkpoint::open(scratch / "sound"), recipe);
     CHECK(findings_of(sound.findings, "experts-extra").empty());

@@ -152,7 +152,7 @@ TEST_CASE("a layer with terms that no kernel applies is refused when it is loade
     convert(scratch / "source", scratch / "artifact");
     const RuntimeArtifact artifact = RuntimeArtifact::open(scratch / "artifact");
     const std::string message = message_of([&] { artifact.load(0, Device::cpu); });
-    CHECK_MESSAGE(message.find(name + ": expected linears of weights alone") != std::string::npos, message);
+    CHECK_MESSAGE(message.find(name + ": expected linears with weights only") != std::string::npos, message);
   }
   const Scratch scratch;
   write_checkpoint(scratch / "source",
@@ -160,7 +160,7 @@ TEST_CASE("a layer with terms that no kernel applies is refused when it is loade
   convert(scratch / "source", scratch / "artifact");
   const RuntimeArtifact artifact = RuntimeArtifact::open(scratch / "artifact");
   const std::string message = message_of([&] { artifact.load(0, Device::cpu); });
-  CHECK_MESSAGE(message.find(".gate_up_proj_bias: expected linears of weights alone") != std::string::npos,
+  CHECK_MESSAGE(message.find(".gate_up_proj_bias: expected linears with weights only") != std::string::npos,
                 message);
 }
 
@@ -214,11 +214,11 @@ TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {
   // v7-packed of w2 [3, 16 / 8, 4 * 32]: metadata at 64 of a row, scales at 96.
   for (const Damage& d :
        {Damage{"v7", ".w13_meta", 5, 0x4F,
-               "w13_meta: expert 0, row 0, column 5: expected two places in order"},
-        {"v7", ".w2_meta", 3 * 64 - 1, 0x04, "w2_meta: expert 2, row 1, column 31: expected two places"},
+               "w13_meta: expert 0, row 0, column 5: expected two ascending positions"},
+        {"v7", ".w2_meta", 3 * 64 - 1, 0x04, "w2_meta: expert 2, row 1, column 31: expected two ascending"},
         {"v7", ".w2_scale", 32, 0x7F, "w2_scale: expert 1, row 0, column 0: expected a block scale"},
         {"v7-packed", ".w2_packed", 128 + 64, 0x00,
-         "w2_packed: expert 0, row 1, column 64: expected two places"},
+         "w2_packed: expert 0, row 1, column 64: expected two ascending"},
         {"v7-packed", ".w2_packed", 256 + 127, 0x80,
          "w2_packed: expert 1, row 0, column 127: expected a block"},
         {"g8", ".w13_scale", 16, 0xFF, "w13_scale: expert 0, row 4, column 0: expected a block scale"}}) {
@@ -233,7 +233,7 @@ TEST_CASE("what a kernel must not meet is refused when the layer is loaded") {
   }
 }
 
-TEST_CASE("all bytes that may be metadata or scales are told from those that may not") {
+TEST_CASE("all bytes that may be metadata or scales are distinguished from those that may not") {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const ConvertedLayer* made = nullptr;
     static const ConvertedLayer layer("v7", 1, 16, 16);
@@ -261,7 +261,7 @@ TEST_CASE("a file that was cut or written to since it was opened is an error, no
     const Tokens tokens = draw_tokens(2, 32, 3, 2, 1);
     layer.run(tokens.input());
     fs::resize_file(made.shard(), 8);
-    CHECK(message_of([&] { layer.run(tokens.input()); }).find("stays as it is while being read") !=
+    CHECK(message_of([&] { layer.run(tokens.input()); }).find("does not change while being read") !=
           std::string::npos);
     CHECK(message_of([&] { artifact.load(0, Device::cpu); }) != "");
   }

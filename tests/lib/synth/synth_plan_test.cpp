@@ -82,7 +82,7 @@ TEST_CASE("every shape has the names that readers know") {
   }
 }
 
-TEST_CASE("what is not quantized, and nothing else, stands in the ignore list") {
+TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
   for (const SynthShape& shape : synth_shape_table()) {
     for (const char* name : {"modelopt", "compressed-tensors"}) {
       for (const int64_t layers : {1, 4}) {
@@ -91,7 +91,7 @@ TEST_CASE("what is not quantized, and nothing else, stands in the ignore list") 
         SynthModel model = few_layers(shape);
         model.layers = layers;
         std::map<std::string, Json> files;
-        for (const auto& [file, text] : synth_sidecars(model, dialect(name)))
+        for (const auto& [file, text] : synth_auxiliary_files(model, dialect(name)))
           files[file] = parse_json(file, text);
         const Json& config = files.at("config.json")["quantization_config"];
         CHECK(config["quant_method"] == name);
@@ -113,7 +113,7 @@ TEST_CASE("what is not quantized, and nothing else, stands in the ignore list") 
 TEST_CASE("the configuration is what each dialect's loaders want") {
   const SynthModel model{&synth_shape_table().front(), 2, 4, 77};
   std::map<std::string, Json> files;
-  for (const auto& [file, text] : synth_sidecars(model, dialect("modelopt")))
+  for (const auto& [file, text] : synth_auxiliary_files(model, dialect("modelopt")))
     files[file] = parse_json(file, text);
   CHECK(files.at("config.json")["vocab_size"] == 77);
   CHECK(files.at("config.json")["num_experts"] == 4);
@@ -127,7 +127,7 @@ TEST_CASE("the configuration is what each dialect's loaders want") {
   }
 
   files.clear();
-  for (const auto& [file, text] : synth_sidecars(model, dialect("compressed-tensors"))) {
+  for (const auto& [file, text] : synth_auxiliary_files(model, dialect("compressed-tensors"))) {
     files[file] = parse_json(file, text);
   }
   CHECK(files.count("hf_quant_config.json") == 0);

@@ -112,7 +112,7 @@ TEST_CASE("1, 2, 3 and 7 tasks, in any order, write what one machine writes") {
       size_t files = 0;
       for (const size_t i : order) files += run_task(plan, i, count, i % 2 == 0).files;
       CHECK(files == plan.files);
-      CHECK(fs::exists(scratch / "shared" / kUnfinishedMarker));
+      CHECK(fs::exists(scratch / "shared" / kJournalName));
       CHECK_FALSE(fs::exists(scratch / "shared" / kManifestName));
       const ConvertResult merged = merge(plan);
       CHECK(merged.files_kept == plan.files);
@@ -160,7 +160,8 @@ TEST_CASE("what a killed task left is made good by the next run, damaged files t
   fs::remove(record);
   fs::create_directories(out / kTasksFolder / "task-abcdef");
   write_text(out / kTasksFolder / "task-abcdef" / "half", "half a file");
-  CHECK(contains(message_of([&] { merge(plan); }), name + ": expected a task to have finished it"));
+  CHECK(
+      contains(message_of([&] { merge(plan); }), name + ": expected a record of the task that finished it"));
   CHECK(run_task(plan, 0, 1).files == 1);
   // A file that is not what its record says: by size for merge, by a bit for the task.
   fs::resize_file(shard, fs::file_size(shard) - 1);
@@ -220,17 +221,17 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   fs::remove(out / "mine.txt");
   {
     const OutputDirectory alone(out, scratch / "src", Existing::kRefuse);
-    CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "found another run writing it"));
+    CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "expected no other run in this directory"));
   }
   fs::create_directory(out);
   {
-    UnfinishedMarker marker(out, UnfinishedMarker::Sharing::kAlone);
+    Journal marker(out, Journal::Sharing::kAlone);
     marker.begin();
     marker.note("what a run did");
   }
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
   CHECK(contains(message_of([&] { merge(plan); }), "another run left unfinished"));
-  UnfinishedMarker(out, UnfinishedMarker::Sharing::kAlone).restart();
+  Journal(out, Journal::Sharing::kAlone).restart();
   write_text(out / "model-00001-of-00009.safetensors", "of a run");
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
   fs::remove(out / "model-00001-of-00009.safetensors");
@@ -242,11 +243,11 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   run_task(plan, 0, 1);
   {
     const TaskDirectory at_work(plan), beside(plan);
-    CHECK(contains(message_of([&] { merge(plan); }), "found another run writing it"));
+    CHECK(contains(message_of([&] { merge(plan); }), "expected no other run in this directory"));
     CHECK(contains(message_of([&] { convert(scratch / "src", out); }), "found files in it"));
     ConvertOptions force;
     force.existing = Existing::kReplace;
-    CHECK(contains(message_of([&] { convert(scratch / "src", out, {}, force); }), "found another run"));
+    CHECK(contains(message_of([&] { convert(scratch / "src", out, {}, force); }), "expected no other run"));
   }
   CHECK(contains(message_of([&] { Checkpoint::open(out); }), "interrupted"));
   merge(plan);
@@ -274,7 +275,7 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
     REQUIRE(at != text.npos);
     edited.insert(at + std::string(number).size(), "1");
     CHECK(contains(message_of([&] { parse_task_plan("plan.json", edited); }),
-                   "plan.json: expected it to end with the hash of all before, "));
+                   "plan.json: expected it to end with the hash of the text before it, "));
   }
   run_task(plan, 0, 1);
   fs::path record;

@@ -181,10 +181,11 @@ TEST_CASE("the message says which weight a wrong byte belongs to") {
   const auto found = findings_of(validate_from(scratch / "src", scratch / "out").differences, "bytes");
   REQUIRE(found.size() == 1);
   CHECK(found[0].where == name);
-  CHECK_MESSAGE(found[0].message.starts_with(
-                    "1 bytes differ from what the source derives to, the first at expert 2, row 7, column 50 "
-                    "(n 50, k 56): expected 0x"),
-                found[0].message);
+  CHECK_MESSAGE(
+      found[0].message.starts_with(
+          "1 bytes differ from those derived from the source, the first at expert 2, row 7, column 50 "
+          "(n 50, k 56): expected 0x"),
+      found[0].message);
 }
 
 TEST_CASE("running a layer shows weights that differ from the pruned source") {
@@ -220,7 +221,7 @@ TEST_CASE("a layer with terms that the reference does not apply is no proof, and
     const auto notes = findings_of(report.notes, "layer-not-run");
     REQUIRE(notes.size() == 1);
     CHECK(notes[0].where == kBlock);
-    CHECK(notes[0].message.find(kBlock + ".0.up_proj.bias: expected linears of weights alone") !=
+    CHECK(notes[0].message.find(kBlock + ".0.up_proj.bias: expected linears with weights only") !=
           std::string::npos);
   }
 }
@@ -370,10 +371,10 @@ TEST_CASE("another source than the artifact's own is found") {
 TEST_CASE("a directory that twofour did not write is no artifact") {
   const Pair p;
   CHECK_THROWS_WITH_AS(validate(p.source),
-                       doctest::Contains("expected an artifact of twofour, found no twofour.json"), Error);
+                       doctest::Contains("expected a twofour artifact, found no twofour.json"), Error);
   CHECK_THROWS_AS(validate(p.scratch / "nowhere"), Error);
   write_text(p.artifact / kManifestName, "{}");
-  CHECK_THROWS_WITH_AS(validate(p.artifact), doctest::Contains("expected a manifest of twofour"), Error);
+  CHECK_THROWS_WITH_AS(validate(p.artifact), doctest::Contains("expected a twofour manifest"), Error);
 }
 
 TEST_CASE("validation finds the figures of the conversion, made another way, to the last bit") {

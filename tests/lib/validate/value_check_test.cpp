@@ -329,7 +329,7 @@ TEST_CASE("a wrong weight shows in values and layers, a NaN scale as what cannot
   REQUIRE(values.size() == 1);
   CHECK(values[0].where == module);
   CHECK(values[0].message.find(
-            "1 of 4608 weights lie further from the source's than 0.0039 of them, the first at "
+            "1 of 4608 weights differ from the source's by more than 0.0039 (relative), the first at "
             "expert 0, n 7, k 5: ") == 0);
   CHECK(!(wrong.layers.at(0).relative_error < 1));
 
