@@ -54,15 +54,17 @@ struct Manifest {
     uint32_t global_scale = 0, input_scale = 0;
     std::optional<std::vector<int64_t>> global_scale_shape = {}, input_scale_shape = {};  ///< since format 3
   };
-  std::map<std::string, Original> originals;  ///< by rewritten module that has one global scale
-  std::map<std::string, Output> outputs;      ///< by tensor
-  std::map<std::string, Hash128> files;       ///< as in ConversionRecord
-  size_t folds = 0;                           ///< matrices whose global scales were folded
-  std::map<std::string, Shape> shapes;        ///< by target, rewritten module or encoded matrix: "P.w13"
+  std::map<std::string, Original> originals;   ///< by rewritten module that has one global scale
+  std::map<std::string, Output> outputs;       ///< by tensor
+  std::map<std::string, Hash128> files;        ///< as in ConversionRecord
+  size_t folds = 0;                            ///< matrices whose global scales were folded
+  std::map<std::string, Shape> shapes;         ///< by target, rewritten module or encoded matrix: "P.w13"
+  std::map<std::string, std::string> layouts;  ///< likewise; another method where it is in none
 };
 
 /// Reads that of an artifact of so many tensors. Throws Error where `path` is no manifest of ours, or more
-/// than such an artifact's. One with damage is read, for the sake of what can be told.
+/// than such an artifact's, or where layouts that it names disagree or are not known (check_layout_names).
+/// One with damage is read, for the sake of what can be told.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but

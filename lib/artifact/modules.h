@@ -8,6 +8,7 @@
 #include "formats/dialect.h"
 #include "formats/json.h"
 #include "formats/layouts/layout.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 
@@ -47,12 +48,6 @@ struct ArtifactModules {
   std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
   Findings findings;                            ///< gate and up that were folded
 };
-
-/// `layout` of an artifact with several layouts, which `groups` names.
-inline constexpr const char* kMixedLayout = "mixed";
-
-/// Whether a checkpoint says of itself that it is in one of the layouts, or in several.
-bool holds_layout(const Checkpoint& checkpoint);
 
 /// Reads twofour.json of an artifact in a layout and holds it against the artifact's tensors. Where gate and
 /// up were folded, the module that changed gets the stored bits of the other. Throws Error where they do not

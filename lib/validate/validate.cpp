@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/plan/tensor_rewrite.h"
@@ -145,7 +146,9 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
     throw Error(
         fmt::format("{}: expected an artifact of twofour, found no {}", path.string(), kManifestName));
   }
-  return Checkpoint::open(path, io);
+  Checkpoint artifact = Checkpoint::open(path, io);
+  refuse_unknown_layout(artifact);
+  return artifact;
 }
 
 }  // namespace

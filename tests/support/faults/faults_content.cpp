@@ -139,6 +139,14 @@ std::vector<Fault> config_faults() {
       {"bad-config", "not JSON", [](Save& s, Random&) { s.files["generation_config.json"] = "{"; }},
       {"bad-config", "behind a byte order mark",
        [](Save& s, Random&) { s.files["config.json"].insert(0, "\xEF\xBB\xBF"); }},
+      {"unknown-layout", "of a newer version",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) {
+           Json base = j["quantization_config"];
+           j["quantization_config"] = {
+               {"quant_method", "twofour"}, {"layout", "v9"}, {"modules", Json::array()}, {"base", base}};
+         });
+       }},
       {"no-quantization-config", "dropped", drop_quantization},
       {"config-disagrees", "algorithm",
        [](Save& s, Random&) {
