@@ -73,7 +73,7 @@ constexpr LintRule kRules[] = {
     // Config
     {"no-config", kWarning, "There is no config.json; no engine knows the model.", "Copy the source's config.json.",
      ""},
-    {"bad-config", kError, "A config file is not JSON as Python reads it, or not an object.", "Restore it from the source.", ""},
+    {"bad-config", kError, "A config file is not JSON as Python reads it, or it or something in it has another type than readers expect.", "Restore it from the source.", ""},
     {"duplicate-key", kError, "A JSON object has a key twice; which of them counts depends on the reader, and safetensors and the index are refused.",
      "Remove the one that is not meant.", ""},
     {"odd-setting", kError, "A count in config.json is not a whole number, or a switch neither true nor false; readers take it for something else or fail.",
