@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/file.h"
 #include "lib/threads/parallel.h"
@@ -75,9 +76,10 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     if (json.contains("weights_xxh3_128")) return false;
     if (json.contains("gated")) {
       const Json& shape = json.at("shape");
-      manifest.shapes[json.at("name").get<std::string>()] = {
-          whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
-          whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()};
+      const auto name = json.at("name").get<std::string>();
+      manifest.layouts[name] = json.at("layout").get<std::string>();
+      manifest.shapes[name] = {whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
+                               whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()};
       kept = 0;
       return false;
     }
@@ -103,6 +105,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
                               kManifestFormat, format));
     }
     manifest.format = static_cast<int>(format);
+    check_layout_names(where, json, manifest.layouts);
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = recipe_from_json(where, json.at("recipe"));

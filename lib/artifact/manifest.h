@@ -54,15 +54,17 @@ struct Manifest {
     uint32_t global_scale = 0, input_scale = 0;
     std::optional<std::vector<int64_t>> global_scale_shape = {}, input_scale_shape = {};  ///< since format 3
   };
-  std::map<std::string, Original> originals;  ///< by rewritten module that has one global scale
-  std::map<std::string, Output> outputs;      ///< by tensor
-  std::map<std::string, Hash128> files;       ///< as in ConversionRecord
-  size_t folds = 0;                           ///< matrices with folded global scales
-  std::map<std::string, Shape> shapes;        ///< by target, rewritten module or quantized matrix: "P.w13"
+  std::map<std::string, Original> originals;   ///< by rewritten module that has one global scale
+  std::map<std::string, Output> outputs;       ///< by tensor
+  std::map<std::string, Hash128> files;        ///< as in ConversionRecord
+  size_t folds = 0;                            ///< matrices with folded global scales
+  std::map<std::string, Shape> shapes;         ///< by target, rewritten module or quantized matrix: "P.w13"
+  std::map<std::string, std::string> layouts;  ///< likewise; of a module in no layout its method
 };
 
 /// Reads the manifest of an artifact of `tensors` tensors. Throws Error if `path` is not a twofour manifest
-/// or is longer than such an artifact's. A damaged manifest is read, so that what it says can be reported.
+/// or is longer than such an artifact's, or if layouts that it names disagree or are unknown
+/// (check_layout_names). A damaged manifest is read, so that what it says can be reported.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but

@@ -107,6 +107,9 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
     parsed.integrity_error = damage;
     const auto format = whole_number<int64_t>(json.at("format"));
     if (format < kOldestManifestFormat || format > kManifestFormat) throw Error("another format");
+    std::map<std::string, std::string> layouts;
+    for (const MatrixEntry& m : parsed.matrices) layouts[m.name] = m.layout;
+    check_layout_names(where, json, layouts);
     parsed.copied = {tensors.begin(), tensors.end()};
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
   } catch (const Json::exception&) {
@@ -316,14 +319,6 @@ class Builder {
 };
 
 }  // namespace
-
-bool holds_layout(const Checkpoint& c) {
-  return c.is_directory() && std::any_of(c.shards().begin(), c.shards().end(), [](const Shard& s) {
-           const auto it = s.metadata.find("twofour.layout");
-           return it != s.metadata.end() &&
-                  (it->second == kMixedLayout || with_layout(it->second, []<class L>() {}));
-         });
-}
 
 ArtifactModules read_artifact_modules(const Checkpoint& artifact) {
   const auto manifest = artifact.path() / kManifestName;

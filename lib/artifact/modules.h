@@ -8,6 +8,7 @@
 #include "formats/dialect.h"
 #include "formats/json.h"
 #include "formats/layouts/layout.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 
@@ -47,12 +48,6 @@ struct ArtifactModules {
   std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
   Findings findings;                            ///< gate and up that were folded
 };
-
-/// `layout` of an artifact with several layouts, which `groups` names.
-inline constexpr const char* kMixedLayout = "mixed";
-
-/// Whether a checkpoint declares that it is in one or several of the layouts.
-bool holds_layout(const Checkpoint& checkpoint);
 
 /// Reads twofour.json of an artifact in a layout and compares it with the artifact's tensors. If gate and up
 /// were folded, the changed module gets the stored bits of the other. Throws Error if they do not fit

@@ -30,9 +30,12 @@ class IndexEvents : public JsonEvents {
   std::map<std::string, uint32_t, std::less<>> files;  ///< numbered as they come
   std::vector<IndexFile::Entry> entries;
   std::optional<uint64_t> total_size;
+  std::string odd_total_size;
   bool has_map = false;
 
-  void signed_number(int64_t) override { unexpected("a negative number"); }
+  void signed_number(int64_t v) override {
+    unexpected(at_total_size() ? fmt::format("{}", v) : "a negative number");
+  }
   void unsigned_number(uint64_t v) override {
     if (!at_total_size()) return unexpected(fmt::format("{}", v));
     total_size = v;
@@ -41,8 +44,11 @@ class IndexEvents : public JsonEvents {
     if (!at_total_size()) return unexpected(std::string(text.substr(0, 64)));
     // Some writers leave total_size as a float.
     if (v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
+    const bool is_whole = total_size && static_cast<double>(*total_size) == v;
+    if (!is_whole) odd_total_size = text.substr(0, 64);
   }
   void string(std::string& text) override {
+    if (at_total_size()) odd_total_size = json_quote_short(text);
     if (!in_map()) return;
     check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
     if (entries.size() == kMaxEntries) {
@@ -69,14 +75,14 @@ class IndexEvents : public JsonEvents {
     key_ = text;
   }
   void begin_object() override {
-    if (in_map()) return unexpected("an object");
+    if (in_map() || at_total_size()) unexpected("an object");
     ++depth_;
     has_map = has_map || (depth_ == 2 && section_ == "weight_map");
   }
   void end_object() override { --depth_; }
   void begin_array() override {
     if (depth_ == 0) throw Error(fmt::format("{}: expected an object, found an array", where_));
-    if (in_map()) return unexpected("an array");
+    if (in_map() || at_total_size()) unexpected("an array");
     ++depth_;
   }
   void end_array() override { --depth_; }
@@ -84,8 +90,9 @@ class IndexEvents : public JsonEvents {
  private:
   bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
   bool at_total_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
-  /// Only the map's values matter.
+  /// Only the map's values and the total size matter.
   void unexpected(const std::string& found) override {
+    if (at_total_size()) odd_total_size = found;
     if (!in_map()) return;
     throw Error(fmt::format("{}: {}: expected a file name, found {}", where_, json_quote(key_), found));
   }
@@ -124,6 +131,7 @@ IndexFile parse_index_file(std::string_view where, std::string_view json) {
   if (!events.has_map) throw Error(fmt::format("{}: expected an object weight_map, found none", where));
   IndexFile index;
   index.total_size = events.total_size;
+  index.odd_total_size = events.odd_total_size;
   index.has_mark = json.starts_with(kByteOrderMark);
   index.entries = std::move(events.entries);
   std::vector<uint32_t> position(events.files.size());

@@ -17,7 +17,8 @@ struct IndexFile {
   std::vector<std::string> files;  ///< sorted
   std::vector<Entry> entries;      ///< sorted by tensor
   std::optional<uint64_t> total_size;
-  bool has_mark = false;  ///< a byte order mark before the JSON, which counts for nothing else
+  std::string odd_total_size{};  ///< as it is written, where it is no whole number of bytes
+  bool has_mark = false;         ///< a byte order mark before the JSON, which counts for nothing else
 };
 
 /// Parses an index by events, so that its memory is what its names take. Throws Error naming `where` on

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "lib/io/file.h"
 #include "lib/lint/rules.h"
 
 namespace twofour {
@@ -76,6 +77,62 @@ void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& re
                "expected none beside chat_template.jinja or the same, found another");
 }
 
+/// What is at a path in place of a file that can be read; empty where one is. Throws ReadError.
+std::string why_unreadable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) {
+    const fs::path target = fs::read_symlink(path, error);
+    return fmt::format("expected a file, found a link to {}, which is not there",
+                       json_quote_short(target.string()));
+  }
+  if (error) return fmt::format("expected a file, found that it cannot be looked at: {}", error.message());
+  if (fs::is_directory(status)) return "expected a file, found a directory";
+  if (!fs::is_regular_file(status)) return "expected a regular file, found something else";
+  try {
+    const InputFile file(path);
+    uint8_t byte = 0;
+    if (file.size() > 0) file.read(0, {&byte, 1});
+  } catch (const Error& e) {
+    return damage_of(e, path);
+  }
+  return {};
+}
+
+/// Every file that no other rule opens.
+void check_readable(const LintInput& s, LintReporter& reporter) {
+  const auto ends = [](const std::string& name, std::initializer_list<const char*> all) {
+    return std::any_of(all.begin(), all.end(), [&](const char* end) { return name.ends_with(end); });
+  };
+  std::error_code error;
+  fs::recursive_directory_iterator it(s.path, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const fs::path relative = it->path().lexically_relative(s.path);
+    const bool is_top = !relative.has_parent_path();
+    std::error_code ignored;
+    const bool is_folder = it->is_directory(ignored);  // or a link to one
+    if (is_folder &&
+        (name.starts_with('.') || !ends(name, {".json", ".jinja", ".model", ".txt", ".tiktoken"}))) {
+      if (name.starts_with('.')) it.disable_recursion_pending();
+      continue;
+    }
+    const bool is_read =
+        is_top && (ends(name, {".safetensors", ".safetensors.index.json"}) || name == kManifestName ||
+                   name == "config.json" || name == "hf_quant_config.json" ||
+                   name == "tokenizer_config.json" || name == "processor_config.json" ||
+                   name == "preprocessor_config.json" || name == "generation_config.json");
+    if (name.starts_with('.') || is_read) continue;
+    if (is_folder) it.disable_recursion_pending();
+    const std::string why = why_unreadable(it->path());
+    if (!why.empty()) reporter.add("unreadable-file", relative.string(), "", why);
+  }
+  if (error) {
+    reporter.add("unreadable-file", "", "",
+                 fmt::format("expected a directory that can be listed, found: {}", error.message()));
+  }
+}
+
 }  // namespace
 
 void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
@@ -93,6 +150,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   }
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
   check_templates(s, tokenizer, reporter);
+  check_readable(s, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {
     reporter.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");

@@ -94,9 +94,10 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   try {
     LintIndex index{name, read_index_file(directory / name)};
     if (index.contents.has_mark) reporter.add("bad-index", name, "", kByteOrderMarkFound);
+    check_duplicate_keys(directory, name, reporter);
     return index;
   } catch (const Error& e) {
-    reporter.add("bad-index", name, "", damage_of(e, directory / name));
+    reporter.add(rule_of_damage(e.what(), "bad-index"), name, "", damage_of(e, directory / name));
     return std::nullopt;
   }
 }
@@ -168,6 +169,12 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
   const bool all_read = known.size() == index.contents.files.size();
   uint64_t bytes = 0;
   for (const TensorInfo& t : s.tensors) bytes += t.end >= t.begin ? t.bytes() : 0;
+  if (!index.contents.odd_total_size.empty()) {
+    reporter.add("index-total-size", index.name, "",
+                 fmt::format("expected total_size {}, found {}",
+                             all_read ? fmt::format("{}", bytes) : "as a whole number of bytes",
+                             index.contents.odd_total_size));
+  }
   if (all_read && index.contents.total_size && *index.contents.total_size != bytes) {
     reporter.add("index-total-size", index.name, "",
                  fmt::format("expected total_size {}, found {}", bytes, *index.contents.total_size));

@@ -118,7 +118,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, const Lint
       throw;
     } catch (const Error& e) {
       const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
-      reporter.add(unreadable ? "unreadable-file" : "bad-header", name, "",
+      reporter.add(unreadable ? "unreadable-file" : rule_of_damage(e.what(), "bad-header"), name, "",
                    without_where(e.what(), unreadable ? (s.path / name).string() : name));
     }
   }
@@ -187,6 +187,7 @@ Json read_lint_config(const fs::path& directory, const char* name, LintReporter&
     const std::string text = read_text(path);
     if (text.starts_with("\xEF\xBB\xBF")) reporter.add("bad-config", name, "", kByteOrderMarkFound);
     Json json = parse_json(path.string(), text);
+    check_duplicate_keys(directory, name, reporter);
     if (json.is_object()) return json;
     reporter.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
   } catch (const Error& e) {
@@ -207,6 +208,11 @@ std::vector<std::string> string_list(const Json& json, const char* key) {
 std::string without_where(std::string_view message, std::string_view where) {
   const std::string begin = std::string(where) + ": ";
   return std::string(message.starts_with(begin) ? message.substr(begin.size()) : message);
+}
+
+void report_unknown_layout(const UnknownLayout& unknown, LintReporter& reporter) {
+  reporter.add("unknown-layout", fs::path(unknown.where).filename().string(), unknown.place,
+               without_where(unknown.what(), unknown.where + ": " + unknown.place));
 }
 
 std::string damage_of(const Error& error, const fs::path& file) {
@@ -254,6 +260,10 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   for (const Shard& shard : s.shards) {
     const auto it = shard.metadata.find("twofour.layout");
     if (it != shard.metadata.end()) s.layout = it->second;
+  }
+  if (s.is_directory) {
+    if (const auto unknown = find_unknown_layout(s.path, s.shards, s.config))
+      report_unknown_layout(*unknown, reporter);
   }
   // One that is unfinished gets its manifest last.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;

@@ -11,6 +11,7 @@
 #include "formats/dialect.h"
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/lint/lint.h"
 
@@ -75,11 +76,20 @@ Json read_lint_config(const std::filesystem::path& directory, const char* name, 
 inline constexpr const char* kByteOrderMarkFound =
     "expected JSON, found a byte order mark before it, which Python's json refuses";
 
+/// Looks for objects of a JSON file with the same key twice. Reports nothing on what is no JSON.
+void check_duplicate_keys(const std::filesystem::path& directory, const std::string& name,
+                          LintReporter& reporter);
+/// "duplicate-key" of an Error about one, else `rule`.
+std::string_view rule_of_damage(std::string_view message, std::string_view rule);
+
 /// The names of an object's strings below `key`; those that are no strings are left out.
 std::vector<std::string> string_list(const Json& json, const char* key);
 
 /// `message` without the "where: " that it begins with.
 std::string without_where(std::string_view message, std::string_view where);
+
+/// Adds a finding of a layout that this version does not know.
+void report_unknown_layout(const UnknownLayout& unknown, LintReporter& reporter);
 
 /// What the Error that was just caught says about `file`, without its name. For use within the handler:
 /// rethrows a ReadError, which is an I/O failure and says nothing about the content.

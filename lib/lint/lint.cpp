@@ -79,6 +79,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   lint_modules(input, options.headers_only, reporter);
   if (input.is_directory) {
     lint_config(input, reporter);
+    lint_config_types(input, reporter);
     lint_group_size(input, reporter);
     lint_auxiliary_files(input, reporter);
   }

@@ -42,6 +42,7 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
 std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter) {
   if (!s.has_manifest) return std::nullopt;
   const fs::path path = s.path / kManifestName;
+  check_duplicate_keys(s.path, kManifestName, reporter);
   try {
     Manifest manifest = read_manifest(path, s.tensors.size());
     if (!manifest.integrity_error.empty())
@@ -68,6 +69,9 @@ std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter
                       manifest.folds));
     }
     return manifest;
+  } catch (const UnknownLayout& unknown) {
+    report_unknown_layout(unknown, reporter);
+    return std::nullopt;
   } catch (const Error& e) {
     reporter.add("bad-manifest", kManifestName, "", damage_of(e, path));
     return std::nullopt;

@@ -13,7 +13,7 @@ constexpr LintRule kRules[] = {
     // Files
     {"unfinished-output", kError, "twofour was interrupted while writing this directory: files are missing or half written.",
      "Finish it with --resume, or write it again.", ""},
-    {"unreadable-file", kError, "A weight file cannot be opened.",
+    {"unreadable-file", kError, "A file cannot be opened, or something else is in its place.",
      "Check its permissions and where its link points.", ""},
     {"bad-header", kError, "A weight file has no valid safetensors header; nothing in it can be loaded.",
      "Download or write the file again.", kContainer},
@@ -73,7 +73,9 @@ constexpr LintRule kRules[] = {
     // Config
     {"no-config", kWarning, "There is no config.json; no engine knows the model.", "Copy the source's config.json.",
      ""},
-    {"bad-config", kError, "A config file is not JSON as Python reads it, or not an object.", "Restore it from the source.", ""},
+    {"bad-config", kError, "A config file is not JSON as Python reads it, or it or something in it has another type than readers expect.", "Restore it from the source.", ""},
+    {"duplicate-key", kError, "A JSON object has a key twice; which of them counts depends on the reader, and safetensors and the index are refused.",
+     "Remove the one that is not meant.", ""},
     {"odd-setting", kError, "A count in config.json is not a whole number, or a switch neither true nor false; readers take it for something else or fail.",
      "Write the number or the switch as the source has it.", ""},
     {"no-quantization-config", kError, "Weights are quantized and no config says so; engines read codes as weights or refuse them.",
@@ -138,6 +140,8 @@ constexpr LintRule kRules[] = {
     // Artifacts
     {"no-manifest", kError, "An artifact has lost twofour.json, which says what its tensors were made from; nothing reads it without.",
      "Copy twofour.json from its origin, or write the artifact again.", ""},
+    {"unknown-layout", kError, "A file of an artifact names a layout that this version does not know; it reads neither its weights nor what they were made from.",
+     "Use the version of twofour that wrote the artifact, or a newer one.", ""},
     {"bad-manifest", kError, "twofour.json cannot be read.", "Write the artifact again.", ""},
     {"manifest-hash", kError, "A file or tensor is not what twofour.json says.", "Write the artifact again, or take it from its origin again.",
      ""},

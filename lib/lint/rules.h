@@ -32,6 +32,8 @@ void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t t
 void lint_modules(const LintInput& input, bool headers_only, LintReporter& reporter);
 /// What the quantization config says against what is stored.
 void lint_config(const LintInput& input, LintReporter& reporter);
+/// Types of what a quantization config has: groups, layers, lists.
+void lint_config_types(const LintInput& input, LintReporter& reporter);
 /// The group sizes that configs state against the one that the block scales have.
 void lint_group_size(const LintInput& input, LintReporter& reporter);
 /// Files that are no weights: tokenizer, code, chat templates.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "formats/weight_dialect.h"
-#include "kernels/numbers/quantize.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/output_dialect.h"
@@ -18,16 +17,19 @@ namespace twofour {
 enum class EncodedPart { kValues, kScales, kGlobalScale, kInputScale, kBias };
 inline constexpr size_t kEncodedParts = 5;
 
-/// How matrices are quantized: a rule's words with their types.
+/// How matrices are quantized. The encoder and the proof read the words by code of their own.
 struct EncodeRule {
   std::string to;                          ///< the rule's `to`
   bool fp8 = false;                        ///< E4M3, else NVFP4
   const OutputDialect* dialect = nullptr;  ///< that is written
-  Granularity granularity{};               ///< of FP8
-  // Of NVFP4:
-  QuantizeRule quantize{};
-  bool divides = false;  ///< the global scale that is written is a divisor
-  bool prune = false;    ///< 2:4 before
+  /// As the rule says them, with every default; each is known.
+  struct Words {
+    std::string granularity{}, arithmetic{}, block_scale{}, zero_block{}, pattern{};
+  } words{};
+  Granularity granularity{};        ///< of FP8, which shapes depend on
+  DType weight_type = DType::kF32;  ///< of NVFP4: see QuantizedGroup::set_weight_type
+  bool divides = false;             ///< the global scale that is written is a divisor
+  bool prune = false;               ///< 2:4 before
 };
 
 /// One matrix that is quantized: some rows of one expert of a module of the source. Row i is row
@@ -52,7 +54,7 @@ class QuantizedGroup : public Transformation {
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
   /// The type that the weights have in the source: float32 where they were quantized or their types differ.
-  void set_weight_type(DType type) { rule_.quantize.weight_type = type; }
+  void set_weight_type(DType type) { rule_.weight_type = type; }
 
   const EncodeRule& encode_rule() const { return rule_; }
   const FixedGlobalScales& kept() const { return *kept_; }

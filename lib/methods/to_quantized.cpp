@@ -49,6 +49,7 @@ EncodeRule fp8_rule(Rule& r) {
   rule.dialect = &dialect;
   rule.granularity = option<Granularity>("--granularity", r.granularity,
                                          {std::begin(kGranularities), std::end(kGranularities)});
+  rule.words.granularity = r.granularity;
   if (!has(rule.granularity)) {
     throw Error(fmt::format("--granularity: expected {}, which is all that the {} dialect has, found {}",
                             fmt::join(names, ", "), r.dialect, r.granularity));
@@ -66,14 +67,10 @@ EncodeRule nvfp4_rule(Rule& r) {
   rule.to = r.to;
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
-  rule.quantize.arithmetic = option<Arithmetic>(
-      "--arithmetic", r.arithmetic,
-      {{"modelopt", Arithmetic::modelopt}, {"compressed-tensors", Arithmetic::compressed_tensors}});
-  rule.quantize.block_scale = option<BlockScale>(
-      "--block-scale", r.block_scale,
-      {{"max", BlockScale::max}, {"mse", BlockScale::mse}, {"four-over-six", BlockScale::four_over_six}});
-  rule.quantize.zero_block = option<ZeroBlock>(
-      "--zero-block", r.zero_block, {{"producer", ZeroBlock::producer}, {"zero", ZeroBlock::zero}});
+  option<int>("--arithmetic", r.arithmetic, {{"modelopt", 0}, {"compressed-tensors", 0}});
+  option<int>("--block-scale", r.block_scale, {{"max", 0}, {"mse", 0}, {"four-over-six", 0}});
+  option<int>("--zero-block", r.zero_block, {{"producer", 0}, {"zero", 0}});
+  rule.words = {{}, r.arithmetic, r.block_scale, r.zero_block, r.pattern};
   rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
   return rule;
 }
@@ -324,8 +321,7 @@ class GroupPlanner {
            fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
                        lacking_, matrices_, first_lacking_));
     }
-    if (rule_.quantize.arithmetic == Arithmetic::compressed_tensors && !rule_.fp8 &&
-        rule_.quantize.block_scale != BlockScale::max) {
+    if (rule_.words.arithmetic == "compressed-tensors" && !rule_.fp8 && rule_.words.block_scale != "max") {
       note(Severity::kNote, "own-extension",
            fmt::format("no producer writes --block-scale {} in compressed-tensors' arithmetic",
                        words_.block_scale));

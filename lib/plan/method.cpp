@@ -34,6 +34,17 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
   made_.push_back(std::move(transformation));
 }
 
+void Planner::add_layout(LayoutGroup group) {
+  const auto same = std::find_if(layouts_.begin(), layouts_.end(), [&](const LayoutGroup& g) {
+    return g.layout == group.layout && g.pattern == group.pattern;
+  });
+  if (same == layouts_.end()) {
+    layouts_.push_back(std::move(group));
+    return;
+  }
+  std::move(group.modules.begin(), group.modules.end(), std::back_inserter(same->modules));
+}
+
 void Planner::set_texts(std::map<std::string, std::string> texts) {
   if (texts_) {
     throw Error(

@@ -35,7 +35,8 @@ class Planner {
 
   /// The config files that describe what is written; one rule gives them.
   void set_texts(std::map<std::string, std::string> texts);
-  void add_layout(LayoutGroup group) { layouts_.push_back(std::move(group)); }
+  /// Modules of the same layout and pattern are one group, whichever rules made them.
+  void add_layout(LayoutGroup group);
   const std::vector<LayoutGroup>& layouts() const { return layouts_; }
   /// The source's config stays true.
   void keep_config() { keeps_config_ = true; }

@@ -10,6 +10,9 @@
 
 namespace twofour {
 
+/// The arithmetic, the choice of block scales and what becomes of blocks of zeros, by the words of a rule.
+QuantizeRule quantize_rule(const EncodeRule& rule);
+
 /// The global scale of a matrix in NVFP4, and what goes with it.
 struct MatrixScale {
   GlobalScale global{};  ///< as the arithmetic has it

@@ -90,6 +90,7 @@ void Encoder::for_each_row_block(F&& f) {
 std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
   group_ = &group;
   rule_ = group.encode_rule();
+  quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
   const auto& matrices = group.matrices();
   std::vector<EncodedResult> results(matrices.size());
@@ -207,11 +208,11 @@ void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end
 void Encoder::choose_global_scales(std::vector<EncodedResult>& results) {
   float amax = 0;
   for (const AbsMaxPass& s : surveys_) amax = std::max(amax, s.amax);
-  const MatrixScale shared = shared_scale(rule_, rule_.quantize, amax);
+  const MatrixScale shared = shared_scale(rule_, quantize_, amax);
   bool is_used = false;
   for (size_t at = 0; at < surveys_.size(); ++at) {
     const EncodedMatrix& m = group_->matrices()[at];
-    const auto kept = kept_scale(rule_, rule_.quantize, group_->kept(), m.name);
+    const auto kept = kept_scale(rule_, quantize_, group_->kept(), m.name);
     surveys_[at].scale = kept.value_or(shared);
     is_used = is_used || !kept;
   }
@@ -229,18 +230,18 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
     result.findings.push_back({Severity::kWarning, "zero-weights", name,
                                "all weights that share the global scale are zero: codes and block scales are "
                                "0, the global scale 1"});
-  } else if (is_overflow(rule_.quantize, scale)) {
+  } else if (is_overflow(quantize_, scale)) {
     result.findings.push_back(
         {Severity::kWarning, "global-scale-overflow", name,
          fmt::format("the global scale of weights up to {} is beyond {}: 1 is stored, as compressed-tensors "
                      "does, and little is left of the weights",
-                     amax, dtype_name(rule_.quantize.weight_type))});
+                     amax, dtype_name(quantize_.weight_type))});
   }
 }
 
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const AbsMaxPass& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
-  QuantizeRule rule = rule_.quantize;
+  QuantizeRule rule = quantize_;
   rule.zero_block = survey.scale.zero_block;
   const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   codes_.resize(rows.size() / 2);

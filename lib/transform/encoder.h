@@ -70,6 +70,7 @@ class Encoder {
   const Isa isa_;
   const QuantizedGroup* group_ = nullptr;  ///< that is quantized
   EncodeRule rule_{};                      ///< of the group
+  QuantizeRule quantize_{};                ///< likewise
   WeightReader reader_;
   std::vector<AbsMaxPass> surveys_;
   Mxfp4Range range_;

@@ -1,11 +1,14 @@
 #include "lib/validate/expected_quantization.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "formats/atom.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "formats/error.h"
 #include "formats/half.h"
 
 namespace twofour {
@@ -71,7 +74,42 @@ std::array<bool, 4> largest_two(const std::array<T, 4>& m) {
 
 unsigned code_at(std::span<const uint8_t> codes, size_t i) { return codes[i / 2] >> 4 * (i % 2) & 15u; }
 
+[[noreturn]] void refuse_word(const char* what, const char* expected, std::string_view found) {
+  throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
+}
+
 }  // namespace
+
+ExpectedRule expected_rule(std::string_view arithmetic, std::string_view block_scale,
+                           std::string_view zero_block) {
+  ExpectedRule rule;
+  rule.compressed_tensors = arithmetic == "compressed-tensors";
+  if (!rule.compressed_tensors && arithmetic != "modelopt")
+    refuse_word("arithmetic", "modelopt or compressed-tensors", arithmetic);
+  if (block_scale == "mse") {
+    rule.choice = ExpectedRule::Choice::kMse;
+  } else if (block_scale == "four-over-six") {
+    rule.choice = ExpectedRule::Choice::kFourOverSix;
+  } else if (block_scale != "max") {
+    refuse_word("block_scale", "max, mse or four-over-six", block_scale);
+  }
+  rule.keeps_zero = zero_block == "zero";
+  if (!rule.keeps_zero && zero_block != "producer") refuse_word("zero_block", "producer or zero", zero_block);
+  return rule;
+}
+
+bool expects_2_4(std::string_view pattern) {
+  if (pattern.empty()) return false;
+  if (pattern != "2:4") refuse_word("pattern", "2:4 or none", pattern);
+  return true;
+}
+
+ExpectedBlock expected_block(std::string_view granularity, int64_t rows, int64_t k) {
+  if (granularity == "tensor") return {rows, k};
+  if (granularity == "row") return {1, k};
+  if (granularity == "block") return {128, 128};
+  refuse_word("granularity", "tensor, row or block", granularity);
+}
 
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax) {
   const float range = kE2m1Max * largest_scale_of(rule);

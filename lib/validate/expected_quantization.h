@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "formats/dtype.h"
 
@@ -20,6 +21,20 @@ struct ExpectedRule {
   bool keeps_zero = false;          ///< a block with a scale that rounds to zero has scale 0x00 and codes 0x0
   DType weight_type = DType::kF32;  ///< compressed-tensors rounds intermediate numbers to it
 };
+
+/// The rule of a recipe's words: "modelopt" or "compressed-tensors"; "max", "mse" or "four-over-six";
+/// "producer" or "zero". Throws Error on others.
+ExpectedRule expected_rule(std::string_view arithmetic, std::string_view block_scale,
+                           std::string_view zero_block);
+/// Whether weights are pruned to 2:4 before: of the pattern "2:4" or "". Throws Error on others.
+bool expects_2_4(std::string_view pattern);
+
+/// How many weights of FP8 share a scale.
+struct ExpectedBlock {
+  int64_t rows, width;
+};
+/// Of the words "tensor", "row" and "block", of a matrix of that size. Throws Error on others.
+ExpectedBlock expected_block(std::string_view granularity, int64_t rows, int64_t k);
 
 /// The global scale of matrices that are multiplied as one.
 struct ExpectedGlobal {

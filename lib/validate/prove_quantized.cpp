@@ -32,17 +32,6 @@ float float_in(const Bytes& bytes, size_t i) {
   return value;
 }
 
-/// The settings of a rule, as the derivation uses them.
-ExpectedRule expected_rule(const EncodeRule& words) {
-  ExpectedRule rule;
-  rule.compressed_tensors = words.quantize.arithmetic == Arithmetic::compressed_tensors;
-  rule.choice = words.quantize.block_scale == BlockScale::mse             ? ExpectedRule::Choice::kMse
-                : words.quantize.block_scale == BlockScale::four_over_six ? ExpectedRule::Choice::kFourOverSix
-                                                                          : ExpectedRule::Choice::kMax;
-  rule.keeps_zero = words.quantize.zero_block == ZeroBlock::zero;
-  return rule;
-}
-
 /// Whether global scales of a dialect's linears are divisors.
 bool divides_in(std::string_view dialect) {
   const auto all = nvfp4_dialects();
@@ -57,11 +46,13 @@ class GroupCheck {
       : group_(group),
         proof_(proof),
         source_(proof.source),
-        words_(group.encode_rule()),
-        divides_(!words_.fp8 && divides_in(words_.dialect->name)),
-        rule_(expected_rule(words_)),
+        words_(group.encode_rule().words),
+        divides_(divides_in(group.encode_rule().dialect->name)),
+        prunes_(expects_2_4(words_.pattern)),
         reader_(proof.source),
-        results_(group.matrices().size()) {}
+        results_(group.matrices().size()) {
+    if (!is_fp8()) rule_ = expected_rule(words_.arithmetic, words_.block_scale, words_.zero_block);
+  }
 
   std::vector<EncodedResult> run() {
     const auto all = [&](auto&& f) {
@@ -69,7 +60,7 @@ class GroupCheck {
     };
     float largest = 0;
     all([&](const EncodedMatrix& m, EncodedResult& r) { largest = std::max(largest, survey(m, r)); });
-    if (words_.fp8) {
+    if (is_fp8()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_fp8(m, r); });
     } else if (const auto exponent = cast_exponent()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_cast(m, *exponent, r); });
@@ -87,6 +78,8 @@ class GroupCheck {
   }
 
  private:
+  bool is_fp8() const { return group_.encode_rule().to == "fp8"; }
+
   template <class F>
   void for_each_row_block(const EncodedMatrix& m, F&& f) {
     const int64_t step = group_.strip_rows(*m.source);
@@ -208,7 +201,7 @@ class GroupCheck {
       const Floats weights = rows(m, begin, end);
       const auto k = static_cast<size_t>(m.k);
       Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
-      Floats pruned(words_.prune ? weights.size() : 0), back(weights.size());
+      Floats pruned(prunes_ ? weights.size() : 0), back(weights.size());
       std::vector<RowError> errors(weights.size() / k), after(errors.size());
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
         const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
@@ -219,7 +212,7 @@ class GroupCheck {
           return row_error(row, values);
         };
         std::span<const float> kept_weights = row;
-        if (words_.prune) {
+        if (prunes_) {
           // The error of quantizing first and pruning afterwards.
           unpruned.quantize(row, row_codes, row_scales);
           expect_2_4(row_codes);
@@ -233,7 +226,7 @@ class GroupCheck {
         errors[r] = read_back();
       });
       add(errors, result.error);
-      if (words_.prune) add(after, result.pruned_after);
+      if (prunes_) add(after, result.pruned_after);
       hold(m, EncodedPart::kValues, begin * m.k / 2, codes, 2);
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, scales, kGroup);
     });
@@ -247,11 +240,9 @@ class GroupCheck {
   }
 
   void check_fp8(const EncodedMatrix& m, EncodedResult& result) {
-    const Granularity granularity = words_.granularity;
-    const int64_t rows_of_scale = granularity == Granularity::kTensor ? m.rows
-                                  : granularity == Granularity::kRow  ? 1
-                                                                      : kFp8Block;
-    const auto width = static_cast<size_t>(granularity == Granularity::kBlock ? kFp8Block : m.k);
+    const ExpectedBlock block = expected_block(words_.granularity, m.rows, m.k);
+    const int64_t rows_of_scale = block.rows;
+    const auto width = static_cast<size_t>(block.width);
     const size_t across = (static_cast<size_t>(m.k) + width - 1) / width;
     const auto first_scale = [&](int64_t n) { return static_cast<size_t>(n / rows_of_scale) * across; };
     Floats scales(first_scale(m.rows - 1) + across);
@@ -332,7 +323,7 @@ class GroupCheck {
     CastRange range;
     for (const EncodedMatrix& m : group_.matrices()) {
       const Linear& w = *m.source;
-      if (w.format != WeightFormat::kMxfp4 || words_.prune || group_.kept().find(m.name)) return {};
+      if (w.format != WeightFormat::kMxfp4 || prunes_ || group_.kept().find(m.name)) return {};
       for_each_row_block(m, [&](int64_t begin, int64_t end) {
         range.add(stored(m, w.weight, m.k / 2, begin, end), stored(m, *w.scale, m.k / kMxGroup, begin, end));
       });
@@ -375,8 +366,8 @@ class GroupCheck {
   const QuantizedGroup& group_;
   Proof& proof_;
   const Checkpoint& source_;
-  const EncodeRule& words_;
-  const bool divides_;
+  const EncodeRule::Words& words_;
+  const bool divides_, prunes_;
   ExpectedRule rule_;
   WeightReader reader_;
   std::vector<EncodedResult> results_;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/plan/tensor_rewrite.h"
@@ -144,7 +145,9 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
   if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error) && !error) {
     throw Error(fmt::format("{}: expected a twofour artifact, found no {}", path.string(), kManifestName));
   }
-  return Checkpoint::open(path, io);
+  Checkpoint artifact = Checkpoint::open(path, io);
+  refuse_unknown_layout(artifact);
+  return artifact;
 }
 
 }  // namespace

@@ -234,6 +234,8 @@ Findings reserved_includes(const Tree& tree) {
 const std::string kTransform = "lib/transform/";
 const std::vector<std::string> kEncoding = {"kernels/numbers/casts", "kernels/numbers/quantize",
                                             "kernels/pack/prune"};
+/// Of these, what the proof may not reach through other headers either.
+const std::vector<std::string> kQuantizing = {"kernels/numbers/casts", "kernels/numbers/quantize"};
 
 Findings shared_with_the_proof(const Tree& tree) {
   Findings found;
@@ -253,7 +255,9 @@ Findings shared_with_the_proof(const Tree& tree) {
       if (!seen.insert(name).second || !tree.contains(name)) continue;
       for (const std::string& directive : directives(tree.at(name))) {
         const auto path = quoted(directive);
-        if (path && path->starts_with(kTransform))
+        const auto begins = [&](const std::string& prefix) { return path && path->starts_with(prefix); };
+        const bool quantizes = name != source && std::any_of(kQuantizing.begin(), kQuantizing.end(), begins);
+        if (begins(kTransform) || quantizes)
           found.push_back(source + " by way of " + name + ": #" + directive);
         if (path) open.push_back(*path);
       }
@@ -390,6 +394,10 @@ TEST_CASE(
   tree["lib/io/file.h"] = "#include \"lib/transform/encoder.h\"\n";
   CHECK(shared_with_the_proof(tree) ==
         Findings{check + " by way of lib/io/file.h: #include \"lib/transform/encoder.h\""});
+  tree["lib/io/file.h"] = "#include \"kernels/device/isa.h\"\n";
+  tree["kernels/device/isa.h"] = "#include \"kernels/numbers/quantize.h\"\n";
+  CHECK(shared_with_the_proof(tree) ==
+        Findings{check + " by way of kernels/device/isa.h: #include \"kernels/numbers/quantize.h\""});
 }
 
 TEST_CASE("CLI11 has one file, and the FP8 multiply is for twofour-bench alone") {

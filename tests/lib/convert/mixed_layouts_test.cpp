@@ -80,6 +80,32 @@ TEST_CASE("two rules write two layouts, each as one rule writes it, and both con
   CHECK(manifest["groups"] == entry["groups"]);
 }
 
+TEST_CASE("rules that make one layout write one group, alone and beside another layout") {
+  const Scratch scratch;
+  write_source(scratch / "src");
+  Recipe one(rule_for("v7", "model.layers.2.*"));
+  one.rules.push_back(rule_for("v7", "model.layers.0.*"));
+  convert_mixed(scratch / "src", scratch / "one", one);
+  const Json entry = parse_json("config.json", read_text(scratch / "one/config.json"))["quantization_config"];
+  CHECK(entry["layout"] == "v7");
+  CHECK(!entry.contains("groups"));
+  CHECK(entry["modules"] == Json::array({"model.layers.2.mlp.experts", "model.layers.0.mlp.experts"}));
+  CHECK(!parse_json("twofour.json", read_text(scratch / "one/twofour.json")).contains("groups"));
+  CHECK(validate_from(scratch / "src", scratch / "one").differences.empty());
+
+  Recipe two = two_layouts();
+  two.rules.push_back(rule_for("v7", "model.layers.2.*"));
+  convert_mixed(scratch / "src", scratch / "two", two);
+  const Json config = parse_json("config.json", read_text(scratch / "two/config.json"));
+  const Json& groups = config["quantization_config"]["groups"];
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0]["layout"] == "v7");
+  CHECK(groups[0]["modules"] == Json::array({"model.layers.0.mlp.experts", "model.layers.2.mlp.experts"}));
+  CHECK(groups[1]["layout"] == "g8");
+  CHECK(parse_json("twofour.json", read_text(scratch / "two/twofour.json"))["groups"] == groups);
+  CHECK(validate_from(scratch / "src", scratch / "two").differences.empty());
+}
+
 TEST_CASE("an artifact with two layouts validates, a flipped byte in either is found") {
   const Scratch scratch;
   write_source(scratch / "src");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/conversion.h"
 #include "lib/convert/convert.h"
@@ -136,8 +137,12 @@ struct WithInvert {
   WithInvert() {
     methods().push_back(
         {"inverted", {}, [](Rule&) -> std::unique_ptr<Method> { return std::make_unique<Invert>(); }});
+    other_method_names().push_back("inverted");
   }
-  ~WithInvert() { methods().pop_back(); }
+  ~WithInvert() {
+    methods().pop_back();
+    other_method_names().pop_back();
+  }
 };
 
 OneRule inverted() {

@@ -149,6 +149,29 @@ TEST_CASE("the derivation gives the producers' own bytes") {
   CHECK(check_golden("modelopt_mse", modelopt) == 26);
 }
 
+TEST_CASE("the derivation reads a rule's words by itself and refuses those that it does not know") {
+  const ExpectedRule plain = expected_rule("modelopt", "max", "producer");
+  CHECK(!plain.compressed_tensors);
+  CHECK((plain.choice == Choice::kMax));
+  CHECK(!plain.keeps_zero);
+  const ExpectedRule other = expected_rule("compressed-tensors", "four-over-six", "zero");
+  CHECK(other.compressed_tensors);
+  CHECK((other.choice == Choice::kFourOverSix));
+  CHECK(other.keeps_zero);
+  CHECK((expected_rule("modelopt", "mse", "zero").choice == Choice::kMse));
+  CHECK(expects_2_4("2:4"));
+  CHECK(!expects_2_4(""));
+  CHECK(expected_block("tensor", 5, 300).rows == 5);
+  CHECK(expected_block("row", 5, 300).rows == 1);
+  CHECK(expected_block("row", 5, 300).width == 300);
+  CHECK(expected_block("block", 5, 300).rows == 128);
+  CHECK_THROWS_AS(expected_rule("", "max", "producer"), Error);
+  CHECK_THROWS_AS(expected_rule("modelopt", "most", "producer"), Error);
+  CHECK_THROWS_AS(expected_rule("modelopt", "max", "none"), Error);
+  CHECK_THROWS_AS(expects_2_4("4:8-paired"), Error);
+  CHECK_THROWS_AS(expected_block("column", 5, 300), Error);
+}
+
 TEST_CASE("derivation and encoder give equal bytes under every rule, whatever the weights' size") {
   unsigned seed = 1;
   for_each_rule([&](const ExpectedRule& rule) {

@@ -63,6 +63,38 @@ std::vector<Fault> file_faults() {
          fs::remove(extra(d));
          fs::create_symlink("nowhere", extra(d));
        }},
+      {"unreadable-file",
+       "a directory in place of a vocabulary",
+       {},
+       [](const fs::path& d, Random&) { fs::create_directory(d / "added_tokens.json"); }},
+      {"unreadable-file",
+       "a tokenizer's link to nowhere",
+       {},
+       [](const fs::path& d, Random&) { fs::create_symlink("nowhere", d / "special_tokens_map.json"); }},
+      {"duplicate-key",
+       "a tensor twice in a header",
+       {},
+       rewrite_extra(
+           safetensors_file(fmt::format(R"({{"{0}":{{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}},)"
+                                        R"("{0}":{{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}}})",
+                                        kExtraTensor),
+                            "12345678"))},
+      {"duplicate-key",
+       "a tensor twice in the index",
+       {},
+       [](const fs::path& d, Random&) {
+         std::string text = read_text(d / kIndex);
+         text.insert(text.find('{', text.find("weight_map")) + 1,
+                     fmt::format("\"{}\": \"{}\", ", kExtraTensor, kExtraFile));
+         write_file(d / kIndex, text);
+       }},
+      {"duplicate-key",
+       "a setting twice",
+       {},
+       [](const fs::path& d, Random&) {
+         std::string text = read_text(d / "config.json");
+         write_file(d / "config.json", text.insert(text.find('{') + 1, "\"model_type\": \"other\","));
+       }},
       {"bad-header",
        "not JSON",
        {},
@@ -166,6 +198,14 @@ std::vector<Fault> file_faults() {
        {},
        [](const fs::path& d, Random&) {
          edit_file_json(d / kIndex, [](Json& j) { j["metadata"]["total_size"] = 0; });
+       }},
+      {"index-total-size",
+       "of another type",
+       {},
+       [](const fs::path& d, Random& r) {
+         const Json odd[] = {"12", -1, 0.5, 1e300, true, nullptr, Json::array({1}), Json::object({{"a", 1}})};
+         edit_file_json(d / kIndex,
+                        [&](Json& j) { j["metadata"]["total_size"] = odd[r() % std::size(odd)]; });
        }},
   };
 }

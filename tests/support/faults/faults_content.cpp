@@ -137,8 +137,23 @@ std::vector<Fault> config_faults() {
       {"no-config", "deleted", [](Save& s, Random&) { s.files.erase("config.json"); }},
       {"bad-config", "a list", [](Save& s, Random&) { s.files["config.json"] = "[1]"; }},
       {"bad-config", "not JSON", [](Save& s, Random&) { s.files["generation_config.json"] = "{"; }},
+      {"bad-config", "config_groups of another type",
+       [](Save& s, Random& r) {
+         const Json odd[] = {
+             Json::array({1}), "group_0", 7, {{"group_0", "weights"}}, {{"group_0", {{"weights", 4}}}}};
+         s.edit("config.json",
+                [&](Json& j) { j["quantization_config"]["config_groups"] = odd[r() % std::size(odd)]; });
+       }},
       {"bad-config", "behind a byte order mark",
        [](Save& s, Random&) { s.files["config.json"].insert(0, "\xEF\xBB\xBF"); }},
+      {"unknown-layout", "of a newer version",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) {
+           Json base = j["quantization_config"];
+           j["quantization_config"] = {
+               {"quant_method", "twofour"}, {"layout", "v9"}, {"modules", Json::array()}, {"base", base}};
+         });
+       }},
       {"no-quantization-config", "dropped", drop_quantization},
       {"config-disagrees", "algorithm",
        [](Save& s, Random&) {

@@ -1,0 +1,44 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "lib/checkpoint/checkpoint.h"
+
+namespace twofour {
+
+/// `layout` of an artifact with several layouts, which `groups` names.
+inline constexpr const char* kMixedLayout = "mixed";
+
+/// A file of an artifact names a layout that this version does not know.
+struct UnknownLayout : Error {
+  UnknownLayout(std::string where, std::string place, std::string_view name);
+  std::string where, place;  ///< "DIRECTORY/config.json", "quantization_config.layout"
+};
+
+/// The methods that `layout` of a module may name beside the layouts, as "quantize": the other rows of
+/// methods().
+std::vector<std::string>& other_method_names();
+
+/// The first name in the files' headers and in config.json that is no layout; nothing where all are known.
+std::optional<UnknownLayout> find_unknown_layout(const std::filesystem::path& directory,
+                                                 std::span<const Shard> shards, const Json& config);
+/// Throws UnknownLayout where there is one.
+void refuse_unknown_layout(const Checkpoint& checkpoint);
+
+/// Whether a checkpoint says of itself that it is in one of the layouts, or in several. Throws UnknownLayout.
+bool holds_layout(const Checkpoint& checkpoint);
+
+/// Holds the layouts that a twofour.json names against each other: `layout` is "mixed" where there are
+/// `groups` and absent where there are none, each group has the pattern of its layout and names modules in
+/// it, and a group of its layout names each module. `module_layouts` is by name of the module. Throws Error
+/// naming `where` on what disagrees, and UnknownLayout.
+void check_layout_names(std::string_view where, const Json& manifest,
+                        const std::map<std::string, std::string>& module_layouts);
+
+}  // namespace twofour

@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "formats/json_events.h"
+#include "lib/io/file.h"
+#include "lib/lint/input.h"
+
+namespace twofour {
+namespace {
+
+/// Looks for an object with the same key twice. Of each open object it keeps 64 bits a key.
+class KeyEvents : public JsonEvents {
+ public:
+  size_t found = 0;   ///< keys that are there again
+  std::string first;  ///< the path of the first: "quantization_config.ignore"
+
+  void null() override {}
+  void boolean(bool) override {}
+  void signed_number(int64_t) override {}
+  void unsigned_number(uint64_t) override {}
+  void float_number(double, std::string_view) override {}
+  void string(std::string&) override {}
+  void begin_object() override { open_.emplace_back(); }
+  void end_object() override { open_.pop_back(); }
+  void begin_array() override { open_.emplace_back(); }
+  void end_array() override { open_.pop_back(); }
+  void key(std::string& text) override {
+    Level& level = open_.back();
+    level.key = text.substr(0, kShown);
+    if (level.keys.insert(hash_text(text).low).second || found++ > 0) return;
+    for (const Level& l : open_) first += (first.empty() || l.key.empty() ? "" : ".") + l.key;
+  }
+
+ private:
+  static constexpr size_t kShown = 256;
+  struct Level {
+    std::string key{};  ///< the last one; of an array none
+    std::unordered_set<uint64_t> keys{};
+  };
+  void unexpected(const std::string&) override {}
+  std::vector<Level> open_;
+};
+
+}  // namespace
+
+void check_duplicate_keys(const std::filesystem::path& directory, const std::string& name,
+                          LintReporter& reporter) {
+  constexpr uint64_t kPiece = 1u << 20;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  KeyEvents events;
+  try {
+    const InputFile file(directory / name);
+    std::string piece;
+    uint64_t at = 0;
+    read_json_pieces(
+        name,
+        [&] {
+          piece.resize(std::min(kPiece, file.size() - at));
+          file.read(at, {reinterpret_cast<uint8_t*>(piece.data()), piece.size()});
+          const bool marked = at == 0 && piece.starts_with(kByteOrderMark);
+          at += piece.size();
+          return std::string_view(piece).substr(marked ? kByteOrderMark.size() : 0);
+        },
+        events);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    return;  // a finding of its own
+  }
+  if (events.found == 0) return;
+  reporter.add(
+      "duplicate-key", name, events.first,
+      fmt::format("expected each key of an object once, found it again{}",
+                  events.found > 1 ? fmt::format("; {} more keys are there again", events.found - 1) : ""));
+}
+
+std::string_view rule_of_damage(std::string_view message, std::string_view rule) {
+  return message.find("duplicate key") != message.npos ? "duplicate-key" : rule;
+}
+
+}  // namespace twofour
