@@ -24,9 +24,9 @@ class KeyEvents : public JsonEvents {
   void unsigned_number(uint64_t) override {}
   void float_number(double, std::string_view) override {}
   void string(std::string&) override {}
-  void begin_object() override { open_.emplace_back(); }
+  void begin_object() override { open(); }
   void end_object() override { open_.pop_back(); }
-  void begin_array() override { open_.emplace_back(); }
+  void begin_array() override { open(); }
   void end_array() override { open_.pop_back(); }
   void key(std::string& text) override {
     Level& level = open_.back();
@@ -42,6 +42,12 @@ class KeyEvents : public JsonEvents {
     std::unordered_set<uint64_t> keys{};
   };
   void unexpected(const std::string&) override {}
+  /// Readers refuse what is nested deeper, so nothing is looked for there.
+  void open() {
+    constexpr size_t kDeepest = 80;
+    if (open_.size() == kDeepest) throw Error("nested too deep");
+    open_.emplace_back();
+  }
   std::vector<Level> open_;
 };
 
