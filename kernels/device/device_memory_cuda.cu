@@ -71,7 +71,7 @@ DeviceUpload::DeviceUpload(size_t bytes) : bytes_(bytes) {
   for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(bytes);
 }
 
-// Nobody copies from memory that is about to go.
+// No copy reads memory that is about to be freed.
 DeviceUpload::~DeviceUpload() { cudaStreamSynchronize(stream_.get()); }
 
 void DeviceUpload::copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill) {

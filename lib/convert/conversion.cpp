@@ -10,17 +10,12 @@
 namespace twofour {
 namespace {
 
-/// Neighbouring units that together write fewer bytes than this are one job and one write.
-constexpr uint64_t kBatchBytes = 4u << 20;
 /// Pieces of at least this many bytes are written at once.
 constexpr uint64_t kLargeWrite = 64u << 10;
 /// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache; small tensors
 /// together, up to kVerifyBatch.
 constexpr uint64_t kVerifyBytes = 512u << 10;
 constexpr uint64_t kVerifyBatch = 32u << 20;
-/// Transformations of a single unit with at least this share of the work come first, so that none is left for
-/// the end.
-constexpr uint64_t kLargeShare = 16;
 
 /// Reads back the header of a file that was flushed.
 void check_header(const AtomicFile& file, std::string_view header) {
@@ -114,14 +109,14 @@ Conversion::Conversion(const Checkpoint& source, const Plan& plan, const Convert
       progress_(progress),
       wanted_(std::move(wanted)),
       finished_(std::move(finished)),
+      work_(source, plan, wanted_),
       files_(plan.files.size()),
       running_(plan.transformations.size()),
       hashes_(plan.tensors.size()),
       outputs_(plan.tensors.size()) {
-  list_units();
-  for (const PlannedUnit& u : units_) {
+  for (const WorkList::Item& u : work_.items()) {
     total_bytes_ += u.unit.read;
-    for_each_file(u, [&](uint32_t f) { ++files_[f].writes_left; });
+    for (const uint32_t f : work_.files_of(u)) ++files_[f].writes_left;
     Running& running = running_[u.transformation];
     ++running.units_left;
     if (u.unit.part <= 0) ++running.results_left;
@@ -134,79 +129,13 @@ Conversion::Conversion(const Checkpoint& source, const Plan& plan, const Convert
   }
 }
 
-void Conversion::list_units() {
-  // File by file, so that few are open at a time; a transformation that writes all of its parts at once is
-  // done where its first part is.
-  std::vector<bool> begun(plan_.transformations.size());
-  uint64_t all = 0;
-  const auto add = [&](uint32_t t, const Unit& unit) {
-    if (!is_wanted(t, unit)) return;
-    units_.push_back({t, unit});
-    all += unit.read;
-  };
-  for (const OutputTensor& tensor : plan_.tensors) {
-    const uint32_t t = tensor.transformation;
-    const std::vector<Unit> units = plan_.transformations[t]->units(source_);
-    for (const Unit& unit : units) {
-      if (unit.part == tensor.part || (unit.part < 0 && !begun[t])) add(t, unit);
-    }
-    begun[t] = true;
-  }
-  const auto is_large = [&](const PlannedUnit& u) {
-    return u.unit.part == Unit::kAllParts && u.unit.index == 0 && u.unit.read > all / kLargeShare &&
-           plan_.transformations[u.transformation]->units(source_).size() == 1;
-  };
-  const auto rest = std::stable_partition(units_.begin(), units_.end(), is_large);
-  std::stable_sort(units_.begin(), rest,
-                   [](const PlannedUnit& a, const PlannedUnit& b) { return a.unit.read > b.unit.read; });
-}
-
-bool Conversion::is_wanted(size_t transformation, const Unit& unit) const {
-  const auto parts = plan_.parts_of(transformation);
-  const auto wanted = [&](uint32_t tensor) { return wanted_[plan_.tensors[tensor].file]; };
-  if (unit.part >= 0) return wanted(parts[static_cast<size_t>(unit.part)]);
-  if (unit.part == Unit::kNoPart) return wanted(parts[0]);
-  return std::any_of(parts.begin(), parts.end(), wanted);
-}
-
-template <class F>
-void Conversion::for_each_file(const PlannedUnit& u, F&& f) const {
-  const auto parts = plan_.parts_of(u.transformation);
-  if (u.unit.part == Unit::kNoPart) return;
-  if (u.unit.part >= 0) {
-    f(plan_.tensors[parts[static_cast<size_t>(u.unit.part)]].file);
-    return;
-  }
-  std::vector<uint32_t> files;
-  for (const uint32_t i : parts) {
-    const uint32_t file = plan_.tensors[i].file;
-    if (wanted_[file] && std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
-  }
-  for (const uint32_t file : files) f(file);
-}
-
-std::vector<Conversion::Job> Conversion::batch_units() const {
-  std::vector<Job> jobs;
-  for (size_t i = 0; i < units_.size();) {
-    Job job{Job::Kind::kMake, i, 1};
-    const auto bytes = [&](size_t u) { return units_[u].unit.end - units_[u].unit.begin; };
-    const auto is_small = [&](size_t u) { return units_[u].unit.part >= 0 && bytes(u) < kBatchBytes; };
-    if (is_small(i)) {
-      uint64_t sum = bytes(i);
-      while (i + job.count < units_.size() && is_small(i + job.count) &&
-             sum + bytes(i + job.count) <= kBatchBytes) {
-        sum += bytes(i + job.count++);
-      }
-    }
-    jobs.push_back(job);
-    i += job.count;
-  }
-  return jobs;
-}
-
 void Conversion::run() {
   progress_.phase = "converting";
-  queue_.emplace(batch_units());
+  std::vector<Job> jobs;
+  for (const WorkList::Batch& batch : work_.batches()) {
+    jobs.push_back({Job::Kind::kMake, batch.first, batch.count});
+  }
+  queue_.emplace(std::move(jobs));
   const auto make_worker = [this] {
     auto thread =
         std::make_shared<Thread>(Thread{Worker(source_, options_.isa, options_.kept), {}, 0, 0, {}});
@@ -231,12 +160,12 @@ void Conversion::run() {
 void Conversion::make(const Job& job, Thread& thread) {
   UnitSink sink(*this, thread);
   for (size_t i = job.first; i < job.first + job.count; ++i) {
-    const PlannedUnit& u = units_[i];
+    const WorkList::Item& u = work_.items()[i];
     sink.begin(u.transformation);
     work_of(u.transformation)->run(u.unit, thread.worker, sink);
   }
   sink.flush();
-  for (size_t i = job.first; i < job.first + job.count; ++i) unit_done(units_[i], sink);
+  for (size_t i = job.first; i < job.first + job.count; ++i) unit_done(work_.items()[i], sink);
 }
 
 std::shared_ptr<Work> Conversion::work_of(uint32_t transformation) {
@@ -250,7 +179,7 @@ std::shared_ptr<Work> Conversion::work_of(uint32_t transformation) {
   return running.work;
 }
 
-void Conversion::unit_done(const PlannedUnit& u, UnitSink& sink) {
+void Conversion::unit_done(const WorkList::Item& u, UnitSink& sink) {
   const uint32_t t = u.transformation;
   Running& running = running_[t];
   if (u.unit.part <= 0 && --running.results_left == 0 && !refused_) {
@@ -266,7 +195,7 @@ void Conversion::unit_done(const PlannedUnit& u, UnitSink& sink) {
     running.work.reset();
   }
   if (refused_) return;
-  for_each_file(u, [&](uint32_t f) { write_done(f); });
+  for (const uint32_t f : work_.files_of(u)) write_done(f);
 }
 
 void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> bytes) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/convert/convert.h"
+#include "lib/convert/work_list.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/output/shard_record.h"
@@ -51,10 +52,6 @@ class Conversion {
     enum class Kind { kMake, kVerify } kind;
     size_t first, count;
   };
-  struct PlannedUnit {
-    uint32_t transformation;
-    Unit unit;
-  };
   /// One output file while it is written.
   struct OpenFile {
     std::mutex mutex;
@@ -76,18 +73,9 @@ class Conversion {
   class UnitSink;
   struct Thread;
 
-  // --- What there is to do ---
-  void list_units();
-  std::vector<Job> batch_units() const;
-  bool is_wanted(size_t transformation, const Unit& unit) const;
-  /// Wanted files that a unit writes to, each once.
-  template <class F>
-  void for_each_file(const PlannedUnit& unit, F&& f) const;
-
-  // --- Doing it ---
   void make(const Job& job, Thread& thread);
   std::shared_ptr<Work> work_of(uint32_t transformation);
-  void unit_done(const PlannedUnit& unit, UnitSink& sink);
+  void unit_done(const WorkList::Item& item, UnitSink& sink);
   void hash(size_t tensor, uint64_t offset, std::span<const uint8_t> bytes);
   void refuse();
   void stop();
@@ -108,7 +96,7 @@ class Conversion {
   const Finished finished_;
   uint64_t total_bytes_ = 0;
   std::mutex finished_mutex_;
-  std::vector<PlannedUnit> units_;
+  const WorkList work_;
   std::optional<JobQueue<Job>> queue_;
   std::deque<OpenFile> files_;
   std::deque<Running> running_;  ///< one a transformation

@@ -31,7 +31,7 @@ class OrderedSection {
     stopped_ = true;
     changed_.notify_all();
   }
-  /// Nobody needs the order any more: wakes all threads that wait.
+  /// The order is not needed any more: wakes all threads that wait.
   void release() {
     const std::lock_guard lock(mutex_);
     released_ = true;

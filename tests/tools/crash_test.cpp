@@ -352,7 +352,7 @@ TEST_CASE("a thread that the system does not start is an error that says so") {
       [&](const Outcome& o, bool complete) {
         CHECK(o.code == 2);
         CHECK(!complete);
-        CHECK_MESSAGE(o.err.starts_with("twofour: threads: expected the system to start one more, found"),
+        CHECK_MESSAGE(o.err.starts_with("twofour: threads: expected the system to start another, found"),
                       o.err);
         const bool stays = fs::exists(trial.out);  // with the one weight file finished
         kept += stays;
@@ -370,7 +370,7 @@ TEST_CASE("a thread that the system does not start is an error that says so") {
     CAPTURE(threads);
     CHECK(o.code == 2);
     by_openmp += o.err.find("Thread creation failed") != std::string::npos;
-    const bool ours = o.err.find("threads: expected the system to start one more") != std::string::npos;
+    const bool ours = o.err.find("threads: expected the system to start another") != std::string::npos;
     CHECK_MESSAGE(ours != (o.err.find("Thread creation failed") != std::string::npos), o.err);
   }
   CHECK(by_openmp > 0);

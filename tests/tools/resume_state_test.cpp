@@ -260,7 +260,7 @@ TEST_CASE("what a run of another version left is recognized, and --force replace
   const fs::path marker = fs::path(c.out) / kJournalName;
   const std::string journal = read_text(marker);
   std::ofstream(marker) << journal.substr(journal.find('\n') + 1);
-  CHECK(contains(c.resume_refused(), "found what another did; --force replaces it"));
+  CHECK(contains(c.resume_refused(), "found one of another version; --force replaces it"));
   succeed(c.words, {"--force"});
   CHECK((read_tree(c.out) == c.undisturbed()));
 }
