@@ -53,16 +53,22 @@ class Conversion::UnitSink : public Sink {
     const OutputTensor& t = c.plan_.tensors[i];
     if (!c.wanted_[t.file]) return;
     const uint64_t at = c.offset_of(t) + offset;
-    if (bytes.size() >= kLargeWrite) {
-      c.open(t.file).write(at, bytes);
-    } else {
-      const bool follows = !thread_.pending.empty() && thread_.pending_file == t.file &&
-                           thread_.pending_begin + thread_.pending.size() == at;
-      if (!follows) flush();
-      if (thread_.pending.empty()) thread_.pending_file = t.file, thread_.pending_begin = at;
-      thread_.pending.insert(thread_.pending.end(), bytes.begin(), bytes.end());
+    if (bytes.size() < kLargeWrite) {
+      append(t.file, at, bytes);
+      c.hash(i, offset, bytes);
+      return;
     }
-    c.hash(i, offset, bytes);
+    // Through the page cache a file takes one write at a time: a thread that would wait hashes first.
+    AtomicFile& file = c.open(t.file);
+    std::unique_lock turn(c.files_[t.file].writing, std::defer_lock);
+    const bool waits = file.io() != Io::kDirect && !turn.try_lock();
+    if (waits) {
+      c.hash(i, offset, bytes);
+      turn.lock();
+    }
+    file.write(at, bytes);
+    if (turn) turn.unlock();
+    if (!waits) c.hash(i, offset, bytes);
   }
   /// Writes the pending bytes.
   void flush() {
@@ -94,6 +100,15 @@ class Conversion::UnitSink : public Sink {
   }
 
  private:
+  /// Adds a small piece to the pending bytes.
+  void append(uint32_t file, uint64_t at, std::span<const uint8_t> bytes) {
+    const bool follows = !thread_.pending.empty() && thread_.pending_file == file &&
+                         thread_.pending_begin + thread_.pending.size() == at;
+    if (!follows) flush();
+    if (thread_.pending.empty()) thread_.pending_file = file, thread_.pending_begin = at;
+    thread_.pending.insert(thread_.pending.end(), bytes.begin(), bytes.end());
+  }
+
   Conversion& conversion_;
   Thread& thread_;
   uint32_t transformation_ = 0;

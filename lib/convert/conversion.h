@@ -55,6 +55,7 @@ class Conversion {
   /// One output file while it is written.
   struct OpenFile {
     std::mutex mutex;
+    std::mutex writing;  ///< held while a large piece is written through the page cache
     std::optional<AtomicFile> file;
     std::atomic<size_t> writes_left{0}, checks_left{0};
     /// What its record waits for: the file under its name, and the results of what begins in it.
