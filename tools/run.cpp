@@ -76,14 +76,10 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
     throw Error(
         fmt::format("--top-k: expected at most the {} experts of {}, found {}", info.e, info.name, *o.topk));
   }
-  const auto topk_of_model = [&] {
-    const int64_t topk = o.topk ? *o.topk : artifact.experts_per_token(layer);
-    if (topk > 0) return topk;
-    throw Error(
-        fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
-  };
+  const int64_t stated = o.topk ? *o.topk : artifact.experts_per_token(layer);
   if (o.random) {
-    const int64_t topk = topk_of_model();
+    // Random tokens need no config: two experts each where none says how many.
+    const int64_t topk = stated > 0 ? stated : std::min<int64_t>(2, info.e);
     Tokens drawn = draw_tokens(*o.random, info.h, info.e, topk, o.seed);
     return {{cuda::Float::f32, *o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),
              std::move(drawn.weights)},
@@ -95,8 +91,11 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
       throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, *o.topk));
     return {std::move(tokens), "given"};
   }
-  const int64_t topk = topk_of_model();
-  Routing routing = artifact.route(layer, tokens.hidden, tokens.m, topk);
+  if (stated == 0) {
+    throw Error(
+        fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
+  }
+  Routing routing = artifact.route(layer, tokens.hidden, tokens.m, stated);
   tokens.topk = routing.topk;
   tokens.ids = std::move(routing.ids);
   tokens.weights = std::move(routing.weights);

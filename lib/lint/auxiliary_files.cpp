@@ -125,7 +125,9 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
     if (name.starts_with('.') || is_read) continue;
     if (is_folder) it.disable_recursion_pending();
     const std::string why = why_unreadable(it->path());
-    if (!why.empty()) reporter.add("unreadable-file", relative.string(), "", why);
+    if (why.empty()) continue;
+    const bool dangles = it->is_symlink(ignored) && !it->exists(ignored);
+    reporter.add(dangles ? "dangling-link" : "unreadable-file", relative.string(), "", why);
   }
   if (error) {
     reporter.add("unreadable-file", "", "",

@@ -15,6 +15,8 @@ constexpr LintRule kRules[] = {
      "Finish it with --resume, or write it again.", ""},
     {"unreadable-file", kError, "A file cannot be opened, or something else is in its place.",
      "Check its permissions and where its link points.", ""},
+    {"dangling-link", kNote, "A link beside the weights leads to nothing; conversions leave it behind.",
+     "Copy the file that it should lead to, or remove the link.", ""},
     {"bad-header", kError, "A weight file has no valid safetensors header; nothing in it can be loaded.",
      "Download or write the file again.", kContainer},
     {"file-size", kError, "A weight file is shorter or longer than its header says; readers that map it see zeros or refuse it.",

@@ -67,7 +67,7 @@ std::vector<Fault> file_faults() {
        "a directory in place of a vocabulary",
        {},
        [](const fs::path& d, Random&) { fs::create_directory(d / "added_tokens.json"); }},
-      {"unreadable-file",
+      {"dangling-link",
        "a tokenizer's link to nowhere",
        {},
        [](const fs::path& d, Random&) { fs::create_symlink("nowhere", d / "special_tokens_map.json"); }},
