@@ -142,6 +142,95 @@ std::optional<ModuleName> parse_module_name(std::string_view module) {
 
 namespace {
 
+constexpr std::string_view kRoleNames[] = {
+    "experts", "shared-experts", "router",    "attention", "linear-attention", "mlp",
+    "mtp",     "head",           "embeddings"};
+
+/// The role of modules at or below a part of their names, the first row that fits. Where experts and MLPs are
+/// is in kRules.
+struct RoleRule {
+  std::string_view part;
+  ModuleRole role;
+  bool is_last;  ///< the name's last part alone
+};
+/// Source: Hugging Face transformers, models; of DeepSeek-V4 its reference inference code.
+constexpr RoleRule kRoles[] = {
+    {"mtp", ModuleRole::kMtp, false},
+    {"draft_model", ModuleRole::kMtp, false},
+    {"shared_expert_gate", ModuleRole::kSharedExperts, true},
+    {"shared_expert", ModuleRole::kSharedExperts, false},
+    {"shared_experts", ModuleRole::kSharedExperts, false},
+    {"shared_mlp", ModuleRole::kSharedExperts, false},
+    {"experts", ModuleRole::kExperts, false},
+    {"input_linear", ModuleRole::kExperts, true},  // Granite's stacks, beside the router
+    {"output_linear", ModuleRole::kExperts, true},
+    {"router", ModuleRole::kRouter, false},
+    {"gate", ModuleRole::kRouter, true},
+    {"linear_attn", ModuleRole::kLinearAttention, false},
+    {"mamba", ModuleRole::kLinearAttention, false},
+    {"in_proj", ModuleRole::kLinearAttention, true},
+    {"self_attn", ModuleRole::kAttention, false},
+    {"attn", ModuleRole::kAttention, false},
+    {"attention", ModuleRole::kAttention, false},
+    {"lm_head", ModuleRole::kHead, true},
+    {"head", ModuleRole::kHead, true},
+    {"embed_tokens", ModuleRole::kEmbeddings, false},
+    {"embed_tokens_per_layer", ModuleRole::kEmbeddings, false},
+    {"embeddings", ModuleRole::kEmbeddings, false},
+    {"embed", ModuleRole::kEmbeddings, false},
+    {"wte", ModuleRole::kEmbeddings, false},
+    {"mlp", ModuleRole::kMlp, false},
+    {"feed_forward", ModuleRole::kMlp, false},
+    {"ffn", ModuleRole::kMlp, false},
+};
+
+/// The number behind the first "layers." of a name; -1: none.
+int64_t layer_of(std::string_view module) {
+  constexpr std::string_view kLayers = "layers.";
+  const size_t at = module.find(kLayers);
+  if (at == module.npos || (at > 0 && module[at - 1] != '.')) return -1;
+  const std::string_view rest = module.substr(at + kLayers.size());
+  return parse_index(rest.substr(0, rest.find('.'))).value_or(-1);
+}
+
+}  // namespace
+
+std::string_view role_name(ModuleRole role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+std::span<const std::string_view> role_names() { return kRoleNames; }
+
+std::optional<ModuleRole> role_from_name(std::string_view name) {
+  const auto at = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  if (at == std::end(kRoleNames)) return std::nullopt;
+  return static_cast<ModuleRole>(at - std::begin(kRoleNames));
+}
+
+std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
+  if (layer_of(module) >= layers) return ModuleRole::kMtp;
+  const std::string_view leaf = split_last(module).second;
+  const auto fits = [&](const RoleRule& rule) {
+    if (rule.is_last) return leaf == rule.part;
+    for (size_t at = 0; at < module.size();) {
+      const size_t dot = std::min(module.find('.', at), module.size());
+      if (module.substr(at, dot - at) == rule.part) return true;
+      at = dot + 1;
+    }
+    return false;
+  };
+  // A draft is what it predicts, whatever its layers are made of.
+  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
+  if (at != std::end(kRoles) && at->role == ModuleRole::kMtp) return at->role;
+  if (const auto known = parse_module_name(module)) {
+    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kExperts;
+    if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
+    return ModuleRole::kMlp;
+  }
+  if (at == std::end(kRoles)) return std::nullopt;
+  return at->role;
+}
+
+namespace {
+
 /// Source: llm-compressor, observers/helpers.py.
 constexpr std::array<std::array<std::string_view, 3>, 4> kFused = {{{"gate_proj", "up_proj", ""},
                                                                     {"w1", "w3", ""},

@@ -66,6 +66,28 @@ struct ModuleName {
 /// the name; such modules pass through.
 std::optional<ModuleName> parse_module_name(std::string_view module);
 
+/// What a module does in its model, as recipes name it.
+enum class ModuleRole {
+  kExperts,          ///< routed experts
+  kSharedExperts,    ///< with the gate that weighs them
+  kRouter,           ///< of experts
+  kAttention,        ///< with its index of tokens; not linear attention
+  kLinearAttention,  ///< and state-space mixers
+  kMlp,              ///< dense MLPs
+  kMtp,              ///< all of a layer that predicts further tokens
+  kHead,
+  kEmbeddings,
+};
+/// "experts", "shared-experts", "router", "attention", "linear-attention", "mlp", "mtp", "head",
+/// "embeddings".
+std::string_view role_name(ModuleRole role);
+std::optional<ModuleRole> role_from_name(std::string_view name);
+/// Every name, in the order above.
+std::span<const std::string_view> role_names();
+/// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
+/// the model's count, is kMtp.
+std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
+
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
 /// scale: the name before the module's last dot, and which group. Nothing for a module of no group.
 std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module);

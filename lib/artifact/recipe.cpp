@@ -57,10 +57,17 @@ Json rule_to_json(const Rule& r) {
   if (!r.pattern.empty()) json["pattern"] = r.pattern;
   if (!r.dialect.empty()) json["dialect"] = r.dialect;
   if (!r.granularity.empty()) json["granularity"] = r.granularity;
+  if (!r.block.empty()) json["block"] = r.block;
+  if (!r.scale_dtype.empty()) json["scale_dtype"] = r.scale_dtype;
+  if (!r.exact.empty()) json["exact"] = r.exact;
   if (!r.arithmetic.empty()) json["arithmetic"] = r.arithmetic;
   if (!r.block_scale.empty()) json["block_scale"] = r.block_scale;
   if (!r.zero_block.empty()) json["zero_block"] = r.zero_block;
   if (!r.kept.scales.empty()) json["kept_global_scales"] = kept_to_json(r.kept);
+  if (!r.input_scale.empty()) json["input_scale"] = r.input_scale;
+  if (!r.input_scales.scales.empty()) json["input_scales"] = kept_to_json(r.input_scales);
+  if (r.one_input_scale_a_layer) json["one_input_scale_a_layer"] = true;
+  for (const ModuleRole role : r.selection.roles) json["roles"].push_back(role_name(role));
   return json;
 }
 
@@ -79,6 +86,18 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.block_scale = json.value("block_scale", "");
   r.zero_block = json.value("zero_block", "");
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
+  r.block = json.value("block", "");
+  r.scale_dtype = json.value("scale_dtype", "");
+  r.exact = json.value("exact", "");
+  r.input_scale = json.value("input_scale", "");
+  if (json.contains("input_scales")) r.input_scales = kept_from_json(where, json["input_scales"]);
+  r.one_input_scale_a_layer = json.value("one_input_scale_a_layer", false);
+  for (const Json& role : json.value("roles", Json::array())) {
+    const auto known = role_from_name(role.get<std::string>());
+    if (!known)
+      throw Error(fmt::format("{}: roles: expected a role of modules, found {}", where, role.dump()));
+    r.selection.roles.push_back(*known);
+  }
   return r;
 }
 

@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "formats/naming.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
 
-/// Global scales of another checkpoint, kept when weights are quantized again; by the modules' names, stacks
-/// taken apart.
+/// Scales that are given, of weights (of another checkpoint, kept when weights are quantized again) or of
+/// inputs; by the modules' names, stacks taken apart.
 struct FixedGlobalScales {
   bool divides = false;  ///< as compressed-tensors stores them; else multipliers
   struct Scale {
@@ -28,6 +29,7 @@ struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
   std::vector<NamePattern> exclude;
   std::vector<NamePattern> also;  ///< add to the default set
+  std::vector<ModuleRole> roles;  ///< likewise: modules that have one of them
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
@@ -40,10 +42,16 @@ struct Rule {
   std::string pattern = {};      ///< prune: "2:4" or "4:8-paired"; quantize: "2:4" or none
   std::string dialect = {};      ///< nvfp4, fp8, quantize: of what is written
   std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
+  std::string block = {};        ///< fp8 by blocks: "128x128", "32x32" or "1x128", rows by inputs
+  std::string scale_dtype = {};  ///< fp8 by blocks: "f32", "bf16" or "e8m0"
+  std::string exact = {};        ///< of casts between formats: "strict", else the best that the format holds
   std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
   std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
   std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
   FixedGlobalScales kept = {};   ///< quantize: global scales that are given
+  std::string input_scale = {};  ///< "keep", "none", "constant=1.0", "neighbours" or "given"
+  FixedGlobalScales input_scales = {};   ///< with "given": multipliers
+  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
 };
