@@ -28,8 +28,8 @@ struct FixedGlobalScales {
 struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
   std::vector<NamePattern> exclude;
-  std::vector<NamePattern> also;  ///< add to the default set
-  std::vector<ModuleRole> roles;  ///< likewise: modules that have one of them
+  std::vector<NamePattern> also;       ///< add to the default set
+  std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
