@@ -37,13 +37,6 @@ Json group_of(const char* format, Json weights, Json activations) {
           {"weights", std::move(weights)}};
 }
 
-/// Of a whole model.
-Json single_entry(const QuantizedConfig& c, Json group) {
-  const auto format = group.at("format").get<std::string>();
-  group["targets"] = {"Linear"};
-  return config_entry(c, format, {{"group_0", std::move(group)}});
-}
-
 Json nvfp4_group(bool weight_only) {
   const Json weights = {{"num_bits", 4},       {"type", "float"},   {"strategy", "tensor_group"},
                         {"group_size", 16},    {"symmetric", true}, {"dynamic", false},
@@ -87,12 +80,6 @@ Json mx_group(int bits, const char* format) {
   return group_of(format, weights, activations);
 }
 
-ConfigEntries nvfp4_config(const QuantizedConfig& c) { return {single_entry(c, nvfp4_group(c.weight_only))}; }
-
-ConfigEntries fp8_config(const QuantizedConfig& c, Granularity granularity) {
-  return {single_entry(c, fp8_group(granularity, false))};
-}
-
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4) return nvfp4_group(!s.has_input_scale);
   if (s.format == WeightFormat::kMxfp4) return mx_group(4, "mxfp4-pack-quantized");
@@ -100,6 +87,13 @@ Json entry_of(const Scheme& s) {
   if (s.format != WeightFormat::kFp8) return nullptr;
   if (s.granularity == kBlock && (s.rows != kFp8Block || s.cols != kFp8Block)) return nullptr;
   return fp8_group(s.granularity, s.has_input_scale && s.granularity == kTensor);
+}
+
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
+  Json group = entry_of(s);
+  const auto format = group.at("format").get<std::string>();
+  group["targets"] = {"Linear"};
+  return {config_entry(c, format, {{"group_0", std::move(group)}})};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
@@ -130,7 +124,7 @@ ConfigEntries mixed_config(const WrittenModel& model) {
     group["targets"] = target_patterns(members, i);
     groups[fmt::format("group_{}", i)] = std::move(group);
   }
-  return {config_entry({globs_to_regexes(model.unquantized), false, model.fp8_kv_cache}, "mixed-precision",
+  return {config_entry({globs_to_regexes(model.unquantized), model.fp8_kv_cache}, "mixed-precision",
                        std::move(groups))};
 }
 
@@ -150,8 +144,7 @@ const OutputDialect& compressed_tensors_dialect() {
       .fp8_scale = ".weight_scale",
       .fp8_input_scale = nullptr,
       .fp8_scale_shape = two_axis_scale_shape,
-      .nvfp4_config = compressed_tensors::nvfp4_config,
-      .fp8_config = compressed_tensors::fp8_config,
+      .config = compressed_tensors::config_of,
       .spelling = compressed_tensors::spelling_of,
       .entry = compressed_tensors::entry_of,
       .mixed_config = compressed_tensors::mixed_config,

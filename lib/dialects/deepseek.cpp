@@ -12,7 +12,7 @@ namespace {
 
 using enum Granularity;
 
-ConfigEntries fp8_config(const QuantizedConfig& c, Granularity) {
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme&) {
   Json unquantized = Json::array();
   for (std::string name : c.unquantized) {
     if (name.ends_with('*')) name.pop_back();  // loaders look for names within names
@@ -57,8 +57,7 @@ const OutputDialect& deepseek_dialect() {
       .fp8_scale = kScaleInverse,
       .fp8_input_scale = nullptr,
       .fp8_scale_shape = two_axis_scale_shape,
-      .nvfp4_config = nullptr,
-      .fp8_config = deepseek::fp8_config,
+      .config = deepseek::config_of,
       .spelling = deepseek::spelling_of,
       .entry = deepseek::entry_of,
       .mixed_config = nullptr,

@@ -52,20 +52,6 @@ Json group_of(const Json& entry) {
   return {{"input_activations", activations}, {"weights", weights}};
 }
 
-ConfigEntries nvfp4_config(const QuantizedConfig& c) {
-  Json group = group_of({{"quant_algo", c.weight_only ? "W4A16_NVFP4" : "NVFP4"}, {"group_size", kGroup}});
-  group["targets"] = {"Linear"};
-  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
-  return modelopt_entries(c, c.weight_only ? "W4A16_NVFP4" : "NVFP4", {{"group_0", group}}, kGroup);
-}
-
-ConfigEntries fp8_config(const QuantizedConfig& c, Granularity granularity) {
-  const char* algorithm = granularity == kTensor ? "FP8"
-                          : granularity == kRow  ? "FP8_PER_CHANNEL_PER_TOKEN"
-                                                 : "FP8_PB_WO";
-  return modelopt_entries(c, algorithm, nullptr, nullptr);
-}
-
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4)
@@ -79,6 +65,17 @@ Json entry_of(const Scheme& s) {
   // Loaders tell the two spellings of blocks by the algorithm.
   const char* algorithm = s.scale == kScaleInverse ? "FP8_BLOCK_SCALES" : "FP8_PB_WO";
   return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
+}
+
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
+  const Json entry = entry_of(s);
+  const auto algorithm = entry.at("quant_algo").get<std::string>();
+  if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
+    return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
+  Json group = group_of(entry);
+  group["targets"] = {"Linear"};
+  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
+  return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
 }
 
 /// ModelOpt exports the axes that it reduced, and vLLM wants them.
@@ -123,8 +120,7 @@ ConfigEntries mixed_config(const WrittenModel& model) {
     Json& group = groups[fmt::format("group_{}", i)] = group_of(model.entries[i]);
     group["targets"] = std::move(targets[i]);
   }
-  ConfigEntries entries =
-      modelopt_entries({{}, false, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
+  ConfigEntries entries = modelopt_entries({{}, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
   entries.quantization_config["quantized_layers"] = layers;
   entries.hf_quant_config["quantization"]["quantized_layers"] = std::move(layers);
   return entries;
@@ -146,8 +142,7 @@ const OutputDialect& modelopt_dialect() {
       .fp8_scale = ".weight_scale",
       .fp8_input_scale = ".input_scale",
       .fp8_scale_shape = modelopt::scale_shape,
-      .nvfp4_config = modelopt::nvfp4_config,
-      .fp8_config = modelopt::fp8_config,
+      .config = modelopt::config_of,
       .spelling = modelopt::spelling_of,
       .entry = modelopt::entry_of,
       .mixed_config = modelopt::mixed_config,

@@ -18,7 +18,6 @@ namespace twofour {
 /// What a quantized checkpoint tells its loader, apart from how each dialect puts it.
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
-  bool weight_only = false;                   ///< activations stay as they are; NVFP4
   bool fp8_kv_cache = false;
 };
 
@@ -67,9 +66,8 @@ struct OutputDialect {
   const char* fp8_input_scale;  ///< suffix of the input scale that goes with a scale a tensor; nullptr: none
   /// Shape of the scales of an FP8 matrix [n, k] that share rows or blocks.
   std::vector<int64_t> (*fp8_scale_shape)(int64_t n, int64_t k, Granularity granularity);
-  ConfigEntries (*nvfp4_config)(const QuantizedConfig& config);  ///< nullptr: none of NVFP4 alone
-  ConfigEntries (*fp8_config)(const QuantizedConfig& config, Granularity granularity);
-
+  /// The configuration of a checkpoint with one scheme; null where mixed_config() alone says it.
+  ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
   /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
   std::optional<Spelling> (*spelling)(const Scheme& scheme, int64_t n, int64_t k);
   /// What its configuration says of modules of a scheme; null: it cannot hold it.
@@ -97,6 +95,9 @@ const OutputDialect* source_dialect(const Checkpoint& source);
 /// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
 /// Throws Error where the other dialect has no words for it.
 QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
+
+/// Linears that are not quantized, as names, and blocks of experts that are not as a whole as globs.
+std::vector<std::string> unquantized_linears(const WrittenModel& model);
 
 /// The config files of a checkpoint with these entries in place of the source's own, by name.
 std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries);
