@@ -78,7 +78,7 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
 
 /// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
 bool fits_beside(const Checkpoint& c, const Linear& m, const EncodeRule& rule) {
-  return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
+  return m.nvfp4 && !m.is_table && !rule.fp8 && !m.input_scale && !m.stacked &&
          c.nvfp4_modules()[*m.nvfp4].dialect == rule.dialect->nvfp4;
 }
 
@@ -208,10 +208,10 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
-    const bool usual =
-        is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    const bool usual = !m.is_table && (is_float ? !left_alone && !(rule.fp8 && quantized)
+                                                : rule.fp8 || m.format != WeightFormat::kNvfp4);
     const bool included = selection.include.empty() ? usual : include.matches(m.name) && usual;
-    const bool added = also.matches(m.name), excluded = exclude.matches(m.name);
+    const bool added = also.matches(m.name) && !m.is_table, excluded = exclude.matches(m.name);
     is_chosen[i] = (included || added) && !excluded;
     if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
@@ -231,7 +231,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
     ++staying;
   }
   if (nvfp4) {
-    problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4{}",
+    problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or INT4 to quantize, found NVFP4{}",
                              c.where(nvfp4->weight), and_more(refused)));
   }
   if (stays) problems.add(staying_text(c, rule, *stays, staying));

@@ -23,6 +23,8 @@ const char* format_name(WeightFormat format) {
       return "mxfp4";
     case WeightFormat::kNvfp4:
       return "nvfp4";
+    case WeightFormat::kInt4:
+      return "int4";
     default:
       return "float";
   }

@@ -170,15 +170,14 @@ class GroupPlanner {
   void refuse_unknown(const std::vector<Linear>& all) {
     std::set<size_t> known;
     for (const Linear& m : all) {
-      known.insert(m.weight);
-      if (m.scale) known.insert(*m.scale);
+      for (const size_t tensor : m.tensors()) known.insert(tensor);
     }
     for (size_t i = 0; i < c_.tensors().size(); ++i) {
       const TensorInfo& t = c_.tensors()[i];
       const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
       if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
-      problems_.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or NVFP4, found {}", c_.where(i),
-                                describe(t.dtype, t.shape)));
+      problems_.add(fmt::format("{}: expected weights in floats, FP8, MXFP4, NVFP4 or INT4, found {}",
+                                c_.where(i), describe(t.dtype, t.shape)));
     }
   }
 
@@ -277,10 +276,8 @@ class GroupPlanner {
   /// Gives the source's tensors of a module to the last group.
   void consume(const Linear& m) {
     QuantizedGroup& group = *groups_.back();
-    for (const auto& tensor : {std::optional(m.weight), m.scale, m.global_scale, m.input_scale,
-                               m.stacked ? m.bias : std::nullopt}) {
-      if (tensor) group.consume(*tensor);
-    }
+    for (const size_t tensor : m.tensors()) group.consume(tensor);
+    if (m.stacked && m.bias) group.consume(*m.bias);
     input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;
   }
