@@ -288,8 +288,8 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
     const int shift = row_shift(m, n);
     for (int64_t g = 0; g < groups; ++g) {
       const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
-      const uint32_t zero = (word >> shift) + static_cast<uint32_t>(m.zero_offset);
-      zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero & 15u);
+      const int zero = static_cast<int>(word >> shift & 15u) + m.zero_offset;
+      zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
     }
   }
   return zeros;

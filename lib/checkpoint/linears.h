@@ -34,7 +34,7 @@ struct Linear {
   /// MXFP4 {1, 32}; of NVFP4 {1, 16}; of INT4 {1, group}, without a group_index.
   int64_t scale_rows = 0, scale_cols = 0;
   Int4Packing packing{};  ///< of INT4
-  int zero_offset = 0;    ///< of INT4: added to stored zero points, modulo 16
+  int zero_offset = 0;    ///< of INT4: added to stored zero points
   /// How a stack of gate and up orders its rows. The reader gives them as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()

@@ -172,7 +172,7 @@ class DerivedInt4 {
     if (!m_.zero_points) return 8;
     const bool along_k = m_.packing == Int4Packing::kAlongK;
     const uint32_t word = along_k ? zeros_.at(n / 8 - n0_ / 8, group) : zeros_.at(group, n / 8);
-    return (nibble(word, nibble_of(m_.packing, n)) + m_.zero_offset) % 16;
+    return nibble(word, nibble_of(m_.packing, n)) + m_.zero_offset;
   }
   static int nibble(uint32_t word, int place) { return static_cast<int>(word >> 4 * place & 15u); }
 
