@@ -182,11 +182,13 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Planner planner(source, written ? &*written : nullptr, limits, plan.findings, problems);
   std::string what;  // what loaders find in the files: a layout, or a number format
   for (size_t i = 0; i < all.size(); ++i) {
+    planner.set_label(plan.recipe.rules[i].label);
     all[i]->plan(plan.recipe.rules[i], planner);
     const std::string one = all[i]->file_format(plan.recipe.rules[i]);
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
+  planner.set_label("");
   refuse_changed_weights(
       source, [&](size_t tensor) { return planner.is_taken(tensor); }, problems);
   note_passed_through(planner);
@@ -240,25 +242,6 @@ int Plan::workers(int jobs) const {
 uint64_t Plan::peak_memory(int jobs) const {
   return kBaseMemory + kMemoryPerTensor * (tensors.size() + source_names) +
          static_cast<uint64_t>(workers(jobs)) * (worker_bytes() + (2u << 20));
-}
-
-uint64_t parse_size(const std::string& text) {
-  size_t digits = 0;
-  while (digits < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))
-    ++digits;
-  const std::string unit = text.substr(digits);
-  double factor = 0;
-  for (const auto& [name, value] :
-       {std::pair{"", 1.0}, {"B", 1.0}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
-    if (unit == name) factor = value;
-  }
-  const bool is_number = digits > 0 && digits < 16 && std::count(text.begin(), text.end(), '.') <= 1;
-  const double number = is_number ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
-  if (factor == 0 || number * factor < 1 || number * factor > 1e18) {
-    throw Error(fmt::format("expected a size such as 5GB or 500MB, found '{}'", text));
-  }
-  return static_cast<uint64_t>(number * factor);
 }
 
 }  // namespace twofour
