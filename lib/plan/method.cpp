@@ -31,6 +31,7 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
     return;
   }
   for (const size_t i : sources) taken_[i] = true;
+  if (!label_.empty()) transformation->set_rule(label_);
   made_.push_back(std::move(transformation));
 }
 

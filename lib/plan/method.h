@@ -28,6 +28,8 @@ class Planner {
   Findings& findings;
   Problems& problems;
 
+  /// What people read as the reason of transformations that are added from now on: Rule::label.
+  void set_label(std::string label) { label_ = std::move(label); }
   /// Adds a transformation, unless all of its sources are taken already. Some of them are a problem.
   void add(std::unique_ptr<Transformation> transformation);
   bool is_taken(size_t tensor) const { return taken_[tensor]; }
@@ -47,6 +49,7 @@ class Planner {
  private:
   std::vector<std::unique_ptr<const Transformation>> made_;
   std::vector<bool> taken_;
+  std::string label_;
   std::vector<LayoutGroup> layouts_;
   std::optional<std::map<std::string, std::string>> texts_;
   bool keeps_config_ = false;
