@@ -95,7 +95,8 @@ TEST_CASE("--dry-run names the rule that made each decision") {
   std::vector<std::string> as_json = words;
   as_json.push_back("--json");
   size_t made = 0;
-  for (const Json& tensor : json_of(run_program(as_json))["tensors"]) {
+  const Json json = json_of(run_program(as_json));
+  for (const Json& tensor : json["tensors"]) {
     const bool is_made = tensor["decision"] == "v7";
     CHECK((tensor["rule"] == "rule 1 (experts)") == is_made);
     made += is_made;
