@@ -14,7 +14,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/yaml.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 
 namespace twofour {
 namespace {
@@ -305,6 +305,7 @@ Rule read_rule(const YamlPlace& place, size_t index) {
   rule.to = target->method;
   read_words(place, *target, rule);
   check_together(place, *target, rule);
+  if (target->target == kKeep && !rule.pattern.empty()) rule.to = "prune";
   if (const auto fold = place.find("fold")) {
     check_with(*fold, kLayout, *target);
     const std::string& word = fold->word(kFolds);
@@ -378,10 +379,8 @@ Recipe read_recipe(const std::string& where, std::string_view text) {
   if (rules.node.items.size() > kMostRules)
     rules.fail(fmt::format("expected at most {} rules, found {}", kMostRules, rules.node.items.size()));
   for (size_t i = 0; i < rules.node.items.size(); ++i) recipe.rules.push_back(read_rule(rules.element(i), i));
-  if (const auto dialect = top.find("dialect")) {
-    const std::string& name = dialect->word(output_dialect_names(false));
-    for (Rule& rule : recipe.rules) rule.dialect = name;
-  }
+  const auto dialect = top.find("dialect");
+  recipe.dialect = dialect ? dialect->word(output_dialect_names(false)) : "source";
   if (const auto size = top.find("max_shard_size")) recipe.max_shard_size = read_size(*size);
   return recipe;
 }

@@ -109,6 +109,28 @@ TEST_CASE("--dry-run names the rule that made each decision") {
   CHECK(!fs::exists(s.path("out")));
 }
 
+TEST_CASE("of several rules the first that takes a module is named, for what it keeps, too") {
+  const Source s;
+  const std::string recipe =
+      s.recipe("format: 1\nrules:\n- {match: \"model.layers.0.*\", to: keep}\n- {match: experts, to: v7}\n");
+  const std::vector<std::string> words = {"convert", s.path("src"), s.path("out"), "--recipe", recipe};
+  std::vector<std::string> dry = words;
+  dry.push_back("--dry-run");
+  const Outcome o = run_program(dry);
+  CHECK(o.code == 0);
+  CHECK(contains(o.out, "rule 2 (experts): v7 model.layers.1.mlp.experts.w13_comp "));
+  CHECK(contains(o.out, "rule 1 (model.layers.0.*): copy model-00001-of-00001.safetensors: model.layers.0."));
+  CHECK(contains(o.out, "no rule: copy model-00001-of-00001.safetensors: model.norm.weight"));
+  CHECK(o.out.find("v7 model.layers.0.") == o.out.npos);
+  REQUIRE(run_program(words).code == 0);
+  CHECK(run_program({"validate", s.path("out"), "--source", s.path("src"), "-q"}).code == 0);
+  const std::string unused =
+      s.recipe("format: 1\nrules:\n- {match: experts, to: v7}\n- {match: \"model.layers.9.*\", to: keep}\n");
+  check_one_line(run_program({"convert", s.path("src"), s.path("other"), "--recipe", unused}),
+                 "rule 2 (model.layers.9.*): ");
+  CHECK(!fs::exists(s.path("other")));
+}
+
 TEST_CASE("--recipe excludes every option that a rule says") {
   for (const std::vector<std::string>& option :
        std::vector<std::vector<std::string>>{{"--to", "v7"},

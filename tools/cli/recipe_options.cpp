@@ -10,7 +10,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/artifact/yaml.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/io/file.h"
 #include "lib/plan/method.h"
 #include "tools/cli/arguments.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "lib/artifact/yaml.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "tests/support/message.h"
 
 namespace recipe_file_test {
@@ -61,7 +61,7 @@ TEST_CASE("every shipped recipe is read, and its first line says what it is for"
 TEST_CASE(
     "a role chooses by itself, a name adds to nothing, a glob or expression restricts the default set") {
   const Selection role = rule_of("{match: experts, to: v7}").selection;
-  CHECK(role.roles == std::vector{ModuleRole::kExperts});
+  CHECK(role.roles == std::vector{ModuleRole::kRoutedExperts});
   CHECK(!role.from_default);
   const Selection name = rule_of("{match: model.layers.0.mlp.down_proj, to: v7}").selection;
   CHECK(texts(name.also) == std::vector<std::string>{"model.layers.0.mlp.down_proj"});
@@ -101,7 +101,7 @@ TEST_CASE("every word of a rule reaches it") {
   CHECK(nvfp4.input_scale == "constant=1.0");
   CHECK(nvfp4.one_input_scale_a_layer);
   const Rule keep = rule_of("{match: '*', to: keep, pattern: '4:8-paired', input_scale: neighbours}");
-  CHECK(keep.to == "keep");
+  CHECK(keep.to == "prune");
   CHECK(keep.pattern == "4:8-paired");
   CHECK(keep.input_scale == "neighbours");
   CHECK(rule_of("{match: mlp, to: g8, fold: any}").fold == Fold::kAny);
@@ -130,15 +130,17 @@ TEST_CASE("dialect and size hold for the whole output, rules keep their order an
   CHECK(r.rules[0].to == "bf16");
   CHECK(r.rules[0].label == "rule 1 (mlp and 2 more)");
   CHECK(r.rules[1].label == "rule 2 (experts)");
-  for (const Rule& rule : r.rules) CHECK(rule.dialect == "modelopt");
+  CHECK(r.dialect == "modelopt");
+  for (const Rule& rule : r.rules) CHECK(rule.dialect.empty());
   CHECK(r.max_shard_size == 1'500'000'000);
   CHECK(read_recipe("r", "format: 1\nmax_shard_size: 1234\nrules: [{match: a, to: v7}]").max_shard_size ==
         1234);
   CHECK(read_recipe("r", with_rule("{match: a, to: v7}")).max_shard_size == Recipe().max_shard_size);
   for (const std::string& dialect : output_dialect_names(false)) {
     const std::string text = fmt::format("dialect: {}\n{}", dialect, with_rule("{match: a, to: keep}"));
-    CHECK(read_recipe("r", text).rules[0].dialect == dialect);
+    CHECK(read_recipe("r", text).dialect == dialect);
   }
+  CHECK(read_recipe("r", with_rule("{match: a, to: keep}")).dialect == "source");
 }
 
 TEST_CASE("JSON, a byte order mark and CRLF are read as the same recipe") {
