@@ -131,6 +131,19 @@ TEST_CASE("of several rules the first that takes a module is named, for what it 
   CHECK(!fs::exists(s.path("other")));
 }
 
+TEST_CASE("a shipped recipe serves models that lack one of its roles") {
+  const Source s;
+  REQUIRE(run_program({"convert", s.path("src"), s.path("bf16"), "--recipe", "bf16", "-q"}).code == 0);
+  const Outcome o = run_program(
+      {"convert", s.path("bf16"), s.path("out"), "--recipe", "fp8-attention-nvfp4-experts", "-q"});
+  CHECK_MESSAGE(o.code == 0, o.err);
+  CHECK(run_program({"validate", s.path("out"), "--source", s.path("bf16"), "-q"}).code == 0);
+  const std::string none = s.recipe("format: 1\nrules: [{match: [linear-attention, mtp], to: bf16}]\n");
+  check_one_line(
+      run_program({"convert", s.path("src"), s.path("other"), "--recipe", none}),
+      "rule 1 (linear-attention and 1 more): match 'linear-attention': expected modules of that role");
+}
+
 TEST_CASE("--recipe excludes every option that a rule says") {
   for (const std::vector<std::string>& option :
        std::vector<std::vector<std::string>>{{"--to", "v7"},
