@@ -115,6 +115,13 @@ ConfigEntries Planner::written_entries() {
   return entries;
 }
 
+const std::string& Planner::label_of(const std::vector<size_t>& sources) const {
+  static const std::string none;
+  if (!labels_.empty() && !labels_.back().empty()) return labels_.back();
+  const size_t kept = sources.empty() ? 0 : kept_[sources[0]];
+  return kept == 0 ? none : labels_[kept - 1];
+}
+
 void Planner::add(std::unique_ptr<Transformation> transformation) {
   const std::vector<size_t> sources = transformation->sources();
   const auto taken = std::find_if(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; });
@@ -127,6 +134,7 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
     return;
   }
   for (const size_t i : sources) taken_[i] = true;
+  if (const std::string& label = label_of(sources); !label.empty()) transformation->set_rule(label);
   made_.push_back(std::move(transformation));
 }
 
