@@ -5,7 +5,6 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/checkpoint/output_dialect.h"
 
 namespace twofour {
 
@@ -45,9 +44,5 @@ Json config_with_layout(const Checkpoint& source, Json entry);
 /// Whether the source's KV cache is FP8. Throws Error where it is quantized in a way that not every dialect
 /// has.
 bool has_fp8_kv_cache(const Checkpoint& source);
-
-/// What the source's configuration says, in the dialect it is converted to. Throws Error where the other
-/// dialect has no words for it.
-QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
 
 }  // namespace twofour

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/method.h"
 

@@ -43,6 +43,8 @@ class ExpectedRange {
   virtual size_t expert_at(uint64_t) const { return 0; }
   virtual unsigned zeros_at(uint64_t) const { return 0; }
   virtual PruneStats stats_at(uint64_t) const { return {}; }
+  /// The hash of what all ranges came from, loaded one after the other, where twofour.json has it.
+  virtual std::string source_hash() { return {}; }
 };
 
 /// How any range of one tensor comes from the source, by bounded reads.
@@ -110,7 +112,7 @@ class DequantizedWeights : public TensorRewrite {
   const std::vector<float>& multipliers_;
 };
 
-/// Scalars in F32, BF16 or F16 as F32 or BF16; or, with `reciprocal`, 1/x as F32.
+/// Scalars in F32, BF16, F16 or E8M0 (U8 too) as F32 or BF16; or, with `reciprocal`, 1/x as F32.
 class ConvertedScalars : public TensorRewrite {
  public:
   /// `remembered_bits`: of the float32 that the source is the reciprocal of and was made from; 0: not known.

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/io/file.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/natural.h"
