@@ -62,14 +62,17 @@ Json float8_args(const char* strategy, bool dynamic) {
 }
 
 /// As llm-compressor's FP8, FP8_DYNAMIC and FP8_BLOCK put it.
-Json fp8_group(Granularity granularity, bool has_input_scale) {
+Json fp8_group(const Scheme& s) {
   // Loaders of experts take a scale a tensor on both sides, or a channel and a token.
-  const bool block = granularity == kBlock, tensor = granularity == kTensor;
+  const bool block = s.granularity == kBlock, tensor = s.granularity == kTensor;
   Json weights = float8_args(block ? "block" : tensor ? "tensor" : "channel", false);
-  Json activations = float8_args(block ? "group" : tensor ? "tensor" : "token", !has_input_scale);
+  Json activations = float8_args(block    ? "group"
+                                 : tensor ? "tensor"
+                                          : "token",
+                                 !tensor || !s.has_input_scale);
   if (block) {
-    weights["block_structure"] = {kFp8Block, kFp8Block};
-    activations["group_size"] = kFp8Block;
+    weights["block_structure"] = {s.rows, s.cols};
+    activations["group_size"] = s.cols;
   }
   return group_of("float-quantized", weights, activations);
 }
@@ -89,17 +92,21 @@ Json mx_group(int bits, const char* format) {
 
 ConfigEntries nvfp4_config(const QuantizedConfig& c) { return {single_entry(c, nvfp4_group(c.weight_only))}; }
 
-ConfigEntries fp8_config(const QuantizedConfig& c, Granularity granularity) {
-  return {single_entry(c, fp8_group(granularity, false))};
-}
-
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4) return nvfp4_group(!s.has_input_scale);
   if (s.format == WeightFormat::kMxfp4) return mx_group(4, "mxfp4-pack-quantized");
   if (s.is_mxfp8()) return mx_group(8, "mxfp8-quantized");
   if (s.format != WeightFormat::kFp8) return nullptr;
-  if (s.granularity == kBlock && (s.rows != kFp8Block || s.cols != kFp8Block)) return nullptr;
-  return fp8_group(s.granularity, s.has_input_scale && s.granularity == kTensor);
+  if (s.granularity == kBlock && !s.is_block(128, 128) && !s.is_block(32, 32) && !s.is_block(1, 128))
+    return nullptr;
+  return fp8_group(s);
+}
+
+/// MX formats alone are written for the weights alone.
+ConfigEntries single_config(const QuantizedConfig& c, const Scheme& s) {
+  Json group = entry_of(s);
+  if (s.is_mxfp8() || s.format == WeightFormat::kMxfp4) group["input_activations"] = nullptr;
+  return {single_entry(c, std::move(group))};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
@@ -112,8 +119,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     spelling.scale_shape = {n, k / kMxGroup};
   } else {
     if (s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8) spelling.scale_type = DType::kF32;
-    spelling.scale_shape =
-        s.granularity == kTensor ? std::vector<int64_t>{1} : two_axis_scale_shape(n, k, s.granularity);
+    spelling.scale_shape = s.granularity == kTensor ? std::vector<int64_t>{1} : two_axis_scale_shape(n, k, s);
     if (s.granularity == kTensor) spelling.input_scale = ".input_scale";
   }
   return spelling;
@@ -147,11 +153,8 @@ const OutputDialect& compressed_tensors_dialect() {
       .kv_scale_type = DType::kBF16,
       .excludes_by_glob = false,
       .fp8_granularities = compressed_tensors::kGranularities,
-      .fp8_scale = ".weight_scale",
-      .fp8_input_scale = nullptr,
-      .fp8_scale_shape = two_axis_scale_shape,
       .nvfp4_config = compressed_tensors::nvfp4_config,
-      .fp8_config = compressed_tensors::fp8_config,
+      .single_config = compressed_tensors::single_config,
       .spelling = compressed_tensors::spelling_of,
       .entry = compressed_tensors::entry_of,
       .mixed_config = compressed_tensors::mixed_config,

@@ -40,6 +40,17 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   return spelling;
 }
 
+/// Experts in MXFP4 are told from FP8 by their type and by "expert_dtype", which is not in the entry.
+ConfigEntries single_config(const QuantizedConfig&, const Scheme& s) {
+  const int64_t rows = is_block(s) ? s.rows : kFp8Block;
+  Json entry = {{"activation_scheme", "dynamic"},
+                {"fmt", "e4m3"},
+                {"quant_method", "fp8"},
+                {"weight_block_size", {rows, rows}}};
+  if (!is_block(s) || s.scale_type != DType::kF32) entry["scale_fmt"] = "ue8m0";
+  return {std::move(entry)};
+}
+
 bool is_routed(const std::string& module) {
   const auto parsed = parse_module_name(module);
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
@@ -110,11 +121,8 @@ const OutputDialect& deepseek_v4_dialect() {
       .kv_scale_type = std::nullopt,
       .excludes_by_glob = true,
       .fp8_granularities = deepseek_v4::kBlockAlone,
-      .fp8_scale = ".scale",
-      .fp8_input_scale = nullptr,
-      .fp8_scale_shape = two_axis_scale_shape,
       .nvfp4_config = nullptr,
-      .fp8_config = nullptr,
+      .single_config = deepseek_v4::single_config,
       .spelling = deepseek_v4::spelling_of,
       .entry = deepseek_v4::entry_of,
       .mixed_config = deepseek_v4::mixed_config,

@@ -59,13 +59,6 @@ ConfigEntries nvfp4_config(const QuantizedConfig& c) {
   return modelopt_entries(c, c.weight_only ? "W4A16_NVFP4" : "NVFP4", {{"group_0", group}}, kGroup);
 }
 
-ConfigEntries fp8_config(const QuantizedConfig& c, Granularity granularity) {
-  const char* algorithm = granularity == kTensor ? "FP8"
-                          : granularity == kRow  ? "FP8_PER_CHANNEL_PER_TOKEN"
-                                                 : "FP8_PB_WO";
-  return modelopt_entries(c, algorithm, nullptr, nullptr);
-}
-
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4)
@@ -79,6 +72,16 @@ Json entry_of(const Scheme& s) {
   // Loaders tell the two spellings of blocks by the algorithm.
   const char* algorithm = s.scale == kScaleInverse ? "FP8_BLOCK_SCALES" : "FP8_PB_WO";
   return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
+}
+
+ConfigEntries single_config(const QuantizedConfig& c, const Scheme& s) {
+  const Json entry = entry_of(s);
+  const auto algorithm = entry.at("quant_algo").get<std::string>();
+  if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
+    return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
+  Json group = group_of(entry);
+  group["targets"] = {"Linear"};
+  return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
 }
 
 /// ModelOpt exports the axes that it reduced, and vLLM wants them.
@@ -102,7 +105,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     spelling.needs_input_scale = true;
   } else if (spelling.scale == kScaleInverse) {
     spelling.scale_type = std::nullopt;
-    spelling.scale_shape = two_axis_scale_shape(n, k, kBlock);
+    spelling.scale_shape = two_axis_scale_shape(n, k, s);
   } else {
     spelling.scale_shape = scale_shape(n, k, s.granularity);
   }
@@ -143,11 +146,8 @@ const OutputDialect& modelopt_dialect() {
       .kv_scale_type = DType::kF32,
       .excludes_by_glob = true,
       .fp8_granularities = modelopt::kGranularities,
-      .fp8_scale = ".weight_scale",
-      .fp8_input_scale = ".input_scale",
-      .fp8_scale_shape = modelopt::scale_shape,
       .nvfp4_config = modelopt::nvfp4_config,
-      .fp8_config = modelopt::fp8_config,
+      .single_config = modelopt::single_config,
       .spelling = modelopt::spelling_of,
       .entry = modelopt::entry_of,
       .mixed_config = modelopt::mixed_config,

@@ -78,7 +78,7 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
 
 /// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
 bool fits_beside(const Checkpoint& c, const Linear& m, const EncodeRule& rule) {
-  return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
+  return m.nvfp4 && rule.is_nvfp4() && !m.input_scale && !m.stacked &&
          c.nvfp4_modules()[*m.nvfp4].dialect == rule.dialect->nvfp4;
 }
 
@@ -180,13 +180,15 @@ std::string and_more(size_t count) {
 /// Why the first of some quantized modules cannot stay beside what is written, and what to do.
 std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Linear& m, size_t count) {
   const bool nvfp4 = m.format == WeightFormat::kNvfp4;
-  const char* kind = !nvfp4 || rule.fp8 ? "" : m.input_scale ? " with input scales" : " of another dialect";
+  const char* kind = !nvfp4 || !rule.is_nvfp4() ? ""
+                     : m.input_scale            ? " with input scales"
+                                                : " of another dialect";
   return fmt::format(
-      "{}: expected every quantized linear to become {} {}, which one configuration describes, "
+      "{}: expected every quantized linear to become {} {}{}, which one configuration describes, "
       "found {}{}{} that would stay; {}",
-      c.where(m.weight), rule.dialect->name, rule.fp8 ? "FP8" : "weight-only NVFP4",
+      c.where(m.weight), rule.dialect->name, rule.is_nvfp4() ? "weight-only " : "", encoded_name(rule),
       weight_format_name(m.format), kind, and_more(count),
-      nvfp4 && !rule.fp8
+      nvfp4 && rule.is_nvfp4()
           ? "convert the checkpoint to bf16 first"
           : "select all of them (--also adds to --include), or convert the checkpoint to bf16 first");
 }
@@ -208,21 +210,21 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
-    const bool usual =
-        is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
+                                : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
     const bool included = selection.include.empty() ? usual : include.matches(m.name) && usual;
     const bool added = also.matches(m.name), excluded = exclude.matches(m.name);
     is_chosen[i] = (included || added) && !excluded;
-    if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
+    if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
-                               kGroup, m.k));
-    } else if (is_chosen[i] && is_float && !rule.fp8 && m.k % kGroup != 0) {
+                               rule.group(), m.k));
+    } else if (is_chosen[i] && is_float && m.k % rule.group() != 0) {
       is_chosen[i] = false;
       findings.push_back(
           {Severity::kWarning, "odd-inputs", m.name,
-           fmt::format("is left unquantized: expected K a multiple of {}, found {}", kGroup, m.k)});
+           fmt::format("is left unquantized: expected K a multiple of {}, found {}", rule.group(), m.k)});
     }
-    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && !rule.fp8) {
+    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4()) {
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }
@@ -240,7 +242,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
   exclude.refuse_unused("--exclude", expected);
   also.refuse_unused("--also", expected);
   check_experts(modules, problems);
-  if (!rule.fp8) note_split_groups(modules, is_chosen, findings);
+  if (!rule.is_tiled()) note_split_groups(modules, is_chosen, findings);
   EncodeSelection result;
   for (size_t i = 0; i < modules.size(); ++i) {
     if (is_chosen[i]) result.chosen.push_back(i);

@@ -15,8 +15,9 @@ struct EncodeSelection {
 
 /// Chooses by the recipe's patterns, which count for modules as the source names them, and by what producers
 /// leave alone: embeddings, heads, routers, norms, convolutions, vision and prediction of further tokens,
-/// where these are in floats. FP8 takes floats by default only where the source is not quantized at all.
-/// Linears that must not stay as they are go into `problems`; throws Error on patterns that match nothing.
+/// where these are in floats. All formats but NVFP4 take floats by default only where the source is not
+/// quantized at all. Linears that must not stay as they are go into `problems`; throws Error on patterns that
+/// match nothing.
 EncodeSelection select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
                                const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems);
