@@ -91,8 +91,8 @@ Json config_with_quantization(const Checkpoint& source, Json entry) {
   return with_entry(source.config(), place ? place->holder : nullptr, std::move(entry));
 }
 
-Json config_with_layout(const Checkpoint& source, Json entry) {
-  entry["base"] = source_quantization(source);
+Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) {
+  entry["base"] = base ? *base : source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
   if (place && !is_usual(*place)) entry["base_place"] = place->name();
   // Copies of it and entries that say nothing.

@@ -37,13 +37,6 @@ Json group_of(const char* format, Json weights, Json activations) {
           {"weights", std::move(weights)}};
 }
 
-/// Of a whole model.
-Json single_entry(const QuantizedConfig& c, Json group) {
-  const auto format = group.at("format").get<std::string>();
-  group["targets"] = {"Linear"};
-  return config_entry(c, format, {{"group_0", std::move(group)}});
-}
-
 Json nvfp4_group(bool weight_only) {
   const Json weights = {{"num_bits", 4},       {"type", "float"},   {"strategy", "tensor_group"},
                         {"group_size", 16},    {"symmetric", true}, {"dynamic", false},
@@ -90,8 +83,6 @@ Json mx_group(int bits, const char* format) {
   return group_of(format, weights, activations);
 }
 
-ConfigEntries nvfp4_config(const QuantizedConfig& c) { return {single_entry(c, nvfp4_group(c.weight_only))}; }
-
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4) return nvfp4_group(!s.has_input_scale);
   if (s.format == WeightFormat::kMxfp4) return mx_group(4, "mxfp4-pack-quantized");
@@ -102,11 +93,12 @@ Json entry_of(const Scheme& s) {
   return fp8_group(s);
 }
 
-/// MX formats alone are written for the weights alone.
-ConfigEntries single_config(const QuantizedConfig& c, const Scheme& s) {
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
-  if (s.is_mxfp8() || s.format == WeightFormat::kMxfp4) group["input_activations"] = nullptr;
-  return {single_entry(c, std::move(group))};
+  if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
+  const auto format = group.at("format").get<std::string>();
+  group["targets"] = {"Linear"};
+  return {config_entry(c, format, {{"group_0", std::move(group)}})};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
@@ -136,7 +128,7 @@ ConfigEntries mixed_config(const WrittenModel& model) {
     group["targets"] = target_patterns(members, i);
     groups[fmt::format("group_{}", i)] = std::move(group);
   }
-  return {config_entry({globs_to_regexes(model.unquantized), false, model.fp8_kv_cache}, "mixed-precision",
+  return {config_entry({globs_to_regexes(model.unquantized), model.fp8_kv_cache}, "mixed-precision",
                        std::move(groups))};
 }
 
@@ -153,8 +145,7 @@ const OutputDialect& compressed_tensors_dialect() {
       .kv_scale_type = DType::kBF16,
       .excludes_by_glob = false,
       .fp8_granularities = compressed_tensors::kGranularities,
-      .nvfp4_config = compressed_tensors::nvfp4_config,
-      .single_config = compressed_tensors::single_config,
+      .config = compressed_tensors::config_of,
       .spelling = compressed_tensors::spelling_of,
       .entry = compressed_tensors::entry_of,
       .mixed_config = compressed_tensors::mixed_config,

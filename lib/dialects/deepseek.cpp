@@ -12,7 +12,7 @@ namespace {
 
 using enum Granularity;
 
-ConfigEntries single_config(const QuantizedConfig& c, const Scheme& s) {
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json unquantized = Json::array();
   for (std::string name : c.unquantized) {
     if (name.ends_with('*')) name.pop_back();  // loaders look for names within names
@@ -53,8 +53,7 @@ const OutputDialect& deepseek_dialect() {
       .kv_scale_type = std::nullopt,
       .excludes_by_glob = true,
       .fp8_granularities = deepseek::kBlockAlone,
-      .nvfp4_config = nullptr,
-      .single_config = deepseek::single_config,
+      .config = deepseek::config_of,
       .spelling = deepseek::spelling_of,
       .entry = deepseek::entry_of,
       .mixed_config = nullptr,

@@ -40,17 +40,6 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   return spelling;
 }
 
-/// Experts in MXFP4 are told from FP8 by their type and by "expert_dtype", which is not in the entry.
-ConfigEntries single_config(const QuantizedConfig&, const Scheme& s) {
-  const int64_t rows = is_block(s) ? s.rows : kFp8Block;
-  Json entry = {{"activation_scheme", "dynamic"},
-                {"fmt", "e4m3"},
-                {"quant_method", "fp8"},
-                {"weight_block_size", {rows, rows}}};
-  if (!is_block(s) || s.scale_type != DType::kF32) entry["scale_fmt"] = "ue8m0";
-  return {std::move(entry)};
-}
-
 bool is_routed(const std::string& module) {
   const auto parsed = parse_module_name(module);
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
@@ -74,10 +63,29 @@ Experts experts_of(const WrittenModel& model) {
   return experts;
 }
 
+/// The source's entry of FP8, or a new one, with the blocks and scales that are written.
+Json fp8_entry(const WrittenModel& model) {
+  Json entry = source_quantization(*model.source);
+  if (!entry.is_object() || entry.value("quant_method", "") != "fp8") {
+    entry = {{"activation_scheme", "dynamic"},
+             {"fmt", "e4m3"},
+             {"quant_method", "fp8"},
+             {"scale_fmt", "ue8m0"},
+             {"weight_block_size", {kFp8Block, kFp8Block}}};
+  }
+  for (const Json& e : model.entries) {
+    if (e.at("quant_algo") != "FP8") continue;
+    entry["weight_block_size"] = {e.at("block"), e.at("block")};
+    entry.erase("scale_fmt");
+    if (e.at("e8m0").get<bool>()) entry["scale_fmt"] = "ue8m0";
+  }
+  return entry;
+}
+
 /// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8", and
 /// "expert_dtype", which is not in it, stays "fp4".
 ConfigEntries mixed_config(const WrittenModel& model) {
-  Json entry = source_quantization(*model.source);
+  Json entry = fp8_entry(model);
   for (const char* key : {"moe_quant_algo", "quant_algo", "group_size", "quantized_layers", "ignore",
                           "config_groups", "producer"})
     entry.erase(key);
@@ -121,8 +129,7 @@ const OutputDialect& deepseek_v4_dialect() {
       .kv_scale_type = std::nullopt,
       .excludes_by_glob = true,
       .fp8_granularities = deepseek_v4::kBlockAlone,
-      .nvfp4_config = nullptr,
-      .single_config = deepseek_v4::single_config,
+      .config = nullptr,
       .spelling = deepseek_v4::spelling_of,
       .entry = deepseek_v4::entry_of,
       .mixed_config = deepseek_v4::mixed_config,

@@ -52,13 +52,6 @@ Json group_of(const Json& entry) {
   return {{"input_activations", activations}, {"weights", weights}};
 }
 
-ConfigEntries nvfp4_config(const QuantizedConfig& c) {
-  Json group = group_of({{"quant_algo", c.weight_only ? "W4A16_NVFP4" : "NVFP4"}, {"group_size", kGroup}});
-  group["targets"] = {"Linear"};
-  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
-  return modelopt_entries(c, c.weight_only ? "W4A16_NVFP4" : "NVFP4", {{"group_0", group}}, kGroup);
-}
-
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4)
@@ -74,13 +67,14 @@ Json entry_of(const Scheme& s) {
   return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
 }
 
-ConfigEntries single_config(const QuantizedConfig& c, const Scheme& s) {
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   const Json entry = entry_of(s);
   const auto algorithm = entry.at("quant_algo").get<std::string>();
   if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
     return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
   Json group = group_of(entry);
   group["targets"] = {"Linear"};
+  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
   return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
 }
 
@@ -126,8 +120,7 @@ ConfigEntries mixed_config(const WrittenModel& model) {
     Json& group = groups[fmt::format("group_{}", i)] = group_of(model.entries[i]);
     group["targets"] = std::move(targets[i]);
   }
-  ConfigEntries entries =
-      modelopt_entries({{}, false, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
+  ConfigEntries entries = modelopt_entries({{}, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
   entries.quantization_config["quantized_layers"] = layers;
   entries.hf_quant_config["quantization"]["quantized_layers"] = std::move(layers);
   return entries;
@@ -146,8 +139,7 @@ const OutputDialect& modelopt_dialect() {
       .kv_scale_type = DType::kF32,
       .excludes_by_glob = true,
       .fp8_granularities = modelopt::kGranularities,
-      .nvfp4_config = modelopt::nvfp4_config,
-      .single_config = modelopt::single_config,
+      .config = modelopt::config_of,
       .spelling = modelopt::spelling_of,
       .entry = modelopt::entry_of,
       .mixed_config = modelopt::mixed_config,

@@ -18,7 +18,6 @@ namespace twofour {
 /// What a quantized checkpoint tells its loader, apart from how each dialect puts it.
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
-  bool weight_only = false;                   ///< activations stay as they are; NVFP4
   bool fp8_kv_cache = false;
 };
 
@@ -62,11 +61,9 @@ struct OutputDialect {
   size_t scalar_rank;                  ///< of the one scale of a matrix: [] or [1]
   std::optional<DType> kv_scale_type;  ///< nothing: its config has no words for an FP8 KV cache
   bool excludes_by_glob;               ///< of linears that are not quantized; else regular expressions
-  std::span<const Granularity> fp8_granularities;                ///< the default first
-  ConfigEntries (*nvfp4_config)(const QuantizedConfig& config);  ///< nullptr: none of NVFP4 alone
-  /// Of one scheme alone, other than NVFP4.
-  ConfigEntries (*single_config)(const QuantizedConfig& config, const Scheme& scheme);
-
+  std::span<const Granularity> fp8_granularities;  ///< the default first
+  /// The configuration of a checkpoint with one scheme; null where mixed_config() alone says it.
+  ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
   /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
   std::optional<Spelling> (*spelling)(const Scheme& scheme, int64_t n, int64_t k);
   /// What its configuration says of modules of a scheme; null: it cannot hold it.
@@ -92,6 +89,9 @@ const OutputDialect* source_dialect(const Checkpoint& source);
 /// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
 /// Throws Error where the other dialect has no words for it.
 QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
+
+/// Linears that are not quantized, as names, and blocks of experts that are not as a whole as globs.
+std::vector<std::string> unquantized_linears(const WrittenModel& model);
 
 /// The config files of a checkpoint with these entries in place of the source's own, by name.
 std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries);

@@ -54,9 +54,6 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   refuse_fp8_activations(entry, hf_quant);
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
-  const auto& modules = source.nvfp4_modules();
-  config.weight_only =
-      std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); });
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
   const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();

@@ -26,6 +26,7 @@ std::vector<MethodRow>& methods() {
     rows.push_back({"mxfp8", kMx, make_to_mxfp8});
     rows.push_back({"mxfp4", kMx, make_to_mxfp4});
     rows.push_back({"bf16", {}, make_to_bf16});
+    rows.push_back({"keep", {}, make_keep});
     rows.push_back({"prune", kPattern, make_prune});
     rows.push_back({"quantize", kQuantize, make_quantize});
     return rows;

@@ -39,6 +39,8 @@ std::vector<TensorInfo> PartedRewrite::outputs(const Checkpoint&) const {
 std::vector<size_t> PartedRewrite::sources() const {
   std::vector<size_t> all = consumed_;
   for (const Part& part : parts_) all.push_back(part.source);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 

@@ -130,6 +130,19 @@ class ConvertedScalars : public TensorRewrite {
   uint32_t remembered_bits_;
 };
 
+/// A float32 that the source lacks.
+class ConstantScalar : public TensorRewrite {
+ public:
+  explicit ConstantScalar(float value) : value_(value) {}
+  uint64_t read_bytes(uint64_t) const override { return 0; }
+  void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+            RangeResult& result) const override;
+  std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
+
+ private:
+  float value_;
+};
+
 /// A tensor that stays byte for byte what it is. Block scales are looked at as they pass.
 class KeptTensor : public Transformation {
  public:

@@ -104,6 +104,10 @@ void DequantizedWeights::make(const Checkpoint& source, uint64_t begin, std::spa
                   });
 }
 
+void ConstantScalar::make(const Checkpoint&, uint64_t begin, std::span<uint8_t> out, RangeResult&) const {
+  std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(&value_) + begin, out.size());
+}
+
 namespace {
 
 /// Calls f(expert, first row, rows) for the rows of bytes of a linear's BF16 weights.

@@ -221,6 +221,16 @@ class ExpectedWidened : public ExpectedRange {
   Hasher hasher_;
 };
 
+class ExpectedConstant : public ExpectedRange {
+ public:
+  explicit ExpectedConstant(float value) : bits_(std::bit_cast<uint32_t>(value)) {}
+  void load(uint64_t, uint64_t) override {}
+  uint8_t byte_at(uint64_t i) const override { return static_cast<uint8_t>(bits_ >> 8 * i); }
+
+ private:
+  uint32_t bits_;
+};
+
 class ExpectedRows : public ExpectedRange {
  public:
   ExpectedRows(const Checkpoint& source, size_t tensor, uint64_t row_bytes, uint64_t first, uint64_t step)
@@ -301,6 +311,10 @@ std::unique_ptr<ExpectedRange> DequantizedWeights::expect(const Checkpoint& sour
 
 std::unique_ptr<ExpectedRange> ConvertedScalars::expect(const Checkpoint& source) const {
   return std::make_unique<ExpectedScalars>(source, tensor_, from_, to_, reciprocal_, remembered_bits_);
+}
+
+std::unique_ptr<ExpectedRange> ConstantScalar::expect(const Checkpoint&) const {
+  return std::make_unique<ExpectedConstant>(value_);
 }
 
 std::unique_ptr<ExpectedRange> WidenedWeights::expect(const Checkpoint& source) const {
