@@ -47,7 +47,9 @@ struct Rule {
   std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
   std::string block = {};        ///< fp8 by blocks: "128x128", "32x32" or "1x128", rows by inputs
   std::string scale_dtype = {};  ///< fp8 by blocks: "f32", "bf16" or "e8m0"
-  std::string exact = {};        ///< of casts between formats: "strict", else the best that the format holds
+  /// Of quantized sources: "best" (or empty), "strict" where every value must stay, "off" to take them as
+  /// floats.
+  std::string exact = {};
   std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
   std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
   std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"

@@ -192,6 +192,9 @@ struct Word {
 std::vector<Word> words_of(const Rule& r) {
   return {{"--dialect", !r.dialect.empty()},
           {"--granularity", !r.granularity.empty()},
+          {"--block", !r.block.empty()},
+          {"--scale-dtype", !r.scale_dtype.empty()},
+          {"--exact", !r.exact.empty()},
           {"--pattern", !r.pattern.empty()},
           {"--arithmetic", !r.arithmetic.empty()},
           {"--block-scale", !r.block_scale.empty()},
