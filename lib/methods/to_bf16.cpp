@@ -2,6 +2,7 @@
 
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/stacked_experts.h"
 #include "lib/names/pattern.h"
 #include "lib/plan/output_files.h"
 
@@ -64,9 +65,10 @@ class ToBf16 : public Method {
     const std::vector<size_t> modules = chosen_modules(c, rule.selection);
     size_t input_scales = 0;
     std::vector<std::string> names;
+    stack_experts(modules, planner);
     for (const size_t i : modules) {
       const Nvfp4Linear& m = c.nvfp4_modules()[i];
-      add(rule, m, planner);
+      if (!planner.is_taken(m.codes)) add(rule, m, planner);
       names.push_back(m.name);
       input_scales += m.input_scale.has_value();
     }
@@ -81,6 +83,17 @@ class ToBf16 : public Method {
 
  private:
   static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
+
+  static void stack_experts(const std::vector<size_t>& modules, Planner& planner) {
+    Problems others;  // of modules that stay as they are
+    const std::vector<Linear> all = find_weight_modules(planner.source, others);
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].nvfp4 && std::binary_search(modules.begin(), modules.end(), *all[i].nvfp4))
+        chosen.push_back(i);
+    }
+    plan_stacks(planner, all, chosen);
+  }
 
   static void add(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;
