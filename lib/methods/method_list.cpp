@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kFold[] = {"--fold"};
 constexpr const char* kPattern[] = {"--pattern"};
 constexpr const char* kDialect[] = {"--dialect"};
-constexpr const char* kFp8[] = {"--dialect", "--granularity"};
+constexpr const char* kFp8[] = {"--dialect", "--granularity", "--odd-blocks"};
 constexpr const char* kQuantize[] = {"--dialect",     "--pattern",    "--arithmetic",
                                      "--block-scale", "--zero-block", "--keep-global-scale"};
 

@@ -8,8 +8,10 @@
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/output_matrix.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
 
@@ -118,6 +120,8 @@ class GroupPlanner {
     refuse_unknown(all);
     EncodeSelection selection =
         select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
+    apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), selection, planner_.findings,
+                        problems_);
     unquantized_ = std::move(selection.left);
     note_unknown_stacks(all);
     for (const size_t i : selection.chosen) choose(all[i]);
@@ -132,6 +136,7 @@ class GroupPlanner {
     form_groups();
     report();
     for (auto& group : groups_) planner_.add(std::move(group));
+    warn_of_experts_left(planner_, ExpertsLeft::kBesideOwn);
     plan_kv_scales(dialect_, planner_);
     plan_config();
   }

@@ -82,6 +82,7 @@ struct Word {
 std::vector<Word> words_of(const Rule& r) {
   return {{"--dialect", !r.dialect.empty()},
           {"--granularity", !r.granularity.empty()},
+          {"--odd-blocks", !r.odd_blocks.empty()},
           {"--pattern", !r.pattern.empty()},
           {"--arithmetic", !r.arithmetic.empty()},
           {"--block-scale", !r.block_scale.empty()},

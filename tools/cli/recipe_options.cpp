@@ -44,6 +44,11 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
               "fp8: which weights share a scale. block is 128 x 128 and the only choice for deepseek")
       .one_of({"tensor", "row", "block"})
       .default_text("row; deepseek: block");
+  args.option("--odd-blocks", o.odd_blocks,
+              "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
+              "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
+      .one_of({"refuse", "keep", "write"})
+      .default_text("refuse");
 }
 
 void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
@@ -114,6 +119,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.pattern = o.pattern;
   rule.dialect = o.dialect;
   rule.granularity = o.granularity;
+  rule.odd_blocks = o.odd_blocks;
   rule.arithmetic = o.arithmetic;
   rule.block_scale = o.block_scale;
   rule.zero_block = o.zero_block;

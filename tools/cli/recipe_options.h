@@ -9,7 +9,7 @@ namespace twofour {
 
 /// What says how a checkpoint is to be written, apart from the choice of modules and the size of files.
 struct RecipeOptions {
-  std::string layout, fold = "larger", dialect, granularity;
+  std::string layout, fold = "larger", dialect, granularity, odd_blocks;
   std::string pattern, arithmetic, block_scale, zero_block;
   std::string keep_global_scale;  ///< quantize: reference checkpoint
 };

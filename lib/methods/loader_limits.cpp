@@ -1,0 +1,134 @@
+#include "lib/methods/loader_limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "formats/error.h"
+#include "formats/naming.h"
+
+namespace twofour {
+namespace {
+
+/// What loaders of a dialect say to blocks that do not divide N or K.
+struct OddBlockRow {
+  std::string_view dialect;
+  const char* loaders;
+};
+/// Tried with vLLM 0.33 and transformers 5.17; formats/README.md, "What loads where".
+constexpr OddBlockRow kOddBlocks[] = {
+    {"compressed-tensors", "vLLM refuses others, and transformers loads and cannot run them"},
+    {"modelopt", "vLLM refuses others"},
+    {"deepseek", "transformers refuses others, and vLLM does where it splits or stacks them"},
+};
+
+/// Rows of the matrices that a linear becomes.
+int64_t matrix_rows(const Linear& m) {
+  const auto name = parse_module_name(m.name);
+  return name && name->projection == Projection::kGateUp ? m.n / 2 : m.n;
+}
+
+bool is_odd(const Linear& m) { return matrix_rows(m) % kFp8Block != 0 || m.k % kFp8Block != 0; }
+
+bool is_routed(const Linear& m) {
+  const auto name = parse_module_name(m.name);
+  return name && name->kind == BlockKind::kRoutedExperts;
+}
+
+std::string and_others(size_t count) {
+  return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
+}
+
+/// Routed experts in ModelOpt's FP8 by rows or blocks.
+void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
+                    const EncodeSelection& selection, Problems& problems) {
+  if (rule.dialect->name != std::string_view("modelopt") || rule.granularity == Granularity::kTensor) return;
+  std::vector<size_t> routed;
+  std::copy_if(selection.chosen.begin(), selection.chosen.end(), std::back_inserter(routed),
+               [&](size_t i) { return is_routed(modules[i]); });
+  if (routed.empty()) return;
+  problems.add(fmt::format(
+      "{}: expected --granularity tensor for routed experts in the modelopt dialect, for its FP8 of experts "
+      "has one scale a matrix in every engine that reads it (vLLM 0.33), found {}{}; --dialect "
+      "compressed-tensors has rows and blocks",
+      c.where(modules[routed[0]].weight), rule.words.granularity, and_others(routed.size())));
+}
+
+/// Odd linears among the chosen, with those that engines fuse with them.
+std::set<size_t> odd_groups(const std::vector<Linear>& modules, const std::vector<size_t>& chosen) {
+  std::vector<Linear> own;
+  for (const size_t i : chosen) own.push_back(modules[i]);
+  std::set<size_t> odd;
+  for (const std::vector<size_t>& group : fused_groups(own)) {
+    if (std::any_of(group.begin(), group.end(), [&](size_t i) { return is_odd(own[i]); })) {
+      for (const size_t i : group) odd.insert(chosen[i]);
+    }
+  }
+  return odd;
+}
+
+void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
+                const std::set<size_t>& odd, Problems& problems) {
+  const auto first = std::find_if(odd.begin(), odd.end(), [&](size_t i) { return is_odd(modules[i]); });
+  const auto count = static_cast<size_t>(
+      std::count_if(odd.begin(), odd.end(), [&](size_t i) { return is_odd(modules[i]); }));
+  const auto row = std::find_if(std::begin(kOddBlocks), std::end(kOddBlocks),
+                                [&](const OddBlockRow& r) { return r.dialect == rule.dialect->name; });
+  problems.add(fmt::format(
+      "{}: expected N and K to be multiples of {} for blocks in the {} dialect, for {}, found [{}, {}]{}; "
+      "--odd-blocks keep leaves such linears as they are, write writes them all the same",
+      c.where(modules[*first].weight), kFp8Block, rule.dialect->name, row->loaders,
+      matrix_rows(modules[*first]), modules[*first].k, and_others(count)));
+}
+
+void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
+              const std::set<size_t>& odd, EncodeSelection& selection, Findings& findings,
+              Problems& problems) {
+  std::erase_if(selection.chosen, [&](size_t i) { return odd.contains(i); });
+  std::set<std::string> known(selection.left.begin(), selection.left.end());
+  for (const size_t i : odd) {
+    const Linear& m = modules[i];
+    const auto name = parse_module_name(m.name);
+    const bool routed = name && name->kind == BlockKind::kRoutedExperts;
+    const std::string left = routed ? name->block + "*" : m.name;
+    if (known.insert(left).second) selection.left.push_back(left);
+    if (m.format == WeightFormat::kFloat) continue;
+    problems.add(
+        fmt::format("{}: expected floats to leave beside FP8 in the {} dialect, found {}; convert the "
+                    "checkpoint to bf16 first",
+                    c.where(m.weight), rule.dialect->name, weight_format_name(m.format)));
+  }
+  findings.push_back(
+      {Severity::kNote, "odd-blocks", c.path().string(),
+       fmt::format("{} linears with N or K that is no multiple of {}, or fused with such, are left "
+                   "as they are, the first {}",
+                   odd.size(), kFp8Block, modules[*odd.begin()].name)});
+}
+
+}  // namespace
+
+OddBlocks parse_odd_blocks(const std::string& word) {
+  if (word.empty() || word == "refuse") return OddBlocks::kRefuse;
+  if (word == "keep") return OddBlocks::kKeep;
+  if (word == "write") return OddBlocks::kWrite;
+  throw Error(fmt::format("--odd-blocks: expected one of refuse, keep, write, found '{}'", word));
+}
+
+void apply_loader_limits(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
+                         OddBlocks odd_blocks, EncodeSelection& selection, Findings& findings,
+                         Problems& problems) {
+  if (!rule.fp8) return;
+  refuse_experts(c, modules, rule, selection, problems);
+  if (rule.granularity != Granularity::kBlock || odd_blocks == OddBlocks::kWrite) return;
+  const std::set<size_t> odd = odd_groups(modules, selection.chosen);
+  if (odd.empty()) return;
+  if (odd_blocks == OddBlocks::kRefuse) {
+    refuse_odd(c, modules, rule, odd, problems);
+  } else {
+    keep_odd(c, modules, rule, odd, selection, findings, problems);
+  }
+}
+
+}  // namespace twofour

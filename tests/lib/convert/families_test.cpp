@@ -1,0 +1,272 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/error.h"
+#include "formats/half.h"
+#include "lib/inspect/inspect.h"
+#include "lib/io/file.h"
+#include "lib/lint/lint.h"
+#include "lib/threads/progress.h"
+#include "tests/support/conversion.h"
+#include "tests/support/float_weights.h"
+#include "tests/support/message.h"
+#include "tests/support/one_rule.h"
+#include "tests/support/scratch.h"
+
+namespace families_test {
+
+using namespace twofour;
+
+namespace {
+
+/// How the files of a family hold the experts of a layer.
+struct Family {
+  std::string model_type;
+  std::string gate_up, down;        ///< tensors
+  std::string experts;              ///< path of single experts
+  std::vector<std::string> leaves;  ///< gate, up, down
+  bool columns_first, in_turn, bias;
+};
+
+const std::string kLayer = "model.layers.0.";
+
+std::vector<Family> families() {
+  const std::vector<std::string> usual{"gate_proj", "up_proj", "down_proj"}, mixtral{"w1", "w3", "w2"};
+  return {{"gpt_oss", "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.experts", usual, true, true,
+           true},
+          {"llama4_text", "feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj",
+           "feed_forward.experts", usual, true, false, false},
+          {"qwen3_vl_moe_text", "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.experts", usual,
+           true, false, false},
+          {"gemma4_text", "experts.gate_up_proj", "experts.down_proj", "experts", usual, false, false, false},
+          {"granitemoe", "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight",
+           "block_sparse_moe.experts", mixtral, false, false, false}};
+}
+
+std::string config_of(const Family& f, int64_t e) {
+  return fmt::format(R"({{"model_type": "{}", "num_local_experts": {}, "num_experts_per_tok": 2}})",
+                     f.model_type, e);
+}
+
+TensorData bias_of(const std::string& name, int64_t e, int64_t n, unsigned seed) {
+  return {name, DType::kBF16, {e, n}, float_bytes_as(DType::kBF16, random_floats(e, n, seed).values)};
+}
+
+/// A layer as the family's files have it, with an MLP's and attention's linears beside it.
+Tensors layer_of(const Family& f, int64_t e, int64_t i, int64_t h) {
+  Tensors t;
+  std::vector<FloatMatrix> gate_up, down;
+  for (int64_t x = 0; x < e; ++x) {
+    const auto seed = static_cast<unsigned>(100 * x + 1);
+    gate_up.push_back(join_rows(random_floats(i, h, seed), random_floats(i, h, seed + 1, 0.03f), f.in_turn));
+    down.push_back(random_floats(h, i, seed + 2));
+  }
+  add_float_stack(t, kLayer + f.gate_up, gate_up, f.columns_first);
+  add_float_stack(t, kLayer + f.down, down, f.columns_first);
+  if (f.bias) {
+    t.push_back(bias_of(kLayer + f.gate_up + "_bias", e, 2 * i, 5));
+    t.push_back(bias_of(kLayer + f.down + "_bias", e, h, 6));
+  }
+  add_floats(t, kLayer + "self_attn.q_proj", random_floats(32, h, 7));
+  add_bf16(t, kLayer + "input_layernorm.weight", {h});
+  return t;
+}
+
+OneRule rule_to(const std::string& to, const std::string& dialect = {}) {
+  OneRule rule;
+  rule.to = to;
+  rule.dialect = dialect;
+  return rule;
+}
+
+/// Weights [n, k] of a module in ModelOpt's dialect, in BF16.
+std::vector<uint16_t> widened(const ReadTensors& t, const std::string& module) {
+  const ReadTensor &codes = t.at(module + ".weight"), &scales = t.at(module + ".weight_scale");
+  const float global = t.at(module + ".weight_scale_2").as<float>()[0];
+  std::vector<uint16_t> out;
+  for (size_t i = 0; i < 2 * codes.bytes.size(); ++i) {
+    const float scale = e4m3_to_float(scales.bytes[i / 16]);
+    out.push_back(bf16_from_float(e2m1_to_float(codes.bytes[i / 2] >> 4 * (i % 2) & 15u) * scale * global));
+  }
+  return out;
+}
+
+/// What a stack must hold, element by element, of single experts that `matrix(e, leaf)` gives as [n, k].
+template <class F>
+std::vector<uint16_t> stacked(const Family& f, bool gated, int64_t e, int64_t n, int64_t k, F&& matrix) {
+  std::vector<uint16_t> out(static_cast<size_t>(e * n * k));
+  for (int64_t x = 0; x < e; ++x) {
+    const auto gate = gated ? matrix(x, f.leaves[0]) : matrix(x, f.leaves[2]);
+    const auto up = gated ? matrix(x, f.leaves[1]) : gate;
+    for (int64_t row = 0; row < n; ++row) {
+      const int64_t half = n / 2;
+      const bool from_up = gated && (f.in_turn ? row % 2 == 1 : row >= half);
+      const int64_t own = !gated ? row : f.in_turn ? row / 2 : row % half;
+      for (int64_t c = 0; c < k; ++c) {
+        const int64_t at = f.columns_first ? (x * k + c) * n + row : (x * n + row) * k + c;
+        out[static_cast<size_t>(at)] = (from_up ? up : gate)[static_cast<size_t>(own * k + c)];
+      }
+    }
+  }
+  return out;
+}
+
+void check_sound(const std::filesystem::path& source, const std::filesystem::path& made) {
+  const ValidateReport report = validate_from(source, made);
+  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+  CHECK(findings_of(report.notes, "not-compared").empty());
+}
+
+}  // namespace
+
+TEST_CASE(
+    "stacks of each family are quantized expert by expert, and written back as the family stores them") {
+  for (const Family& f : families()) {
+    CAPTURE(f.model_type);
+    const Scratch scratch;
+    const int64_t e = 3, i = 48, h = 80;
+    write_checkpoint(scratch / "src", {layer_of(f, e, i, h)}, config_of(f, e));
+    const ReadTensors before = read_tensors(scratch / "src");
+    convert(scratch / "src", scratch / "q", rule_to("quantize", "modelopt"));
+    check_sound(scratch / "src", scratch / "q");
+    const ReadTensors q = read_tensors(scratch / "q");
+    for (int64_t x = 0; x < e; ++x) {
+      for (const std::string& leaf : f.leaves)
+        CHECK(q.count(fmt::format("{}{}.{}.{}.weight", kLayer, f.experts, x, leaf)) == 1);
+    }
+
+    const ConvertResult result = convert(scratch / "q", scratch / "bf16", rule_to("bf16"));
+    CHECK(result.modules.size() == 3);
+    check_sound(scratch / "q", scratch / "bf16");
+    CHECK(validate(scratch / "bf16").differences.empty());
+    const ReadTensors after = read_tensors(scratch / "bf16");
+    std::vector<std::string> names_before, names_after;
+    for (const auto& [name, t] : before) names_before.push_back(name + describe(t.dtype, t.shape));
+    for (const auto& [name, t] : after) names_after.push_back(name + describe(t.dtype, t.shape));
+    CHECK(names_before == names_after);
+    const auto matrix = [&](int64_t x, const std::string& leaf) {
+      return widened(q, fmt::format("{}{}.{}.{}", kLayer, f.experts, x, leaf));
+    };
+    CHECK((after.at(kLayer + f.gate_up).as<uint16_t>() == stacked(f, true, e, 2 * i, h, matrix)));
+    CHECK((after.at(kLayer + f.down).as<uint16_t>() == stacked(f, false, e, h, i, matrix)));
+    if (f.bias) {
+      CHECK(after.at(kLayer + f.gate_up + "_bias") == before.at(kLayer + f.gate_up + "_bias"));
+      CHECK(after.at(kLayer + f.down + "_bias") == before.at(kLayer + f.down + "_bias"));
+    }
+    CHECK(!parse_json("config", read_text(scratch / "bf16/config.json")).contains("quantization_config"));
+
+    // Byte for byte for any number of jobs, and what was quantized once is so again.
+    ConvertOptions options;
+    options.jobs = 3;
+    convert(scratch / "q", scratch / "jobs", rule_to("bf16"), options);
+    CHECK((read_tree(scratch / "jobs") == read_tree(scratch / "bf16")));
+    convert(scratch / "bf16", scratch / "again", rule_to("quantize", "modelopt"));
+    check_sound(scratch / "bf16", scratch / "again");
+  }
+}
+
+TEST_CASE("quantized stacks of each family go through every layout, lint and inspect") {
+  for (const Family& f : families()) {
+    CAPTURE(f.model_type);
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {layer_of(f, 4, 64, 96)}, config_of(f, 4));
+    for (const std::string dialect : {"modelopt", "compressed-tensors"}) {
+      CAPTURE(dialect);
+      const auto q = scratch / dialect;
+      convert(scratch / "src", q, rule_to("quantize", dialect));
+      Progress progress;
+      const LintReport lint = twofour::lint(q, {}, progress);
+      for (const LintFinding& finding : lint.findings) {
+        CAPTURE(finding.rule);
+        CAPTURE(finding.message);
+        CHECK(finding.severity == Severity::kNote);
+      }
+      const InspectReport seen = inspect(Checkpoint::open(q), {}, false, 1);
+      CHECK(seen.default_set_bytes > 0);
+      CHECK(findings_of(seen.findings, "no-default-set").empty());
+      for (const std::string layout : {"v7", "v7-packed", "g8"}) {
+        CAPTURE(layout);
+        const auto out = scratch / (dialect + layout);
+        const ConvertResult made = convert(q, out, rule_to(layout));
+        CHECK(made.modules.size() == 2);
+        CHECK(made.modules[1].name == kLayer + f.experts + ".w13");
+        CHECK(findings_of(made.findings, "experts-left").empty());
+        const ValidateReport report = validate_from(q, out);
+        CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+      }
+    }
+  }
+}
+
+TEST_CASE("large stacks are written in columns and rows that fit the memory, the same for any limit") {
+  for (const Family& f : families()) {
+    if (f.model_type != "gpt_oss" && f.model_type != "gemma4_text") continue;
+    CAPTURE(f.model_type);
+    const Scratch scratch;
+    const int64_t e = 2, i = 1040, h = 2064;  // gate and up are 4.3 million weights: two units of rows
+    write_checkpoint(scratch / "src", {layer_of(f, e, i, h)}, config_of(f, e));
+    convert(scratch / "src", scratch / "q", rule_to("quantize", "modelopt"));
+    convert(scratch / "q", scratch / "bf16", rule_to("bf16"));
+    MemoryLimits limits;
+    limits.piece = 1u << 20;  // 252 columns of gate and up at a time
+    convert(scratch / "q", scratch / "small", rule_to("bf16"), {}, limits);
+    CHECK((read_tree(scratch / "small") == read_tree(scratch / "bf16")));
+    check_sound(scratch / "q", scratch / "bf16");
+    const ReadTensors q = read_tensors(scratch / "q"), after = read_tensors(scratch / "bf16");
+    const auto matrix = [&](int64_t x, const std::string& leaf) {
+      return widened(q, fmt::format("{}{}.{}.{}", kLayer, f.experts, x, leaf));
+    };
+    CHECK((after.at(kLayer + f.gate_up).as<uint16_t>() == stacked(f, true, e, 2 * i, h, matrix)));
+  }
+}
+
+TEST_CASE("one flipped bit of a stack or its bias is found") {
+  const Family f = families()[0];
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {layer_of(f, 2, 32, 48)}, config_of(f, 2));
+  convert(scratch / "src", scratch / "q", rule_to("quantize", "modelopt"));
+  convert(scratch / "q", scratch / "bf16", rule_to("bf16"));
+  const Checkpoint c = Checkpoint::open(scratch / "bf16");
+  for (size_t t = 0; t < c.tensors().size(); ++t) {
+    const uint64_t at = c.shard_of(t).data_begin + c.tensors()[t].begin + 7;
+    flip_bit(c.shard_of(t).file.path(), at, 1);
+    const auto found = findings_of(validate_from(scratch / "q", scratch / "bf16").differences, "bytes");
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].where == c.tensors()[t].name);
+    flip_bit(c.shard_of(t).file.path(), at, 1);
+  }
+}
+
+TEST_CASE("experts that are not all widened stay apart, with a warning; a lost bias is refused") {
+  const Family f = families()[0];
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {layer_of(f, 2, 32, 48)}, config_of(f, 2));
+  convert(scratch / "src", scratch / "q", rule_to("quantize", "modelopt"));
+  OneRule some = rule_to("bf16");
+  some.selection.include = parse_patterns({"*.experts.0.*"});
+  const Plan plan = make_plan(Checkpoint::open(scratch / "q"), some);
+  const auto found = findings_of(plan.findings, "experts-not-stacked");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].severity == Severity::kWarning);
+  CHECK(found[0].where == "model.layers.0.mlp.experts");
+  CHECK(found[0].message ==
+        "expected all its experts to become one stack, as files of gpt_oss have them, found "
+        "model.layers.0.mlp.experts.1.gate_proj that stays as it is: its loaders do not know single experts");
+
+  Tensors left;
+  for (auto& [name, t] : read_tensors(scratch / "q")) {
+    if (name != "model.layers.0.mlp.experts.1.up_proj.bias")
+      left.push_back({name, t.dtype, t.shape, t.bytes});
+  }
+  write_checkpoint(scratch / "lost", {left}, config_of(f, 2));
+  CHECK(message_of([&] { make_plan(Checkpoint::open(scratch / "lost"), rule_to("bf16")); }) ==
+        "model.safetensors: model.layers.0.mlp.experts.1.up_proj.weight: expected a bias beside it as "
+        "experts of "
+        "gpt_oss have, found none");
+}
+
+}  // namespace families_test
