@@ -203,16 +203,21 @@ constexpr RoleRule kRoles[] = {
     {"shared_experts", ModuleRole::kSharedExperts, false},
     {"shared_mlp", ModuleRole::kSharedExperts, false},
     {"experts", ModuleRole::kExperts, false},
-    {"input_linear", ModuleRole::kExperts, true},  // Granite's stacks, beside the router
-    {"output_linear", ModuleRole::kExperts, true},
     {"router", ModuleRole::kRouter, false},
     {"gate", ModuleRole::kRouter, true},
+    {"wg", ModuleRole::kRouter, true},  // Hunyuan's, below the gate
     {"linear_attn", ModuleRole::kLinearAttention, false},
     {"mamba", ModuleRole::kLinearAttention, false},
-    {"in_proj", ModuleRole::kLinearAttention, true},
     {"self_attn", ModuleRole::kAttention, false},
     {"attn", ModuleRole::kAttention, false},
     {"attention", ModuleRole::kAttention, false},
+    // Nemotron-H's mixers are of any kind under one name.
+    {"q_proj", ModuleRole::kAttention, true},
+    {"k_proj", ModuleRole::kAttention, true},
+    {"v_proj", ModuleRole::kAttention, true},
+    {"o_proj", ModuleRole::kAttention, true},
+    {"in_proj", ModuleRole::kLinearAttention, true},
+    {"out_proj", ModuleRole::kLinearAttention, true},
     {"lm_head", ModuleRole::kHead, true},
     {"head", ModuleRole::kHead, true},
     {"embed_tokens", ModuleRole::kEmbeddings, false},
@@ -224,6 +229,21 @@ constexpr RoleRule kRoles[] = {
     {"feed_forward", ModuleRole::kMlp, false},
     {"ffn", ModuleRole::kMlp, false},
 };
+
+/// Parts of models that read no text, with layers and attention of their own.
+constexpr std::string_view kOtherInputs[] = {"vision_tower", "vision_model",          "visual",
+                                             "audio_tower",  "audio_model",           "embed_vision",
+                                             "embed_audio",  "multi_modal_projector", "mm_projector"};
+
+/// Whether a dot-separated part of a name is `part`.
+bool has_part(std::string_view module, std::string_view part) {
+  for (size_t at = 0; at < module.size();) {
+    const size_t dot = std::min(module.find('.', at), module.size());
+    if (module.substr(at, dot - at) == part) return true;
+    at = dot + 1;
+  }
+  return false;
+}
 
 /// The number behind the first "layers." of a name; -1: none.
 int64_t layer_of(std::string_view module) {
@@ -247,16 +267,13 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
 }
 
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
+  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                  [&](std::string_view part) { return has_part(module, part); }))
+    return std::nullopt;
   if (layer_of(module) >= layers) return ModuleRole::kMtp;
   const std::string_view leaf = split_last(module).second;
   const auto fits = [&](const RoleRule& rule) {
-    if (rule.is_last) return leaf == rule.part;
-    for (size_t at = 0; at < module.size();) {
-      const size_t dot = std::min(module.find('.', at), module.size());
-      if (module.substr(at, dot - at) == rule.part) return true;
-      at = dot + 1;
-    }
-    return false;
+    return rule.is_last ? leaf == rule.part : has_part(module, rule.part);
   };
   // A draft is what it predicts, whatever its layers are made of.
   const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
@@ -268,6 +285,27 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
   }
   if (at == std::end(kRoles)) return std::nullopt;
   return at->role;
+}
+
+namespace {
+
+/// A module that is loaded under another name than the files have, and is a linear to what quantizes.
+struct RenamedModule {
+  std::string_view model_type;
+  std::string_view in_files, in_transformers;  ///< ends of its name
+};
+/// Source: transformers 5.17, conversion_mapping.py; PhimoeTopKRouter is a Linear.
+constexpr RenamedModule kRenamed[] = {{"phimoe", ".block_sparse_moe.gate", ".mlp.router"}};
+
+}  // namespace
+
+std::string name_in_transformers(std::string_view model_type, std::string_view module) {
+  for (const RenamedModule& row : kRenamed) {
+    if (row.model_type != model_type || !module.ends_with(row.in_files)) continue;
+    std::string name(module.substr(0, module.size() - row.in_files.size()));
+    return name += row.in_transformers;
+  }
+  return {};
 }
 
 namespace {

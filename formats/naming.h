@@ -102,8 +102,12 @@ std::optional<ModuleRole> role_from_name(std::string_view name);
 /// Every name, in the order above.
 std::span<const std::string_view> role_names();
 /// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
-/// the model's count, is kMtp.
+/// the model's count, is kMtp; towers that read images or sound have none.
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
+
+/// What transformers calls a module that files name otherwise: its lists of modules know both names. Empty:
+/// as the files do.
+std::string name_in_transformers(std::string_view model_type, std::string_view module);
 
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
 /// scale: the name before the module's last dot, and which group. Nothing for a module of no group.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
@@ -123,6 +124,7 @@ class GroupPlanner {
     apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), selection, planner_.findings,
                         problems_);
     unquantized_ = std::move(selection.left);
+    add_names_in_transformers();
     note_unknown_stacks(all);
     for (const size_t i : selection.chosen) choose(all[i]);
     if (modules_.empty()) {
@@ -147,6 +149,17 @@ class GroupPlanner {
     if (dialect_.kv_scale_type) config.fp8_kv_cache = has_fp8_kv_cache(c_);
     planner_.set_texts(config_texts(
         c_, rule_.fp8 ? dialect_.fp8_config(config, rule_.granularity) : dialect_.nvfp4_config(config)));
+  }
+
+  /// Lists modules under both names where transformers loads them under another.
+  void add_names_in_transformers() {
+    for (const Json* type : model_settings(c_.config(), "model_type")) {
+      if (!type->is_string()) continue;
+      for (size_t i = 0, count = unquantized_.size(); i < count; ++i) {
+        std::string name = name_in_transformers(type->get_ref<const std::string&>(), unquantized_[i]);
+        if (!name.empty()) unquantized_.push_back(std::move(name));
+      }
+    }
   }
 
   /// Whether input scales are written.

@@ -165,6 +165,16 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
                   (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
+/// Throws Error where there are codes of a format that is known by name only: they would pass through, and
+/// the new configuration would be silent about them.
+void refuse_unread_codes(const Checkpoint& source) {
+  const auto unread = find_unread_codes(source.tensors());
+  if (unread.empty()) return;
+  throw Error(fmt::format("{}: expected a format that twofour reads, found {}{} ({} in all)",
+                          source.where(unread[0].tensor), unread[0].format, kNotSupported,
+                          counted(unread.size(), "module")));
+}
+
 }  // namespace
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
@@ -175,6 +185,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   for (Rule& rule : plan.recipe.rules) all.push_back(make_method(rule));
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
   if (rewrites) refuse_entries_that_cannot_be_kept(source);
+  refuse_unread_codes(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();

@@ -93,7 +93,8 @@ TEST_CASE("convert --to fp8 tells which options it has") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {dense_model()});
   const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
-  REQUIRE(run_program({"convert", src, out, "--to", "fp8", "--granularity", "block"}).code == 0);
+  REQUIRE(run_program({"convert", src, out, "--to", "fp8", "--granularity", "block", "--odd-blocks", "write"})
+              .code == 0);
   CHECK(run_program({"validate", out, "--source", src}).code == 0);
   const Outcome bf16 = run_program({"convert", src, out + "2", "--to", "bf16", "--granularity", "row"});
   CHECK(bf16.code == 2);

@@ -269,4 +269,154 @@ TEST_CASE("experts that are not all widened stay apart, with a warning; a lost b
         "gpt_oss have, found none");
 }
 
+TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as asked") {
+  const Scratch scratch;
+  Tensors t;
+  add_floats(t, "model.layers.0.mlp.gate_proj", random_floats(128, 256, 1));
+  add_floats(t, "model.layers.0.mlp.up_proj", random_floats(128, 256, 2));
+  add_floats(t, "model.layers.0.mlp.down_proj", random_floats(256, 128, 3));
+  add_floats(t, "model.layers.0.self_attn.q_proj", random_floats(128, 256, 4));
+  add_floats(t, "model.layers.0.self_attn.k_proj", random_floats(64, 256, 5));
+  write_checkpoint(scratch / "src", {t});
+  OneRule rule = rule_to("fp8");
+  rule.granularity = "block";
+  const auto plan = [&] { return make_plan(Checkpoint::open(scratch / "src"), rule); };
+  for (const std::string dialect : {"compressed-tensors", "modelopt", "deepseek"}) {
+    CAPTURE(dialect);
+    rule.dialect = dialect;
+    rule.odd_blocks = "";
+    const std::string message = message_of(plan);
+    CHECK(message.find(
+              "model.safetensors: model.layers.0.self_attn.k_proj.weight: expected N and K to be multiples "
+              "of 128 for blocks in the " +
+              dialect + " dialect") == 0);
+    CHECK(message.find(", found [64, 256]; --odd-blocks keep leaves such linears as they are") !=
+          message.npos);
+
+    rule.odd_blocks = "keep";
+    convert(scratch / "src", scratch / (dialect + "kept"), rule);
+    check_sound(scratch / "src", scratch / (dialect + "kept"));
+    const ReadTensors kept = read_tensors(scratch / (dialect + "kept"));
+    // What engines fuse stays together.
+    for (const char* own : {"q_proj", "k_proj"})
+      CHECK(kept.at(std::string("model.layers.0.self_attn.") + own + ".weight").dtype == DType::kBF16);
+    CHECK(kept.at("model.layers.0.mlp.down_proj.weight").dtype == DType::kF8E4M3);
+    const std::string config = read_text(scratch / (dialect + "kept") / "config.json");
+    CHECK(config.find("model.layers.0.self_attn.k_proj") != config.npos);
+    CHECK(findings_of(plan().findings, "odd-blocks").size() == 1);
+
+    rule.odd_blocks = "write";
+    convert(scratch / "src", scratch / (dialect + "written"), rule);
+    check_sound(scratch / "src", scratch / (dialect + "written"));
+    CHECK(read_tensors(scratch / (dialect + "written")).at("model.layers.0.self_attn.k_proj.weight").dtype ==
+          DType::kF8E4M3);
+  }
+  rule.odd_blocks = "drop";
+  CHECK(message_of(plan) == "--odd-blocks: expected one of refuse, keep, write, found 'drop'");
+}
+
+TEST_CASE("routed experts in ModelOpt's FP8 have one scale a matrix, or are refused") {
+  const Scratch scratch;
+  Tensors t;
+  for (const int e : {0, 1}) {
+    for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
+      add_floats(t, fmt::format("model.layers.0.mlp.experts.{}.{}", e, leaf), random_floats(128, 128, 1));
+  }
+  write_checkpoint(scratch / "src", {t});
+  OneRule rule = rule_to("fp8", "modelopt");
+  for (const std::string granularity : {"row", "block", "tensor"}) {
+    rule.granularity = granularity;
+    const std::string message = message_of([&] { make_plan(Checkpoint::open(scratch / "src"), rule); });
+    CHECK(message ==
+          (granularity == "tensor"
+               ? ""
+               : "model.safetensors: model.layers.0.mlp.experts.0.down_proj.weight: expected --granularity "
+                 "tensor for routed experts in the modelopt dialect, for its FP8 of experts has one scale "
+                 "a matrix in every engine that reads it (vLLM 0.33), found " +
+                     granularity +
+                     " (5 more are like this); --dialect compressed-tensors has rows and blocks"));
+    rule.dialect = "compressed-tensors";
+    make_plan(Checkpoint::open(scratch / "src"), rule);
+    rule.dialect = "modelopt";
+  }
+}
+
+TEST_CASE("experts that a layout leaves over are a warning, whatever they are stored as") {
+  for (const std::string left :
+       {"model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.odd_experts.weight"}) {
+    CAPTURE(left);
+    const Scratch scratch;
+    Tensors t;
+    for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
+      add_modelopt(t, std::string("model.layers.0.mlp.") + leaf, random_matrix(32, 32, 1));
+    add_bf16(t, left, {2, 64, 32});
+    write_checkpoint(scratch / "src", {t});
+    for (const std::string layout : {"v7", "g8"}) {
+      const auto found =
+          findings_of(make_plan(Checkpoint::open(scratch / "src"), rule_to(layout)).findings, "experts-left");
+      REQUIRE(found.size() == 1);
+      CHECK(found[0].severity == Severity::kWarning);
+      CHECK(found[0].message == "routed experts that stay as they are while others are converted: 1 block");
+    }
+  }
+}
+
+TEST_CASE("ModelOpt's W4A8_NVFP4_FP8 is named, and so are torchao's codes") {
+  const Scratch scratch;
+  Tensors t;
+  Nvfp4Matrix m = random_matrix(16, 64, 1);
+  add_modelopt(t, "model.layers.0.mlp.down_proj", m);
+  for (TensorData& tensor : t) {
+    if (!tensor.name.ends_with(".weight_scale")) continue;
+    tensor.shape[1] /= 2;
+    tensor.bytes.resize(tensor.bytes.size() / 2);
+  }
+  write_checkpoint(scratch / "w4a8", {t});
+  const std::string what =
+      "model.layers.0.mlp.down_proj.weight_scale: expected block scales of 16 weights, found block size 32 "
+      "(quant_algo W4A8_NVFP4_FP8), which is not supported";
+  CHECK(message_of([&] { Checkpoint::open(scratch / "w4a8"); }) == "model.safetensors: " + what);
+
+  Tensors torchao;
+  const std::string module = "model.layers.0.mlp.down_proj";
+  torchao.push_back({module + "._weight_qdata", DType::kU8, {16, 32}, std::vector<uint8_t>(512)});
+  torchao.push_back({module + "._weight_scale", DType::kF8E4M3, {16, 4}, std::vector<uint8_t>(64)});
+  torchao.push_back({module + "._weight_per_tensor_scale", DType::kF32, {}, {0, 0, 0x80, 0x3F}});
+  write_checkpoint(scratch / "torchao", {torchao});
+  const Checkpoint c = Checkpoint::open(scratch / "torchao");
+  const InspectReport seen = inspect(c, {}, false, 1);
+  CHECK(seen.what == "checkpoint of torchao's NVFP4Tensor, codes are there unread");
+  REQUIRE(findings_of(seen.findings, "unread-codes").size() == 1);
+  for (const std::string to : {"v7", "bf16", "nvfp4", "fp8", "quantize"}) {
+    CHECK(message_of([&] { make_plan(c, rule_to(to)); }) ==
+          "model.safetensors: model.layers.0.mlp.down_proj._weight_qdata: expected a format that twofour "
+          "reads, found "
+          "torchao's NVFP4Tensor, which is not supported (1 module in all)");
+  }
+  for (const char* source : {"w4a8", "torchao"}) {
+    Progress progress;
+    const LintReport lint = twofour::lint(scratch / source, {}, progress);
+    CHECK(std::count_if(lint.findings.begin(), lint.findings.end(), [](const LintFinding& f) {
+            return f.severity == Severity::kWarning && f.message.ends_with("which is not supported");
+          }) == 1);
+    CHECK(std::none_of(lint.findings.begin(), lint.findings.end(), [](const LintFinding& f) {
+      return f.severity == Severity::kError && f.name.starts_with("model.layers.0.mlp.down_proj");
+    }));
+  }
+}
+
+TEST_CASE("phimoe's router is listed as the files and as transformers name it") {
+  const Scratch scratch;
+  Tensors t;
+  for (const char* leaf : {"w1", "w3", "w2"})
+    add_floats(t, fmt::format("model.layers.0.block_sparse_moe.experts.0.{}", leaf),
+               random_floats(32, 32, 1));
+  add_floats(t, "model.layers.0.block_sparse_moe.gate", random_floats(2, 32, 1));
+  write_checkpoint(scratch / "src", {t}, R"({"model_type": "phimoe"})");
+  convert(scratch / "src", scratch / "out", rule_to("quantize", "compressed-tensors"));
+  const Json config = parse_json("config", read_text(scratch / "out/config.json"));
+  CHECK(config["quantization_config"]["ignore"] ==
+        Json::array({"model.layers.0.block_sparse_moe.gate", "model.layers.0.mlp.router"}));
+}
+
 }  // namespace families_test
