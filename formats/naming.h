@@ -85,7 +85,7 @@ std::string stack_tensor(std::string_view block, Projection projection);
 
 /// What a module does in its model, as recipes name it.
 enum class ModuleRole {
-  kExperts,          ///< routed experts
+  kRoutedExperts,    ///< routed experts
   kSharedExperts,    ///< with the gate that weighs them
   kRouter,           ///< of experts
   kAttention,        ///< with its index of tokens; not linear attention

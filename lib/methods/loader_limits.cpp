@@ -43,10 +43,10 @@ std::string and_others(size_t count) {
 
 /// Routed experts in ModelOpt's FP8 by rows or blocks.
 void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
-                    const EncodeSelection& selection, Problems& problems) {
+                    const std::vector<size_t>& chosen, Problems& problems) {
   if (rule.dialect->name != std::string_view("modelopt") || rule.granularity == Granularity::kTensor) return;
   std::vector<size_t> routed;
-  std::copy_if(selection.chosen.begin(), selection.chosen.end(), std::back_inserter(routed),
+  std::copy_if(chosen.begin(), chosen.end(), std::back_inserter(routed),
                [&](size_t i) { return is_routed(modules[i]); });
   if (routed.empty()) return;
   problems.add(fmt::format(
@@ -83,23 +83,9 @@ void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const E
       matrix_rows(modules[*first]), modules[*first].k, and_others(count)));
 }
 
-void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
-              const std::set<size_t>& odd, EncodeSelection& selection, Findings& findings,
-              Problems& problems) {
-  std::erase_if(selection.chosen, [&](size_t i) { return odd.contains(i); });
-  std::set<std::string> known(selection.left.begin(), selection.left.end());
-  for (const size_t i : odd) {
-    const Linear& m = modules[i];
-    const auto name = parse_module_name(m.name);
-    const bool routed = name && name->kind == BlockKind::kRoutedExperts;
-    const std::string left = routed ? name->block + "*" : m.name;
-    if (known.insert(left).second) selection.left.push_back(left);
-    if (m.format == WeightFormat::kFloat) continue;
-    problems.add(
-        fmt::format("{}: expected floats to leave beside FP8 in the {} dialect, found {}; convert the "
-                    "checkpoint to bf16 first",
-                    c.where(m.weight), rule.dialect->name, weight_format_name(m.format)));
-  }
+void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std::set<size_t>& odd,
+              std::vector<size_t>& chosen, Findings& findings) {
+  std::erase_if(chosen, [&](size_t i) { return odd.contains(i); });
   findings.push_back(
       {Severity::kNote, "odd-blocks", c.path().string(),
        fmt::format("{} linears with N or K that is no multiple of {}, or fused with such, are left "
@@ -117,17 +103,17 @@ OddBlocks parse_odd_blocks(const std::string& word) {
 }
 
 void apply_loader_limits(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
-                         OddBlocks odd_blocks, EncodeSelection& selection, Findings& findings,
+                         OddBlocks odd_blocks, std::vector<size_t>& chosen, Findings& findings,
                          Problems& problems) {
   if (!rule.fp8) return;
-  refuse_experts(c, modules, rule, selection, problems);
+  refuse_experts(c, modules, rule, chosen, problems);
   if (rule.granularity != Granularity::kBlock || odd_blocks == OddBlocks::kWrite) return;
-  const std::set<size_t> odd = odd_groups(modules, selection.chosen);
+  const std::set<size_t> odd = odd_groups(modules, chosen);
   if (odd.empty()) return;
   if (odd_blocks == OddBlocks::kRefuse) {
     refuse_odd(c, modules, rule, odd, problems);
   } else {
-    keep_odd(c, modules, rule, odd, selection, findings, problems);
+    keep_odd(c, modules, odd, chosen, findings);
   }
 }
 

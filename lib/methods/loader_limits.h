@@ -18,10 +18,10 @@ enum class OddBlocks { kRefuse, kKeep, kWrite };
 OddBlocks parse_odd_blocks(const std::string& word);
 
 /// Holds linears that become FP8 against what loaders of the dialect take, from their shapes and names; what
-/// they refuse is a problem. Linears that are to be left, with those that engines fuse with them, move from
-/// `selection.chosen` to `selection.left`, with a note.
+/// they refuse is a problem. Linears that are to be left, with those that engines fuse with them, leave
+/// `chosen`, positions in `modules`, with a note.
 void apply_loader_limits(const Checkpoint& source, const std::vector<Linear>& modules, const EncodeRule& rule,
-                         OddBlocks odd_blocks, EncodeSelection& selection, Findings& findings,
+                         OddBlocks odd_blocks, std::vector<size_t>& chosen, Findings& findings,
                          Problems& problems);
 
 }  // namespace twofour
