@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -16,6 +18,7 @@
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+#include "tests/support/stored_weights.h"
 
 namespace families_test {
 
@@ -115,6 +118,12 @@ std::vector<uint16_t> stacked(const Family& f, bool gated, int64_t e, int64_t n,
   return out;
 }
 
+void check_bytes(const std::filesystem::path& source, const std::filesystem::path& made) {
+  const ValidateReport report = validate_from(source, made);
+  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
+}
+
+/// The bytes and, by other code, every value.
 void check_sound(const std::filesystem::path& source, const std::filesystem::path& made) {
   const ValidateReport report = validate_from(source, made);
   CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
@@ -224,6 +233,82 @@ TEST_CASE("large stacks are written in columns and rows that fit the memory, the
   }
 }
 
+TEST_CASE("gpt-oss's MXFP4 stacks become the turned stacks that it has in floats, FP8 experts stacks, too") {
+  const Scratch scratch;
+  const int64_t e = 3, i = 32, h = 64;
+  Tensors t;
+  const auto add = [&](const std::string& name, int64_t n, int64_t k, unsigned seed) {
+    StoredTensor(DType::kU8, {e, n, k / 32, 16}, seed).add_to(t, name + "_blocks");
+    StoredTensor scales(DType::kU8, {e, n, k / 32}, seed + 1, 20);
+    for (uint8_t& byte : scales.bytes) byte = static_cast<uint8_t>(byte + 115);
+    scales.add_to(t, name + "_scales");
+    t.push_back(bias_of(name + "_bias", e, n, seed + 2));
+  };
+  const std::string block = kLayer + "mlp.experts.";
+  add(block + "gate_up_proj", 2 * i, h, 1);
+  add(block + "down_proj", h, i, 5);
+  write_checkpoint(scratch / "src", {t},
+                   R"({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}})");
+  convert(scratch / "src", scratch / "bf16", rule_to("bf16"));
+  check_sound(scratch / "src", scratch / "bf16");
+  const ReadTensors before = read_tensors(scratch / "src"), after = read_tensors(scratch / "bf16");
+  CHECK(after.size() == 4);
+  for (const auto& [name, n, k] :
+       {std::tuple{block + "gate_up_proj", 2 * i, h}, {block + "down_proj", h, i}}) {
+    CAPTURE(name);
+    const ReadTensor& stack = after.at(name);
+    CHECK(stack.shape == std::vector{e, k, n});
+    CHECK(after.at(name + "_bias") == before.at(name + "_bias"));
+    const auto values = stack.as<uint16_t>();
+    const auto &codes = before.at(name + "_blocks").bytes, &scales = before.at(name + "_scales").bytes;
+    for (int64_t x = 0; x < e * n * k; ++x) {
+      const int64_t expert = x / (n * k), row = x / k % n, c = x % k;
+      const unsigned code = codes[static_cast<size_t>(x / 2)] >> 4 * (x % 2) & 15u;
+      const float value = std::ldexp(e2m1_to_float(code), scales[static_cast<size_t>(x / 32)] - 127);
+      REQUIRE(values[static_cast<size_t>((expert * k + c) * n + row)] == bf16_from_float(value));
+    }
+  }
+}
+
+TEST_CASE("experts in FP8 become stacks in BF16, those in BF16 beside them, too") {
+  const Scratch scratch;
+  const int64_t e = 2, i = 48, h = 80;
+  const Family f = families()[4];
+  Tensors t;
+  for (int64_t x = 0; x < e; ++x) {
+    for (size_t leaf = 0; leaf < 3; ++leaf) {
+      const std::string name = fmt::format("{}{}.{}.{}", kLayer, f.experts, x, f.leaves[leaf]);
+      const int64_t n = leaf == 2 ? h : i, k = leaf == 2 ? i : h;
+      const auto seed = static_cast<unsigned>(10 * x) + static_cast<unsigned>(leaf);
+      if (x == 1 && leaf == 0) {
+        add_floats(t, name, random_floats(n, k, seed));
+        continue;
+      }
+      fp8_weights({n, k}, seed).add_to(t, name + ".weight");
+      random_scales(DType::kF32, {n, 1}, seed).add_to(t, name + ".weight_scale");
+    }
+  }
+  write_checkpoint(scratch / "src", {t}, config_of(f, e));
+  convert(scratch / "src", scratch / "bf16", rule_to("bf16"));
+  check_sound(scratch / "src", scratch / "bf16");
+  const ReadTensors before = read_tensors(scratch / "src"), after = read_tensors(scratch / "bf16");
+  CHECK(after.size() == 2);
+  const auto matrix = [&](int64_t x, const std::string& leaf) {
+    const std::string name = fmt::format("{}{}.{}.{}", kLayer, f.experts, x, leaf);
+    const ReadTensor& weight = before.at(name + ".weight");
+    if (weight.dtype == DType::kBF16) return weight.as<uint16_t>();
+    const auto scales = before.at(name + ".weight_scale").as<float>();
+    std::vector<uint16_t> out;
+    for (size_t w = 0; w < weight.bytes.size(); ++w) {
+      const float scale = scales[w / static_cast<size_t>(weight.shape[1])];
+      out.push_back(bf16_from_float(e4m3_to_float(weight.bytes[w]) * scale));
+    }
+    return out;
+  };
+  CHECK((after.at(kLayer + f.gate_up).as<uint16_t>() == stacked(f, true, e, 2 * i, h, matrix)));
+  CHECK((after.at(kLayer + f.down).as<uint16_t>() == stacked(f, false, e, h, i, matrix)));
+}
+
 TEST_CASE("one flipped bit of a stack or its bias is found") {
   const Family f = families()[0];
   const Scratch scratch;
@@ -295,7 +380,7 @@ TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as ask
 
     rule.odd_blocks = "keep";
     convert(scratch / "src", scratch / (dialect + "kept"), rule);
-    check_sound(scratch / "src", scratch / (dialect + "kept"));
+    check_bytes(scratch / "src", scratch / (dialect + "kept"));
     const ReadTensors kept = read_tensors(scratch / (dialect + "kept"));
     // What engines fuse stays together.
     for (const char* own : {"q_proj", "k_proj"})
@@ -307,7 +392,7 @@ TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as ask
 
     rule.odd_blocks = "write";
     convert(scratch / "src", scratch / (dialect + "written"), rule);
-    check_sound(scratch / "src", scratch / (dialect + "written"));
+    check_bytes(scratch / "src", scratch / (dialect + "written"));
     CHECK(read_tensors(scratch / (dialect + "written")).at("model.layers.0.self_attn.k_proj.weight").dtype ==
           DType::kF8E4M3);
   }
