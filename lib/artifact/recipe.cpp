@@ -61,6 +61,7 @@ Json rule_to_json(const Rule& r) {
   if (!r.granularity.empty()) json["granularity"] = r.granularity;
   if (!r.block.empty()) json["block"] = r.block;
   if (!r.scale_dtype.empty()) json["scale_dtype"] = r.scale_dtype;
+  if (!r.odd_blocks.empty()) json["odd_blocks"] = r.odd_blocks;
   if (!r.exact.empty()) json["exact"] = r.exact;
   if (!r.arithmetic.empty()) json["arithmetic"] = r.arithmetic;
   if (!r.block_scale.empty()) json["block_scale"] = r.block_scale;
@@ -91,6 +92,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");
   r.scale_dtype = json.value("scale_dtype", "");
+  r.odd_blocks = json.value("odd_blocks", "");
   r.exact = json.value("exact", "");
   // FP8 of versions that quantized every source as floats.
   if (r.to == "fp8" && r.scale_dtype.empty()) r.exact = "off";

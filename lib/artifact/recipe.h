@@ -47,6 +47,7 @@ struct Rule {
   std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
   std::string block = {};        ///< fp8 by blocks: "128x128", "32x32" or "1x128", rows by inputs
   std::string scale_dtype = {};  ///< fp8 by blocks: "f32", "bf16" or "e8m0"
+  std::string odd_blocks = {};   ///< fp8 by blocks: "refuse" (or empty), "keep" or "write"
   /// Of quantized sources: "best" (or empty), "strict" where every value must stay, "off" to take them as
   /// floats.
   std::string exact = {};

@@ -10,7 +10,8 @@ namespace {
 constexpr const char* kFold[] = {"--fold"};
 constexpr const char* kPattern[] = {"--pattern"};
 constexpr const char* kDialect[] = {"--dialect"};
-constexpr const char* kFp8[] = {"--dialect", "--granularity", "--block", "--scale-dtype", "--exact"};
+constexpr const char* kFp8[] = {"--dialect",     "--granularity", "--block",
+                                "--scale-dtype", "--odd-blocks",  "--exact"};
 constexpr const char* kMx[] = {"--dialect", "--arithmetic", "--exact"};
 constexpr const char* kQuantize[] = {"--dialect",    "--pattern",           "--arithmetic", "--block-scale",
                                      "--zero-block", "--keep-global-scale", "--exact"};

@@ -7,9 +7,12 @@
 #include <cstring>
 #include <set>
 
+#include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/output_matrix.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
 
@@ -232,8 +235,11 @@ class GroupPlanner {
   void run() {
     const std::vector<Linear>& all = planner_.linears();
     note_unknown_stacks(all);
-    for (const size_t i : select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_))
-      choose(all[i]);
+    std::vector<size_t> chosen =
+        select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
+    apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
+                        problems_);
+    for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty()) {
       problems_.refuse();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
@@ -250,6 +256,7 @@ class GroupPlanner {
       for (const EncodedMatrix& m : group->matrices()) planner_.write(m.name, m.source->weight, rule_.scheme);
       planner_.add(std::move(group));
     }
+    if (words_.selection.from_default) warn_of_experts_left(planner_, ExpertsLeft::kBesideOwn);
   }
 
  private:

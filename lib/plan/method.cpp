@@ -22,8 +22,8 @@ Planner::Planner(const Checkpoint& from, const Manifest* by, const MemoryLimits&
       findings(notes),
       problems(wrong),
       taken_(from.tensors().size()),
-      kept_(from.tensors().size()),
       described_(from.tensors().size()),
+      kept_(from.tensors().size()),
       layers_(model_layers(from.config())) {
   written_.source = &from;
 }
@@ -195,6 +195,7 @@ std::vector<Word> words_of(const Rule& r) {
           {"--block", !r.block.empty()},
           {"--scale-dtype", !r.scale_dtype.empty()},
           {"--exact", !r.exact.empty()},
+          {"--odd-blocks", !r.odd_blocks.empty()},
           {"--pattern", !r.pattern.empty()},
           {"--arithmetic", !r.arithmetic.empty()},
           {"--block-scale", !r.block_scale.empty()},

@@ -178,6 +178,16 @@ void with_label(const std::string& label, F&& f) {
   }
 }
 
+/// Throws Error where there are codes of a format that is known by name only: they would pass through, and
+/// the new configuration would be silent about them.
+void refuse_unread_codes(const Checkpoint& source) {
+  const auto unread = find_unread_codes(source.tensors());
+  if (unread.empty()) return;
+  throw Error(fmt::format("{}: expected a format that twofour reads, found {}{} ({} in all)",
+                          source.where(unread[0].tensor), unread[0].format, kNotSupported,
+                          counted(unread.size(), "module")));
+}
+
 /// Gives a recipe from a file its dialect: the source's own where it asks for that, unless that cannot hold
 /// NVFP4, which a rule makes; then ModelOpt's. Empty where nothing needs one.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
@@ -212,6 +222,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
   if (rewrites) refuse_entries_that_cannot_be_kept(source);
+  refuse_unread_codes(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();

@@ -62,6 +62,11 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
           "compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0")
       .value_name("TYPE")
       .default_text("f32; deepseek-v4: e8m0");
+  args.option("--odd-blocks", o.odd_blocks,
+              "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
+              "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
+      .one_of({"refuse", "keep", "write"})
+      .default_text("refuse");
 }
 
 void add_exact(Arguments& args, RecipeOptions& o) {
@@ -179,6 +184,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.block = o.block;
   rule.scale_dtype = o.scale_dtype;
   rule.exact = o.exact;
+  rule.odd_blocks = o.odd_blocks;
   rule.arithmetic = o.arithmetic;
   rule.block_scale = o.block_scale;
   rule.zero_block = o.zero_block;
