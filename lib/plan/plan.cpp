@@ -240,6 +240,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   planner.begin_rule("");
+  if (what.empty()) what = "keep";
   if (planner.rewrites_formats()) {
     Rule rest{.to = "keep"};
     make_method(rest)->finish(planner);

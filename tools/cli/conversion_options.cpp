@@ -9,6 +9,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
+#include "lib/methods/input_scales.h"
 #include "lib/output/output_directory.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/figures_text.h"
@@ -196,7 +197,9 @@ void add_conversion_options(Arguments& args, ConversionOptions& o) {
       "directory as unfinished. A run that finished none, or that found a bad source, leaves nothing.");
 }
 
-Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+namespace {
+
+Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
   if (options.recipe.empty()) {
     recipe.rules[0].selection = {parse_pattern_option("--include", o.include),
@@ -205,6 +208,22 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   }
   if (!o.max_shard_size.empty())
     recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
+  return recipe;
+}
+
+/// Input scales of a file become part of the recipe.
+void take_input_scales(Rule& rule) {
+  constexpr std::string_view kFrom = "from ";
+  if (!rule.input_scale.starts_with(kFrom)) return;
+  rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
+  rule.input_scale = "given";
+}
+
+}  // namespace
+
+Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+  Recipe recipe = recipe_as_said(options, o);
+  for (Rule& rule : recipe.rules) take_input_scales(rule);
   return recipe;
 }
 
