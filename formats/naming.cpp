@@ -193,6 +193,18 @@ int64_t layer_of(std::string_view module) {
   return parse_index(rest.substr(0, rest.find('.'))).value_or(-1);
 }
 
+/// Whether a name is in a tower beside the language model, which numbers its own layers.
+bool is_in_tower(std::string_view module) {
+  constexpr std::string_view kTowers[] = {"vision", "visual", "audio", "sound", "talker", "code2wav"};
+  for (size_t at = 0;; ++at) {
+    const std::string_view part = module.substr(at);
+    if (std::any_of(std::begin(kTowers), std::end(kTowers), [&](auto t) { return part.starts_with(t); }))
+      return true;
+    at = module.find('.', at);
+    if (at == module.npos) return false;
+  }
+}
+
 }  // namespace
 
 std::string_view role_name(ModuleRole role) { return kRoleNames[static_cast<size_t>(role)]; }
@@ -206,7 +218,7 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
 }
 
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (layer_of(module) >= layers) return ModuleRole::kMtp;
+  if (layer_of(module) >= layers && !is_in_tower(module)) return ModuleRole::kMtp;
   const std::string_view leaf = split_last(module).second;
   const auto fits = [&](const RoleRule& rule) {
     if (rule.is_last) return leaf == rule.part;

@@ -85,7 +85,7 @@ std::optional<ModuleRole> role_from_name(std::string_view name);
 /// Every name, in the order above.
 std::span<const std::string_view> role_names();
 /// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
-/// the model's count, is kMtp.
+/// the language model's count, is kMtp; vision and audio towers number their own layers.
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
 
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
