@@ -97,9 +97,10 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
     print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
                  counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
   }
-  print_stdout("{}: {} in {}, {}, {} (from {})\n", o.destination,
+  print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
                plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
                                 : counted(r.modules.size(), "matrix", "matrices"),
+               plan.recipe.edit ? "after" : "in",
                plan.summary,
                counted(plan.files.size(), "file"), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   print_stdout("{}", Lines{weights_text(r, verbose)});
