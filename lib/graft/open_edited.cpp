@@ -17,9 +17,11 @@
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/problems.h"
 #include "lib/graft/expert_blocks.h"
 #include "lib/graft/fit.h"
+#include "lib/graft/mixed_words.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/quantization_words.h"
 #include "lib/graft/selection.h"
@@ -195,14 +197,30 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
   return names;
 }
 
-/// The config files after a graft, from tables of what comes: the one place that a general writer of mixed
-/// configs replaces.
+/// The config files after a graft: the base's with what comes written into them or, where they cannot say it,
+/// ones that say each module of the result.
 void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
                  const std::vector<bool>& comes, const Checkpoint& result,
                  const std::vector<std::string>& staying, Edited& edited) {
-  QuantizationWords words(std::move(edited.config), base.hf_quant_config(), base.path().string());
+  QuantizationWords words(edited.config, base.hf_quant_config(), base.path().string());
   words.forget(names_of(base), staying, names_of(result));
-  words.add(coming_modules(donor, linears, comes), float_linears(result), staying);
+  const std::vector<ComingModule> coming = coming_modules(donor, linears, comes);
+  if (const auto why = words.add(coming, float_linears(result), staying)) {
+    for (const ComingModule& m : coming) {  // a format that is not read cannot be named
+      const bool known = m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
+        return l.name == m.name || l.name.starts_with(m.name + ".");
+      });
+      if (!known) throw Error(*why);
+    }
+    std::set<std::string> came;
+    for (size_t i = 0; i < comes.size(); ++i) {
+      if (comes[i]) came.insert(donor.tensors()[i].name);
+    }
+    ConfigEntries entries = write_mixed_words(base, donor, result, came);
+    edited.config = with_quantization(std::move(edited.config), std::move(entries.quantization_config));
+    edited.hf_quant = std::move(entries.hf_quant_config);
+    return;
+  }
   edited.config = words.config();
   edited.hf_quant = words.hf_quant_config();
 }

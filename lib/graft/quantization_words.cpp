@@ -412,16 +412,16 @@ void QuantizationWords::set_scheme(const ComingModule& module) {
   }
 }
 
-void QuantizationWords::refuse(const ComingModule& module, const Json& said) const {
+std::string QuantizationWords::cannot_say(const ComingModule& module, const Json& said) const {
   const auto shown = [](const Json& scheme) {
     return scheme.is_null() ? std::string("none") : json_quote_short(json_line(scheme));
   };
-  throw Error(fmt::format("{}: expected a quantization_config that can say how {} is quantized ({}), found one "
-                          "that says {}; convert the donor to the base's format first",
-                          where_, module.name, shown(module.scheme), shown(said)));
+  return fmt::format("{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
+                     "says {}; convert the donor to the base's format first",
+                     where_, module.name, shown(module.scheme), shown(said));
 }
 
-void QuantizationWords::add(const std::vector<ComingModule>& coming, const std::vector<std::string>& linears,
+std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming, const std::vector<std::string>& linears,
                             const std::vector<std::string>& staying) {
   const Dialect kind = dialect();
   std::vector<ComingModule> quantized;
@@ -441,17 +441,18 @@ void QuantizationWords::add(const std::vector<ComingModule>& coming, const std::
   for (const ComingModule& m : coming) {
     const Json said = scheme_of(m.name).scheme;
     if (same_scheme(said, m.scheme)) continue;
-    if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) refuse(m, said);
+    if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) return cannot_say(m, said);
     floats.push_back(m.name);
   }
-  if (floats.empty()) return;
+  if (floats.empty()) return std::nullopt;
   if (kind == Dialect::kOther) {
-    throw Error(fmt::format("{}: expected a quantization_config with a list of modules that are not quantized, "
-                            "for {}, found quant_method {}; convert the base first",
-                            where_, floats.front(),
-                            quoted_setting(holders().front()->value("quant_method", Json()))));
+    return fmt::format("{}: expected a quantization_config with a list of modules that are not quantized, for {}, "
+                       "found quant_method {}; convert the base first",
+                       where_, floats.front(),
+                       quoted_setting(holders().front()->value("quant_method", Json())));
   }
   add_unquantized(floats);
+  return std::nullopt;
 }
 
 }  // namespace twofour

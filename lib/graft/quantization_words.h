@@ -37,10 +37,11 @@ class QuantizationWords {
   using Rename = std::function<std::optional<std::string>(const std::string&)>;
   void rename(const std::vector<std::string>& modules, const Rename& new_name);
   /// Says how modules that come are quantized. `linears` are those of the result that are not, which take the
-  /// place of a pattern that one of the quantized matches; `staying` as above. Throws Error where these words
-  /// cannot say it.
-  void add(const std::vector<ComingModule>& coming, const std::vector<std::string>& linears,
-           const std::vector<std::string>& staying);
+  /// place of a pattern that one of the quantized matches; `staying` as above. Returns why these words, with
+  /// some changed, cannot say it; then they are of no use any more.
+  std::optional<std::string> add(const std::vector<ComingModule>& coming,
+                                 const std::vector<std::string>& linears,
+                                 const std::vector<std::string>& staying);
 
   const Json& config() const { return config_; }
   const Json& hf_quant_config() const { return hf_quant_; }
@@ -57,7 +58,7 @@ class QuantizationWords {
   void add_unquantized(const std::vector<std::string>& modules);
   void unlist(const std::vector<ComingModule>& quantized, const std::vector<std::string>& linears);
   void set_scheme(const ComingModule& module);
-  [[noreturn]] void refuse(const ComingModule& module, const Json& said) const;
+  std::string cannot_say(const ComingModule& module, const Json& said) const;
 
   Json config_, hf_quant_;
   std::string where_;

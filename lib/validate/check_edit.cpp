@@ -304,11 +304,14 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
     const auto origin = origins.of(name);
     if (!origin) continue;
     const bool is_float = m.format == WeightFormat::kFloat;
-    if (origin->from == &base) {
+    const bool same_kind = before.is_mixed() == now.is_mixed() && before.has_lists() == now.has_lists();
+    if (origin->from == &base && same_kind) {
       const std::string old = base.tensors()[origin->tensor].name;
       const std::string module = module_name_of(name), from = module_name_of(old);
-      if (before.has_lists() && before.listed(from) != now.listed(module)) wrong(module, "what the base lists of it");
-      if (before.is_mixed() && before.entries(from) != now.entries(module)) wrong(module, "the base's entry of it");
+      const std::vector<bool> as_shown(now.listed(module).size(), is_float);
+      if (before.listed(from) != now.listed(module) && now.listed(module) != as_shown)
+        wrong(module, "what the base lists of it");
+      if (before.entries(from) != now.entries(module)) wrong(module, "the base's entry of it");
     } else if (now.is_mixed()) {
       for (const Json& entry : now.entries(m.name)) {
         if (entry.is_null() != is_float) wrong(m.name, is_float ? "no entry" : "an entry");
