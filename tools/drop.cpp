@@ -37,9 +37,10 @@ Edit edit_of(const DropArguments& o) {
   if (count && *count < 1)
     throw Error(fmt::format("--experts: expected a number from 1, or a file, found {}", o.experts));
   if (count.has_value() == o.by.empty()) {
-    throw Error(count ? fmt::format("--experts {}: expected --by FILE, which says the experts that stay", *count)
-                      : fmt::format("--by: expected with a number of experts only, found with --experts {}",
-                                    o.experts));
+    throw Error(
+        count ? fmt::format("--experts {}: expected --by FILE, which says the experts that stay", *count)
+              : fmt::format("--by: expected with a number of experts only, found with --experts {}",
+                            o.experts));
   }
   const Checkpoint source = open_editable(o.common.source);
   return count ? keep_salient_experts(source, *count, o.by) : keep_named_experts(source, o.experts);
@@ -66,15 +67,17 @@ std::function<int()> setup_drop(Arguments& args, const Common& common) {
   args.option("--experts", o->experts,
               "Experts that stay in each layer: a number, with --by, or a JSON file {\"BLOCK\": [numbers]}")
       .value_name("N|FILE");
-  args.option("--by", o->by,
-              "Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a "
-              "tie the lower number, and with groups of experts equally many of each")
+  args.option(
+          "--by", o->by,
+          "Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a "
+          "tie the lower number, and with groups of experts equally many of each")
       .value_name("FILE");
   args.exactly_one_of({"--modules", "--experts"});
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false);
   args.footer(
-      "BLOCK is the name above the experts: model.layers.3.mlp.experts. Experts that stay are numbered anew in "
+      "BLOCK is the name above the experts: model.layers.3.mlp.experts. Experts that stay are numbered anew "
+      "in "
       "their order, or sliced out of stacks; nothing is quantized again. The router's rows, its biases, the "
       "counts in config.json and what names single modules follow. Draft layers have experts too: drop them "
       "first, or give their saliency.\n"

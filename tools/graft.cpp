@@ -28,7 +28,8 @@ int run_graft(const GraftArguments& o, const Common& common) {
 
 std::function<int()> setup_graft(Arguments& args, const Common& common) {
   auto o = std::make_shared<GraftArguments>();
-  args.option("BASE", o->common.source, "Hugging Face checkpoint directory that modules come into").required();
+  args.option("BASE", o->common.source, "Hugging Face checkpoint directory that modules come into")
+      .required();
   args.option("DONOR", o->donor, "Checkpoint directory or file that they come from").required();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
   args.option("--take", o->take,
@@ -39,10 +40,13 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false);
   args.footer(
-      "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to a "
+      "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to "
+      "a "
       "module that comes, go; all others stay as they are.\n"
-      "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with an "
-      "entry a layer, and what says how the modules that come are quantized. What these cannot say is refused, "
+      "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with "
+      "an "
+      "entry a layer, and what says how the modules that come are quantized. What these cannot say is "
+      "refused, "
       "and so are shapes that do not fit BASE.\n"
       "twofour validate OUT --source BASE --donor DONOR proves the result.");
   return [o, &common] { return run_graft(*o, common); };

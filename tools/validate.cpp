@@ -288,7 +288,8 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
 int run_validate(const ValidateArguments& o, const Common& common) {
   const Device device = choose_device(common);
   if (!o.html.empty()) check_report_file(o.html);
-  if (!o.donor.empty() && o.source.empty()) throw Error("--donor: expected with --source only, found without");
+  if (!o.donor.empty() && o.source.empty())
+    throw Error("--donor: expected with --source only, found without");
   ValidateReport report;
   const ValidateOptions options = validate_options(o, common, device);
   with_progress(common, [&](Progress& progress) {
@@ -315,7 +316,8 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   auto o = std::make_shared<ValidateArguments>();
   args.option("DST", o->artifact, "Artifact to check").required();
   args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
-  args.option("--donor", o->donor, "With --source, of what graft wrote: the checkpoint that modules came from")
+  args.option("--donor", o->donor,
+              "With --source, of what graft wrote: the checkpoint that modules came from")
       .value_name("PATH");
   args.option("--tokens", o->tokens,
               "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "
@@ -330,7 +332,10 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
       "Without --source, every byte is read and compared with the hashes in twofour.json. That finds damage, "
       "not a wrong conversion.\n"
       "With --source, every tensor of the source is accounted for, every byte is derived again by slow code "
-      "that the converter does not use, and layers are run against a reference in double precision.");
+      "that the converter does not use, and layers are run against a reference in double precision.\n"
+      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is told back to the bytes of its "
+      "source, "
+      "and counts, lists and quantization entries of the configs are held against the tensors.");
   return [o, &common] { return run_validate(*o, common); };
 }
 

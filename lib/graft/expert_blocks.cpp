@@ -41,7 +41,8 @@ std::optional<BelowExperts> below_experts(std::string_view name) {
 std::optional<int64_t> leading_number(std::string_view rest) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  const bool is_number = error == std::errc() && value >= 0 && end != rest.data() + rest.size() && *end == '.';
+  const bool is_number =
+      error == std::errc() && value >= 0 && end != rest.data() + rest.size() && *end == '.';
   return is_number ? std::optional(value) : std::nullopt;
 }
 
@@ -127,7 +128,8 @@ class BlockFinder {
       if (t.kind != ExpertTensor::Kind::kStack) continue;
       const bool leads = !info(t.tensor).shape.empty() && info(t.tensor).shape[0] == block.experts;
       if (leads && info(t.tensor).bytes() % static_cast<uint64_t>(block.experts) == 0) continue;
-      if (elements(info(t.tensor)) != 1) expect(t.tensor, fmt::format("a slice for each of {} experts", block.experts));
+      if (elements(info(t.tensor)) != 1)
+        expect(t.tensor, fmt::format("a slice for each of {} experts", block.experts));
       t.kind = ExpertTensor::Kind::kWhole;
     }
   }
@@ -135,7 +137,8 @@ class BlockFinder {
   void add_router(size_t i) {
     const std::string& name = info(i).name;
     // A block's home is one of the name's ancestors.
-    for (size_t dot = name.rfind('.'); dot != name.npos; dot = dot == 0 ? name.npos : name.rfind('.', dot - 1)) {
+    for (size_t dot = name.rfind('.'); dot != name.npos;
+         dot = dot == 0 ? name.npos : name.rfind('.', dot - 1)) {
       const std::string home = name.substr(0, dot);
       for (const std::string& block : {home + ".experts", home}) {
         const auto at = blocks_.find(block);
@@ -151,14 +154,14 @@ class BlockFinder {
 
   void add_router_tensor(size_t i, std::string_view leaf, ExpertBlock& block) {
     if (leaf == "tid2eid") {
-      problems_.add(
-          fmt::format("{}: expected experts that a router chooses, found a hash layer, which names experts by "
-                      "number for each token: such a model cannot lose experts",
-                      c_.where(i)));
+      problems_.add(fmt::format(
+          "{}: expected experts that a router chooses, found a hash layer, which names experts by "
+          "number for each token: such a model cannot lose experts",
+          c_.where(i)));
       return;
     }
-    const bool whole = std::find(std::begin(kUndividedParts), std::end(kUndividedParts), leaf) !=
-                       std::end(kUndividedParts);
+    const bool whole =
+        std::find(std::begin(kUndividedParts), std::end(kUndividedParts), leaf) != std::end(kUndividedParts);
     if (whole || elements(info(i)) == 1) {
       block.tensors.push_back({i, ExpertTensor::Kind::kWhole});
     } else if (is_divided(info(i), block.experts)) {
@@ -213,15 +216,17 @@ void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
   if (rules.groups <= 1) return;
   const int64_t each = count / rules.groups;
   if (count % rules.groups != 0 || rules.experts % rules.groups != 0) {
-    throw Error(fmt::format("--experts: expected a multiple of the {} groups of {}, since equally many of "
-                            "each stay, found {} of {}",
-                            rules.groups, where, count, rules.experts));
+    throw Error(
+        fmt::format("--experts: expected a multiple of the {} groups of {}, since equally many of "
+                    "each stay, found {} of {}",
+                    rules.groups, where, count, rules.experts));
   }
   if (each * rules.top_groups < rules.top_k || (rules.two_a_group && each < 2)) {
-    throw Error(fmt::format("--experts: expected groups with enough experts for {} a token from {} groups of "
-                            "{}{}, found {} a group",
-                            rules.top_k, rules.top_groups, where,
-                            rules.two_a_group ? ", which scores a group by two" : "", each));
+    throw Error(
+        fmt::format("--experts: expected groups with enough experts for {} a token from {} groups of "
+                    "{}{}, found {} a group",
+                    rules.top_k, rules.top_groups, where,
+                    rules.two_a_group ? ", which scores a group by two" : "", each));
   }
 }
 
@@ -245,12 +250,13 @@ ExpertRules expert_rules(const Checkpoint& c, const std::vector<ExpertBlock>& bl
   if (blocks.empty())
     throw Error(fmt::format("{}: expected blocks of routed experts, found none", c.path().string()));
   ExpertRules rules;
-  const auto count = setting(
-      c.config(), {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+  const auto count =
+      setting(c.config(), {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
   if (!count || promised_experts(c.config()) != *count) {
-    throw Error(fmt::format("{}: expected one count of experts (num_experts, num_local_experts, "
-                            "n_routed_experts or moe_num_experts), found {}",
-                            where, count ? "several" : "none"));
+    throw Error(
+        fmt::format("{}: expected one count of experts (num_experts, num_local_experts, "
+                    "n_routed_experts or moe_num_experts), found {}",
+                    where, count ? "several" : "none"));
   }
   rules.experts = *count;
   for (const ExpertBlock& block : blocks) {
@@ -268,7 +274,8 @@ ExpertRules expert_rules(const Checkpoint& c, const std::vector<ExpertBlock>& bl
 }
 
 void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blocks,
-                        const std::map<std::string, std::vector<int64_t>>& experts, const std::string& where) {
+                        const std::map<std::string, std::vector<int64_t>>& experts,
+                        const std::string& where) {
   const ExpertRules rules = expert_rules(c, blocks);
   Problems problems;
   std::set<std::string> known;
@@ -297,9 +304,10 @@ void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blo
     }
     for (const auto& [group, members] : of_group) {
       if (members * rules.groups == static_cast<int64_t>(kept.size())) continue;
-      problems.add(fmt::format("{}: {}: expected equally many experts of each of {} groups, found {} of {} "
-                               "in group {}",
-                               where, block.name, rules.groups, members, kept.size(), group));
+      problems.add(
+          fmt::format("{}: {}: expected equally many experts of each of {} groups, found {} of {} "
+                      "in group {}",
+                      where, block.name, rules.groups, members, kept.size(), group));
       break;
     }
   }
@@ -367,9 +375,10 @@ Edit keep_salient_experts(const Checkpoint& c, int64_t count, const std::filesys
   }
   for (const TensorInfo& t : file.tensors()) {
     if (!known.contains(t.name))
-      problems.add(fmt::format("{}: {}: expected P.saliency of blocks of experts of {} alone, found another "
-                               "entry",
-                               by.string(), json_quote_short(t.name), c.path().string()));
+      problems.add(
+          fmt::format("{}: {}: expected P.saliency of blocks of experts of {} alone, found another "
+                      "entry",
+                      by.string(), json_quote_short(t.name), c.path().string()));
   }
   problems.refuse();
   return edit;
@@ -388,9 +397,10 @@ Edit keep_named_experts(const Checkpoint& c, const std::filesystem::path& file) 
       std::sort(kept.begin(), kept.end());
     }
   } catch (const Json::exception&) {
-    throw Error(fmt::format("{}: expected an object with a list of expert numbers for each block, found "
-                            "something else",
-                            where));
+    throw Error(
+        fmt::format("{}: expected an object with a list of expert numbers for each block, found "
+                    "something else",
+                    where));
   }
   check_kept_experts(c, find_expert_blocks(c), edit.experts, where);
   return edit;

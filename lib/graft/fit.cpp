@@ -28,16 +28,19 @@ struct SideRule {
   std::string_view leaf;
   Sides sides;
 };
-constexpr SideRule kSides[] = {{"q_proj", Sides::kInput},   {"k_proj", Sides::kInput},
-                               {"v_proj", Sides::kInput},   {"q_a_proj", Sides::kInput},
-                               {"o_proj", Sides::kOutput},  {"kv_a_proj_with_mqa", Sides::kInput},
-                               {"eh_proj", Sides::kTwice},  {"fc", Sides::kTwice},
-                               {"lm_head", Sides::kInput},  {"head", Sides::kInput},
-                               {"e_proj", Sides::kBoth},    {"h_proj", Sides::kBoth}};
+constexpr SideRule kSides[] = {
+    {"q_proj", Sides::kInput},   {"k_proj", Sides::kInput},  {"v_proj", Sides::kInput},
+    {"q_a_proj", Sides::kInput}, {"o_proj", Sides::kOutput}, {"kv_a_proj_with_mqa", Sides::kInput},
+    {"eh_proj", Sides::kTwice},  {"fc", Sides::kTwice},      {"lm_head", Sides::kInput},
+    {"head", Sides::kInput},     {"e_proj", Sides::kBoth},   {"h_proj", Sides::kBoth}};
 
 /// Norms of the hidden state.
-constexpr std::string_view kNorms[] = {"enorm", "hnorm", "input_layernorm", "post_attention_layernorm",
-                                       "pre_fc_norm_embedding", "pre_fc_norm_hidden"};
+constexpr std::string_view kNorms[] = {"enorm",
+                                       "hnorm",
+                                       "input_layernorm",
+                                       "post_attention_layernorm",
+                                       "pre_fc_norm_embedding",
+                                       "pre_fc_norm_hidden"};
 
 std::optional<Sides> sides_of(const Linear& m) {
   if (const auto known = parse_module_name(m.name))
@@ -49,10 +52,14 @@ std::optional<Sides> sides_of(const Linear& m) {
 
 bool fits(const Linear& m, Sides sides, int64_t hidden) {
   switch (sides) {
-    case Sides::kInput: return m.k == hidden;
-    case Sides::kOutput: return m.n == hidden;
-    case Sides::kBoth: return m.k == hidden && m.n == hidden;
-    case Sides::kTwice: return m.k == 2 * hidden && m.n == hidden;
+    case Sides::kInput:
+      return m.k == hidden;
+    case Sides::kOutput:
+      return m.n == hidden;
+    case Sides::kBoth:
+      return m.k == hidden && m.n == hidden;
+    case Sides::kTwice:
+      return m.k == 2 * hidden && m.n == hidden;
   }
   return true;
 }
@@ -74,7 +81,8 @@ class FitCheck {
   void linear_fits(const Linear& m, const Linear* replaced) {
     if (replaced != nullptr && (m.n != replaced->n || m.k != replaced->k || m.e != replaced->e)) {
       problems_.add(fmt::format("{}: expected a matrix [{}, {}, {}] as in the base, found [{}, {}, {}]",
-                                donor_.where(m.weight), replaced->e, replaced->n, replaced->k, m.e, m.n, m.k));
+                                donor_.where(m.weight), replaced->e, replaced->n, replaced->k, m.e, m.n,
+                                m.k));
       return;
     }
     const auto hidden = size_of(base_, "hidden_size");
@@ -110,7 +118,8 @@ class FitCheck {
       expect(fmt::format("at least the base's vocab_size {} rows", *words));
     }
     const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (hidden && is_float && t.shape[1] != *hidden) expect(fmt::format("the base's hidden_size {}", *hidden));
+    if (hidden && is_float && t.shape[1] != *hidden)
+      expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
   /// A base has one count of experts for all of its layers.
@@ -139,9 +148,10 @@ class FitCheck {
       const std::string_view module = module_of(donor_.tensors()[i].name);
       const bool head = comes[i] && (module == "lm_head" || module.ends_with(".lm_head") || module == "head");
       if (!head) continue;
-      problems_.add(fmt::format("{}: expected no head, since {} ties it to the embedding "
-                                "(tie_word_embeddings), found one",
-                                donor_.where(i), (base_.path() / "config.json").string()));
+      problems_.add(
+          fmt::format("{}: expected no head, since {} ties it to the embedding "
+                      "(tie_word_embeddings), found one",
+                      donor_.where(i), (base_.path() / "config.json").string()));
       return;
     }
   }

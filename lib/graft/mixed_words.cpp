@@ -26,9 +26,10 @@ class MixedWriter {
     const bool from_base = dialect_ != nullptr;
     if (!from_base && !quantization_entry(base.config())) dialect_ = source_dialect(donor);
     if (dialect_ == nullptr || dialect_->mixed_config == nullptr) {
-      throw Error(fmt::format("{}: expected a quantization_config in a dialect that has words for several "
-                              "formats, modelopt or compressed-tensors, found another",
-                              base.path().string()));
+      throw Error(
+          fmt::format("{}: expected a quantization_config in a dialect that has words for several "
+                      "formats, modelopt or compressed-tensors, found another",
+                      base.path().string()));
     }
     if (dialect_ == &compressed_tensors_dialect()) {
       for (const Checkpoint* c : {&base, &donor}) {
@@ -60,9 +61,10 @@ class MixedWriter {
       const Scheme scheme = scheme_of(result_, m);
       Json entry = entry_of(m, scheme);
       if (entry.is_null() || !is_spelled(m, scheme)) {
-        problems_.add(fmt::format("{}: expected a format and names of the {} dialect, which the result is "
-                                  "written in, found {}; convert it by twofour convert first",
-                                  result_.tensors()[m.weight].name, dialect_->name, describe(scheme)));
+        problems_.add(
+            fmt::format("{}: expected a format and names of the {} dialect, which the result is "
+                        "written in, found {}; convert it by twofour convert first",
+                        result_.tensors()[m.weight].name, dialect_->name, describe(scheme)));
         return;
       }
       const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);

@@ -20,11 +20,23 @@ constexpr const char* kExpertCounts[] = {"num_experts", "num_local_experts", "n_
                                          "moe_num_experts"};
 /// Lists with an entry a layer, draft layers last where they have one. Source: Hugging Face transformers,
 /// configuration_*.py.
-constexpr const char* kLayerLists[] = {
-    "layer_types",  "mlp_layer_types",       "layers_block_type", "attn_type_list",         "moe_layer_freq",
-    "no_rope_layers", "compress_ratios",     "attention_types",   "sliding_window_pattern", "attn_layer_types",
-    "hybrid_override_pattern", "indexer_types", "swiglu_limits",  "swiglu_limits_shared",   "partial_rotary_factors",
-    "attention_layers", "num_attention_heads_per_layer"};
+constexpr const char* kLayerLists[] = {"layer_types",
+                                       "mlp_layer_types",
+                                       "layers_block_type",
+                                       "attn_type_list",
+                                       "moe_layer_freq",
+                                       "no_rope_layers",
+                                       "compress_ratios",
+                                       "attention_types",
+                                       "sliding_window_pattern",
+                                       "attn_layer_types",
+                                       "hybrid_override_pattern",
+                                       "indexer_types",
+                                       "swiglu_limits",
+                                       "swiglu_limits_shared",
+                                       "partial_rotary_factors",
+                                       "attention_layers",
+                                       "num_attention_heads_per_layer"};
 /// Lists of the layers that are of a kind.
 constexpr const char* kNumberLists[] = {"mlp_only_layers", "full_attn_idxs", "full_attention_layers",
                                         "dense_layers"};
@@ -156,9 +168,10 @@ Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const C
     set_everywhere(config, key, all_came ? stated : Json(now.draft));
   }
   if (!known && now.draft > 0) {
-    throw Error(fmt::format("{}: expected num_nextn_predict_layers or mtp_num_hidden_layers of the draft layers "
-                            "that come, found neither, nor in {}",
-                            config_place(donor), config_place(base)));
+    throw Error(
+        fmt::format("{}: expected num_nextn_predict_layers or mtp_num_hidden_layers of the draft layers "
+                    "that come, found neither, nor in {}",
+                    config_place(donor), config_place(base)));
   }
   lengthen_lists(config, donor.config(), layers, now.draft);
   return config;
@@ -174,9 +187,10 @@ Json config_after_drop(const Checkpoint& source, const Checkpoint& result) {
     if (now.main == 0)
       throw Error(fmt::format("{}: expected layers to stay, found that all go", source.path().string()));
     if (before.inlined && now.draft > 0) {
-      throw Error(fmt::format("{}: expected the last layers alone to go, found that draft layers, which are "
-                              "numbered behind them, stay; drop mtp, too",
-                              source.path().string()));
+      throw Error(
+          fmt::format("{}: expected the last layers alone to go, found that draft layers, which are "
+                      "numbered behind them, stay; drop mtp, too",
+                      source.path().string()));
     }
     if (layers != kNoLayerCount) set_everywhere(config, "num_hidden_layers", now.main);
   }

@@ -9,8 +9,8 @@ namespace twofour {
 
 /// The layers that a checkpoint's tensors have.
 struct LayerCounts {
-  int64_t main = 0;   ///< layers of the language model, from 0 on
-  int64_t draft = 0;  ///< draft layers, from 0 on
+  int64_t main = 0;      ///< layers of the language model, from 0 on
+  int64_t draft = 0;     ///< draft layers, from 0 on
   bool inlined = false;  ///< draft layers are numbered after the others
 };
 /// Of the tensors, where config.json says `layers`. Throws Error where numbers are left out.

@@ -34,10 +34,10 @@ namespace fs = std::filesystem;
 /// A tensor of an edited checkpoint: bytes of one file, whole or some of its equal slices.
 struct EditedTensor {
   TensorInfo info;
-  uint32_t shard;                                          ///< in EditedView::shards()
-  uint64_t begin;                                          ///< in the shard's data
+  uint32_t shard;                                         ///< in EditedView::shards()
+  uint64_t begin;                                         ///< in the shard's data
   std::shared_ptr<const std::vector<int64_t>> kept = {};  ///< slices, ascending; null: all
-  uint64_t slice = 0;                                      ///< bytes of one
+  uint64_t slice = 0;                                     ///< bytes of one
 };
 
 /// Reads the tensors of an edited checkpoint from the files of its sources.
@@ -207,9 +207,10 @@ void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vec
   const std::vector<ComingModule> coming = coming_modules(donor, linears, comes);
   if (const auto why = words.add(coming, float_linears(result), staying)) {
     for (const ComingModule& m : coming) {  // a format that is not read cannot be named
-      const bool known = m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
-        return l.name == m.name || l.name.starts_with(m.name + ".");
-      });
+      const bool known =
+          m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
+            return l.name == m.name || l.name.starts_with(m.name + ".");
+          });
       if (!known) throw Error(*why);
     }
     std::set<std::string> came;
@@ -282,8 +283,9 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   for (size_t i = 0; i < stays.size(); ++i) {
     const std::string_view block = block_of(c.tensors()[i].name);
     if (stays[i] || block.empty() || !left.contains(block)) continue;
-    throw Error(fmt::format("{}: expected all of {} to go or to stay, found some of it; --experts drops experts",
-                            c.where(i), block));
+    throw Error(
+        fmt::format("{}: expected all of {} to go or to stay, found some of it; --experts drops experts",
+                    c.where(i), block));
   }
 }
 
@@ -367,7 +369,8 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
     renames.add(block, edit.experts.at(block.name));
     for (const ExpertTensor& t : block.tensors) {
       plain[t.tensor] = false;
-      if (auto left = without_experts(source, t, block.experts, kept)) edited.tensors.push_back(std::move(*left));
+      if (auto left = without_experts(source, t, block.experts, kept))
+        edited.tensors.push_back(std::move(*left));
       if (t.kind == ExpertTensor::Kind::kExpert)
         modules.insert(std::string(module_of(source.tensors()[t.tensor].name)));
     }
@@ -389,9 +392,10 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
 Checkpoint open_editable(const fs::path& path, Io io) {
   Checkpoint c = Checkpoint::open(path, io);
   if (holds_layout(c)) {
-    throw Error(fmt::format("{}: expected a checkpoint, found an artifact in a layout; edit the checkpoint that "
-                            "it was made from and convert that",
-                            path.string()));
+    throw Error(
+        fmt::format("{}: expected a checkpoint, found an artifact in a layout; edit the checkpoint that "
+                    "it was made from and convert that",
+                    path.string()));
   }
   std::error_code error;
   if (c.is_directory() && fs::exists(path / kManifestName, error)) {

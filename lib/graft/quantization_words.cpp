@@ -166,7 +166,7 @@ QuantizationWords::Dialect QuantizationWords::dialect() const {
     const auto algo = holder->find("quant_algo");
     if (algo != holder->end() && algo->is_string()) {
       return upper(algo->get<std::string>()) == "MIXED_PRECISION" ? Dialect::kModelOptMixed
-                                                                   : Dialect::kModelOpt;
+                                                                  : Dialect::kModelOpt;
     }
   }
   const Json method = all[0]->value("quant_method", Json());
@@ -238,7 +238,8 @@ ComingModule QuantizationWords::scheme_of(const std::string& module) const {
   return {module, scheme, module};
 }
 
-void QuantizationWords::forget(const std::vector<std::string>& before, const std::vector<std::string>& staying,
+void QuantizationWords::forget(const std::vector<std::string>& before,
+                               const std::vector<std::string>& staying,
                                const std::vector<std::string>& after) {
   const TensorNames old_names(before), left_names(staying), new_names(after);
   const auto stays = [&](const Json& item) {
@@ -250,7 +251,8 @@ void QuantizationWords::forget(const std::vector<std::string>& before, const std
     for (const char* key : kLists) {
       if (is_list(*holder, key)) (*holder)[key] = filtered((*holder)[key], stays);
     }
-    if (const auto layers = holder->find("quantized_layers"); layers != holder->end() && layers->is_object()) {
+    if (const auto layers = holder->find("quantized_layers");
+        layers != holder->end() && layers->is_object()) {
       std::erase_if(layers->items(), [&](const Json::Member& m) {
         return old_names.has(m.first) && !left_names.has(m.first);
       });
@@ -416,13 +418,15 @@ std::string QuantizationWords::cannot_say(const ComingModule& module, const Json
   const auto shown = [](const Json& scheme) {
     return scheme.is_null() ? std::string("none") : json_quote_short(json_line(scheme));
   };
-  return fmt::format("{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
-                     "says {}; convert the donor to the base's format first",
-                     where_, module.name, shown(module.scheme), shown(said));
+  return fmt::format(
+      "{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
+      "says {}; convert the donor to the base's format first",
+      where_, module.name, shown(module.scheme), shown(said));
 }
 
-std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming, const std::vector<std::string>& linears,
-                            const std::vector<std::string>& staying) {
+std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming,
+                                                  const std::vector<std::string>& linears,
+                                                  const std::vector<std::string>& staying) {
   const Dialect kind = dialect();
   std::vector<ComingModule> quantized;
   std::vector<std::string> floats;
@@ -446,10 +450,10 @@ std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule
   }
   if (floats.empty()) return std::nullopt;
   if (kind == Dialect::kOther) {
-    return fmt::format("{}: expected a quantization_config with a list of modules that are not quantized, for {}, "
-                       "found quant_method {}; convert the base first",
-                       where_, floats.front(),
-                       quoted_setting(holders().front()->value("quant_method", Json())));
+    return fmt::format(
+        "{}: expected a quantization_config with a list of modules that are not quantized, for {}, "
+        "found quant_method {}; convert the base first",
+        where_, floats.front(), quoted_setting(holders().front()->value("quant_method", Json())));
   }
   add_unquantized(floats);
   return std::nullopt;

@@ -108,9 +108,11 @@ void check_index_of_edit(const Checkpoint& artifact, ValidateReport& report) {
   std::set<std::string> named;
   for (const auto& [name, file] : index.at("weight_map").items()) named.insert(name);
   for (const TensorInfo& t : artifact.tensors()) {
-    if (named.erase(t.name) == 0) differ(report, "index", t.name, "expected in the index, found it only in a file");
+    if (named.erase(t.name) == 0)
+      differ(report, "index", t.name, "expected in the index, found it only in a file");
   }
-  for (const std::string& name : named) differ(report, "index", name, "expected in a file, found it only in the index");
+  for (const std::string& name : named)
+    differ(report, "index", name, "expected in a file, found it only in the index");
   if (index.at("metadata").at("total_size") != Json(bytes))
     differ(report, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
 }
@@ -151,7 +153,8 @@ ShownLayers shown_layers(const Checkpoint& c, int64_t layers) {
       rest = rest.substr(at + 7);
     }
     const std::string number(rest.substr(0, rest.find('.')));
-    if (number.empty() || number.size() > 9 || number.find_first_not_of("0123456789") != number.npos) continue;
+    if (number.empty() || number.size() > 9 || number.find_first_not_of("0123456789") != number.npos)
+      continue;
     (mtp != t.name.npos || std::stoll(number) >= layers ? shown.drafts : shown.main).insert(number);
   }
   return shown;
@@ -191,6 +194,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
                             const Checkpoint* donor, ValidateReport& report) {
   const auto before = settings_of(base.config()), now = settings_of(artifact.config());
   const ShownLayers shown = shown_layers(artifact, stated_layers(artifact));
+  const ShownLayers of_base = shown_layers(base, stated_layers(base));
   const auto wrong = [&](const std::string& key, const std::string& expected, const Json* found) {
     differ(report, "config", "config.json: " + key,
            fmt::format("expected {}, found {}", expected, found ? quoted_setting(*found) : "nothing"));
@@ -206,15 +210,16 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
     if (leaf == "num_nextn_predict_layers" || leaf == "mtp_num_hidden_layers") {
       const bool unchanged = a != before.end() && found && a->second == *found;
       const bool right = found && (*found == Json(shown.drafts.size()) || (donor && *found == theirs));
-      const bool changed = shown.drafts != shown_layers(base, stated_layers(base)).drafts;
+      const bool changed = shown.drafts != of_base.drafts;
       if (!right && !(unchanged && !changed)) wrong(key, fmt::format("{}", shown.drafts.size()), found);
+    } else if (leaf == "num_hidden_layers" && shown.main != of_base.main) {
+      if (!found || *found != Json(shown.main.size()))
+        wrong(key, fmt::format("{}", shown.main.size()), found);
     } else if (a != before.end() && found && a->second == *found) {
       const bool count = leaf == "num_experts" || leaf == "num_local_experts" || leaf == "n_routed_experts" ||
                          leaf == "moe_num_experts";
       if (edit.kind == Edit::Kind::kDropExperts && count)
         wrong(key, fmt::format("{}", edit.experts.begin()->second.size()), found);
-    } else if (leaf == "num_hidden_layers" && edit.kind == Edit::Kind::kDropModules) {
-      if (!found || *found != Json(shown.main.size())) wrong(key, fmt::format("{}", shown.main.size()), found);
     } else if (edit.kind == Edit::Kind::kDropExperts) {
       const bool right = a != before.end() && found && *found == Json(edit.experts.begin()->second.size()) &&
                          leaf.find("experts") != leaf.npos;
@@ -318,7 +323,8 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
       }
     } else if (now.has_lists()) {
       for (const bool listed : now.listed(m.name)) {
-        if (listed != is_float) wrong(m.name, is_float ? "it among what is not quantized" : "it as quantized");
+        if (listed != is_float)
+          wrong(m.name, is_float ? "it among what is not quantized" : "it as quantized");
       }
     } else if (!is_float && !quantization_entry(artifact.config())) {
       wrong(m.name, "an entry");
@@ -329,8 +335,9 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
       const auto tensors = artifact.tensors();
       const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
                                        [](const TensorInfo& t, const std::string& n) { return t.name < n; });
-      const auto below = std::lower_bound(at, tensors.end(), name + ".",
-                                          [](const TensorInfo& t, const std::string& n) { return t.name < n; });
+      const auto below =
+          std::lower_bound(at, tensors.end(), name + ".",
+                           [](const TensorInfo& t, const std::string& n) { return t.name < n; });
       const bool known = (at != tensors.end() && at->name == name) ||
                          (below != tensors.end() && below->name.starts_with(name + "."));
       if (!known) wrong(name, "entries of modules alone");
@@ -358,8 +365,9 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const s
   const Edit& edit = manifest.recipe.edit;
   const bool grafts = edit.kind == Edit::Kind::kGraft;
   if (grafts && options.donor.empty()) {
-    throw Error(fmt::format("{}: expected --donor PATH, the checkpoint that modules were taken from, found none",
-                            artifact.path().string()));
+    throw Error(
+        fmt::format("{}: expected --donor PATH, the checkpoint that modules were taken from, found none",
+                    artifact.path().string()));
   }
   {
     const Checkpoint base = Checkpoint::open(source, options.io);

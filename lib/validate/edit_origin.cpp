@@ -87,8 +87,7 @@ std::optional<TensorOrigin> EditOrigins::of(const std::string& name) const {
   for (const Checkpoint* source : {donor_, &base_}) {
     if (source == nullptr) continue;
     const auto at = source->find(name);
-    if (at && stays(*source, *at))
-      return TensorOrigin{source, *at, nullptr, 1, source->tensors()[*at].shape};
+    if (at && stays(*source, *at)) return TensorOrigin{source, *at, nullptr, 1, source->tensors()[*at].shape};
   }
   return std::nullopt;
 }

@@ -17,7 +17,7 @@ struct TensorOrigin {
   size_t tensor;           ///< in its tensors()
   /// Equal slices of it, one behind the other; null: all of it.
   const std::vector<int64_t>* slices = nullptr;
-  int64_t of = 1;               ///< how many slices it has
+  int64_t of = 1;              ///< how many slices it has
   std::vector<int64_t> shape;  ///< that the result has
 };
 

@@ -182,8 +182,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
-    throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}", path.string(),
-                            options.donor.string()));
+    throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",
+                            path.string(), options.donor.string()));
   }
   if (manifest.recipe.edit) {
     check_names(artifact, manifest, report);

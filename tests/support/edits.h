@@ -40,7 +40,9 @@ inline std::string differences_of_edit(const std::filesystem::path& out, const s
   return text_of(validate(out, source, options, progress).differences);
 }
 
-inline void put_text(const std::filesystem::path& file, const std::string& text) { std::ofstream(file) << text; }
+inline void put_text(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+}
 
 /// config.json or another JSON file of a checkpoint.
 inline Json json_at(const std::filesystem::path& file) { return parse_json(file.string(), read_text(file)); }
@@ -51,7 +53,8 @@ inline Tensors language_model(int64_t layers, int64_t experts, unsigned seed, co
   Tensors tensors;
   const auto nvfp4 = [&](const std::string& name, int64_t n, int64_t k) {
     const Nvfp4Matrix m = random_matrix(n, k, ++seed * 31);
-    dialect == "compressed-tensors" ? add_compressed_tensors(tensors, name, m) : add_modelopt(tensors, name, m);
+    dialect == "compressed-tensors" ? add_compressed_tensors(tensors, name, m)
+                                    : add_modelopt(tensors, name, m);
   };
   add_bf16(tensors, "model.embed_tokens.weight", {48, 32}, ++seed);
   add_bf16(tensors, "model.norm.weight", {32}, ++seed);

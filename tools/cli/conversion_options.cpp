@@ -100,9 +100,8 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
   print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
                plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
                                 : counted(r.modules.size(), "matrix", "matrices"),
-               plan.recipe.edit ? "after" : "in",
-               plan.summary,
-               counted(plan.files.size(), "file"), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+               plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
+               format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   print_stdout("{}", Lines{weights_text(r, verbose)});
   print_stdout("{}", Lines{speed_text(r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
@@ -185,8 +184,10 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check)
   const std::string to = with_check ? "DST" : "OUT";
   args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");
   args.flag("--resume", o.resume,
-            "Continue a run into " + to + " that was interrupted, killed or failed: keep the finished weight files "
-            "that match their hashes and write the rest again. A complete " + to + " is verified")
+            "Continue a run into " + to +
+                " that was interrupted, killed or failed: keep the finished weight files "
+                "that match their hashes and write the rest again. A complete " +
+                to + " is verified")
       .excludes("--force");
   args.footer(
       "A run that ends early keeps the weight files that it finished, and every command recognizes the "
@@ -237,8 +238,7 @@ int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const
       progress.phase = "checking";
       check_tensor_hashes(o.source, "", progress);
     }
-    const ConvertOptions options{common.jobs, !o.no_verify,   existing_of(o),
-                                 best_isa(),  parse_io(o.io), kept};
+    const ConvertOptions options{common.jobs, !o.no_verify, existing_of(o), best_isa(), parse_io(o.io), kept};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);

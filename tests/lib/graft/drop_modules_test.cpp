@@ -79,7 +79,8 @@ TEST_CASE("what would leave no sound model is refused and leaves nothing") {
   write_checkpoint(scratch / "src", {tensors},
                    R"({"num_hidden_layers": 2, "num_experts": 4, "num_nextn_predict_layers": 1})");
   const auto refused = [&](const std::string& pattern, const std::string& part) {
-    CHECK(contains(message_of([&] { write_edited(scratch / "src", {}, drop_of({pattern}), scratch / "out"); }), part));
+    CHECK(contains(
+        message_of([&] { write_edited(scratch / "src", {}, drop_of({pattern}), scratch / "out"); }), part));
     CHECK(!fs::exists(scratch / "out"));
   };
   refused("model.layers.0.*", "expected layers 0 to 1 in the result, found no 0");
@@ -88,7 +89,8 @@ TEST_CASE("what would leave no sound model is refused and leaves nothing") {
   refused("nothing", "--modules 'nothing': expected a module");
   refused("*.experts.2.*", "--experts drops experts");
   convert(scratch / "src", scratch / "v7");
-  CHECK(contains(message_of([&] { open_edited(scratch / "v7", {}, drop_of({"mtp"})); }), "an artifact in a layout"));
+  CHECK(contains(message_of([&] { open_edited(scratch / "v7", {}, drop_of({"mtp"})); }),
+                 "an artifact in a layout"));
 }
 
 TEST_CASE("a damaged twofour.json of the source is refused") {
@@ -98,7 +100,8 @@ TEST_CASE("a damaged twofour.json of the source is refused") {
   std::string text = read_text(scratch / "once/twofour.json");
   text.replace(text.find("lm_head"), 7, "lm_tail");
   put_text(scratch / "once/twofour.json", text);
-  CHECK(contains(message_of([&] { open_edited(scratch / "once", {}, drop_of({"model.norm"})); }), "twofour.json: "));
+  CHECK(contains(message_of([&] { open_edited(scratch / "once", {}, drop_of({"model.norm"})); }),
+                 "twofour.json: "));
 }
 
 }  // namespace drop_modules_test

@@ -45,8 +45,12 @@ const std::string kCompressed =
 Tensors draft_of(const std::string& style, const std::string& dialect) {
   Tensors tensors;
   unsigned seed = 500;
-  const std::string layer = style == "inlined" ? "model.layers.2." : style == "mtp." ? "mtp.0." : "mtp.layers.0.";
-  const std::string joint = style == "inlined" ? layer + "eh_proj" : style == "mtp." ? layer + "eh_proj" : "mtp.fc";
+  const std::string layer = style == "inlined" ? "model.layers.2."
+                            : style == "mtp."  ? "mtp.0."
+                                               : "mtp.layers.0.";
+  const std::string joint = style == "inlined" ? layer + "eh_proj"
+                            : style == "mtp."  ? layer + "eh_proj"
+                                               : "mtp.fc";
   add_bf16(tensors, joint + ".weight", {32, 64}, ++seed);
   add_bf16(tensors, (style == "inlined" || style == "mtp." ? layer : "mtp.") + "norm.weight", {32}, ++seed);
   for (int e = 0; e < 4; ++e) {
@@ -112,7 +116,8 @@ TEST_CASE("draft layers come in every style, dialect and format; dropped again, 
           for (Tensors* to : {&base, &donor}) {
             add_bf16(*to, "model.norm.weight", {32}, to == &base ? 1 : 2);
             for (const char* l : {"0", "1"})
-              add_bf16(*to, fmt::format("model.layers.{}.mlp.up_proj.weight", l), {16, 32}, to == &base ? 3 : 4);
+              add_bf16(*to, fmt::format("model.layers.{}.mlp.up_proj.weight", l), {16, 32},
+                       to == &base ? 3 : 4);
           }
         } else {
           base = language_model(2, 4, 1, dialect);
@@ -131,7 +136,7 @@ TEST_CASE("draft layers come in every style, dialect and format; dropped again, 
         const Json config = json_at(scratch / "out/config.json");
         const Json& counts = style == "text_config" ? config["text_config"] : config;
         CHECK(counts[style == "text_config" || style == "mtp.layers" ? "mtp_num_hidden_layers"
-                                                                       : "num_nextn_predict_layers"] == 1);
+                                                                     : "num_nextn_predict_layers"] == 1);
         write_edited(scratch / "out", {}, drop_of({"mtp"}), scratch / "back");
         CHECK((read_tensors(scratch / "back") == read_tensors(scratch / "base")));
         CHECK(same_document(json_at(scratch / "back/config.json"), json_at(scratch / "base/config.json")));
@@ -147,7 +152,8 @@ TEST_CASE("draft layers come in every style, dialect and format; dropped again, 
 TEST_CASE("the files of a graft say what was taken from which files") {
   const Scratch scratch;
   const Tensors draft = draft_of("mtp.layers", "");
-  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")}, config_text("mtp.layers", 0, kModelOpt));
+  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")},
+                   config_text("mtp.layers", 0, kModelOpt));
   write_checkpoint(scratch / "donor", {language_model(2, 4, 1, "modelopt"), draft},
                    config_text("mtp.layers", 1, kModelOpt));
   write_edited(scratch / "base", scratch / "donor", graft_of({"mtp", "re:lm_head$"}), scratch / "out");
@@ -170,7 +176,8 @@ TEST_CASE("a layer and an embedding are replaced; what the base had of their mod
   add_bf16(donor, "model.layers.1.self_attn.k_proj.k_scale", {1}, 4);
   write_checkpoint(scratch / "base", {base}, config_text("mtp.layers", 0, kModelOpt));
   write_checkpoint(scratch / "donor", {donor}, config_text("mtp.layers", 0, kModelOpt));
-  write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.*", "embeddings"}), scratch / "out");
+  write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.*", "embeddings"}),
+               scratch / "out");
   const ReadTensors a = read_tensors(scratch / "base"), b = read_tensors(scratch / "donor");
   ReadTensors expected;
   for (const auto& [name, tensor] : a) {
@@ -194,10 +201,13 @@ TEST_CASE("a KV scale comes with its projection") {
     }
     write_checkpoint(scratch / "base", {base}, config_text("mtp.layers", 0, kModelOpt));
     write_checkpoint(scratch / "donor", {donor}, config_text("mtp.layers", 0, kModelOpt));
-    write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.self_attn.k_proj"}), scratch / "out");
+    write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.self_attn.k_proj"}),
+                 scratch / "out");
     const auto out = read_tensors(scratch / "out");
-    CHECK((out.at("model.layers.1." + scale) == read_tensors(scratch / "donor").at("model.layers.1." + scale)));
-    CHECK((out.at("model.layers.0." + scale) == read_tensors(scratch / "base").at("model.layers.0." + scale)));
+    CHECK(
+        (out.at("model.layers.1." + scale) == read_tensors(scratch / "donor").at("model.layers.1." + scale)));
+    CHECK(
+        (out.at("model.layers.0." + scale) == read_tensors(scratch / "base").at("model.layers.0." + scale)));
     CHECK(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor") == "");
   }
 }
@@ -218,16 +228,18 @@ TEST_CASE("entries of mixed precision come and go with their modules, in both fi
     }
     if (drafts) {
       for (int e = 0; e < 2; ++e)
-        add_modelopt(tensors, fmt::format("mtp.layers.0.mlp.experts.{}.up_proj", e), random_matrix(16, 32, ++seed));
+        add_modelopt(tensors, fmt::format("mtp.layers.0.mlp.experts.{}.up_proj", e),
+                     random_matrix(16, 32, ++seed));
       add_bf16(tensors, "mtp.fc.weight", {32, 64}, ++seed);
     }
     const std::string named =
         words(drafts ? R"(, "mtp.layers.0.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16})" : "");
-    write_checkpoint(at, {tensors},
-                     R"({"model_type": "x", "num_hidden_layers": 2, "hidden_size": 32, "mtp_num_hidden_layers": )" +
-                         std::string(drafts ? "1" : "0") +
-                         R"(, "quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", )" +
-                         named + "}}");
+    write_checkpoint(
+        at, {tensors},
+        R"({"model_type": "x", "num_hidden_layers": 2, "hidden_size": 32, "mtp_num_hidden_layers": )" +
+            std::string(drafts ? "1" : "0") +
+            R"(, "quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", )" +
+            named + "}}");
     put_text(at / "hf_quant_config.json",
              R"({"producer": {}, "quantization": {"quant_algo": "MIXED_PRECISION", )" + named + "}}");
   };
@@ -250,11 +262,13 @@ TEST_CASE("a base without quantization gets an entry for each module that is qua
   const Scratch scratch;
   Tensors base;
   for (const char* l : {"0", "1"}) {
-    for (const auto& [p, n, k] : {std::tuple{"gate_proj", 16, 32}, {"up_proj", 16, 32}, {"down_proj", 32, 16}})
+    for (const auto& [p, n, k] :
+         {std::tuple{"gate_proj", 16, 32}, {"up_proj", 16, 32}, {"down_proj", 32, 16}})
       add_bf16(base, fmt::format("model.layers.{}.mlp.{}.weight", l, p), {n, k}, 3);
   }
   write_checkpoint(scratch / "base", {base}, config_text("mtp.layers", 0, ""));
-  write_checkpoint(scratch / "donor", {language_model(2, 4, 2, "modelopt"), draft_of("mtp.layers", "modelopt")},
+  write_checkpoint(scratch / "donor",
+                   {language_model(2, 4, 2, "modelopt"), draft_of("mtp.layers", "modelopt")},
                    config_text("mtp.layers", 1, kModelOpt));
   put_text(scratch / "donor/hf_quant_config.json", kHfQuant);
   write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
@@ -266,8 +280,10 @@ TEST_CASE("a base without quantization gets an entry for each module that is qua
 
 TEST_CASE("a list with an entry a layer gets the donor's entries of draft layers, and loses them") {
   const Scratch scratch;
-  const std::string two = R"(, "layer_types": ["full", "linear"])", three = R"(, "layer_types": ["full", "linear", "mtp"])";
-  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")}, config_text("inlined", 0, kModelOpt, two));
+  const std::string two = R"(, "layer_types": ["full", "linear"])",
+                    three = R"(, "layer_types": ["full", "linear", "mtp"])";
+  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")},
+                   config_text("inlined", 0, kModelOpt, two));
   write_checkpoint(scratch / "donor", {language_model(2, 4, 2, "modelopt"), draft_of("inlined", "")},
                    config_text("inlined", 1, kModelOpt, three));
   write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
@@ -299,8 +315,8 @@ TEST_CASE("what does not fit is refused and leaves nothing") {
   refused(joined(model, draft_of("mtp.layers", "")),
           R"({"num_hidden_layers": 3, "hidden_size": 32, "mtp_num_hidden_layers": 1})", "mtp",
           "num_hidden_layers: expected 2");
-  refused(joined(model, draft_of("mtp.layers", "compressed-tensors")), config_text("mtp.layers", 1, kCompressed),
-          "mtp", "names of the modelopt dialect");
+  refused(joined(model, draft_of("mtp.layers", "compressed-tensors")),
+          config_text("mtp.layers", 1, kCompressed), "mtp", "names of the modelopt dialect");
   Tensors wide;
   add_bf16(wide, "mtp.fc.weight", {32, 96}, 1);
   refused(wide, config, "mtp", "expected a matrix for the base's hidden_size 32");
@@ -327,7 +343,8 @@ TEST_CASE("what does not fit is refused and leaves nothing") {
 
 TEST_CASE("artifacts in layouts are refused as base and donor") {
   const Scratch scratch;
-  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")}, config_text("mtp.layers", 0, kModelOpt));
+  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")},
+                   config_text("mtp.layers", 0, kModelOpt));
   convert(scratch / "base", scratch / "v7");
   for (const auto& [a, b] : {std::pair{"base", "v7"}, {"v7", "base"}}) {
     CHECK(contains(message_of([&] { open_edited(scratch / a, scratch / b, graft_of({"lm_head"})); }),
