@@ -1,5 +1,4 @@
 #include "lib/synth/synth.h"
-#include "lib/checkpoint/output_dialect.h"
 #include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>
@@ -46,14 +45,14 @@ int run_synth(const SynthArguments& o, const Common& common) {
     for (const auto& [name, bytes] : result.files) files.push_back({{"name", name}, {"bytes", bytes}});
     print_json({{"dry_run", options.dry_run},
                 {"shape", options.shape},
-                {"dialect", options.dialect},
+                {"dialect", result.dialect},
                 {"seed", options.seed},
                 {"tensors", result.tensors},
                 {"files", files},
                 {"bytes", result.bytes},
                 {"seconds", seconds}});
   } else if (!common.quiet) {
-    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, options.dialect,
+    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, result.dialect,
                counted(result.tensors, "tensor"), counted(result.shards, "file"), format_bytes(result.bytes),
                static_cast<double>(result.bytes) / 1e6 / seconds);
   }
@@ -72,7 +71,13 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   args.option("--experts", o->synth.experts, experts_help())
       .range(1, kSynthMostExperts)
       .default_text("the model's");
-  args.option("--dialect", o->synth.dialect, "How NVFP4 is stored").one_of(output_dialect_names(true));
+  args.option(
+          "--dialect", o->synth.dialect,
+          "How NVFP4 is stored, or, with released, all as the maker published it; not every shape has each")
+      .one_of(synth_dialects())
+      .default_text("the shape's first of these");
+  args.flag("--small", o->synth.small,
+            "Divide every size, so that a checkpoint takes megabytes; config.json has the same numbers");
   args.option("--vocab", o->synth.vocab, "Rows of the embedding").range(1, 10'000'000);
   add_seed_option(args, o->synth.seed, "Seed of the weights");
   add_shard_size_option(args, o->max_shard_size);
