@@ -54,13 +54,15 @@ std::string plain_name(const SynthModule& m) {
 }  // namespace
 
 std::vector<SynthTensor> module_tensors(const SynthModule& m, bool first, DType floats) {
+  std::vector<SynthTensor> tensors;
   if (m.format == nullptr) {
     auto [type, shape] = plain_tensor(m, floats);
-    return {{{plain_name(m), type, std::move(shape)}, SynthPart::kCodes}};
+    tensors.push_back({{plain_name(m), type, std::move(shape)}, SynthPart::kCodes});
+  } else {
+    tensors = quantized_tensors(m.matrix, *m.format);
+    if (!first && m.format->shared)
+      std::erase_if(tensors, [](const SynthTensor& t) { return t.part == SynthPart::kScales; });
   }
-  std::vector<SynthTensor> tensors = quantized_tensors(m.matrix, *m.format);
-  if (!first && m.format->shared)
-    std::erase_if(tensors, [](const SynthTensor& t) { return t.part == SynthPart::kScales; });
   if (m.has_kv_scale) {
     const char* suffix = m.name().ends_with("k_proj") ? ".k_scale" : ".v_scale";
     tensors.push_back({{m.name() + suffix, DType::kF32, {}}, SynthPart::kKvScale});
@@ -190,8 +192,8 @@ void write_headers(const std::filesystem::path& directory, const SynthFiles& pla
   for_each_module(model, [&](std::span<const SynthModule> modules) {
     check_interrupt();
     for (const SynthModule& m : modules) {
-      if (m.format == nullptr) continue;
       for (const SynthTensor& t : module_tensors(m, &m == modules.data(), model.publication->floats)) {
+        if (m.format == nullptr && t.part == SynthPart::kCodes) continue;
         if (t.info.dtype != DType::kF32 || t.info.shape.size() > 1) continue;
         const SynthPlace place = plan.find(t.info.name);
         files[place.shard].write(place.offset, kOne);

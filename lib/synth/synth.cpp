@@ -63,7 +63,7 @@ class Writer {
       group.amax = std::max(group.amax, item.amax);
     }
     for (const Matrix& m : matrices_) {
-      if (m.module.format != nullptr) write_single(m);
+      write_single(m);
     }
     for_each_item([&](const Item& item) {
       const Matrix& m = matrices_[item.matrix];
@@ -210,15 +210,16 @@ class Writer {
 
   void write_single(const Matrix& m) {
     const Group& group = groups_[m.group];
+    if (m.module.has_kv_scale) {
+      write(m.place(SynthPart::kKvScale), 0,
+            std::bit_cast<std::array<uint8_t, sizeof(float)>>(group.input_amax() / kE4m3Max));
+    }
+    if (m.module.format == nullptr) return;
     for (const SynthBytes& b :
          encode_single(m.module.matrix, *m.module.format, group.amax, group.input_amax())) {
       // Modules that share a scale leave it to the first of them.
       if (b.part == SynthPart::kScales && m.module.format->shared && &m != first_of(m.group)) continue;
       write(m.place(b.part), b.offset, b.bytes);
-    }
-    if (m.module.has_kv_scale) {
-      write(m.place(SynthPart::kKvScale), 0,
-            std::bit_cast<std::array<uint8_t, sizeof(float)>>(group.input_amax() / kE4m3Max));
     }
   }
 
