@@ -1,4 +1,4 @@
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/synth/shapes.h"
 
 namespace twofour {
@@ -208,8 +208,9 @@ constexpr const char* kLlamaSmall =
 /// As quantizers of one format write their configs.
 void fill_single_format(const SynthListing& listing, Json& quantization, Json& hf_quant) {
   const OutputDialect& written = output_dialect(listing.model.publication->dialect, true);
+  const Scheme scheme{.format = WeightFormat::kNvfp4, .has_input_scale = true};
   const ConfigEntries entries =
-      written.nvfp4_config({.unquantized = written.patterns(unquantized_modules(listing.model))});
+      written.config({.unquantized = written.patterns(unquantized_modules(listing.model))}, scheme);
   quantization = entries.quantization_config;
   hf_quant = entries.hf_quant_config;
 }
