@@ -2,6 +2,7 @@
 #include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 
@@ -25,6 +26,13 @@ std::string experts_help() {
     if (count > 0) least += fmt::format("{}{} {}", least.empty() ? "" : ", ", shape, count);
   }
   return fmt::format("Experts of a layer, at least as many as the router picks for a token: {}", least);
+}
+
+std::string dialects_help() {
+  std::string text = "Dialects of shapes, the default first:\n";
+  for (const std::string& shape : synth_shapes())
+    text += fmt::format("  {:<24}{}\n", shape, fmt::join(synth_dialects(shape), ", "));
+  return text + "\nlib/synth/README.md says what each of them is.";
 }
 
 int run_synth(const SynthArguments& o, const Common& common) {
@@ -71,9 +79,8 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   args.option("--experts", o->synth.experts, experts_help())
       .range(1, kSynthMostExperts)
       .default_text("the model's");
-  args.option(
-          "--dialect", o->synth.dialect,
-          "How NVFP4 is stored, or, with released, all as the maker published it; not every shape has each")
+  args.option("--dialect", o->synth.dialect,
+              "How NVFP4 is stored, or whose publication of a model it is; released: its maker's")
       .one_of(synth_dialects())
       .default_text("the shape's first of these");
   args.flag("--small", o->synth.small,
@@ -84,6 +91,7 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   args.flag("--headers-only", o->synth.headers_only,
             "Write files of full size with holes instead of weights, to try commands that read only headers");
   args.flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
+  args.footer(dialects_help());
   return [o, &common] { return run_synth(*o, common); };
 }
 

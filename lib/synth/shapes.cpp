@@ -29,16 +29,14 @@ const SynthShape& find_shape(const std::string& name) {
 /// A shape may have several rows, of other modules each.
 std::pair<const SynthShape*, const SynthPublication*> find_publication(const SynthChoice& choice) {
   const SynthShape& first = find_shape(choice.shape);
-  std::vector<std::string_view> names;
   for (const SynthShape& shape : synth_shape_table()) {
     if (std::string_view(shape.name) != first.name) continue;
     for (const SynthPublication& p : shape.publications) {
       if (choice.dialect.empty() || choice.dialect == p.dialect) return {&shape, &p};
-      names.push_back(p.dialect);
     }
   }
-  throw Error(
-      fmt::format("synth: expected a dialect of {}, found '{}'", fmt::join(names, ", "), choice.dialect));
+  throw Error(fmt::format("synth: expected a dialect of {}, found '{}'",
+                          fmt::join(synth_dialects(choice.shape), ", "), choice.dialect));
 }
 
 /// Replaces members of `base`, those of its objects one by one.
@@ -252,14 +250,29 @@ std::vector<std::string> synth_shapes() {
   return names;
 }
 
-std::vector<std::string> synth_dialects() {
+namespace {
+
+/// Of shapes that `wanted` takes, once each.
+template <class F>
+std::vector<std::string> dialects_of(F wanted) {
   std::vector<std::string> names;
   for (const SynthShape& shape : synth_shape_table()) {
     for (const SynthPublication& p : shape.publications) {
-      if (std::find(names.begin(), names.end(), p.dialect) == names.end()) names.emplace_back(p.dialect);
+      if (wanted(shape) && std::find(names.begin(), names.end(), p.dialect) == names.end())
+        names.emplace_back(p.dialect);
     }
   }
   return names;
+}
+
+}  // namespace
+
+std::vector<std::string> synth_dialects() {
+  return dialects_of([](const SynthShape&) { return true; });
+}
+
+std::vector<std::string> synth_dialects(const std::string& shape) {
+  return dialects_of([&](const SynthShape& s) { return s.name == shape; });
 }
 
 }  // namespace twofour

@@ -34,8 +34,9 @@ struct SynthResult {
 /// The names that `shape` may have.
 std::vector<std::string> synth_shapes();
 
-/// The names that `dialect` may have, of any shape.
+/// The names that `dialect` may have, of any shape or of one, the default first.
 std::vector<std::string> synth_dialects();
+std::vector<std::string> synth_dialects(const std::string& shape);
 
 /// The fewest experts that a layer of `shape` may have, as many as its router picks; 0: a dense model.
 int64_t synth_least_experts(const std::string& shape);
