@@ -88,11 +88,9 @@ void append(std::vector<uint8_t>& bytes, T value) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-/// A scale as `type` holds it.
-float round_scale(DType type, float scale) {
-  if (type == kBf16) return bf16_to_float(bf16_from_float(scale));
-  if (type == kF16) return fp16_to_float(fp16_from_float(scale));
-  return scale;
+/// A scale as `type` holds it, F16 as well.
+float stored_scale(DType type, float scale) {
+  return type == kF16 ? fp16_to_float(fp16_from_float(scale)) : round_scale(type, scale);
 }
 
 void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
@@ -108,26 +106,17 @@ void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
   }
 }
 
-/// The least power of two that is not below `x`, of those that E8M0 has.
-float power_of_two_above(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x), mantissa = bits & 0x7FFFFFu;
-  const uint32_t exponent = std::clamp<uint32_t>((bits >> 23) + (mantissa != 0), 1, 254);
-  return std::bit_cast<float>(exponent << 23);
-}
-
 /// What a code of 1 stands for in a tile whose largest magnitude is `amax`, as it is stored.
 float tile_scale(const SynthFormat& f, float amax) {
   switch (f.encoding) {
-    case kFp8: {
-      const float scale = fp8_scale_of(amax);
-      return f.powers_of_two ? power_of_two_above(scale) : round_scale(f.scale_type, scale);
-    }
+    case kFp8:
+      return stored_scale(f.powers_of_two ? kE8 : f.scale_type, fp8_scale_of(amax));
     case kMxfp8:
-      return power_of_two_above(amax / kE4m3Max);
+      return round_scale(kE8, amax / kE4m3Max);
     case kMxfp4:
-      return power_of_two_above(amax / kE2m1Max);
+      return round_scale(kE8, amax / kE2m1Max);
     default:
-      return round_scale(f.scale_type, amax > 0 ? amax / 7.0f : 1.0f);
+      return stored_scale(f.scale_type, amax > 0 ? amax / 7.0f : 1.0f);
   }
 }
 
@@ -151,7 +140,7 @@ Tiles choose_scales(const SynthMatrix& m, const SynthFormat& f, std::span<const 
         }
       }
       if (f.encoding == kUint4) {
-        const float range = high - low, scale = round_scale(f.scale_type, range > 0 ? range / 15.0f : 1.0f);
+        const float range = high - low, scale = stored_scale(f.scale_type, range > 0 ? range / 15.0f : 1.0f);
         out.scales.push_back(scale);
         out.zeros.push_back(static_cast<unsigned>(std::clamp(std::nearbyintf(-low / scale), 0.0f, 15.0f)));
       } else {
