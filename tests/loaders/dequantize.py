@@ -183,6 +183,10 @@ def in_names_of(source, quantized, family, cast=to_bfloat16):
   return result
 
 
+def bytes_of(tensor):
+  return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def differences(expected, found):
   """Sentences on tensors that are missing, too many, or not the same bytes."""
   lines = [f"missing {n}" for n in sorted(expected.keys() - found.keys())]
@@ -191,6 +195,6 @@ def differences(expected, found):
     a, b = expected[name], found[name]
     if a.dtype != b.dtype or a.shape != b.shape:
       lines.append(f"{name}: expected {a.dtype} {list(a.shape)}, found {b.dtype} {list(b.shape)}")
-    elif not torch.equal(a.contiguous().view(torch.uint8) if a.ndim else a, b.contiguous().view(torch.uint8) if b.ndim else b):
+    elif not torch.equal(bytes_of(a), bytes_of(b)):
       lines.append(f"{name}: {int((a != b).sum())} of {a.numel()} values differ")
   return lines

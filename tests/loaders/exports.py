@@ -90,6 +90,11 @@ EXPORTS = [("modelopt", n) for n in ("NVFP4", "NVFP4+KV", "W4A16_NVFP4", "EXPERT
     ("llm-compressor", n) for n in ("NVFP4", "NVFP4A16", "FP8_BLOCK", "MXFP4A16", "W4A16", "MIXED")]
 
 
+def exists(model, kind):
+  """Whether the export makes sense of the model: one without experts has none to quantize alone."""
+  return kind != "EXPERTS_ONLY" or model != "BIG/llama"
+
+
 def export(producer, name, source, folder):
   """Writes the export that producer makes of source with its configuration or scheme of this name."""
   shutil.rmtree(folder, ignore_errors=True)

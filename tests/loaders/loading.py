@@ -25,9 +25,23 @@ class Loaded:
 
   def demand_complete(self):
     """Throws unless every tensor of the file has its place, and every place its tensor."""
-    left = {"missing": self.missing, "unexpected": self.unexpected, "mismatched": self.mismatched}
-    if any(left.values()):
-      raise AssertionError("; ".join(f"{len(v)} {k}: {v[:3]}" for k, v in left.items() if v))
+    self.demand_only_unexpected([])
+
+  def demand_only_unexpected(self, names):
+    """Throws unless every place has its tensor, and these alone of the file have no place."""
+    if self.missing or self.mismatched or len(self.unexpected) != len(names):
+      raise AssertionError(f"missing {len(self.missing)} {self.missing[:2]}, mismatched {len(self.mismatched)}, "
+                           f"unexpected {len(self.unexpected)} {self.unexpected[:2]}, expected {len(names)}")
+    if not all(a.rsplit(".", 1)[1] == "weight_global_scale" for a in self.unexpected):
+      raise AssertionError(f"unexpected {self.unexpected[:3]}")
+
+  def take_experts(self, other):
+    """Replaces the stacks of experts by those of another model."""
+    theirs = dict(other.model.named_parameters())
+    with torch.no_grad():
+      for name, parameter in self.model.named_parameters():
+        if is_expert(name):
+          parameter.copy_(theirs[name])
 
   def decompress(self):
     """Widens what compressed-tensors would widen at the first call; activations are left unquantized."""
@@ -38,7 +52,7 @@ class Loaded:
   def logits(self):
     """Logits of models.tokens(), F32 [2, 12, vocabulary]."""
     with torch.no_grad():
-      return self.model(models.tokens()).logits.float()
+      return torch.nn.Module.float(self.model)(models.tokens()).logits
 
 
 def write_reference(folder, source, tensors):
@@ -52,10 +66,48 @@ def write_reference(folder, source, tensors):
   save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
 
 
+def is_expert(name):
+  return ".experts." in name
+
+
+def stacks_experts(model):
+  """Whether the model keeps the experts of a layer as one parameter of three dimensions."""
+  return any(is_expert(name) and parameter.ndim == 3 for name, parameter in model.named_parameters())
+
+
+def demand_failure(folder, words):
+  """Throws unless loading fails with these words."""
+  try:
+    Loaded(folder)
+  except Exception as error:
+    if words in str(error):
+      return
+    raise
+  raise AssertionError(f"expected transformers to fail with '{words}', and it loads: compare its logits now")
+
+
 def demand_equal(expected, found):
   """Throws unless the logits are equal to the last bit."""
   if not torch.equal(expected, found):
     raise AssertionError(f"logits differ: {describe(expected, found)}")
+
+
+def demand_close(values, reference, loaded, bound, exact=lambda name: False):
+  """Throws unless every parameter of loaded is within bound of its value, those of `exact` equal in F32, and the logits
+  are the reference's."""
+  wrong = []
+  for name, parameter in loaded.model.named_parameters():
+    if name.endswith(("_scale", "_packed", "_shape")):
+      continue  # left by compressed-tensors beside the weight
+    a, b = values[name].float().double(), parameter.double()
+    if a.shape != b.shape or not ((a - b).abs() <= (0 if exact(name) else bound) * a.abs()).all():
+      wrong.append(name)
+  if wrong:
+    raise AssertionError(f"{len(wrong)} parameters differ: {wrong[:3]}")
+  a, b = reference.logits(), loaded.logits()
+  # A router that sees rounded activations may give a token to another expert, hence not closer to 1.
+  if not cosine(a, b) >= 0.99:
+    raise AssertionError(f"logits differ: {describe(a, b)}")
 
 
 def describe(expected, found):

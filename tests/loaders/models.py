@@ -72,6 +72,7 @@ BIG = {
 }
 MODELS = {f"TINY/{name}": (name, options) for name, options in FAMILIES.items()} | {
     f"BIG/{name}": (name, options) for name, options in BIG.items()}
+BIG_NAMES = [f"BIG/{name}" for name in BIG]
 
 
 def config_of(name):

@@ -81,12 +81,12 @@ def format_of_spec(spec):
 
 
 class Resolver:
-  """vLLM's configuration of one checkpoint, with the model's names."""
+  """vLLM's configuration of one checkpoint, with the model's names, as configure_quant_config prepares it."""
 
   def __init__(self, folder, config, architecture):
     self.config = read_quantization(folder, config)
     self.model = model_class(architecture)
-    self.mapper = getattr(self.model, "hf_to_vllm_mapper", None) or WeightsMapper()
+    self.mapper = (getattr(self.model, "hf_to_vllm_mapper", None) or WeightsMapper()).get_rename_mapper()
     self.fused = FUSED | dict(getattr(self.model, "packed_modules_mapping", {}) or {})
     if "kv_lora_rank" in config:
       self.fused |= FUSED_MLA
@@ -95,7 +95,7 @@ class Resolver:
 
   def name(self, module):
     """Module's name in vLLM, before shards and experts are put together."""
-    mapped = self.mapper._map_name(f"{module}.weight")
+    mapped = self.mapper.map_name(f"{module}.weight")
     return mapped.removesuffix(".weight") if mapped else module
 
   def layer(self, name):
