@@ -147,7 +147,10 @@ class Family:
 
   def load_compressed(self, folder):
     """A compressed-tensors NVFP4 checkpoint in transformers, as far as transformers can hold it."""
-    reference, loaded = self.reference(folder, torch.Tensor.float), loading.Loaded(folder)
+    loaded = self.load_without_router_scale(folder)
+    if loaded is None:
+      return
+    reference = self.reference(folder, torch.Tensor.float)
     experts = [n for n in dequantize.read(folder) if n.endswith(".weight_global_scale") and loading.is_expert(n)]
     if experts and loading.stacks_experts(loaded.model):
       # transformers 5.17.0 stacks experts while it loads and has no place for their global scales in the conversion
@@ -159,6 +162,21 @@ class Family:
       loaded.demand_complete()
     loaded.decompress()
     loading.demand_close(self.values(reference, folder), reference, loaded, WITHIN_BFLOAT16)
+
+  def load_without_router_scale(self, folder):
+    """The checkpoint in transformers; None where its phimoe takes the router for a quantized linear.
+
+    transformers 5.17.0 renames the router (`block_sparse_moe.gate` in files, `mlp.router` in the model) but not in
+    `ignore`. llm-compressor 0.14.0.1 lists `block_sparse_moe.router`, and its own export of phimoe fails in the same way.
+    """
+    try:
+      loaded = loading.Loaded(folder)
+    except AttributeError as error:
+      if self.family == "phimoe" and "'PhimoeTopKRouter' object has no attribute 'weight'" in str(error):
+        return None
+      raise
+    routers = [name for name in loaded.missing if name.endswith(".mlp.router.weight_scale")]
+    return None if self.family == "phimoe" and routers and routers == loaded.missing else loaded
 
   def fp8(self):
     """FP8 in the dialects and granularities that transformers reads; compressed-tensors' and DeepSeek's."""
@@ -198,7 +216,9 @@ class Family:
       # transformers 5.17.0 stops in its conversion of block scales; llm-compressor's FP8_BLOCK stops in the same way.
       loading.demand_failure(folder, "automatic conversion of the weights")
       return
-    loaded = loading.Loaded(folder)
+    loaded = self.load_without_router_scale(folder)
+    if loaded is None:
+      return
     loaded.demand_complete()
     if dialect == "compressed-tensors":
       loaded.decompress()

@@ -82,11 +82,14 @@ def config_of(name):
 
 
 def fill_constant(model):
-  """Makes parameters random that their initialization leaves constant: biases, norms."""
+  """Makes parameters random that their initialization leaves constant: biases, norms. nemotron_h's output projections
+  are uniform, with half of all blocks at the largest scale, which lint rightly doubts; they become normal."""
   with torch.no_grad():
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
       if parameter.numel() > 1 and (parameter == parameter.flatten()[0]).all():
         parameter.add_(0.05 * torch.randn_like(parameter))
+      elif model.config.model_type == "nemotron_h" and name.endswith("out_proj.weight"):
+        parameter.normal_(0, 0.1)
 
 
 def make(name, folder):
