@@ -1,4 +1,5 @@
 """A model of every family through every command, and its outputs into transformers and compressed-tensors."""
+import json
 import pathlib
 
 import torch
@@ -40,6 +41,7 @@ class Family:
     for dialect in DIALECTS:
       if self.quantize(dialect):
         self.use(dialect)
+      self.mixed(dialect)
     self.fp8()
 
   def quantize(self, dialect):
@@ -162,6 +164,29 @@ class Family:
       loaded.demand_complete()
     loaded.decompress()
     loading.demand_close(self.values(reference, folder), reference, loaded, WITHIN_BFLOAT16)
+
+  def mixed(self, dialect):
+    """A recipe: attention in FP8, experts and MLPs in NVFP4, the rest as it was."""
+    command, folder = f"mixed {dialect}", self.out(f"mixed-{dialect}")
+    granularity = "tensor" if dialect == "modelopt" else "row"
+    recipe = {"format": 1, "dialect": dialect, "rules": [
+        {"match": "attention", "to": "fp8", "granularity": granularity},
+        {"match": ["experts", "shared-experts", "mlp"], "to": "nvfp4"}]}
+    path = self.out(f"mixed-{dialect}.json")
+    path.write_text(json.dumps(recipe))
+    if not self.check(command, lambda: self.program.make("convert", self.source, folder, "--recipe", path)):
+      return
+    self.check_output(command, folder, self.source)
+    self.check(f"{command}: formats", lambda: self.demand_mixed(folder, f"fp8-{granularity}"))
+    self.bf16(folder, command)
+
+  def demand_mixed(self, folder, attention):
+    kinds = dequantize.formats(dequantize.read(folder))
+    wrong = [f"{m} is {k}" for m, k in kinds.items() if k not in ("float", "nvfp4", attention)]
+    wrong += [f"{m} is {k}" for m, k in kinds.items() if (".self_attn." in m and m.endswith("o_proj") and k != attention)
+              or (loading.is_expert(m) and k != "nvfp4")]
+    if wrong or {"nvfp4", attention} - set(kinds.values()):
+      raise AssertionError(f"{wrong[:3]}, found {sorted(set(kinds.values()))}")
 
   def load_without_router_scale(self, folder):
     """The checkpoint in transformers; None where its phimoe takes the router for a quantized linear.
