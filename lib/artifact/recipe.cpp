@@ -67,6 +67,7 @@ Json rule_to_json(const Rule& r) {
   if (!r.input_scale.empty()) json["input_scale"] = r.input_scale;
   if (!r.input_scales.scales.empty()) json["input_scales"] = kept_to_json(r.input_scales);
   if (r.one_input_scale_a_layer) json["one_input_scale_a_layer"] = true;
+  if (!r.selection.from_default) json["from_default"] = false;
   for (const ModuleRole role : r.selection.roles) json["roles"].push_back(role_name(role));
   return json;
 }
@@ -92,6 +93,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.input_scale = json.value("input_scale", "");
   if (json.contains("input_scales")) r.input_scales = kept_from_json(where, json["input_scales"]);
   r.one_input_scale_a_layer = json.value("one_input_scale_a_layer", false);
+  r.selection.from_default = json.value("from_default", true);
   for (const Json& role : json.value("roles", Json::array())) {
     const auto known = role_from_name(role.get<std::string>());
     if (!known)
@@ -123,7 +125,9 @@ std::string Recipe::what() const {
 Json recipe_to_json(const Recipe& r) {
   Json rules = Json::array();
   for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
-  return {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
+  Json json = {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
+  if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  return json;
 }
 
 Recipe recipe_from_json(std::string_view where, const Json& json) {
@@ -135,6 +139,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     } else {
       for (const Json& rule : json.at("rules")) r.rules.push_back(rule_from_json(where, rule));
     }
+    r.dialect = json.value("dialect", "");
     r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
     return r;
   } catch (const Json::exception&) {

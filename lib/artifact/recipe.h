@@ -28,7 +28,10 @@ struct FixedGlobalScales {
 struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
   std::vector<NamePattern> exclude;
-  std::vector<NamePattern> also;       ///< add to the default set
+  std::vector<NamePattern> also;  ///< add to the default set
+  /// Whether modules of the default set are chosen though no role names them. With it `include` restricts
+  /// that set; without it nothing but `also` and `roles` chooses.
+  bool from_default = true;
   std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
 };
 
@@ -60,6 +63,8 @@ struct Rule {
 /// that takes a module decides; what none takes stays as it is.
 struct Recipe {
   std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
+  /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
+  std::string dialect = {};
   uint64_t max_shard_size = 5'000'000'000;
 
   Recipe() = default;

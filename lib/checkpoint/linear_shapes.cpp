@@ -285,7 +285,6 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
   if (scale.size() != 2 || scale[0] == 0) return refuse(*m.scale, "[K/group, N]");
   const int64_t groups = scale[0];
   m.n = scale[1];
-  m.k_outer = true;
   const bool gptq = words[1] == m.n;
   if (!gptq && words[1] * kInt4Pack != m.n) {
     if (words[1] * 4 == m.n) return check_bits(m, 8);

@@ -10,6 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
+#include "lib/methods/chooser.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
@@ -236,35 +237,30 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
                                   [](auto& b) { return b.second.kind == BlockKind::kRoutedExperts; });
   const BlockKind default_kind = is_moe ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp;
 
-  Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
+  Chooser chooser(selection, model_layers(checkpoint.config()));
   std::vector<OutputMatrix> targets;
   std::set<size_t> taken;  // modules that belong to a chosen block
   Problems problems;
   for (const auto& [name, block] : blocks) {
-    const bool by_default =
-        block.kind == default_kind && (selection.include.empty() || include.matches(name));
-    const bool added = also.matches(name);
-    if ((!by_default && !added) || exclude.matches(name)) continue;
+    if (!chooser.chooses(name, block.kind == default_kind)) continue;
+    const char* reason = chooser.reason();
     BlockCheck(checkpoint, name, block, problems).run();
     if (!problems.empty()) continue;  // the list goes on; it is thrown below
     const size_t before = targets.size();
     add_matrices(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
-      targets[t].rule = !by_default ? "--also" : selection.include.empty() ? "default set" : "--include";
+      targets[t].rule = reason;
       for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
     }
   }
   problems.refuse();
   for (size_t i = 0; i < modules.size(); ++i) {
-    const bool single = !taken.count(i) && !modules[i].dialect->stacked && also.matches(modules[i].name);
-    if (!single || exclude.matches(modules[i].name)) continue;
+    if (taken.count(i) || modules[i].dialect->stacked || !chooser.adds(modules[i].name)) continue;
     targets.push_back(single_target(modules[i], i));
-    targets.back().rule = "--also";
+    targets.back().rule = chooser.reason();
   }
   const char* expected = "NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts)";
-  include.refuse_unused("--include", expected);
-  exclude.refuse_unused("--exclude", expected);
-  also.refuse_unused("--also", expected);
+  chooser.refuse_unused(expected);
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
                             checkpoint.path().string(), modules.size()));

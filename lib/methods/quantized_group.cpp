@@ -15,21 +15,6 @@ namespace {
 /// What the first pass over a matrix keeps at most of each row.
 constexpr uint64_t kRowBytes = 8;
 
-const char* format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8:
-      return "fp8";
-    case WeightFormat::kMxfp4:
-      return "mxfp4";
-    case WeightFormat::kNvfp4:
-      return "nvfp4";
-    case WeightFormat::kInt4:
-      return "int4";
-    default:
-      return "float";
-  }
-}
-
 }  // namespace
 
 QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
@@ -47,7 +32,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
 int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
   // Rows that lie across are read in K pieces each, so many at once.
-  const int64_t weights = m.k_outer ? most : std::min(most, kQuantizeStripWeights);
+  const int64_t weights = m.reads_across() ? most : std::min(most, kQuantizeStripWeights);
   return std::clamp<int64_t>(weights / m.k, 1, m.n);
 }
 
@@ -121,7 +106,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     }
     entry["tensors"] = std::move(parts);
     Json from = {{"module", m.source->name},
-                 {"format", format_name(m.source->format)},
+                 {"format", weight_format_key(m.source->format)},
                  {"dtype", dtype_name(source.tensors()[m.source->weight].dtype)}};
     if (m.source->stacked) {
       from["expert"] = m.expert;
