@@ -87,6 +87,8 @@ const char* weight_format_key(WeightFormat format) {
       return "mxfp4";
     case WeightFormat::kNvfp4:
       return "nvfp4";
+    case WeightFormat::kInt4:
+      return "int4";
     default:
       return "float";
   }

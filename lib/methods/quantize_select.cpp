@@ -150,6 +150,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
     const bool usual =
         is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    if (m.is_table) continue;
     // DeepSeek-V4's own form has NVFP4 for experts alone.
     const bool holds =
         rule.dialect->name != "deepseek-v4" || module_role(m.name, layers) == ModuleRole::kRoutedExperts;

@@ -88,10 +88,10 @@ TEST_CASE("INT4 of every producer is quantized as its values in F32 are, and pro
           quantize_to("fp8", "deepseek")}) {
       const fs::path to = scratch / (recipe.to + recipe.dialect),
                      from_plain = scratch / (recipe.to + recipe.dialect + "p");
-      OneRule with_head = recipe;
-      if (recipe.to == "fp8") with_head.selection.exclude = parse_patterns({"lm_head"});
-      const ConvertResult result = convert(scratch / "coded", to, with_head);
-      convert(scratch / "plain", from_plain, with_head);
+      OneRule of_layers = recipe;
+      if (recipe.to == "fp8") of_layers.selection.include = parse_patterns({"re:.*_proj"});
+      const ConvertResult result = convert(scratch / "coded", to, of_layers);
+      convert(scratch / "plain", from_plain, of_layers);
       CHECK((read_tensors(to) == read_tensors(from_plain)));
       CHECK(findings_of(result.findings, "rounded-twice").size() == 1);
       const ValidateReport report = validate_from(scratch / "coded", to);
@@ -202,12 +202,48 @@ TEST_CASE("FP8 embeddings compare by value with what they were widened to, and a
   for (const ModuleGroup& m : report.other_modules)
     CHECK(m.dialect == "embedding in FP8, tensor, BF16 scale");
   CHECK(report.other_modules[0].bytes + report.other_modules[1].bytes == 2 * 96 + 2);
-  // A floating-point embedding stays as it is; a quantized one has no words beside weight-only NVFP4.
-  const OneRule to_nvfp4 = quantize_to("quantize", "modelopt");
-  convert(scratch / "plain", scratch / "plain-out", to_nvfp4);
-  CHECK((read_tensors(scratch / "plain-out").contains(ple + ".shard_0.weight")));
-  contains(message_of([&] { convert(scratch / "coded", scratch / "out", to_nvfp4); }),
-           ple + ".shard_0.weight: expected every quantized linear to become modelopt weight-only NVFP4");
+  // Whatever its format, an embedding stays as it is.
+  for (const std::string dialect : {"modelopt", "compressed-tensors"}) {
+    for (const std::string from : {"plain", "coded"}) {
+      const fs::path to = scratch / (from + dialect);
+      convert(scratch / from, to, quantize_to("quantize", dialect));
+      const ReadTensors before = read_tensors(scratch / from), after = read_tensors(to);
+      for (const auto& [name, tensor] : before) {
+        if (name.starts_with(ple)) CHECK((after.contains(name) && after.at(name) == tensor));
+      }
+      CHECK(validate_from(scratch / from, to).differences.empty());
+    }
+  }
+}
+
+TEST_CASE("quantized embeddings and INT4 are widened, and leave nothing of theirs") {
+  const std::string ple = "model.layers.1.ple.ngram_embedding";
+  for (const std::string how : kProducers) {
+    CAPTURE(how);
+    Int4Model model = make_model(how);
+    for (const std::string shard : {"shard_0", "shard_1"}) {
+      fp8_weights({6, 16}, shard.back()).add_to(model.coded, ple + "." + shard + ".weight");
+    }
+    random_scales(DType::kBF16, {1}, 6).add_to(model.coded, ple + ".weight_scale");
+    const Scratch scratch;
+    write_checkpoint(scratch / "coded", {model.coded}, model.config);
+    OneRule to_bf16;
+    to_bf16.to = "bf16";
+    convert(scratch / "coded", scratch / "bf16", to_bf16);
+    const ReadTensors out = read_tensors(scratch / "bf16");
+    CHECK(out.size() == model.plain.size() + 2);
+    for (const auto& [name, tensor] : out) CHECK((tensor.dtype == DType::kBF16));
+    CHECK((out.at("model.layers.0.mlp.up_proj.weight").shape == std::vector<int64_t>{104, 64}));
+    CHECK(validate_from(scratch / "coded", scratch / "bf16").differences.empty());
+    DiffOptions rounded;
+    rounded.tolerance = 0x1p-8;
+    for (const DiffEntry& e : diff_of(scratch / "coded", scratch / "bf16", rounded).entries)
+      CHECK_MESSAGE((e.cls == DiffClass::kEqual || e.cls == DiffClass::kWithin), e.name);
+    to_bf16.selection.include = parse_patterns({"re:.*shard_0"});
+    contains(message_of([&] { convert(scratch / "coded", scratch / "part", to_bf16); }),
+             ple + ".weight_scale: expected one rule for all pieces of an embedding, found none for " + ple +
+                 ".shard_1");
+  }
 }
 
 }  // namespace int4_sources_test
