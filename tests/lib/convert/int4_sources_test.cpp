@@ -101,6 +101,35 @@ TEST_CASE("INT4 of every producer is quantized as its values in F32 are, and pro
   }
 }
 
+TEST_CASE("INT4 stays beside what a rule makes where the dialect has words for it") {
+  for (const std::string how : kProducers) {
+    CAPTURE(how);
+    const Int4Model model = make_model(how);
+    const Scratch scratch;
+    write_checkpoint(scratch / "coded", {model.coded}, model.config);
+    OneRule mlp = quantize_to("quantize", "compressed-tensors");
+    mlp.selection.include = parse_patterns({"re:.*mlp.*"});
+    if (how == "awq" || how.starts_with("gptq")) {
+      contains(message_of([&] { convert(scratch / "coded", scratch / "out", mlp); }),
+               "self_attn.k_proj.qweight: expected a format that the compressed-tensors dialect can name, "
+               "found INT4");
+      CHECK(!fs::exists(scratch / "out"));
+      continue;
+    }
+    convert(scratch / "coded", scratch / "out", mlp);
+    const ReadTensors before = read_tensors(scratch / "coded"), after = read_tensors(scratch / "out");
+    for (const auto& [name, tensor] : before) {
+      const bool goes = name.find("mlp") != std::string::npos && !name.ends_with(".bias");
+      CHECK((goes || (after.contains(name) && after.at(name) == tensor)));
+    }
+    CHECK(after.contains("model.layers.0.mlp.up_proj.weight_global_scale"));
+    const Json config = Checkpoint::open(scratch / "out").config()["quantization_config"];
+    CHECK(config["format"] == "mixed-precision");
+    CHECK(config["config_groups"].size() == 2);
+    CHECK(validate_from(scratch / "coded", scratch / "out").differences.empty());
+  }
+}
+
 TEST_CASE("a changed byte of what was made of INT4 is found") {
   const Int4Model model = make_model("awq");
   const Scratch scratch;
