@@ -59,6 +59,7 @@ struct Rule {
   bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
+  std::string label = {};  ///< of a recipe file, for people: "rule 2 (experts)"; decides nothing
 };
 
 /// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it. The first rule
@@ -80,5 +81,8 @@ struct Recipe {
 /// too.
 Json recipe_to_json(const Recipe& recipe);
 Recipe recipe_from_json(std::string_view where, const Json& json);
+
+/// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
+uint64_t parse_size(const std::string& text);
 
 }  // namespace twofour

@@ -8,7 +8,6 @@
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/dialect_rows.h"
 #include "lib/names/natural.h"
 #include "lib/plan/output_files.h"
 
@@ -39,6 +38,10 @@ void Planner::set_dialect(const OutputDialect& to) {
     throw Error(
         fmt::format("dialect: expected one for the whole output, found {} and {}", dialect_->name, to.name));
   }
+  if (to.name == "deepseek-v4" && source_dialect(source) != &to) {
+    throw Error(fmt::format("--dialect {}: expected a source in that form, found another: {}", to.name,
+                            source.path().string()));
+  }
   dialect_ = &to;
 }
 
@@ -52,7 +55,8 @@ void Planner::write_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source, m);
   const bool quantized = m.format != WeightFormat::kFloat;
   // Groups say of activations what tensors do not.
-  if (quantized && dialect_ == &compressed_tensors_dialect() && source_dialect(source) == dialect_) {
+  if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
+      dialect_->name == "compressed-tensors") {
     if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
     Json entry = lookup_->find(m.name);
     if (entry.is_object() && !entry.contains("format"))
@@ -111,6 +115,13 @@ ConfigEntries Planner::written_entries() {
   return entries;
 }
 
+const std::string& Planner::label_of(const std::vector<size_t>& sources) const {
+  static const std::string none;
+  if (!labels_.empty() && !labels_.back().empty()) return labels_.back();
+  const size_t kept = sources.empty() ? 0 : kept_[sources[0]];
+  return kept == 0 ? none : labels_[kept - 1];
+}
+
 void Planner::add(std::unique_ptr<Transformation> transformation) {
   const std::vector<size_t> sources = transformation->sources();
   const auto taken = std::find_if(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; });
@@ -123,6 +134,7 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
     return;
   }
   for (const size_t i : sources) taken_[i] = true;
+  if (const std::string& label = label_of(sources); !label.empty()) transformation->set_rule(label);
   made_.push_back(std::move(transformation));
 }
 

@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/recipe_file.h"
+#include "lib/artifact/yaml.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/io/file.h"
 #include "lib/plan/method.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
@@ -123,6 +129,21 @@ void add_quantize_options(Arguments& args, RecipeOptions& o) {
       .value_name("PATH");
 }
 
+/// What a recipe says in its rules, no option may say.
+void add_recipe_option(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes) {
+  Argument& recipe =
+      args.option("--recipe", o.recipe,
+                  "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see "
+                  "twofour help recipes")
+          .value_name("FILE");
+  std::vector<const char*> words = {"--to",   "--include",     "--exclude", "--also",
+                                    "--fold", "--granularity", "--dialect"};
+  if (prunes || quantizes) words.push_back("--pattern");
+  if (quantizes)
+    words.insert(words.end(), {"--arithmetic", "--block-scale", "--zero-block", "--keep-global-scale"});
+  for (const char* word : words) recipe.excludes(word);
+}
+
 }  // namespace
 
 void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
@@ -135,6 +156,18 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
     add_exact(args, o);
   }
   if (quantizes) add_quantize_options(args, o);
+  if (converts) add_recipe_option(args, o, prunes, quantizes);
+}
+
+Recipe open_recipe(const std::string& name) {
+  std::error_code error;
+  if (name.find_first_of("/.") != name.npos || std::filesystem::exists(name, error))
+    return read_recipe(name, read_text(name, kLongestYaml));
+  if (const ShippedRecipe* shipped = find_shipped_recipe(name)) return read_recipe(name, shipped->text);
+  std::vector<std::string> names;
+  for (const ShippedRecipe& r : shipped_recipes()) names.emplace_back(r.name);
+  throw Error(fmt::format("--recipe: expected a file, or a name that twofour recipes lists, found '{}'{}",
+                          name, did_you_mean(name, names)));
 }
 
 Rule make_rule(const RecipeOptions& o) {
