@@ -40,8 +40,9 @@ struct Case {
 
 TEST_CASE("each format in each dialect is proven, and one flipped byte is found") {
   const Scratch scratch;
-  write_checkpoint(scratch / "src", {small_model()});
-  const std::string src = (scratch / "src").string();
+  write_checkpoint(scratch / "plain", {small_model()});
+  write_checkpoint(scratch / "v4", {small_model()},
+                   R"({"model_type": "deepseek_v4", "quantization_config": {"quant_method": "fp8"}})");
   const Case cases[] = {
       {{"--to", "mxfp8", "--dialect", "modelopt"}, "\"MXFP8\""},
       {{"--to", "mxfp8", "--dialect", "compressed-tensors"}, "\"mxfp8-quantized\""},
@@ -60,6 +61,7 @@ TEST_CASE("each format in each dialect is proven, and one flipped byte is found"
   int number = 0;
   for (const Case& c : cases) {
     const std::string out = (scratch / std::to_string(number++)).string();
+    const std::string src = (scratch / (c.options[3] == "deepseek-v4" ? "v4" : "plain")).string();
     std::vector<std::string> arguments{"convert", src, out, "-q"};
     arguments.insert(arguments.end(), c.options.begin(), c.options.end());
     CAPTURE(c.options);
