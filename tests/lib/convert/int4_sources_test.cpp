@@ -71,6 +71,7 @@ OneRule quantize_to(const std::string& to, const std::string& dialect) {
   OneRule recipe;
   recipe.to = to;
   recipe.dialect = dialect;
+  if (to == "fp8" && dialect == "deepseek") recipe.odd_blocks = "write";
   return recipe;
 }
 
