@@ -7,7 +7,7 @@ namespace twofour {
 namespace {
 
 // What a rule may say beside `to` and its patterns.
-constexpr const char* kFold[] = {"--fold"};
+constexpr const char* kLayout[] = {"--fold", "--pattern", "--arithmetic", "--block-scale", "--zero-block"};
 constexpr const char* kPattern[] = {"--pattern"};
 constexpr const char* kDialect[] = {"--dialect"};
 constexpr const char* kFp8[] = {"--dialect", "--granularity"};
@@ -19,7 +19,7 @@ constexpr const char* kQuantize[] = {"--dialect",     "--pattern",    "--arithme
 std::vector<MethodRow>& methods() {
   static std::vector<MethodRow> all = [] {
     std::vector<MethodRow> rows;
-    for_each_layout([&]<class L>() { rows.push_back({L::name, kFold, make_to_layout}); });
+    for_each_layout([&]<class L>() { rows.push_back({L::name, kLayout, make_to_layout}); });
     rows.push_back({"nvfp4", kDialect, make_to_dialect});
     rows.push_back({"fp8", kFp8, make_to_fp8});
     rows.push_back({"bf16", {}, make_to_bf16});

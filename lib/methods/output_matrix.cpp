@@ -10,6 +10,8 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
+#include "lib/methods/layout_choice.h"
+#include "lib/methods/quantize_select.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
@@ -20,12 +22,21 @@ struct Expert {
   std::optional<size_t> gate, up, down;
 };
 
+/// One of them.
+std::optional<size_t> first_of(const Expert& x) { return x.up ? x.up : x.down ? x.down : x.gate; }
+
 /// A feed-forward block as the checkpoint names it.
 struct Block {
   BlockKind kind;
   std::map<int64_t, Expert> experts;                    ///< each expert its own matrices; key 0 of an MLP
   std::optional<size_t> stacked_gate_up, stacked_down;  ///< or all in one
 };
+
+/// A module of a block.
+size_t any_module(const Block& block) {
+  if (block.stacked_down) return *block.stacked_down;
+  return block.stacked_gate_up ? *block.stacked_gate_up : *first_of(block.experts.begin()->second);
+}
 
 struct NaturalOrder {
   bool operator()(const std::string& a, const std::string& b) const { return natural_less(a, b); }
@@ -228,43 +239,38 @@ void add_matrices(const Checkpoint& c, const std::string& name, const Block& blo
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection) {
   const auto& modules = checkpoint.nvfp4_modules();
   if (modules.empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors",
-                            checkpoint.path().string(), checkpoint.tensors().size()));
+    throw Error(
+        fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found none among {} tensors",
+                    checkpoint.path().string(), checkpoint.tensors().size()));
   }
   const Blocks blocks = find_blocks(checkpoint);
   const bool is_moe = std::any_of(blocks.begin(), blocks.end(),
                                   [](auto& b) { return b.second.kind == BlockKind::kRoutedExperts; });
-  const BlockKind default_kind = is_moe ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp;
-
-  Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
+  LayoutChoice choice(selection, is_moe, layer_count(checkpoint.config()));
   std::vector<OutputMatrix> targets;
   std::set<size_t> taken;  // modules that belong to a chosen block
   Problems problems;
   for (const auto& [name, block] : blocks) {
-    const bool by_default =
-        block.kind == default_kind && (selection.include.empty() || include.matches(name));
-    const bool added = also.matches(name);
-    if ((!by_default && !added) || exclude.matches(name)) continue;
+    const char* why = choice.block(name, block.kind, modules[any_module(block)].name);
+    if (why == nullptr) continue;
     BlockCheck(checkpoint, name, block, problems).run();
     if (!problems.empty()) continue;  // the list goes on; it is thrown below
     const size_t before = targets.size();
     add_matrices(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
-      targets[t].rule = !by_default ? "--also" : selection.include.empty() ? "default set" : "--include";
+      targets[t].rule = why;
       for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
     }
   }
   problems.refuse();
   for (size_t i = 0; i < modules.size(); ++i) {
-    const bool single = !taken.count(i) && !modules[i].dialect->stacked && also.matches(modules[i].name);
-    if (!single || exclude.matches(modules[i].name)) continue;
+    if (taken.count(i) || modules[i].dialect->stacked) continue;
+    const char* why = choice.single(modules[i].name);
+    if (why == nullptr) continue;
     targets.push_back(single_target(modules[i], i));
-    targets.back().rule = "--also";
+    targets.back().rule = why;
   }
-  const char* expected = "NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts)";
-  include.refuse_unused("--include", expected);
-  exclude.refuse_unused("--exclude", expected);
-  also.refuse_unused("--also", expected);
+  choice.refuse_unused();
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
                             checkpoint.path().string(), modules.size()));

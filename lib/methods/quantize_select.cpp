@@ -193,12 +193,18 @@ std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Line
 
 }  // namespace
 
+int64_t layer_count(const Json& config) { return config_number(config, "num_hidden_layers", INT64_MAX); }
+
+bool is_left_in_floats(std::string_view name, int64_t layers) {
+  return is_left_alone(name) || is_beyond_layers(name, layers);
+}
+
 EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
                                const Selection& selection, const EncodeRule& rule, Findings& findings,
                                Problems& problems) {
   const bool quantized =
       std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
-  const int64_t layers = config_number(c.config(), "num_hidden_layers", INT64_MAX);
+  const int64_t layers = layer_count(c.config());
   Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
   std::vector<bool> is_chosen(modules.size());
   size_t refused = 0,
@@ -207,7 +213,7 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
-    const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
+    const bool left_alone = is_left_in_floats(m.name, layers);
     const bool usual =
         is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
     const bool included = selection.include.empty() ? usual : include.matches(m.name) && usual;

@@ -11,6 +11,7 @@
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
 #include "kernels/pack/prune.h"
+#include "lib/findings/problems.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -87,14 +88,41 @@ void Encoder::for_each_row_block(F&& f) {
   });
 }
 
-std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+void Encoder::begin(const QuantizedGroup& group) {
   group_ = &group;
   rule_ = group.encode_rule();
   quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
+  surveys_.assign(group.matrices().size(), {});
+}
+
+GroupScale Encoder::first_pass(const QuantizedGroup& group) {
+  begin(group);
+  std::vector<EncodedResult> results(surveys_.size());
+  const auto refuse = [&] {
+    std::vector<std::string> lines;
+    for (const EncodedResult& r : results) lines.insert(lines.end(), r.problems.begin(), r.problems.end());
+    if (!lines.empty()) throw ErrorLines(std::move(lines));
+  };
+  survey(results);
+  refuse();
+  GroupScale scale;
+  for (const AbsMaxPass& s : surveys_) scale.amax = std::max(scale.amax, s.amax);
+  if (survey_mxfp4(results)) {
+    scale.exponent = range_.exponent();
+    scale.written = std::ldexp(1.0f, rule_.divides ? -range_.exponent() : range_.exponent());
+    return scale;
+  }
+  choose_global_scales(results);
+  refuse();
+  scale.written = surveys_[0].scale.written;
+  return scale;
+}
+
+std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+  begin(group);
   const auto& matrices = group.matrices();
   std::vector<EncodedResult> results(matrices.size());
-  surveys_.assign(matrices.size(), {});
   survey(results);
   const bool sound = std::all_of(results.begin(), results.end(), [](auto& r) { return r.problems.empty(); });
   if (!sound || only_check) return results;

@@ -8,6 +8,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/methods/quantized_view.h"
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
 #include "lib/transform/reference_checkpoint.h"
@@ -27,6 +28,8 @@ class Encoder {
   /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has problems
   /// or with `only_check`. Throws Error on I/O errors.
   std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
+  /// The first pass alone, of NVFP4. Throws Error where a matrix cannot be quantized.
+  GroupScale first_pass(const QuantizedGroup& group);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
  private:
@@ -46,6 +49,7 @@ class Encoder {
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
 
   // --- First pass ---
+  void begin(const QuantizedGroup& group);
   void survey(std::vector<EncodedResult>& results);
   void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, AbsMaxPass& survey);
   bool can_cast() const;

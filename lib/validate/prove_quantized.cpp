@@ -11,6 +11,7 @@
 #include "lib/methods/quantized_group.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/expected_quantization.h"
+#include "lib/validate/expected_rows.h"
 #include "lib/validate/proof.h"
 #include "lib/validate/rederive.h"
 
@@ -30,13 +31,6 @@ float float_in(const Bytes& bytes, size_t i) {
   float value = 0;
   std::memcpy(&value, &bytes[i / sizeof(value) * sizeof(value)], sizeof(value));
   return value;
-}
-
-/// Whether global scales of a dialect's linears are divisors.
-bool divides_in(std::string_view dialect) {
-  const auto all = nvfp4_dialects();
-  return std::any_of(all.begin(), all.end(),
-                     [&](const Nvfp4Dialect& d) { return d.name == dialect && !d.stacked && d.divides; });
 }
 
 /// Derives the output of one group of matrices again and compares the artifact with it.
@@ -65,7 +59,7 @@ class GroupCheck {
     } else if (const auto exponent = cast_exponent()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_cast(m, *exponent, r); });
     } else {
-      set_weight_type();
+      rule_.weight_type = matrix_weight_type(source_, group_.matrices());
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_nvfp4(m, largest, r); });
     }
     all([&](const EncodedMatrix& m, EncodedResult&) { check_bias(m); });
@@ -101,16 +95,7 @@ class GroupCheck {
   }
 
   Floats rows(const EncodedMatrix& m, int64_t begin, int64_t end) {
-    const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
-    Floats all = derive_weights(source_, reader_, *m.source, m.expert, first, last + 1);
-    if (m.step == 1) return all;
-    Floats own;
-    own.reserve(static_cast<size_t>((end - begin) * m.k));
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * m.k;
-      own.insert(own.end(), row, row + m.k);
-    }
-    return own;
+    return matrix_weights(source_, reader_, m, begin, end);
   }
 
   /// The hash of a matrix's weights in float32; returns their largest magnitude.
@@ -172,18 +157,6 @@ class GroupCheck {
       return fmt::format("element {}): expected {}, found {}", i / sizeof(float), float_in(expected, i),
                          float_in(found, i));
     });
-  }
-
-  /// The type that compressed-tensors rounds to: the source's, if all of the group are stored in it.
-  void set_weight_type() {
-    const auto type_of = [&](const EncodedMatrix& m) {
-      return m.source->format == WeightFormat::kFloat ? source_.tensors()[m.source->weight].dtype
-                                                      : DType::kF32;
-    };
-    rule_.weight_type = type_of(group_.matrices()[0]);
-    for (const EncodedMatrix& m : group_.matrices()) {
-      if (type_of(m) != rule_.weight_type) rule_.weight_type = DType::kF32;
-    }
   }
 
   void check_nvfp4(const EncodedMatrix& m, float largest, EncodedResult& result) {
@@ -305,17 +278,8 @@ class GroupCheck {
     hold(m, EncodedPart::kInputScale, {scale});
   }
 
-  /// Rows of a matrix in a tensor of the source, `width` bytes each.
   Bytes stored(const EncodedMatrix& m, size_t tensor, int64_t width, int64_t begin, int64_t end) {
-    const int64_t first = m.expert * m.source->n + m.first + begin * m.step;
-    Bytes all(static_cast<size_t>(((end - begin - 1) * m.step + 1) * width)), own;
-    source_.read(tensor, static_cast<uint64_t>(first * width), all);
-    if (m.step == 1) return all;
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * width;
-      own.insert(own.end(), row, row + width);
-    }
-    return own;
+    return matrix_bytes(source_, m, tensor, width, begin, end);
   }
 
   /// The exponent of the global scale under which all MXFP4 weights of the group are exact.

@@ -19,6 +19,7 @@
 #include "lib/validate/check_layers.h"
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/checks.h"
+#include "lib/validate/expected_rows.h"
 #include "lib/validate/proof.h"
 
 namespace twofour {
@@ -180,7 +181,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path, options.io);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
-  const Checkpoint source = open_source(source_path, ReadPath::kReference, {}, options.io);
+  const Checkpoint source = open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io),
+                                           manifest.recipe, expected_rows());
   const Plan plan = make_plan(source, manifest.recipe);
   ValidateReport report;
   progress.total = 2 * plan.data_bytes + plan.read_bytes;

@@ -9,6 +9,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
 #include "lib/output/output_directory.h"
+#include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
@@ -203,7 +204,7 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   OutputDirectory::check(o.destination, o.source, existing);
   const Io io = parse_io(o.io);
-  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, io);
+  const Checkpoint source = open_to_convert(o.source, recipe, io);
   const auto kept = keep_global_scales(recipe_options, recipe);
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "lib/artifact/recipe.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/methods/quantized_group.h"
+
+namespace twofour {
+
+/// What all rows of a group of matrices share in NVFP4, found by a pass over all of them.
+struct GroupScale {
+  float amax = 0;               ///< largest magnitude
+  std::optional<int> exponent;  ///< of MXFP4 that NVFP4 holds without loss: the global scale is 2^exponent
+  float written = 0;            ///< the global scale as the dialect stores it
+};
+
+/// Quantizes rows of groups to NVFP4 by the words of their rule. One a thread.
+class RowQuantizer {
+ public:
+  virtual ~RowQuantizer() = default;
+  /// The pass over all matrices of a group. Throws Error where they cannot be quantized: NaN, infinity.
+  virtual GroupScale survey(const QuantizedGroup& group) = 0;
+  /// Some rows of matrix `matrix` of a group: `codes` [rows, (k1 - k0) / 2] and `scales` [rows,
+  /// (k1 - k0) / 16]. k0 and k1 are multiples of 16, of 32 where MXFP4 is cast.
+  virtual void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix,
+                        const RowRange& rows, std::span<uint8_t> codes, std::span<uint8_t> scales) = 0;
+};
+/// Makes the quantizer of one thread, which reads from a checkpoint that outlives it.
+using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source)>;
+
+/// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear as NVFP4
+/// in ModelOpt's dialect, stacks taken apart, quantized by the rule's words as they are read; all else is as
+/// it was, and config.json and hf_quant_config.json describe both. A source without such linears is returned
+/// as it is. Reads headers and config alone. Throws Error where a linear cannot be quantized.
+Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
+                          const MemoryLimits& limits = {});
+
+/// Gives a layout's rule every word of how linears are quantized first.
+void complete_quantize_words(Rule& rule);
+
+}  // namespace twofour
