@@ -59,6 +59,8 @@ class TensorSource {
   /// (k1 - k0) / 16]. Safe from several threads.
   virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                          std::span<uint8_t> scales) const;
+  /// What was found on computing tensors so far, for people.
+  virtual Findings computed_findings() const { return {}; }
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
@@ -101,6 +103,8 @@ class Checkpoint {
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
   /// Whether a module's tensors are computed as they are read: planning reads none of them.
   bool is_computed(const Nvfp4Linear& module) const { return computed_from(module).has_value(); }
+  /// What was found on computing tensors so far: a finding of each kind, with the first module.
+  Findings computed_findings() const { return source_ ? source_->computed_findings() : Findings{}; }
   /// Bytes that are read to compute a module, if it is computed.
   std::optional<uint64_t> computed_from(const Nvfp4Linear& module) const;
   /// Rows of a module that is computed, as TensorSource::read_rows.

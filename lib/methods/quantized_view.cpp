@@ -17,6 +17,7 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
 #include "lib/methods/layout_choice.h"
+#include "lib/names/natural.h"
 #include "lib/plan/method.h"
 
 namespace twofour {
@@ -50,6 +51,7 @@ class QuantizedView : public TensorSource {
   std::optional<uint64_t> computed_from(size_t tensor) const override;
   void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const override;
+  Findings computed_findings() const override;
 
  private:
   /// A group's scale, once it is known.
@@ -73,6 +75,7 @@ class QuantizedView : public TensorSource {
   mutable std::deque<Shared> shared_;  ///< one a group
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<RowQuantizer>> idle_;
+  mutable Findings findings_;
 };
 
 void QuantizedView::show(std::vector<std::unique_ptr<const Transformation>> planned) {
@@ -133,8 +136,31 @@ void QuantizedView::with_quantizer(F&& f) const {
 GroupScale QuantizedView::scale_of(const Tensor& t, RowQuantizer& quantizer) const {
   Shared& shared = shared_[t.number];
   const std::lock_guard lock(shared.mutex);
-  if (!shared.scale) shared.scale = quantizer.survey(*t.group);
+  if (!shared.scale) {
+    GroupScale scale = quantizer.survey(*t.group);
+    const std::lock_guard lock_findings(mutex_);
+    std::move(scale.findings.begin(), scale.findings.end(), std::back_inserter(findings_));
+    scale.findings.clear();
+    shared.scale = std::move(scale);
+  }
   return *shared.scale;
+}
+
+Findings QuantizedView::computed_findings() const {
+  std::map<std::string, std::pair<Finding, size_t>> kinds;  // the first by name, and how many there are
+  const std::lock_guard lock(mutex_);
+  for (const Finding& f : findings_) {
+    const auto [at, is_new] = kinds.try_emplace(f.id, f, 0);
+    ++at->second.second;
+    if (natural_less(f.where, at->second.first.where)) at->second.first = f;
+  }
+  Findings all;
+  for (auto& [id, kind] : kinds) {
+    auto& [first, count] = kind;
+    if (count > 1) first.message += fmt::format(" ({} more are like this)", count - 1);
+    all.push_back(std::move(first));
+  }
+  return all;
 }
 
 std::optional<uint64_t> QuantizedView::computed_from(size_t tensor) const {

@@ -7,6 +7,7 @@
 
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/finding.h"
 #include "lib/methods/quantized_group.h"
 
 namespace twofour {
@@ -16,6 +17,7 @@ struct GroupScale {
   float amax = 0;               ///< largest magnitude
   std::optional<int> exponent;  ///< of MXFP4 that NVFP4 holds without loss: the global scale is 2^exponent
   float written = 0;            ///< the global scale as the dialect stores it
+  Findings findings = {};       ///< what people should know of the group
 };
 
 /// Quantizes rows of groups to NVFP4 by the words of their rule. One a thread.

@@ -108,14 +108,17 @@ GroupScale Encoder::first_pass(const QuantizedGroup& group) {
   refuse();
   GroupScale scale;
   for (const AbsMaxPass& s : surveys_) scale.amax = std::max(scale.amax, s.amax);
-  if (survey_mxfp4(results)) {
+  const bool cast = survey_mxfp4(results);
+  if (!cast) choose_global_scales(results);
+  refuse();
+  for (EncodedResult& r : results) {
+    std::move(r.findings.begin(), r.findings.end(), std::back_inserter(scale.findings));
+  }
+  scale.written = surveys_[0].scale.written;
+  if (cast) {
     scale.exponent = range_.exponent();
     scale.written = std::ldexp(1.0f, rule_.divides ? -range_.exponent() : range_.exponent());
-    return scale;
   }
-  choose_global_scales(results);
-  refuse();
-  scale.written = surveys_[0].scale.written;
   return scale;
 }
 
