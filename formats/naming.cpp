@@ -161,9 +161,9 @@ constexpr RoleRule kRoles[] = {
     {"shared_expert", ModuleRole::kSharedExperts, false},
     {"shared_experts", ModuleRole::kSharedExperts, false},
     {"shared_mlp", ModuleRole::kSharedExperts, false},
-    {"experts", ModuleRole::kExperts, false},
-    {"input_linear", ModuleRole::kExperts, true},  // Granite's stacks, beside the router
-    {"output_linear", ModuleRole::kExperts, true},
+    {"experts", ModuleRole::kRoutedExperts, false},
+    {"input_linear", ModuleRole::kRoutedExperts, true},  // Granite's stacks, beside the router
+    {"output_linear", ModuleRole::kRoutedExperts, true},
     {"router", ModuleRole::kRouter, false},
     {"gate", ModuleRole::kRouter, true},
     {"linear_attn", ModuleRole::kLinearAttention, false},
@@ -221,7 +221,7 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
   const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
   if (at != std::end(kRoles) && at->role == ModuleRole::kMtp) return at->role;
   if (const auto known = parse_module_name(module)) {
-    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kExperts;
+    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
     if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
     return ModuleRole::kMlp;
   }

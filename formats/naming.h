@@ -68,7 +68,7 @@ std::optional<ModuleName> parse_module_name(std::string_view module);
 
 /// What a module does in its model, as recipes name it.
 enum class ModuleRole {
-  kExperts,          ///< routed experts
+  kRoutedExperts,    ///< routed experts
   kSharedExperts,    ///< with the gate that weighs them
   kRouter,           ///< of experts
   kAttention,        ///< with its index of tokens; not linear attention

@@ -63,6 +63,19 @@ const char* weight_format_name(WeightFormat format) {
   return "";
 }
 
+const char* weight_format_key(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kFp8:
+      return "fp8";
+    case WeightFormat::kMxfp4:
+      return "mxfp4";
+    case WeightFormat::kNvfp4:
+      return "nvfp4";
+    default:
+      return "float";
+  }
+}
+
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
 
 bool is_linear_name(std::string_view module) {

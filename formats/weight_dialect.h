@@ -11,6 +11,8 @@ namespace twofour {
 enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4 };
 /// "floats", "FP8", "MXFP4" or "NVFP4".
 const char* weight_format_name(WeightFormat format);
+/// In twofour.json: "float", "fp8", "mxfp4" or "nvfp4".
+const char* weight_format_key(WeightFormat format);
 
 /// How many weights of FP8 share a scale.
 enum class Granularity { kTensor, kRow, kBlock };

@@ -1,5 +1,5 @@
 #include "lib/synth/synth.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>

@@ -125,7 +125,9 @@ std::string Recipe::what() const {
 Json recipe_to_json(const Recipe& r) {
   Json rules = Json::array();
   for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
-  return {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
+  Json json = {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
+  if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  return json;
 }
 
 Recipe recipe_from_json(std::string_view where, const Json& json) {
@@ -137,6 +139,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     } else {
       for (const Json& rule : json.at("rules")) r.rules.push_back(rule_from_json(where, rule));
     }
+    r.dialect = json.value("dialect", "");
     r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
     return r;
   } catch (const Json::exception&) {

@@ -63,6 +63,8 @@ struct Rule {
 /// that takes a module decides; what none takes stays as it is.
 struct Recipe {
   std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
+  /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
+  std::string dialect = {};
   uint64_t max_shard_size = 5'000'000'000;
 
   Recipe() = default;

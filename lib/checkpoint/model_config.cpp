@@ -106,6 +106,13 @@ std::vector<std::string> find_odd_settings(const Json& config) {
   return odd;
 }
 
+int64_t model_layers(const Json& config) {
+  for (const Json* number : model_settings(config, "num_hidden_layers")) {
+    if (number->is_number_integer()) return number->get<int64_t>();
+  }
+  return INT64_MAX;
+}
+
 int64_t promised_experts(const Json& config) {
   int64_t most = 0;
   if (!config.is_object()) return most;

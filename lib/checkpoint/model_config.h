@@ -32,6 +32,9 @@ std::string quoted_setting(const Json& value);
 /// is fine.
 std::vector<std::string> find_odd_settings(const Json& config);
 
+/// The layers that a config.json counts; INT64_MAX where it does not. Further ones predict further tokens.
+int64_t model_layers(const Json& config);
+
 /// The largest count of routed experts that a config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config);
 

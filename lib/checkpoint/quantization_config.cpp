@@ -8,8 +8,6 @@
 
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/names/config_pattern.h"
-#include "lib/names/pattern.h"
 
 namespace twofour {
 namespace {
@@ -93,8 +91,8 @@ Json config_with_quantization(const Checkpoint& source, Json entry) {
   return with_entry(source.config(), place ? place->holder : nullptr, std::move(entry));
 }
 
-Json config_with_layout(const Checkpoint& source, Json entry) {
-  entry["base"] = source_quantization(source);
+Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) {
+  entry["base"] = base ? *base : source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
   if (place && !is_usual(*place)) entry["base_place"] = place->name();
   // Copies of it and entries that say nothing.
@@ -165,26 +163,6 @@ Json original_config(const Json& config, const Json& hf_quant_config) {
 
 namespace {
 
-std::vector<std::string> strings(const Json& json, const char* key) {
-  std::vector<std::string> list;
-  if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
-  for (const Json& item : json[key]) {
-    if (item.is_string()) list.push_back(item.get<std::string>());
-  }
-  return list;
-}
-
-/// Modules that are not quantized though they could be, by their weights' names.
-std::vector<std::string> unquantized_names(const Checkpoint& c) {
-  std::vector<std::string> names;
-  for (const TensorInfo& t : c.tensors()) {
-    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (!is_float || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
-    names.push_back(t.name.substr(0, t.name.size() - std::string_view(".weight").size()));
-  }
-  return names;
-}
-
 /// Whether the KV cache is FP8, as either dialect says it. Anything else but none has no words in both.
 bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   const Json* algo = nullptr;
@@ -207,61 +185,10 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   return true;
 }
 
-/// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
-void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
-  for (const Json* at :
-       {&entry,
-        hf_quant.is_object() && hf_quant.contains("quantization") ? &hf_quant["quantization"] : &hf_quant}) {
-    const auto algo = at->is_object() ? at->find("quant_algo") : at->end();
-    if (at->is_object() && algo != at->end() && *algo == "W4A8_NVFP4_FP8") {
-      throw Error(
-          "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
-    }
-  }
-}
-
 }  // namespace
 
 bool has_fp8_kv_cache(const Checkpoint& source) {
   return is_fp8_kv_cache(source_quantization(source), source.hf_quant_config());
-}
-
-QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to) {
-  const Json entry = source_quantization(source);
-  const Json& hf_quant = source.hf_quant_config();
-  refuse_fp8_activations(entry, hf_quant);
-  QuantizedConfig config;
-  config.fp8_kv_cache = is_fp8_kv_cache(entry, hf_quant);
-  const auto& modules = source.nvfp4_modules();
-  config.weight_only =
-      std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); });
-  std::vector<std::string> ignored = strings(entry, "ignore");
-  std::string where = quantization_place(source, "ignore");
-  const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();
-  if (ignored.empty() && quantization.is_object()) {
-    ignored = strings(quantization, "exclude_modules");
-    where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
-  }
-  // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
-  const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
-  const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
-    return strings(g, "targets") == std::vector<std::string>{"Linear"};
-  });
-  const auto names_layers = [](const Json& json) {
-    return json.is_object() && json.contains("quantized_layers");
-  };
-  const std::vector<std::string> names = unquantized_names(source);
-  try {
-    config.unquantized = to.excludes_by_glob ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
-    if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
-    const std::vector<NamePattern> known = parse_patterns(config.unquantized);
-    for (const std::string& name : names) {
-      if (!any_matches(known, name)) config.unquantized.push_back(name);
-    }
-  } catch (const Error& e) {
-    throw Error(fmt::format("{}: {}", where, e.what()));
-  }
-  return config;
 }
 
 }  // namespace twofour

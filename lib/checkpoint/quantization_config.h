@@ -5,7 +5,6 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/checkpoint/output_dialect.h"
 
 namespace twofour {
 
@@ -39,15 +38,11 @@ Json original_config(const Json& config, const Json& hf_quant_config);
 Json config_with_quantization(const Checkpoint& source, Json entry);
 
 /// The config.json of an artifact in a layout: `entry` at its top, with the source's entry under `base`,
-/// where that was if not at the usual place, and what else was there.
-Json config_with_layout(const Checkpoint& source, Json entry);
+/// where that was if not at the usual place, and what else was there. `base`: another than the source's.
+Json config_with_layout(const Checkpoint& source, Json entry, const Json* base = nullptr);
 
 /// Whether the source's KV cache is FP8. Throws Error where it is quantized in a way that not every dialect
 /// has.
 bool has_fp8_kv_cache(const Checkpoint& source);
-
-/// What the source's configuration says, in the dialect it is converted to. Throws Error where the other
-/// dialect has no words for it.
-QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
 
 }  // namespace twofour

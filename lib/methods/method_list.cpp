@@ -23,6 +23,7 @@ std::vector<MethodRow>& methods() {
     rows.push_back({"nvfp4", kDialect, make_to_dialect});
     rows.push_back({"fp8", kFp8, make_to_fp8});
     rows.push_back({"bf16", {}, make_to_bf16});
+    rows.push_back({"keep", {}, make_keep});
     rows.push_back({"prune", kPattern, make_prune});
     rows.push_back({"quantize", kQuantize, make_quantize});
     return rows;

@@ -7,6 +7,7 @@ namespace twofour {
 
 /// What the rows of methods() make; each in a file of its own.
 std::unique_ptr<Method> make_to_layout(Rule& rule);
+std::unique_ptr<Method> make_keep(Rule& rule);
 std::unique_ptr<Method> make_prune(Rule& rule);
 std::unique_ptr<Method> make_to_dialect(Rule& rule);
 std::unique_ptr<Method> make_to_bf16(Rule& rule);

@@ -25,25 +25,26 @@ std::string source_hash(const Json& result, const char* key, const Hash128& outp
 
 ModuleRewrite::ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
                              std::optional<double> tolerance)
-    : module_(module),
-      becomes_(std::move(becomes)),
+    : PartedRewrite(std::move(becomes), tolerance),
+      module_(module),
       scales_(std::move(scales)),
-      prunes_(prunes),
-      tolerance_(tolerance) {}
+      prunes_(prunes) {}
 
-std::vector<TensorInfo> ModuleRewrite::outputs(const Checkpoint&) const {
+std::vector<TensorInfo> PartedRewrite::outputs(const Checkpoint&) const {
   std::vector<TensorInfo> all;
   for (const Part& part : parts_) all.push_back(part.info);
   return all;
 }
 
-std::vector<size_t> ModuleRewrite::sources() const {
+std::vector<size_t> PartedRewrite::sources() const {
   std::vector<size_t> all = consumed_;
   for (const Part& part : parts_) all.push_back(part.source);
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 
-std::vector<Unit> ModuleRewrite::units(const Checkpoint&) const {
+std::vector<Unit> PartedRewrite::units(const Checkpoint&) const {
   std::vector<Unit> all;
   for (size_t p = 0; p < parts_.size(); ++p) {
     const auto units = parts_[p].rewrite->units(static_cast<int>(p), parts_[p].info.bytes());
@@ -52,7 +53,7 @@ std::vector<Unit> ModuleRewrite::units(const Checkpoint&) const {
   return all;
 }
 
-uint64_t ModuleRewrite::worker_bytes() const {
+uint64_t PartedRewrite::worker_bytes() const {
   uint64_t most = 0;
   for (const Part& part : parts_) {
     // Codes and scales that come in, and what goes out.
@@ -62,17 +63,25 @@ uint64_t ModuleRewrite::worker_bytes() const {
   return most;
 }
 
-std::string ModuleRewrite::decision(int part) const {
+std::string PartedRewrite::decision(int part) const {
   return parts_[static_cast<size_t>(part)].changes ? becomes_ : "copy";
 }
 
-std::string ModuleRewrite::origin(const Checkpoint& source, int part) const {
+std::string PartedRewrite::origin(const Checkpoint& source, int part) const {
   return source.where(parts_[static_cast<size_t>(part)].source);
 }
 
-bool ModuleRewrite::passes(size_t tensor) const {
+bool PartedRewrite::passes(size_t tensor) const {
   return std::any_of(parts_.begin(), parts_.end(),
                      [&](const Part& part) { return part.source == tensor && !part.changes; });
+}
+
+Json PartedRewrite::part_entries(const Checkpoint& source, const std::vector<Json>& tensors) const {
+  Json all = Json::array();
+  for (size_t p = 0; p < tensors.size(); ++p) {
+    all.push_back(with_origin(source, parts_[p].source, tensors[p]));
+  }
+  return all;
 }
 
 Json ModuleRewrite::empty_result() const {
@@ -99,13 +108,10 @@ void ModuleRewrite::check_result(const Json& result) const {
 
 Json ModuleRewrite::entries(const Checkpoint& source, const Json& result,
                             const std::vector<Json>& tensors) const {
-  Json bits = Json::array(), all = Json::array();
+  Json bits = Json::array();
   for (const uint32_t b : scales_.raw_bits) bits.push_back(fmt::format("{:08x}", b));
-  for (size_t p = 0; p < tensors.size(); ++p) {
-    all.push_back(with_origin(source, parts_[p].source, tensors[p]));
-  }
   Json entry = {{"name", module_.name},
-                {"layout", becomes_},
+                {"layout", becomes()},
                 {"shape", {module_.e, module_.n, module_.k}},
                 {"gated", false}};
   if (prunes_) entry["quality"] = quality_figures(quality_from_json(result.at("quality")));
@@ -118,14 +124,14 @@ Json ModuleRewrite::entries(const Checkpoint& source, const Json& result,
     from["input_scale_bits"] = fmt::format("{:08x}", scales_.input_scale_bits);
   }
   const auto output = [&](size_t tensor) {
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      if (parts_[p].source == tensor) return parse_hash("", tensors[p].at("xxh3_128").get<std::string>());
+    for (size_t p = 0; p < parts().size(); ++p) {
+      if (parts()[p].source == tensor) return parse_hash("", tensors[p].at("xxh3_128").get<std::string>());
     }
     return Hash128{};
   };
   from["codes_xxh3_128"] = source_hash(result, "codes", output(module_.codes));
   from["scales_xxh3_128"] = source_hash(result, "scales", output(module_.block_scale));
-  entry["tensors"] = std::move(all);
+  entry["tensors"] = part_entries(source, tensors);
   entry["sources"] = Json::array({std::move(from)});
   return Json::array({std::move(entry)});
 }
@@ -137,8 +143,8 @@ std::string ModuleRewrite::content(const Json& result, std::span<const Hash128> 
       if (result.contains(key)) text += result.at(key).get<std::string>();
     }
   }
-  for (size_t p = 0; p < parts_.size(); ++p) {
-    if (!parts_[p].changes) text += outputs[p].hex();
+  for (size_t p = 0; p < parts().size(); ++p) {
+    if (!parts()[p].changes) text += outputs[p].hex();
   }
   for (const uint32_t bits : scales_.raw_bits) text += fmt::format("{:08x}", bits);
   return text + fmt::format("{:08x}", scales_.input_scale_bits);
@@ -154,6 +160,38 @@ std::vector<ModuleReport> ModuleRewrite::report(const Checkpoint&, const Json& r
   ModuleReport report{module_.name, {module_.e, module_.n, module_.k}};
   if (prunes_) report.quality = quality_from_json(result.at("quality"));
   return {std::move(report)};
+}
+
+Json LinearRewrite::empty_result() const { return widens() ? Json(Hash128{}.hex()) : Json(nullptr); }
+
+void LinearRewrite::check_result(const Json& result) const {
+  if (!widens()) return Transformation::check_result(result);
+  parse_hash(module_.name, result.get<std::string>());
+}
+
+Json LinearRewrite::entries(const Checkpoint& source, const Json& result,
+                            const std::vector<Json>& tensors) const {
+  Json from = {{"module", module_.name},
+               {"format", weight_format_key(module_.format)},
+               {"dtype", dtype_name(source.tensors()[module_.weight].dtype)}};
+  if (widens()) from["weights_xxh3_128"] = result;  // as float32
+  return Json::array({{{"name", module_.name},
+                       {"layout", becomes()},
+                       {"shape", {module_.e, module_.n, module_.k}},
+                       {"gated", false},
+                       {"tensors", part_entries(source, tensors)},
+                       {"sources", Json::array({std::move(from)})}}});
+}
+
+std::string LinearRewrite::content(const Json& result, std::span<const Hash128> outputs) const {
+  if (widens()) return result.get<std::string>();
+  std::string text;
+  for (const Hash128& hash : outputs) text += hash.hex();
+  return text;
+}
+
+std::vector<ModuleReport> LinearRewrite::report(const Checkpoint&, const Json&) const {
+  return {{module_.name, {module_.e, module_.n, module_.k}}};
 }
 
 ConvertedTensor::ConvertedTensor(size_t tensor, TensorInfo info, DType from)

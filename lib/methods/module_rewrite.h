@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/linears.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {
 
-/// An NVFP4 module that stays a module under the model's own names: pruned, in another dialect or in BF16,
-/// tensor by tensor.
-class ModuleRewrite : public Transformation {
+/// A module that stays a module under the model's own names, tensor by tensor.
+class PartedRewrite : public Transformation {
  public:
   struct Part {
     TensorInfo info;
@@ -18,34 +18,56 @@ class ModuleRewrite : public Transformation {
     std::unique_ptr<const TensorRewrite> rewrite;
     bool changes = false;  ///< it is more than a copy, for --dry-run
   };
-  struct Scales {
-    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
-    std::vector<float> multipliers;  ///< one an expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
-  };
-
-  /// `becomes` is the rule's `to`. `prunes`: part 0 are pruned codes. `tolerance`: as value_tolerance().
-  ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
-                std::optional<double> tolerance);
-  /// Adds part after part; part 0 is made from the codes.
+  /// `becomes` is the rule's `to`. `tolerance`: as value_tolerance().
+  PartedRewrite(std::string becomes, std::optional<double> tolerance)
+      : becomes_(std::move(becomes)), tolerance_(tolerance) {}
+  /// Adds part after part.
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// A tensor of the source that goes into part 0 or is dropped.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
-  const Scales& scales() const { return scales_; }
-  const Nvfp4Linear& module() const { return module_; }
   const std::vector<Part>& parts() const { return parts_; }
-  /// Whether part 0 holds the weights in BF16.
-  bool dequantizes() const { return becomes_ == "bf16"; }
+  const std::string& becomes() const { return becomes_; }
   /// Whether a tensor of the source is written byte for byte.
   bool passes(size_t tensor) const;
 
-  std::string name(const Checkpoint&) const override { return module_.name; }
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
   std::vector<size_t> sources() const override;
   std::vector<Unit> units(const Checkpoint& source) const override;
   uint64_t worker_bytes() const override;
   std::string decision(int part) const override;
   std::string origin(const Checkpoint& source, int part) const override;
+  bool value_comparison() const override { return true; }
+  std::optional<double> value_tolerance() const override { return tolerance_; }
+
+ protected:
+  /// The parts' entries, with the names that they were made from where these are others.
+  Json part_entries(const Checkpoint& source, const std::vector<Json>& tensors) const;
+
+ private:
+  std::string becomes_;
+  std::optional<double> tolerance_;
+  std::vector<Part> parts_;
+  std::vector<size_t> consumed_;
+};
+
+/// An NVFP4 module: pruned, in another dialect or in BF16. Part 0 is made from the codes.
+class ModuleRewrite : public PartedRewrite {
+ public:
+  struct Scales {
+    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
+    std::vector<float> multipliers;  ///< one an expert
+    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
+  };
+
+  /// `prunes`: part 0 are pruned codes.
+  ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
+                std::optional<double> tolerance);
+  const Scales& scales() const { return scales_; }
+  const Nvfp4Linear& module() const { return module_; }
+  /// Whether part 0 holds the weights in BF16.
+  bool dequantizes() const { return becomes() == "bf16"; }
+
+  std::string name(const Checkpoint&) const override { return module_.name; }
   std::unique_ptr<Work> begin() const override;
   Json prove(Proof& proof) const override;
   Json empty_result() const override;
@@ -54,23 +76,72 @@ class ModuleRewrite : public Transformation {
   std::string content(const Json& result, std::span<const Hash128> outputs) const override;
   std::vector<StoredScale> stored_scales() const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
-  bool value_comparison() const override { return true; }
-  std::optional<double> value_tolerance() const override { return tolerance_; }
 
  private:
   const Nvfp4Linear& module_;
-  std::string becomes_;
   Scales scales_;
   bool prunes_;
-  std::optional<double> tolerance_;
-  std::vector<Part> parts_;
-  std::vector<size_t> consumed_;
+};
+
+/// A linear in any other format: in a dialect's spelling, or in BF16.
+class LinearRewrite : public PartedRewrite {
+ public:
+  LinearRewrite(Linear module, std::string becomes, std::optional<double> tolerance)
+      : PartedRewrite(std::move(becomes), tolerance), module_(std::move(module)) {}
+  const Linear& module() const { return module_; }
+  /// Whether part 0 holds the weights in BF16: then the result is the hash of the source's, in float32.
+  bool widens() const { return becomes() == "bf16"; }
+
+  std::string name(const Checkpoint&) const override { return module_.name; }
+  std::unique_ptr<Work> begin() const override;
+  Json prove(Proof& proof) const override;
+  Json empty_result() const override;
+  void check_result(const Json& result) const override;
+  Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
+  std::string content(const Json& result, std::span<const Hash128> outputs) const override;
+  std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
+
+ private:
+  Linear module_;
+};
+
+/// Weights of a linear in any format as BF16: in float32, each product rounded once, then rounded to the
+/// nearest BF16, ties to even.
+class WidenedWeights : public TensorRewrite {
+ public:
+  explicit WidenedWeights(const Linear& module) : module_(module) {}
+  uint64_t grain() const override;
+  uint64_t read_bytes(uint64_t bytes) const override;
+  void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+            RangeResult& result) const override;
+  std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
+
+ private:
+  Linear module_;
+};
+
+/// Some rows of one expert of a stack, byte for byte.
+class GatheredRows : public TensorRewrite {
+ public:
+  /// Row i is the `row_bytes` from byte `first + i * step` of the tensor on.
+  GatheredRows(size_t tensor, uint64_t row_bytes, uint64_t first, uint64_t step)
+      : tensor_(tensor), row_bytes_(row_bytes), first_(first), step_(step) {}
+  uint64_t grain() const override { return row_bytes_; }
+  uint64_t read_bytes(uint64_t bytes) const override { return bytes; }
+  void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+            RangeResult& result) const override;
+  std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
+
+ private:
+  size_t tensor_;
+  uint64_t row_bytes_, first_, step_;
 };
 
 /// A tensor outside any module that changes its type: KV scales.
 class ConvertedTensor : public Transformation {
  public:
   ConvertedTensor(size_t tensor, TensorInfo info, DType from);
+  const TensorRewrite& rewrite() const { return rewrite_; }
 
   std::string name(const Checkpoint& source) const override;
   std::vector<TensorInfo> outputs(const Checkpoint&) const override { return {info_}; }

@@ -3,13 +3,13 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/method.h"
 
 namespace twofour {
 
-/// What the methods share that rewrite NVFP4 modules under their own names.
+/// What the methods share that rewrite modules under their own names.
 
 /// The global scales of a module, by the stored bits and as multipliers.
 ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Linear& module,
@@ -22,8 +22,19 @@ std::vector<size_t> chosen_modules(const Checkpoint& source, const Selection& se
 /// All of them; throws Error where the selection leaves any out.
 std::vector<size_t> all_modules(const Checkpoint& source, const Rule& rule);
 
-/// Adds a problem for each tensor that is quantized in another way: the new configuration would be wrong
-/// about it.
-void refuse_other_quantization(const Checkpoint& source, const std::string& to, Problems& problems);
+/// Whether a source has codes or values of few bits beside those of NVFP4 modules.
+bool has_other_formats(const Checkpoint& source);
+/// Adds a problem for each tensor of few bits that belongs to no linear of a known format: its layer would be
+/// reported wrongly.
+void refuse_unknown_weights(Planner& planner);
+
+/// Gives a module the names and scales of another dialect; a problem where the dialect needs experts one by
+/// one.
+void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& module, const OutputDialect& dialect,
+                     Planner& planner);
+
+/// Keeps the format and values of a linear: as it is where it is spelled as the planner's dialect does it, or
+/// there is none, else in its names, shapes and types of scales. What the dialect cannot hold is a problem.
+void keep_linear(const std::string& becomes, const Linear& linear, Planner& planner);
 
 }  // namespace twofour

@@ -10,8 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/layout_choice.h"
-#include "lib/methods/quantize_select.h"
+#include "lib/methods/chooser.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
@@ -22,21 +21,12 @@ struct Expert {
   std::optional<size_t> gate, up, down;
 };
 
-/// One of them.
-std::optional<size_t> first_of(const Expert& x) { return x.up ? x.up : x.down ? x.down : x.gate; }
-
 /// A feed-forward block as the checkpoint names it.
 struct Block {
   BlockKind kind;
   std::map<int64_t, Expert> experts;                    ///< each expert its own matrices; key 0 of an MLP
   std::optional<size_t> stacked_gate_up, stacked_down;  ///< or all in one
 };
-
-/// A module of a block.
-size_t any_module(const Block& block) {
-  if (block.stacked_down) return *block.stacked_down;
-  return block.stacked_gate_up ? *block.stacked_gate_up : *first_of(block.experts.begin()->second);
-}
 
 struct NaturalOrder {
   bool operator()(const std::string& a, const std::string& b) const { return natural_less(a, b); }
@@ -246,31 +236,32 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
   const Blocks blocks = find_blocks(checkpoint);
   const bool is_moe = std::any_of(blocks.begin(), blocks.end(),
                                   [](auto& b) { return b.second.kind == BlockKind::kRoutedExperts; });
-  LayoutChoice choice(selection, is_moe, layer_count(checkpoint.config()));
+  const BlockKind default_kind = is_moe ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp;
+
+  Chooser chooser(selection, model_layers(checkpoint.config()));
   std::vector<OutputMatrix> targets;
   std::set<size_t> taken;  // modules that belong to a chosen block
   Problems problems;
   for (const auto& [name, block] : blocks) {
-    const char* why = choice.block(name, block.kind, modules[any_module(block)].name);
-    if (why == nullptr) continue;
+    if (!chooser.chooses(name, block.kind == default_kind)) continue;
+    const char* reason = chooser.reason();
     BlockCheck(checkpoint, name, block, problems).run();
     if (!problems.empty()) continue;  // the list goes on; it is thrown below
     const size_t before = targets.size();
     add_matrices(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
-      targets[t].rule = why;
+      targets[t].rule = reason;
       for (const SourceRows& s : targets[t].sources) taken.insert(s.module);
     }
   }
   problems.refuse();
   for (size_t i = 0; i < modules.size(); ++i) {
-    if (taken.count(i) || modules[i].dialect->stacked) continue;
-    const char* why = choice.single(modules[i].name);
-    if (why == nullptr) continue;
+    if (taken.count(i) || modules[i].dialect->stacked || !chooser.adds(modules[i].name)) continue;
     targets.push_back(single_target(modules[i], i));
-    targets.back().rule = why;
+    targets.back().rule = chooser.reason();
   }
-  choice.refuse_unused();
+  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
+  chooser.refuse_unused(expected);
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
                             checkpoint.path().string(), modules.size()));

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/model_config.h"
+#include "lib/methods/chooser.h"
 
 namespace twofour {
 namespace {
@@ -49,19 +50,6 @@ bool is_left_alone(std::string_view name) {
   });
 }
 
-/// A number that config.json has, itself or for its text model; else `otherwise`.
-int64_t config_number(const Json& config, const char* key, int64_t otherwise) {
-  for (const Json* number : model_settings(config, key)) {
-    if (number->is_number_integer()) return number->get<int64_t>();
-  }
-  return otherwise;
-}
-
-bool has_tied_head(const Json& config) {
-  const auto tied = model_settings(config, "tie_word_embeddings");
-  return !tied.empty() && *tied[0] == true;
-}
-
 /// Layers behind the model's own predict further tokens: "model.layers.61" of 61, in DeepSeek-V3 and its
 /// like.
 bool is_beyond_layers(std::string_view name, int64_t layers) {
@@ -76,41 +64,8 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
   });
 }
 
-/// Whether a module may stay in NVFP4 beside new ones: one configuration must describe both.
-bool fits_beside(const Checkpoint& c, const Linear& m, const EncodeRule& rule) {
-  return m.nvfp4 && !rule.fp8 && !m.input_scale && !m.stacked &&
-         c.nvfp4_modules()[*m.nvfp4].dialect == rule.dialect->nvfp4;
-}
-
 std::string parent_of(const std::string& name) {
   return name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
-}
-
-/// Names of linears that stay; blocks of experts that stay as a whole as one glob.
-std::vector<std::string> names_left(const Checkpoint& c, const std::vector<Linear>& modules,
-                                    const std::vector<bool>& is_chosen) {
-  const auto block_of = [&](const Linear& m) {
-    const auto parsed = parse_module_name(m.name);
-    return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
-  };
-  std::set<std::string> chosen_blocks;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (is_chosen[i]) chosen_blocks.insert(block_of(modules[i]));
-  }
-  std::vector<std::string> names;
-  std::set<std::string> blocks;
-  // Loaders make a linear of a head that shares the embedding's weights.
-  if (has_tied_head(c.config()) && !c.find("lm_head.weight")) names.push_back("lm_head");
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (is_chosen[i] || modules[i].format != WeightFormat::kFloat) continue;
-    const std::string block = block_of(modules[i]);
-    if (block.empty() || chosen_blocks.count(block)) {
-      names.push_back(modules[i].name);
-    } else if (blocks.insert(block).second) {
-      names.push_back(block + "*");
-    }
-  }
-  return names;
 }
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
@@ -177,48 +132,34 @@ std::string and_more(size_t count) {
   return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
 }
 
-/// Why the first of some quantized modules cannot stay beside what is written, and what to do.
-std::string staying_text(const Checkpoint& c, const EncodeRule& rule, const Linear& m, size_t count) {
-  const bool nvfp4 = m.format == WeightFormat::kNvfp4;
-  const char* kind = !nvfp4 || rule.fp8 ? "" : m.input_scale ? " with input scales" : " of another dialect";
-  return fmt::format(
-      "{}: expected every quantized linear to become {} {}, which one configuration describes, "
-      "found {}{}{} that would stay; {}",
-      c.where(m.weight), rule.dialect->name, rule.fp8 ? "FP8" : "weight-only NVFP4",
-      weight_format_name(m.format), kind, and_more(count),
-      nvfp4 && !rule.fp8
-          ? "convert the checkpoint to bf16 first"
-          : "select all of them (--also adds to --include), or convert the checkpoint to bf16 first");
-}
-
 }  // namespace
-
-int64_t layer_count(const Json& config) { return config_number(config, "num_hidden_layers", INT64_MAX); }
 
 bool is_left_in_floats(std::string_view name, int64_t layers) {
   return is_left_alone(name) || is_beyond_layers(name, layers);
 }
 
-EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
-                               const Selection& selection, const EncodeRule& rule, Findings& findings,
-                               Problems& problems) {
+std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
+                                   const Selection& selection, const EncodeRule& rule, Findings& findings,
+                                   Problems& problems) {
   const bool quantized =
       std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
-  const int64_t layers = layer_count(c.config());
-  Matcher include(selection.include), exclude(selection.exclude), also(selection.also);
+  const int64_t layers = model_layers(c.config());
+  Chooser chooser(selection, layers);
   std::vector<bool> is_chosen(modules.size());
-  size_t refused = 0,
-         staying = 0;  // NVFP4 to quantize; quantized modules that one configuration cannot describe
-  const Linear *nvfp4 = nullptr, *stays = nullptr;  // the first of them
+  size_t refused = 0;  // NVFP4 to quantize
+  const Linear* nvfp4 = nullptr;
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_in_floats(m.name, layers);
     const bool usual =
         is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
-    const bool included = selection.include.empty() ? usual : include.matches(m.name) && usual;
-    const bool added = also.matches(m.name), excluded = exclude.matches(m.name);
-    is_chosen[i] = (included || added) && !excluded;
+    // DeepSeek-V4's own form has NVFP4 for experts alone.
+    const bool holds =
+        rule.dialect->name != "deepseek-v4" || module_role(m.name, layers) == ModuleRole::kRoutedExperts;
+    is_chosen[i] = chooser.chooses(m.name, usual && holds);
+    // A recipe names what is to be NVFP4; what is so already stays.
+    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && !rule.fp8) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
                                kGroup, m.k));
@@ -232,27 +173,19 @@ EncodeSelection select_encoded(const Checkpoint& c, const std::vector<Linear>& m
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }
-    if (is_chosen[i] || is_float || fits_beside(c, m, rule)) continue;
-    if (!stays) stays = &m;
-    ++staying;
   }
   if (nvfp4) {
     problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4{}",
                              c.where(nvfp4->weight), and_more(refused)));
   }
-  if (stays) problems.add(staying_text(c, rule, *stays, staying));
-  const char* expected = "a linear (model.layers.0.mlp.down_proj)";
-  include.refuse_unused("--include", expected);
-  exclude.refuse_unused("--exclude", expected);
-  also.refuse_unused("--also", expected);
+  chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");
   check_experts(modules, problems);
   if (!rule.fp8) note_split_groups(modules, is_chosen, findings);
-  EncodeSelection result;
+  std::vector<size_t> chosen;
   for (size_t i = 0; i < modules.size(); ++i) {
-    if (is_chosen[i]) result.chosen.push_back(i);
+    if (is_chosen[i]) chosen.push_back(i);
   }
-  result.left = names_left(c, modules, is_chosen);
-  return result;
+  return chosen;
 }
 
 std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules) {

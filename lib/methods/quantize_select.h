@@ -8,22 +8,15 @@
 
 namespace twofour {
 
-/// Which linears are encoded.
-struct EncodeSelection {
-  std::vector<size_t> chosen;     ///< among the modules given, in their order
-  std::vector<std::string> left;  ///< linears that stay: names, and globs of whole blocks of experts
-};
-
 /// Chooses by the recipe's patterns, which count for modules as the source names them, and by what producers
 /// leave alone: embeddings, heads, routers, norms, convolutions, vision and prediction of further tokens,
-/// where these are in floats. FP8 takes floats by default only where the source is not quantized at all.
-/// Linears that must not stay as they are go into `problems`; throws Error on patterns that match nothing.
-EncodeSelection select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
-                               const Selection& selection, const EncodeRule& rule, Findings& findings,
-                               Problems& problems);
+/// where these are in floats. FP8 takes floats by default only where the source is not quantized at all, and
+/// nothing takes what is in its format already. Returns positions in `modules`. What cannot be encoded goes
+/// into `problems`; throws Error on patterns that match nothing.
+std::vector<size_t> select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
+                                   const Selection& selection, const EncodeRule& rule, Findings& findings,
+                                   Problems& problems);
 
-/// num_hidden_layers of a config.json; beyond all numbers where it says none.
-int64_t layer_count(const Json& config);
 /// Whether producers leave a linear of floats alone, by its name: embeddings, heads, routers, vision,
 /// prediction of further tokens, which layers from number `layers` on do.
 bool is_left_in_floats(std::string_view name, int64_t layers);

@@ -15,19 +15,6 @@ namespace {
 /// What the first pass over a matrix keeps at most of each row.
 constexpr uint64_t kRowBytes = 8;
 
-const char* format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8:
-      return "fp8";
-    case WeightFormat::kMxfp4:
-      return "mxfp4";
-    case WeightFormat::kNvfp4:
-      return "nvfp4";
-    default:
-      return "float";
-  }
-}
-
 }  // namespace
 
 QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
@@ -119,7 +106,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     }
     entry["tensors"] = std::move(parts);
     Json from = {{"module", m.source->name},
-                 {"format", format_name(m.source->format)},
+                 {"format", weight_format_key(m.source->format)},
                  {"dtype", dtype_name(source.tensors()[m.source->weight].dtype)}};
     if (m.source->stacked) {
       from["expert"] = m.expert;

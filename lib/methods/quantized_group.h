@@ -8,7 +8,7 @@
 #include "formats/weight_dialect.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {

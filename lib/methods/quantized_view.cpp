@@ -14,17 +14,20 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "kernels/device/check.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/methods/layout_choice.h"
+#include "lib/methods/module_rewrite.h"
 #include "lib/names/natural.h"
 #include "lib/plan/method.h"
 
 namespace twofour {
 namespace {
 
-/// The dialect that linears appear in.
-constexpr const char* kViewDialect = "modelopt";
+/// The dialect that linears appear in where the recipe says none.
+constexpr const char* kDefaultDialect = "modelopt";
 
 /// A checkpoint with some linears in NVFP4.
 class QuantizedView : public TensorSource {
@@ -32,9 +35,11 @@ class QuantizedView : public TensorSource {
   struct Tensor {
     TensorInfo info;
     uint32_t shard;
-    size_t stored = 0;                      ///< of the source, where it has no group
-    const QuantizedGroup* group = nullptr;  ///< that it belongs to
-    size_t number = 0, matrix = 0;          ///< of the group, and in the group
+    size_t stored = 0;  ///< of the source, if it is stored
+    // Or one of these:
+    const TensorRewrite* rewrite = nullptr;
+    const QuantizedGroup* group = nullptr;
+    size_t number = 0, matrix = 0;  ///< of the group, and of its matrix
     EncodedPart part = EncodedPart::kValues;
   };
 
@@ -60,6 +65,8 @@ class QuantizedView : public TensorSource {
     std::optional<GroupScale> scale;
   };
   void add_group(const QuantizedGroup& group);
+  void add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite);
+  void read_rewritten(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   GroupScale scale_of(const Tensor& tensor, RowQuantizer& quantizer) const;
   void read_bytes(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   void read_bias(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
@@ -82,11 +89,18 @@ void QuantizedView::show(std::vector<std::unique_ptr<const Transformation>> plan
   planned_ = std::move(planned);
   std::vector<bool> is_gone(source_.tensors().size());
   for (const auto& one : planned_) {
-    // What else is planned changes the spelling of other tensors.
     const auto* group = dynamic_cast<const QuantizedGroup*>(one.get());
-    if (group == nullptr) continue;
-    for (const size_t i : group->sources()) is_gone[i] = true;
-    add_group(*group);
+    for (const size_t i : one->sources()) is_gone[i] = true;
+    if (group != nullptr) {
+      add_group(*group);
+    } else if (const auto* parted = dynamic_cast<const PartedRewrite*>(one.get())) {
+      for (const PartedRewrite::Part& part : parted->parts())
+        add_rewritten(part.info, part.source, *part.rewrite);
+    } else if (const auto* converted = dynamic_cast<const ConvertedTensor*>(one.get())) {
+      add_rewritten(converted->outputs(source_)[0], converted->sources()[0], converted->rewrite());
+    } else {
+      check(false, "a kind of transformation that quantizing plans");
+    }
   }
   for (size_t i = 0; i < is_gone.size(); ++i) {
     if (is_gone[i]) continue;
@@ -109,12 +123,23 @@ void QuantizedView::add_group(const QuantizedGroup& group) {
     for (size_t p = 0; p < kEncodedParts; ++p) {
       const int part = matrix.parts[p];
       if (part < 0) continue;
-      tensors_.push_back({outputs[static_cast<size_t>(part)], source_.shard_index_of(matrix.source->weight),
-                          0, &group, shared_.size(), m, static_cast<EncodedPart>(p)});
+      Tensor t{outputs[static_cast<size_t>(part)], source_.shard_index_of(matrix.source->weight)};
+      t.group = &group;
+      t.number = shared_.size();
+      t.matrix = m;
+      t.part = static_cast<EncodedPart>(p);
+      tensors_.push_back(std::move(t));
     }
   }
   shared_.emplace_back();
   worker_bytes_ = std::max(worker_bytes_, group.worker_bytes());
+}
+
+void QuantizedView::add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite) {
+  Tensor t{info, source_.shard_index_of(source), source};
+  t.rewrite = &rewrite;
+  tensors_.push_back(std::move(t));
+  worker_bytes_ = std::max(worker_bytes_, 3 * rewrite.step());
 }
 
 template <class F>
@@ -184,8 +209,9 @@ void QuantizedView::read_rows(size_t codes_tensor, const RowRange& rows, std::sp
 
 void QuantizedView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
   const Tensor& t = tensors_[tensor];
-  if (t.group == nullptr) return source_.read(t.stored, offset, out);
   if (out.empty()) return;
+  if (t.rewrite != nullptr) return read_rewritten(t, offset, out);
+  if (t.group == nullptr) return source_.read(t.stored, offset, out);
   switch (t.part) {
     case EncodedPart::kValues:
     case EncodedPart::kScales:
@@ -223,6 +249,20 @@ void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8
   });
 }
 
+/// Whole grains, as rewrites make them.
+void QuantizedView::read_rewritten(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
+  const uint64_t grain = t.rewrite->grain(), step = t.rewrite->step(), end = offset + out.size();
+  with_quantizer([&](RowQuantizer& quantizer) {
+    std::vector<uint8_t> bytes;
+    for (uint64_t begin = offset / grain * grain; begin < end; begin += step) {
+      bytes.resize(std::min({step, t.info.bytes() - begin, (end - begin + grain - 1) / grain * grain}));
+      quantizer.rewrite(*t.rewrite, begin, bytes);
+      const uint64_t lo = std::max(offset, begin), hi = std::min(end, begin + bytes.size());
+      std::memcpy(&out[lo - offset], &bytes[lo - begin], hi - lo);
+    }
+  });
+}
+
 void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
   const EncodedMatrix& m = t.group->matrices()[t.matrix];
   const size_t bias = *m.source->bias;
@@ -237,11 +277,11 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
 }
 
 /// The rule by which `quantize` makes what a layout's rule needs of these linears.
-Rule quantizing_rule(const Rule& rule, const std::vector<Linear>& linears,
+Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
                      const std::vector<size_t>& chosen) {
   Rule all;
   all.to = "quantize";
-  all.dialect = kViewDialect;
+  all.dialect = std::move(dialect);
   all.arithmetic = rule.arithmetic;
   all.block_scale = rule.block_scale;
   all.zero_block = rule.zero_block;
@@ -260,12 +300,13 @@ bool same_words(const Rule& a, const Rule& b) {
 }
 
 /// The rules by which all linears are quantized; those of the same words are one.
-std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::vector<Linear>& linears,
+std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dialect,
+                                   const std::vector<Linear>& linears,
                                    const std::vector<std::vector<size_t>>& chosen) {
   std::vector<Rule> rules;
   for (size_t r = 0; r < recipe.rules.size(); ++r) {
     if (chosen[r].empty()) continue;
-    Rule rule = quantizing_rule(recipe.rules[r], linears, chosen[r]);
+    Rule rule = quantizing_rule(recipe.rules[r], dialect, linears, chosen[r]);
     const auto same =
         std::find_if(rules.begin(), rules.end(), [&](const Rule& x) { return same_words(x, rule); });
     if (same == rules.end()) {
@@ -279,6 +320,14 @@ std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::vector<Linea
     }
   }
   return rules;
+}
+
+/// The dialect of the checkpoint that layouts are made from.
+std::string dialect_of(const Checkpoint& c, const Recipe& recipe) {
+  if (recipe.dialect.empty()) return kDefaultDialect;
+  if (recipe.dialect != "source") return recipe.dialect;
+  const OutputDialect* own = source_dialect(c);
+  return own != nullptr && own->nvfp4 != nullptr ? std::string(own->name) : kDefaultDialect;
 }
 
 void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
@@ -320,7 +369,7 @@ Json planned_json(const std::map<std::string, std::string>& texts, const char* n
 }  // namespace
 
 void complete_quantize_words(Rule& rule) {
-  if (rule.arithmetic.empty()) rule.arithmetic = kViewDialect;
+  if (rule.arithmetic.empty()) rule.arithmetic = kDefaultDialect;
   if (rule.block_scale.empty()) rule.block_scale = "max";
   if (rule.zero_block.empty()) rule.zero_block = "producer";
 }
@@ -343,12 +392,16 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   check_inputs(c, linears, chosen, problems);
   problems.refuse();
   findings.push_back(quantized_finding(c, linears, chosen));
-  Planner planner(c, nullptr, limits, findings, problems);
-  for (Rule& rule : quantizing_rules(recipe, linears, chosen)) make_method(rule)->plan(rule, planner);
+  std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe), linears, chosen);
+  Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
+  for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
+  Rule rest{.to = "keep"};
+  make_method(rest)->finish(planner);
   refuse_changed_weights(
-      c, [&](size_t tensor) { return planner.is_taken(tensor); }, problems);
+      c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
   problems.refuse();
   const auto texts = planner.texts();
+  problems.refuse();
   view->show(planner.take());
 
   std::vector<TensorInfo> tensors;

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/plan/tensor_rewrite.h"
 
 namespace twofour {
 
@@ -20,7 +21,7 @@ struct GroupScale {
   Findings findings = {};       ///< what people should know of the group
 };
 
-/// Quantizes rows of groups to NVFP4 by the words of their rule. One a thread.
+/// Quantizes rows of groups to NVFP4 by the words of their rule, and rewrites other tensors. One a thread.
 class RowQuantizer {
  public:
   virtual ~RowQuantizer() = default;
@@ -30,14 +31,17 @@ class RowQuantizer {
   /// (k1 - k0) / 16]. k0 and k1 are multiples of 16, of 32 where MXFP4 is cast.
   virtual void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix,
                         const RowRange& rows, std::span<uint8_t> codes, std::span<uint8_t> scales) = 0;
+  /// Bytes of a tensor from `begin` on, whole grains of it or up to its end.
+  virtual void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) = 0;
 };
 /// Makes the quantizer of one thread, which reads from a checkpoint that outlives it.
 using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source)>;
 
-/// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear as NVFP4
-/// in ModelOpt's dialect, stacks taken apart, quantized by the rule's words as they are read; all else is as
-/// it was, and config.json and hf_quant_config.json describe both. A source without such linears is returned
-/// as it is. Reads headers and config alone. Throws Error where a linear cannot be quantized.
+/// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear quantized,
+/// by the rule's words as they are read. It is what `quantize` writes of these linears, in ModelOpt's dialect
+/// or that of the recipe: stacks taken apart, other quantized linears in the dialect's spelling, config.json
+/// and hf_quant_config.json for both. A source without such linears is returned as it is. Reads headers and
+/// config alone. Throws Error where a linear cannot be quantized.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});
 

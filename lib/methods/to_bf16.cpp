@@ -1,5 +1,7 @@
 #include <set>
 
+#include "lib/checkpoint/model_config.h"
+#include "lib/methods/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/names/pattern.h"
@@ -12,17 +14,12 @@ std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
     throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
                             c.tensors().size()));
   }
-  Matcher include(s.include), exclude(s.exclude), also(s.also);
+  Chooser chooser(s, model_layers(c.config()));
   std::vector<size_t> modules;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
-    const std::string& name = c.nvfp4_modules()[i].name;
-    const bool included = include.matches(name), added = also.matches(name);
-    if ((s.include.empty() || included || added) && !exclude.matches(name)) modules.push_back(i);
+    if (chooser.chooses(c.nvfp4_modules()[i].name, true)) modules.push_back(i);
   }
-  const char* expected = "NVFP4 modules (model.layers.0.mlp.down_proj)";
-  include.refuse_unused("--include", expected);
-  exclude.refuse_unused("--exclude", expected);
-  also.refuse_unused("--also", expected);
+  chooser.refuse_unused("NVFP4 modules (model.layers.0.mlp.down_proj)");
   if (modules.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 modules to convert, found all {} excluded", c.path().string(),
                             c.nvfp4_modules().size()));
@@ -41,46 +38,117 @@ std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
   return modules;
 }
 
-void refuse_other_quantization(const Checkpoint& c, const std::string& to, Problems& problems) {
+bool has_other_formats(const Checkpoint& c) {
   std::set<size_t> known;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) known.insert({m.codes, m.block_scale});
   for (size_t i = 0; i < c.tensors().size(); ++i) {
-    const DType dtype = c.tensors()[i].dtype;
-    const bool is_8_bit = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E8M0;
-    const bool packed = dtype == DType::kU8 || dtype == DType::kI8;
-    if ((!is_8_bit && !packed) || c.tensors()[i].shape.size() < 2 || known.count(i)) continue;
-    problems.add(fmt::format("{}: expected NVFP4 as the only quantization for {}, found {}", c.where(i), to,
-                             describe(dtype, c.tensors()[i].shape)));
+    const bool few_bits = dtype_bits(c.tensors()[i].dtype) <= 8 && c.tensors()[i].dtype != DType::kBool;
+    const bool packed = c.tensors()[i].dtype == DType::kI32;
+    if ((few_bits || packed) && c.tensors()[i].shape.size() >= 2 && !known.count(i)) return true;
+  }
+  return false;
+}
+
+void refuse_unknown_weights(Planner& planner) {
+  const Checkpoint& c = planner.source;
+  std::set<size_t> known;
+  for (const Linear& m : planner.linears()) {
+    known.insert(m.weight);
+    if (m.scale) known.insert(*m.scale);
+  }
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
+    if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
+    planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or NVFP4, found {}",
+                                     c.where(i), describe(t.dtype, t.shape)));
   }
 }
 
 namespace {
 
-/// Dequantizes NVFP4 modules.
+/// Dequantizes linears.
 class ToBf16 : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
-    const std::vector<size_t> modules = chosen_modules(c, rule.selection);
-    size_t input_scales = 0;
-    std::vector<std::string> names;
-    for (const size_t i : modules) {
-      const Nvfp4Linear& m = c.nvfp4_modules()[i];
-      add(rule, m, planner);
-      names.push_back(m.name);
-      input_scales += m.input_scale.has_value();
-    }
+    const bool general = has_other_formats(c) || !planner.is_single;
+    const size_t input_scales = general ? widen_all(rule, planner) : widen_nvfp4(rule, planner);
     if (input_scales > 0) {
       planner.findings.push_back(
           {Severity::kNote, "input-scales-dropped", c.path().string(),
            fmt::format("{} input scales are dropped: the output quantizes nothing", input_scales)});
     }
-    planner.set_texts(bf16_texts(c, names));
-    refuse_other_quantization(c, rule.to, planner.problems);
   }
 
  private:
   static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
+
+  /// Of a source that has NVFP4 alone. Returns how many input scales are dropped.
+  static size_t widen_nvfp4(const Rule& rule, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    std::vector<std::string> names;
+    size_t input_scales = 0;
+    for (const size_t i : chosen_modules(c, rule.selection)) {
+      const Nvfp4Linear& m = c.nvfp4_modules()[i];
+      add(rule, m, planner);
+      names.push_back(m.name);
+      input_scales += m.input_scale.has_value();
+    }
+    planner.set_texts(bf16_texts(c, names));
+    return input_scales;
+  }
+
+  static size_t widen_all(const Rule& rule, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    if (planner.dialect() == nullptr && source_dialect(c) != nullptr) planner.set_dialect(*source_dialect(c));
+    planner.rewrite_formats();
+    Chooser chooser(rule.selection, planner.layers());
+    size_t input_scales = 0, chosen = 0;
+    for (const Linear& m : planner.linears()) {
+      const bool is_float = m.format == WeightFormat::kFloat;
+      if (!chooser.chooses(m.name, !is_float) || is_float || planner.is_taken(m.weight)) continue;
+      if (m.nvfp4) {
+        add(rule, c.nvfp4_modules()[*m.nvfp4], planner);
+      } else {
+        widen(rule, m, planner);
+      }
+      planner.write(m.name, m.weight, {});
+      input_scales += m.input_scale.has_value();
+      ++chosen;
+    }
+    chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
+    if (chosen == 0) {
+      throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
+                              c.path().string(), planner.linears().size()));
+    }
+    return input_scales;
+  }
+
+  static void widen(const Rule& rule, const Linear& m, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    auto module = std::make_unique<LinearRewrite>(m, rule.to, kTolerance);
+    TensorInfo info = c.tensors()[m.weight];
+    // A stack's weights have the stack's own name.
+    info.name = m.stacked && !info.name.ends_with(".weight") ? m.name : m.name + ".weight";
+    info.dtype = DType::kBF16;
+    info.shape = {m.n, m.k};
+    if (m.k_outer) std::swap(info.shape[0], info.shape[1]);
+    if (m.stacked) info.shape.insert(info.shape.begin(), m.e);
+    info.begin = 0;
+    info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
+    auto weights = std::make_unique<WidenedWeights>(m);
+    if (weights->grain() > planner.limits.piece) {
+      planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
+                                       c.where(m.weight), planner.limits.piece, weights->grain()));
+    }
+    module->add({std::move(info), m.weight, std::move(weights), true});
+    for (const auto& tensor : {m.scale, m.global_scale, m.input_scale}) {
+      if (tensor) module->consume(*tensor);
+    }
+    module->set_rule("belongs to a module to convert");
+    planner.add(std::move(module));
+  }
 
   static void add(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;

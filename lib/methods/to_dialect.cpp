@@ -11,6 +11,8 @@
 namespace twofour {
 namespace {
 
+constexpr double kScaleTolerance = 0x1p-22;  ///< a last bit of the multiplier and two roundings
+
 /// A float32 scalar of the new dialect.
 TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
   return {std::move(name), DType::kF32, std::move(shape), 0, sizeof(float)};
@@ -86,6 +88,46 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
   }
 }
 
+void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const OutputDialect& dialect,
+                     Planner& planner) {
+  const Checkpoint& c = planner.source;
+  const Nvfp4Dialect& to = *dialect.nvfp4;
+  ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
+  if (m.dialect->stacked) {
+    planner.problems.add(fmt::format(
+        "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
+    return;
+  }
+  check_reciprocal(c, m, scales, to, planner.problems);
+  const Manifest::Original was = original_of(planner.written, m.name, to);
+  const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
+    return before.value_or(dialect.scalar_shape());
+  };
+  const uint32_t stored = scales.raw_bits[0];
+  if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
+  const uint32_t input_stored = scales.input_scale_bits;
+  auto module = std::make_unique<ModuleRewrite>(m, becomes, std::move(scales), false, kScaleTolerance);
+  const auto renamed = [&](size_t tensor, const char* suffix) {
+    TensorInfo info = c.tensors()[tensor];
+    info.name = m.name + suffix;
+    return info;
+  };
+  const auto reciprocal = [&](size_t tensor, uint32_t remembered) {
+    return std::make_unique<ConvertedScalars>(tensor, DType::kF32, DType::kF32, true, remembered);
+  };
+  module->add({renamed(m.codes, to.codes), m.codes, std::make_unique<CopiedTensor>(m.codes, false)});
+  module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
+               std::make_unique<CopiedTensor>(m.block_scale, true)});
+  module->add({scalar_info(m.name + to.global_scale, shape(was.global_scale_shape)), m.global_scale,
+               reciprocal(m.global_scale, remembered_bits(was.global_scale, stored)), true});
+  if (m.input_scale) {
+    module->add({scalar_info(m.name + to.input_scale, shape(was.input_scale_shape)), *m.input_scale,
+                 reciprocal(*m.input_scale, remembered_bits(was.input_scale, input_stored)), true});
+  }
+  module->set_rule("belongs to a module to convert");
+  planner.add(std::move(module));
+}
+
 namespace {
 
 /// Gives NVFP4 modules the names and scales of another dialect.
@@ -102,6 +144,7 @@ class ToDialect : public Method {
       }
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
+    if (has_other_formats(c)) return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
     if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
@@ -114,63 +157,33 @@ class ToDialect : public Method {
       throw Error(
           fmt::format("--dialect: expected another dialect than the source's, found {}", rule.dialect));
     }
-    for (const size_t m : modules) translate(rule, c.nvfp4_modules()[m], dialect, planner);
+    Scheme scheme{.format = WeightFormat::kNvfp4};
+    for (const size_t m : modules) {
+      translate_nvfp4(rule.to, c.nvfp4_modules()[m], dialect, planner);
+      scheme.has_input_scale = scheme.has_input_scale || c.nvfp4_modules()[m].input_scale;
+    }
     plan_kv_scales(dialect, planner);
-    planner.set_texts(config_texts(c, dialect.nvfp4_config(translate_config(c, dialect))));
-    refuse_other_quantization(c, rule.to, planner.problems);
+    planner.set_texts(config_texts(c, dialect.config(translate_config(c, dialect), scheme)));
   }
 
  private:
-  static constexpr double kTolerance = 0x1p-22;  ///< a last bit of the multiplier and two roundings
+  /// Every quantized linear in the dialect, whatever its format.
+  static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
+    planner.set_dialect(dialect);
+    planner.rewrite_formats();
+    for (const Linear& m : planner.linears()) {
+      if (!planner.is_taken(m.weight)) keep_linear(rule.to, m, planner);
+    }
+  }
 
   /// Everything as it was, block scales looked at.
   static void keep(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
-                                                  false, kTolerance);
+                                                  false, kScaleTolerance);
     for (const size_t tensor : {m.codes, m.block_scale, m.global_scale}) {
       module->add(
           {c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, tensor == m.block_scale)});
-    }
-    module->set_rule("belongs to a module to convert");
-    planner.add(std::move(module));
-  }
-
-  static void translate(const Rule& rule, const Nvfp4Linear& m, const OutputDialect& dialect,
-                        Planner& planner) {
-    const Checkpoint& c = planner.source;
-    const Nvfp4Dialect& to = *dialect.nvfp4;
-    ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
-    if (m.dialect->stacked) {
-      planner.problems.add(fmt::format(
-          "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
-      return;
-    }
-    check_reciprocal(c, m, scales, to, planner.problems);
-    const Manifest::Original was = original_of(planner.written, m.name, to);
-    const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
-      return before.value_or(dialect.scalar_shape());
-    };
-    const uint32_t stored = scales.raw_bits[0];
-    if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
-    const uint32_t input_stored = scales.input_scale_bits;
-    auto module = std::make_unique<ModuleRewrite>(m, rule.to, std::move(scales), false, kTolerance);
-    const auto renamed = [&](size_t tensor, const char* suffix) {
-      TensorInfo info = c.tensors()[tensor];
-      info.name = m.name + suffix;
-      return info;
-    };
-    const auto reciprocal = [&](size_t tensor, uint32_t remembered) {
-      return std::make_unique<ConvertedScalars>(tensor, DType::kF32, DType::kF32, true, remembered);
-    };
-    module->add({renamed(m.codes, to.codes), m.codes, std::make_unique<CopiedTensor>(m.codes, false)});
-    module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
-                 std::make_unique<CopiedTensor>(m.block_scale, true)});
-    module->add({scalar_info(m.name + to.global_scale, shape(was.global_scale_shape)), m.global_scale,
-                 reciprocal(m.global_scale, remembered_bits(was.global_scale, stored)), true});
-    if (m.input_scale) {
-      module->add({scalar_info(m.name + to.input_scale, shape(was.input_scale_shape)), *m.input_scale,
-                   reciprocal(*m.input_scale, remembered_bits(was.input_scale, input_stored)), true});
     }
     module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));

@@ -60,7 +60,7 @@ EncodeRule fp8_rule(Rule& r) {
 /// The NVFP4 settings of a rule; fills in its defaults.
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
-  if (r.arithmetic.empty()) r.arithmetic = r.dialect;
+  if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
   if (r.block_scale.empty()) r.block_scale = "max";
   if (r.zero_block.empty()) r.zero_block = "producer";
   EncodeRule rule;
@@ -73,6 +73,18 @@ EncodeRule nvfp4_rule(Rule& r) {
   rule.words = {{}, r.arithmetic, r.block_scale, r.zero_block, r.pattern};
   rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
   return rule;
+}
+
+/// The scheme of what is written.
+Scheme scheme_of(const EncodeRule& rule) {
+  Scheme s;
+  s.format = rule.fp8 ? WeightFormat::kFp8 : WeightFormat::kNvfp4;
+  s.granularity = rule.granularity;
+  if (!rule.fp8) return s;
+  s.has_input_scale = rule.dialect->fp8_input_scale && rule.granularity == Granularity::kTensor;
+  s.scale = rule.dialect->fp8_scale;
+  if (rule.granularity == Granularity::kBlock) s.rows = s.cols = kFp8Block;
+  return s;
 }
 
 /// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 where the source has none.
@@ -114,13 +126,10 @@ class GroupPlanner {
         kept_(std::make_shared<const FixedGlobalScales>(rule.kept)) {}
 
   void run() {
-    std::vector<Linear> all = find_weight_modules(c_, problems_);
-    refuse_unknown(all);
-    EncodeSelection selection =
-        select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
-    unquantized_ = std::move(selection.left);
+    const std::vector<Linear>& all = planner_.linears();
     note_unknown_stacks(all);
-    for (const size_t i : selection.chosen) choose(all[i]);
+    for (const size_t i : select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_))
+      choose(all[i]);
     if (modules_.empty()) {
       problems_.refuse();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
@@ -131,23 +140,18 @@ class GroupPlanner {
     }
     form_groups();
     report();
-    for (auto& group : groups_) planner_.add(std::move(group));
-    plan_kv_scales(dialect_, planner_);
-    plan_config();
+    planner_.set_dialect(dialect_);
+    planner_.rewrite_formats();
+    for (auto& group : groups_) {
+      for (const EncodedMatrix& m : group->matrices())
+        planner_.write(m.name, m.source->weight, scheme_of(rule_));
+      planner_.add(std::move(group));
+    }
   }
 
  private:
-  void plan_config() {
-    QuantizedConfig config{dialect_.patterns(unquantized_), true, false};
-    if (dialect_.kv_scale_type) config.fp8_kv_cache = has_fp8_kv_cache(c_);
-    planner_.set_texts(config_texts(
-        c_, rule_.fp8 ? dialect_.fp8_config(config, rule_.granularity) : dialect_.nvfp4_config(config)));
-  }
-
   /// Whether input scales are written.
-  bool has_input_scales() const {
-    return rule_.fp8 && dialect_.fp8_input_scale && rule_.granularity == Granularity::kTensor;
-  }
+  bool has_input_scales() const { return scheme_of(rule_).has_input_scale; }
 
   /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
   void note_unknown_stacks(const std::vector<Linear>& all) {
@@ -159,26 +163,10 @@ class GroupPlanner {
       const bool is_stack = t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup;
       if (!is_float || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
-      unquantized_.push_back(module);
+      planner_.leave(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
                                    fmt::format("is left unquantized: no known naming of experts has {}",
                                                describe(t.dtype, t.shape))});
-    }
-  }
-
-  /// Tensors of few bits that belong to no known module: their layer would be reported wrongly.
-  void refuse_unknown(const std::vector<Linear>& all) {
-    std::set<size_t> known;
-    for (const Linear& m : all) {
-      known.insert(m.weight);
-      if (m.scale) known.insert(*m.scale);
-    }
-    for (size_t i = 0; i < c_.tensors().size(); ++i) {
-      const TensorInfo& t = c_.tensors()[i];
-      const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
-      if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
-      problems_.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or NVFP4, found {}", c_.where(i),
-                                describe(t.dtype, t.shape)));
     }
   }
 
@@ -311,11 +299,6 @@ class GroupPlanner {
                        "copied, its configuration is not",
                        dialect_.name));
     }
-    if (!unquantized_.empty()) {
-      note(Severity::kNote, "unquantized",
-           fmt::format("{} linears or blocks of experts are left unquantized, the first {}",
-                       unquantized_.size(), unquantized_[0]));
-    }
     if (lacking_ > 0) {
       note(Severity::kWarning, "no-kept-scale",
            fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
@@ -335,8 +318,7 @@ class GroupPlanner {
   const EncodeRule& rule_;
   const OutputDialect& dialect_;
   const std::shared_ptr<const FixedGlobalScales> kept_;
-  std::vector<Linear> modules_;           ///< that are quantized
-  std::vector<std::string> unquantized_;  ///< linears that stay as they are beside them, names and globs
+  std::vector<Linear> modules_;  ///< that are quantized
   std::vector<std::unique_ptr<QuantizedGroup>> groups_;
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
@@ -346,22 +328,65 @@ class GroupPlanner {
 /// Quantizes linears to NVFP4 or FP8.
 class Quantize : public Method {
  public:
-  explicit Quantize(EncodeRule rule) : rule_(std::move(rule)) {}
-  void plan(Rule& rule, Planner& planner) const override { GroupPlanner(rule_, rule, planner).run(); }
-  std::string file_format(const Rule&) const override { return rule_.fp8 ? "fp8" : "nvfp4"; }
+  using Complete = EncodeRule (*)(Rule& rule);
+  /// `is_default`: no dialect was asked for.
+  Quantize(Complete complete, bool is_default) : complete_(complete), is_default_(is_default) {}
+
+  void plan(Rule& rule, Planner& planner) const override {
+    const Rule asked = rule;
+    EncodeRule encode = complete_(rule);
+    const OutputDialect* own = source_dialect(planner.source);
+    const auto use_own = [&] {
+      rule = asked;
+      rule.dialect = own->name;
+      encode = complete_(rule);
+    };
+    // What stays keeps its names and shapes, where its dialect holds what is made too.
+    const bool may =
+        is_default_ && own != nullptr && own != encode.dialect && own->entry(scheme_of(encode)) != nullptr;
+    if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
+    GroupPlanner(encode, rule, planner).run();
+  }
+  std::string file_format(const Rule& rule) const override { return rule.to == "fp8" ? "fp8" : "nvfp4"; }
   std::string summary(const Rule& rule) const override {
-    if (rule_.fp8) return fmt::format("FP8 ({}, a scale per {})", rule.dialect, rule.granularity);
+    if (rule.to == "fp8") return fmt::format("FP8 ({}, a scale per {})", rule.dialect, rule.granularity);
     return fmt::format("{}{}NVFP4 ({})", rule.pattern, rule.pattern.empty() ? "" : " ", rule.dialect);
   }
 
  private:
-  EncodeRule rule_;
+  /// Whether quantized linears stay beside what the rule makes.
+  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    const std::vector<Linear>& all = planner.linears();
+    Findings findings;
+    Problems problems;
+    std::vector<bool> chosen(all.size());
+    for (const size_t i : select_encoded(planner.source, all, rule.selection, encode, findings, problems))
+      chosen[i] = true;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!chosen[i] && all[i].format != WeightFormat::kFloat && !planner.is_taken(all[i].weight))
+        return true;
+    }
+    return false;
+  }
+
+  Complete complete_;
+  bool is_default_;
 };
 
 }  // namespace
 
-std::unique_ptr<Method> make_to_fp8(Rule& rule) { return std::make_unique<Quantize>(fp8_rule(rule)); }
+std::unique_ptr<Method> make_to_fp8(Rule& rule) {
+  const bool is_default = rule.dialect.empty();
+  Rule completed = rule;
+  fp8_rule(completed);  // refuses words
+  return std::make_unique<Quantize>(fp8_rule, is_default);
+}
 
-std::unique_ptr<Method> make_quantize(Rule& rule) { return std::make_unique<Quantize>(nvfp4_rule(rule)); }
+std::unique_ptr<Method> make_quantize(Rule& rule) {
+  const bool is_default = rule.dialect.empty();
+  Rule completed = rule;
+  nvfp4_rule(completed);
+  return std::make_unique<Quantize>(nvfp4_rule, is_default);
+}
 
 }  // namespace twofour

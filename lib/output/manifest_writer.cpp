@@ -69,9 +69,8 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
     put(json_line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
   }
   put("],\n");
-  if (!source.hf_quant_config().is_null()) {
-    put(fmt::format("\"hf_quant_config\": {},\n", json_line(source.hf_quant_config())));
-  }
+  const Json hf_quant_config = plan.shown_hf_quant_config.value_or(source.hf_quant_config());
+  if (!hf_quant_config.is_null()) put(fmt::format("\"hf_quant_config\": {},\n", json_line(hf_quant_config)));
   put(fmt::format("\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
   put("\"files\": {");

@@ -6,18 +6,110 @@
 #include <iterator>
 
 #include "formats/error.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/dialect_rows.h"
+#include "lib/names/natural.h"
 #include "lib/plan/output_files.h"
 
 namespace twofour {
 
-Planner::Planner(const Checkpoint& from, const Manifest* by, const MemoryLimits& most, Findings& notes,
-                 Problems& wrong)
+Planner::Planner(const Checkpoint& from, const Manifest* by, const MemoryLimits& most, bool single,
+                 Findings& notes, Problems& wrong)
     : source(from),
       written(by),
       limits(most),
+      is_single(single),
       findings(notes),
       problems(wrong),
-      taken_(from.tensors().size()) {}
+      taken_(from.tensors().size()),
+      kept_(from.tensors().size()),
+      described_(from.tensors().size()),
+      layers_(model_layers(from.config())) {
+  written_.source = &from;
+}
+
+const std::vector<Linear>& Planner::linears() {
+  if (!linears_) linears_ = find_weight_modules(source, problems);
+  return *linears_;
+}
+
+void Planner::set_dialect(const OutputDialect& to) {
+  if (dialect_ != nullptr && dialect_ != &to) {
+    throw Error(
+        fmt::format("dialect: expected one for the whole output, found {} and {}", dialect_->name, to.name));
+  }
+  dialect_ = &to;
+}
+
+void Planner::write(std::string module, size_t weight, const Scheme& scheme) {
+  const bool is_float = scheme.format == WeightFormat::kFloat;
+  write(std::move(module), weight, scheme,
+        is_float || dialect_ == nullptr ? Json(nullptr) : dialect_->entry(scheme));
+}
+
+void Planner::write_kept(const Linear& m) {
+  const Scheme scheme = scheme_of(source, m);
+  const bool quantized = m.format != WeightFormat::kFloat;
+  // Groups say of activations what tensors do not.
+  if (quantized && dialect_ == &compressed_tensors_dialect() && source_dialect(source) == dialect_) {
+    if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
+    Json entry = lookup_->find(m.name);
+    if (entry.is_object() && !entry.contains("format"))
+      entry["format"] = source_quantization(source).value("format", Json());
+    if (entry.is_object()) return write(m.name, m.weight, scheme, std::move(entry));
+  }
+  write(m.name, m.weight, scheme);
+}
+
+void Planner::write(std::string module, size_t weight, const Scheme& scheme, Json entry) {
+  described_[weight] = true;
+  WrittenModule one{std::move(module)};
+  if (scheme.format != WeightFormat::kFloat) {
+    if (entry.is_null()) {
+      problems.add(fmt::format("{}: expected a format that {} can name, found {}", source.where(weight),
+                               dialect_ == nullptr ? "a configuration in the source's words"
+                                                   : fmt::format("the {} dialect", dialect_->name),
+                               describe(scheme)));
+    }
+    const auto at = std::find(written_.entries.begin(), written_.entries.end(), entry);
+    one.entry = static_cast<size_t>(at - written_.entries.begin());
+    if (at == written_.entries.end()) {
+      written_.entries.push_back(std::move(entry));
+      schemes_.push_back(scheme);
+    }
+  }
+  written_.modules.push_back(std::move(one));
+}
+
+ConfigEntries Planner::written_entries() {
+  std::stable_sort(
+      written_.modules.begin(), written_.modules.end(),
+      [](const WrittenModule& a, const WrittenModule& b) { return natural_less(a.name, b.name); });
+  if (written_.entries.empty()) return {};
+  written_.unquantized = unquantized_linears(written_);
+  std::move(left_.begin(), left_.end(), std::back_inserter(written_.unquantized));
+  if (!written_.unquantized.empty()) {
+    findings.push_back({Severity::kNote, "unquantized", source.path().string(),
+                        fmt::format("{} linears or blocks of experts are left unquantized, the first {}",
+                                    written_.unquantized.size(), written_.unquantized[0])});
+  }
+  if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
+  if (!problems.empty()) return {};  // entries may be none
+  if (written_.entries.size() == 1 && dialect_->config != nullptr) {
+    return dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]);
+  }
+  if (dialect_->mixed_config == nullptr) {
+    throw Error(
+        fmt::format("--dialect {}: expected one format, which is all that it describes, found {} and {}",
+                    dialect_->name, describe(schemes_[0]), describe(schemes_.back())));
+  }
+  for (const std::string& split : find_split_layers(written_)) problems.add(split);
+  ConfigEntries entries = dialect_->mixed_config(written_);
+  if (!problems.empty()) return entries;
+  for (const std::string& conflict : find_lookup_conflicts(written_, entries)) problems.add(conflict);
+  return entries;
+}
 
 void Planner::add(std::unique_ptr<Transformation> transformation) {
   const std::vector<size_t> sources = transformation->sources();
@@ -55,8 +147,14 @@ void Planner::set_texts(std::map<std::string, std::string> texts) {
   texts_ = std::move(texts);
 }
 
-std::map<std::string, std::string> Planner::texts() const {
-  if (!layouts_.empty() + texts_.has_value() + keeps_config_ > 1) {
+std::map<std::string, std::string> Planner::texts() {
+  if (rewrites_formats()) {
+    ConfigEntries entries = written_entries();
+    if (layouts_.empty()) return config_texts(source, std::move(entries));
+    shown_hf_quant_config_ = entries.hf_quant_config;
+    return {{"config.json", layout_config_text(source, layouts_, &entries.quantization_config)}};
+  }
+  if (!layouts_.empty() + texts_.has_value() > 1) {
     throw Error(
         fmt::format("{}: expected layouts alone or one rule that changes number formats, found both: "
                     "one configuration cannot describe what they write",

@@ -9,6 +9,9 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 #include "lib/plan/plan.h"
@@ -18,22 +21,51 @@ namespace twofour {
 /// What rules plan into. A tensor of the source belongs to the first transformation that takes it.
 class Planner {
  public:
-  /// `written` is what twofour.json says of a source that twofour wrote, else nullptr.
-  Planner(const Checkpoint& source, const Manifest* written, const MemoryLimits& limits, Findings& findings,
-          Problems& problems);
+  /// `written` is what twofour.json says of a source that twofour wrote, else nullptr. `is_single`: one rule
+  /// decides all.
+  Planner(const Checkpoint& source, const Manifest* written, const MemoryLimits& limits, bool is_single,
+          Findings& findings, Problems& problems);
 
   const Checkpoint& source;
   const Manifest* const written;
   const MemoryLimits limits;
+  const bool is_single;
   Findings& findings;
   Problems& problems;
 
   /// Adds a transformation, unless all of its sources are taken already. Some of them are a problem.
   void add(std::unique_ptr<Transformation> transformation);
-  bool is_taken(size_t tensor) const { return taken_[tensor]; }
+  /// Whether a rule took a tensor, to change or to keep it: later rules leave it alone.
+  bool is_taken(size_t tensor) const { return taken_[tensor] || kept_[tensor]; }
+  /// Whether a transformation has it.
+  bool is_planned(size_t tensor) const { return taken_[tensor]; }
+  /// A rule keeps a tensor.
+  void keep(size_t tensor) { kept_[tensor] = true; }
   std::vector<std::unique_ptr<const Transformation>> take() { return std::move(made_); }
 
-  /// The config files that describe what is written; one rule gives them.
+  /// Every linear of the source, in natural order; found when first asked for. Modules with tensors that
+  /// disagree are problems then.
+  const std::vector<Linear>& linears();
+  /// The source's layers, as config.json counts them; beyond them are those that predict further tokens.
+  int64_t layers() const { return layers_; }
+
+  /// The dialect of the whole output, once a rule has chosen it; nullptr before.
+  const OutputDialect* dialect() const { return dialect_; }
+  /// Throws Error where another rule chose another.
+  void set_dialect(const OutputDialect& dialect);
+  /// The configuration is written anew: number formats change.
+  void rewrite_formats() { rewrites_formats_ = true; }
+  bool rewrites_formats() const { return rewrites_formats_; }
+  /// A linear of the output, the tensor of the source's weights and its scheme, of floats where it is not
+  /// quantized.
+  void write(std::string module, size_t weight, const Scheme& scheme);
+  /// A linear that keeps its format, in the source's own words where they are of this dialect.
+  void write_kept(const Linear& linear);
+  bool is_written(size_t weight) const { return described_[weight]; }
+  /// A glob or name of what stays unquantized, beside linears.
+  void leave(std::string module) { left_.push_back(std::move(module)); }
+
+  /// The config files that describe what is written, where one rule makes all of it.
   void set_texts(std::map<std::string, std::string> texts);
   /// Modules of the same layout and pattern are one group, whichever rules made them.
   void add_layout(LayoutGroup group);
@@ -41,14 +73,29 @@ class Planner {
   /// The source's config stays true.
   void keep_config() { keeps_config_ = true; }
   /// Throws Error where no config describes all that the rules make.
-  std::map<std::string, std::string> texts() const;
-  bool keeps_config() const { return keeps_config_; }
+  std::map<std::string, std::string> texts();
+  bool keeps_config() const { return keeps_config_ && layouts_.empty() && !rewrites_formats_; }
+  /// hf_quant_config.json of the checkpoint that an artifact in layouts shows, where that is not the
+  /// source's.
+  const std::optional<Json>& shown_hf_quant_config() const { return shown_hf_quant_config_; }
 
  private:
   std::vector<std::unique_ptr<const Transformation>> made_;
-  std::vector<bool> taken_;
+  std::vector<bool> taken_, kept_, described_;
+  bool rewrites_formats_ = false;
+  void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
+  ConfigEntries written_entries();
+
   std::vector<LayoutGroup> layouts_;
+  std::unique_ptr<LoaderLookup> lookup_;  ///< in the source's own configuration
+  std::optional<std::vector<Linear>> linears_;
+  int64_t layers_;
+  const OutputDialect* dialect_ = nullptr;
+  WrittenModel written_;
+  std::vector<Scheme> schemes_;  ///< of written_.entries
+  std::vector<std::string> left_;
   std::optional<std::map<std::string, std::string>> texts_;
+  std::optional<Json> shown_hf_quant_config_;
   bool keeps_config_ = false;
 };
 
@@ -60,6 +107,8 @@ class Method {
   /// words. Throws Error on a source or selection that the method cannot take; what is wrong with single
   /// tensors goes into the planner's problems.
   virtual void plan(Rule& rule, Planner& planner) const = 0;
+  /// Plans what no rule took, where number formats change.
+  virtual void finish(Planner&) const {}
   /// What "twofour.layout" in the files' headers says: the layout, or the format of a checkpoint.
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
   /// What it makes, in a few words for people; the rule's words are complete.

@@ -128,7 +128,8 @@ Json layout_group_to_json(const LayoutGroup& group) {
   return {{"layout", group.layout}, {"pattern", group.pattern}, {"modules", group.modules}};
 }
 
-std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups) {
+std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
+                               const Json* base) {
   Json entry = {{"quant_method", "twofour"}};
   if (groups.size() == 1) {
     entry.update(layout_group_to_json(groups[0]));
@@ -137,7 +138,7 @@ std::string layout_config_text(const Checkpoint& source, const std::vector<Layou
     Json& all = entry["groups"] = Json::array();
     for (const LayoutGroup& group : groups) all.push_back(layout_group_to_json(group));
   }
-  return format_json(config_with_layout(source, std::move(entry)));
+  return format_json(config_with_layout(source, std::move(entry), base));
 }
 
 std::string artifact_index(const Plan& plan) {

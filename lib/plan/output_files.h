@@ -19,7 +19,9 @@ std::map<std::string, uint64_t> find_auxiliary_files(const std::filesystem::path
                                                      Findings& findings);
 
 /// The config.json of an artifact in layouts. One layout is the entry itself, several are its `groups`.
-std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups);
+/// `base`: the entry of the checkpoint that it shows, where that is not the source's.
+std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
+                               const Json* base = nullptr);
 Json layout_group_to_json(const LayoutGroup& group);
 /// The config files of the checkpoint that an artifact was made from.
 std::map<std::string, std::string> original_texts(const Checkpoint& source);

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/io/direct_io.h"
 #include "lib/io/file.h"
 #include "lib/names/natural.h"
@@ -88,7 +89,7 @@ void note_passed_through(Planner& planner) {
   size_t passed = 0;
   std::string example;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
-    if (planner.is_taken(m.codes)) continue;
+    if (planner.is_planned(m.codes)) continue;
     if (passed++ == 0) example = m.name;
     if (c.is_computed(m)) continue;
     // Refused as in what is converted; their block scales are looked at as they pass.
@@ -112,7 +113,7 @@ void check_input_scales(Planner& planner) {
   size_t zeros = 0;
   std::string first;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
-    if (!m.input_scale || planner.is_taken(*m.input_scale)) continue;
+    if (!m.input_scale || planner.is_planned(*m.input_scale)) continue;
     const TensorInfo& t = c.tensors()[*m.input_scale];
     if (t.dtype != DType::kF32 || t.bytes() > kMost) continue;
     std::vector<float> stored(static_cast<size_t>(t.bytes() / sizeof(float)));
@@ -168,12 +169,36 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
                   (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
+/// Gives a recipe from a file its dialect: the source's own where it asks for that, unless that cannot hold
+/// NVFP4, which a rule makes; then ModelOpt's. Empty where nothing needs one.
+void complete_dialect(const Checkpoint& source, Recipe& recipe) {
+  if (recipe.dialect == "source") {
+    const OutputDialect* own = source_dialect(source);
+    bool encodes = false, nvfp4 = false;
+    for (const Rule& rule : recipe.rules) {
+      encodes =
+          encodes || rule.to == "quantize" || rule.to == "fp8" || rule.to == "mxfp8" || rule.to == "mxfp4";
+      nvfp4 = nvfp4 || rule.to == "quantize";
+    }
+    if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
+    recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
+  }
+  for (Rule& rule : recipe.rules) {
+    const MethodRow* row = find_method(rule.to);
+    const auto takes = [](const char* option) { return std::string_view(option) == "--dialect"; };
+    if (row != nullptr && std::any_of(row->options.begin(), row->options.end(), takes) &&
+        rule.dialect.empty())
+      rule.dialect = recipe.dialect;
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;
+  complete_dialect(source, plan.recipe);
   std::vector<std::unique_ptr<Method>> all;
   for (Rule& rule : plan.recipe.rules) all.push_back(make_method(rule));
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
@@ -182,27 +207,36 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();
   Problems problems;
-  Planner planner(source, written ? &*written : nullptr, limits, plan.findings, problems);
+  const bool is_single = plan.recipe.rules.size() == 1 && plan.recipe.dialect.empty();
+  Planner planner(source, written ? &*written : nullptr, limits, is_single, plan.findings, problems);
+  if (!plan.recipe.dialect.empty()) planner.set_dialect(output_dialect(plan.recipe.dialect, false));
   std::string what;  // what loaders find in the files: a layout, or a number format
   for (size_t i = 0; i < all.size(); ++i) {
     all[i]->plan(plan.recipe.rules[i], planner);
     const std::string one = all[i]->file_format(plan.recipe.rules[i]);
+    if (one == "keep") continue;
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
+  if (planner.rewrites_formats()) {
+    Rule rest{.to = "keep"};
+    make_method(rest)->finish(planner);
+  }
   refuse_changed_weights(
-      source, [&](size_t tensor) { return planner.is_taken(tensor); }, problems);
+      source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
   note_passed_through(planner);
   check_input_scales(planner);
   problems.refuse();
   std::vector<bool> is_block_scale(source.tensors().size());
   for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
   for (size_t i = 0; i < source.tensors().size(); ++i) {
-    if (!planner.is_taken(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
+    if (!planner.is_planned(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
   }
   plan.layouts = planner.layouts();
   plan.texts = planner.texts();
+  problems.refuse();
   plan.keeps_config = planner.keeps_config();
+  plan.shown_hf_quant_config = planner.shown_hf_quant_config();
   plan.transformations = planner.take();
 
   std::vector<OutputTensor> outputs;

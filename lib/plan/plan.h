@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct Plan {
   std::vector<LayoutGroup> layouts;          ///< that are written
   std::map<std::string, std::string> texts;  ///< config files that are written, with their texts
   bool keeps_config = false;                 ///< config files of the source go along
+  std::optional<Json>
+      shown_hf_quant_config;  ///< of the checkpoint that an artifact shows, if not the source's
   std::map<std::string, uint64_t>
       auxiliary_files;        ///< other files of the source that are copied, with their sizes
   Findings findings;          ///< folds, passed-through NVFP4, files left behind

@@ -43,6 +43,8 @@ class ExpectedRange {
   virtual size_t expert_at(uint64_t) const { return 0; }
   virtual unsigned zeros_at(uint64_t) const { return 0; }
   virtual PruneStats stats_at(uint64_t) const { return {}; }
+  /// The hash of what all ranges came from, loaded one after the other, where twofour.json has it.
+  virtual std::string source_hash() { return {}; }
 };
 
 /// How any range of one tensor comes from the source, by bounded reads.
@@ -110,7 +112,7 @@ class DequantizedWeights : public TensorRewrite {
   const std::vector<float>& multipliers_;
 };
 
-/// Scalars in F32, BF16 or F16 as F32 or BF16; or, with `reciprocal`, 1/x as F32.
+/// Scalars in F32, BF16, F16 or E8M0 (U8 too) as F32 or BF16; or, with `reciprocal`, 1/x as F32.
 class ConvertedScalars : public TensorRewrite {
  public:
   /// `remembered_bits`: of the float32 that the source is the reciprocal of and was made from; 0: not known.
@@ -126,6 +128,19 @@ class ConvertedScalars : public TensorRewrite {
   DType from_, to_;
   bool reciprocal_;
   uint32_t remembered_bits_;
+};
+
+/// A float32 that the source lacks.
+class ConstantScalar : public TensorRewrite {
+ public:
+  explicit ConstantScalar(float value) : value_(value) {}
+  uint64_t read_bytes(uint64_t) const override { return 0; }
+  void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+            RangeResult& result) const override;
+  std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const override;
+
+ private:
+  float value_;
 };
 
 /// A tensor that stays byte for byte what it is. Block scales are looked at as they pass.

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/io/file.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/natural.h"
@@ -115,7 +115,8 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
   config["eos_token_id"] = 0;
   config["torch_dtype"] = "bfloat16";
   config["use_cache"] = true;
-  const ConfigEntries entries = written.nvfp4_config({.unquantized = written.patterns(unquantized)});
+  const Scheme scheme{.format = WeightFormat::kNvfp4, .has_input_scale = true};
+  const ConfigEntries entries = written.config({.unquantized = written.patterns(unquantized)}, scheme);
   config["quantization_config"] = entries.quantization_config;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};

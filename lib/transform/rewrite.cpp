@@ -8,6 +8,7 @@
 #include <span>
 
 #include "formats/e4m3.h"
+#include "formats/e8m0.h"
 #include "formats/half.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/dequantize.h"
@@ -22,6 +23,7 @@ namespace {
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {
+  if (dtype == DType::kF8E8M0 || dtype == DType::kU8) return e8m0_to_float(*from);
   if (dtype == DType::kF32) {
     float value = 0;
     std::memcpy(&value, from, sizeof(value));
@@ -102,6 +104,75 @@ void DequantizedWeights::make(const Checkpoint& source, uint64_t begin, std::spa
                   });
 }
 
+void ConstantScalar::make(const Checkpoint&, uint64_t begin, std::span<uint8_t> out, RangeResult&) const {
+  std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(&value_) + begin, out.size());
+}
+
+namespace {
+
+/// Calls f(expert, first row, rows) for the rows of bytes of a linear's BF16 weights.
+template <class F>
+void for_each_expert_rows(const Linear& m, uint64_t begin, uint64_t end, F&& f) {
+  const auto row_bytes = static_cast<uint64_t>(m.k) * 2;
+  for (auto row = static_cast<int64_t>(begin / row_bytes), last = static_cast<int64_t>(end / row_bytes);
+       row < last;) {
+    const int64_t e = row / m.n, count = std::min(last - row, m.n - row % m.n);
+    f(e, row % m.n, count);
+    row += count;
+  }
+}
+
+/// [n, k] floats as BF16, as they are or turned.
+void round_to_bf16(std::span<const float> weights, const Linear& m, uint8_t* out) {
+  const auto n = static_cast<size_t>(m.n), k = static_cast<size_t>(m.k);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const size_t to = m.k_outer ? i % k * n + i / k : i;
+    const uint16_t bits = bf16_from_float(weights[i]);
+    std::memcpy(out + 2 * to, &bits, sizeof(bits));
+  }
+}
+
+}  // namespace
+
+uint64_t WidenedWeights::grain() const {
+  return static_cast<uint64_t>(module_.k * (module_.k_outer ? module_.n : 1)) * 2;
+}
+
+uint64_t WidenedWeights::read_bytes(uint64_t bytes) const {
+  return module_.format == WeightFormat::kFp8 ? bytes / 2 : bytes / 4 + bytes / 32;
+}
+
+void WidenedWeights::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                          RangeResult& result) const {
+  WeightReader reader(source);
+  result.buffers[0].resize(2 * out.size());
+  const std::span floats(reinterpret_cast<float*>(result.buffers[0].data()), out.size() / 2);
+  size_t at = 0;
+  for_each_expert_rows(module_, begin, begin + out.size(), [&](int64_t e, int64_t row, int64_t rows) {
+    const auto part = floats.subspan(at, static_cast<size_t>(rows * module_.k));
+    reader.read_rows(module_, e, row, row + rows, part);
+    round_to_bf16(part, module_, &out[2 * at]);
+    at += part.size();
+  });
+  result.codes = result.buffers[0];
+  result.read += reader.bytes_read();
+}
+
+void GatheredRows::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
+                        RangeResult& result) const {
+  const uint64_t first = begin / row_bytes_, rows = out.size() / row_bytes_;
+  if (step_ == row_bytes_) {
+    source.read(tensor_, first_ + begin, out);
+    result.read += out.size();
+    return;
+  }
+  const auto bytes = read(source, tensor_, first_ + first * step_, (rows - 1) * step_ + row_bytes_,
+                          result.buffers[0], result);
+  for (uint64_t r = 0; r < rows; ++r) {
+    std::copy_n(&bytes[r * step_], row_bytes_, &out[r * row_bytes_]);
+  }
+}
+
 namespace {
 
 uint64_t width_of(DType dtype) { return static_cast<uint64_t>(dtype_bits(dtype)) / 8; }
@@ -175,7 +246,7 @@ class TensorWork : public Work {
 /// The parts of a module: figures of pruning by expert, and hashes of what became something else.
 class ModuleWork : public Work {
  public:
-  ModuleWork(const Nvfp4Linear& module, const std::vector<ModuleRewrite::Part>& parts,
+  ModuleWork(const Nvfp4Linear& module, const std::vector<PartedRewrite::Part>& parts,
              const std::vector<float>& multipliers, bool prunes)
       : module_(module),
         parts_(parts),
@@ -216,7 +287,7 @@ class ModuleWork : public Work {
 
  private:
   const Nvfp4Linear& module_;
-  const std::vector<ModuleRewrite::Part>& parts_;
+  const std::vector<PartedRewrite::Part>& parts_;
   const std::vector<float>& multipliers_;
   const bool prunes_;
   std::mutex mutex_;
@@ -226,7 +297,31 @@ class ModuleWork : public Work {
   std::atomic<bool> has_codes_{false}, has_scales_{false};
 };
 
+/// The parts of a linear, and the hash of the weights where they are widened.
+class LinearWork : public Work {
+ public:
+  explicit LinearWork(const LinearRewrite& rewrite) : rewrite_(rewrite) {}
+
+  void run(const Unit& unit, Worker& worker, Sink& sink) override {
+    RangeResult& range = worker.own<RangeScratch>().fresh();
+    const TensorRewrite& part = *rewrite_.parts()[static_cast<size_t>(unit.part)].rewrite;
+    const size_t scale = rewrite_.module().scale.value_or(0);
+    if (!make_range(part, unit, worker, sink, range, scale) || range.codes.empty()) return;
+    order_.pass(unit.begin, unit.end - unit.begin, [&] { weights_.update(range.codes); });
+  }
+  Json result(Sink&) override { return rewrite_.widens() ? Json(weights_.digest().hex()) : Json(nullptr); }
+  void stop() override { order_.stop(); }
+  void release() override { order_.release(); }
+
+ private:
+  const LinearRewrite& rewrite_;
+  OrderedSection order_;
+  Hasher weights_;
+};
+
 }  // namespace
+
+std::unique_ptr<Work> LinearRewrite::begin() const { return std::make_unique<LinearWork>(*this); }
 
 std::unique_ptr<Work> KeptTensor::begin() const {
   auto rewrite = std::make_unique<const CopiedTensor>(tensor_, is_block_scale_);
@@ -239,7 +334,7 @@ std::unique_ptr<Work> ConvertedTensor::begin() const {
 }
 
 std::unique_ptr<Work> ModuleRewrite::begin() const {
-  return std::make_unique<ModuleWork>(module_, parts_, scales_.multipliers, prunes_);
+  return std::make_unique<ModuleWork>(module_, parts(), scales_.multipliers, prunes_);
 }
 
 }  // namespace twofour

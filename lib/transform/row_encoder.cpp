@@ -22,6 +22,11 @@ class RowEncoder : public RowQuantizer {
     return Encoder(Worker(source_, isa_)).first_pass(group);
   }
 
+  void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) override {
+    RangeResult result;
+    tensor.make(source_, begin, out, result);
+  }
+
   void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix, const RowRange& rows,
                 std::span<uint8_t> codes, std::span<uint8_t> scales) override {
     const EncodedMatrix& m = group.matrices()[matrix];

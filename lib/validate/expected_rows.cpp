@@ -16,9 +16,9 @@ namespace {
 /// MXFP4's block scales share so many weights.
 constexpr int64_t kCastBlock = 32;
 
-class ExpectedRows : public RowQuantizer {
+class SlowRowQuantizer : public RowQuantizer {
  public:
-  explicit ExpectedRows(const Checkpoint& source) : source_(source), reader_(source) {}
+  explicit SlowRowQuantizer(const Checkpoint& source) : source_(source), reader_(source) {}
 
   GroupScale survey(const QuantizedGroup& group) override {
     GroupScale scale;
@@ -40,6 +40,12 @@ class ExpectedRows : public RowQuantizer {
     scale.written = scale.exponent ? std::ldexp(1.0f, divides ? -*scale.exponent : *scale.exponent)
                                    : expected_global(rule_of(group), scale.amax, divides).written;
     return scale;
+  }
+
+  void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) override {
+    const auto expected = tensor.expect(source_);
+    expected->load(begin, begin + out.size());
+    for (size_t i = 0; i < out.size(); ++i) out[i] = expected->byte_at(begin + i);
   }
 
   void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix, const RowRange& rows,
@@ -166,7 +172,7 @@ bool divides_in(std::string_view dialect) {
 }
 
 MakeRowQuantizer expected_rows() {
-  return [](const Checkpoint& source) { return std::make_unique<ExpectedRows>(source); };
+  return [](const Checkpoint& source) { return std::make_unique<SlowRowQuantizer>(source); };
 }
 
 }  // namespace twofour

@@ -5,11 +5,13 @@
 
 #include "formats/atom.h"
 #include "formats/e4m3.h"
+#include "formats/e8m0.h"
 #include "formats/half.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
+#include "lib/validate/rederive.h"
 
 namespace twofour {
 namespace {
@@ -169,6 +171,7 @@ class ExpectedScalars : public ExpectedRange {
     uint32_t bits = 0;
     for (uint64_t j = 0; j < width_of(from_); ++j) bits |= uint32_t{bytes_[i * width_of(from_) + j]} << 8 * j;
     if (from_ == DType::kF32) return std::bit_cast<float>(bits);
+    if (width_of(from_) == 1) return e8m0_to_float(static_cast<uint8_t>(bits));
     const auto half = static_cast<uint16_t>(bits);
     return from_ == DType::kBF16 ? bf16_to_float(half) : fp16_to_float(half);
   }
@@ -179,14 +182,79 @@ class ExpectedScalars : public ExpectedRange {
   uint32_t remembered_;
 };
 
+/// BF16 weights of a linear in any format, some rows at a time. Where K is outer an expert at a time.
+class ExpectedWidened : public ExpectedRange {
+ public:
+  ExpectedWidened(const Checkpoint& source, const Linear& m) : source_(source), module_(m), reader_(source) {}
+
+  void load(uint64_t begin, uint64_t end) override {
+    first_ = begin / 2;
+    weights_.clear();
+    const auto k = static_cast<uint64_t>(module_.k), n = static_cast<uint64_t>(module_.n);
+    for (uint64_t at = begin / 2; at < end / 2;) {
+      const uint64_t e = at / (n * k), stop = std::min(end / 2, (e + 1) * n * k);
+      const auto row = [&](uint64_t i) { return static_cast<int64_t>((i - e * n * k) / k); };
+      const std::vector<float> some =
+          derive_weights(source_, reader_, module_, static_cast<int64_t>(e), row(at), row(stop));
+      weights_.insert(weights_.end(), some.begin(), some.end());
+      at = stop;
+    }
+    hasher_.update({reinterpret_cast<const uint8_t*>(weights_.data()), weights_.size() * sizeof(float)});
+  }
+  uint8_t byte_at(uint64_t at) const override {
+    uint64_t i = at / 2 - first_;
+    if (module_.k_outer) {
+      const auto n = static_cast<uint64_t>(module_.n), k = static_cast<uint64_t>(module_.k);
+      const uint64_t within = i % (n * k);
+      i += within % n * k + within / n - within;
+    }
+    return static_cast<uint8_t>(bf16_from_float(weights_[i]) >> 8 * (at % 2));
+  }
+  std::string source_hash() override { return hasher_.digest().hex(); }
+
+ private:
+  const Checkpoint& source_;
+  const Linear& module_;
+  WeightReader reader_;
+  uint64_t first_ = 0;
+  std::vector<float> weights_;
+  Hasher hasher_;
+};
+
+class ExpectedConstant : public ExpectedRange {
+ public:
+  explicit ExpectedConstant(float value) : bits_(std::bit_cast<uint32_t>(value)) {}
+  void load(uint64_t, uint64_t) override {}
+  uint8_t byte_at(uint64_t i) const override { return static_cast<uint8_t>(bits_ >> 8 * i); }
+
+ private:
+  uint32_t bits_;
+};
+
+class ExpectedRows : public ExpectedRange {
+ public:
+  ExpectedRows(const Checkpoint& source, size_t tensor, uint64_t row_bytes, uint64_t first, uint64_t step)
+      : bytes_(source, tensor), row_bytes_(row_bytes), first_(first), step_(step) {}
+  void load(uint64_t begin, uint64_t end) override { bytes_.load(place(begin), place(end - 1) + 1); }
+  uint8_t byte_at(uint64_t i) const override { return bytes_[place(i)]; }
+
+ private:
+  uint64_t place(uint64_t i) const { return first_ + i / row_bytes_ * step_ + i % row_bytes_; }
+
+  SourceBytes bytes_;
+  uint64_t row_bytes_, first_, step_;
+};
+
 /// Figures of pruning a tensor, by the slow path.
 struct PrunedFigures {
   uint64_t zeros = 0;
   std::vector<PruneStats> stats;  ///< one an expert
 };
 
-/// Holds a part against what it must be, in ranges that fit the memory promised.
-void hold_part(Proof& proof, int part, const TensorRewrite& rewrite, PrunedFigures* figures = nullptr) {
+/// Holds a part against what it must be, in ranges that fit the memory promised. Returns what the range says
+/// of its source.
+std::string hold_part(Proof& proof, int part, const TensorRewrite& rewrite,
+                      PrunedFigures* figures = nullptr) {
   const std::unique_ptr<ExpectedRange> range = rewrite.expect(proof.source);
   const uint64_t bytes = proof.info(part).bytes(), step = rewrite.step();
   std::vector<uint8_t> expected;
@@ -213,6 +281,7 @@ void hold_part(Proof& proof, int part, const TensorRewrite& rewrite, PrunedFigur
     if (figures != nullptr) figures->zeros += zeros;
     proof.hold(part, at, expected);
   }
+  return range->source_hash();
 }
 
 /// A copy needs no loop over its bytes.
@@ -244,6 +313,28 @@ std::unique_ptr<ExpectedRange> ConvertedScalars::expect(const Checkpoint& source
   return std::make_unique<ExpectedScalars>(source, tensor_, from_, to_, reciprocal_, remembered_bits_);
 }
 
+std::unique_ptr<ExpectedRange> ConstantScalar::expect(const Checkpoint&) const {
+  return std::make_unique<ExpectedConstant>(value_);
+}
+
+std::unique_ptr<ExpectedRange> WidenedWeights::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedWidened>(source, module_);
+}
+
+std::unique_ptr<ExpectedRange> GatheredRows::expect(const Checkpoint& source) const {
+  return std::make_unique<ExpectedRows>(source, tensor_, row_bytes_, first_, step_);
+}
+
+Json LinearRewrite::prove(Proof& proof) const {
+  Json result = nullptr;
+  for (size_t p = 0; p < parts().size(); ++p) {
+    const std::string hash = hold_part(proof, static_cast<int>(p), *parts()[p].rewrite);
+    if (p == 0 && widens()) result = hash;
+  }
+  proof.finish();
+  return result;
+}
+
 Json KeptTensor::prove(Proof& proof) const {
   hold_copy(proof, 0, tensor_);
   proof.finish();
@@ -259,8 +350,8 @@ Json ConvertedTensor::prove(Proof& proof) const {
 Json ModuleRewrite::prove(Proof& proof) const {
   PrunedFigures figures;
   figures.stats.resize(scales_.multipliers.size());
-  for (size_t p = 0; p < parts_.size(); ++p) {
-    hold_part(proof, static_cast<int>(p), *parts_[p].rewrite, prunes_ && p == 0 ? &figures : nullptr);
+  for (size_t p = 0; p < parts().size(); ++p) {
+    hold_part(proof, static_cast<int>(p), *parts()[p].rewrite, prunes_ && p == 0 ? &figures : nullptr);
   }
   proof.finish();
   Json result = Json::object();

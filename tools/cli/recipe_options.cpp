@@ -6,7 +6,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/checkpoint/output_dialect.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/plan/method.h"
 #include "tools/cli/arguments.h"
 

@@ -361,7 +361,7 @@ TEST_CASE("a source that has NVFP4 experts keeps its others, unless a rule names
     OneRule named = to("v7");
     if (by_role) {
       named.selection.from_default = false;
-      named.selection.roles = {ModuleRole::kExperts};
+      named.selection.roles = {ModuleRole::kRoutedExperts};
     } else {
       named.selection.include = parse_patterns({"*.experts"});
     }

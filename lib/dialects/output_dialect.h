@@ -11,13 +11,13 @@
 #include "formats/json.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/dialects/scheme.h"
 
 namespace twofour {
 
 /// What a quantized checkpoint tells its loader, apart from how each dialect puts it.
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
-  bool weight_only = false;                   ///< activations stay as they are; NVFP4
   bool fp8_kv_cache = false;
 };
 
@@ -25,6 +25,32 @@ struct QuantizedConfig {
 struct ConfigEntries {
   Json quantization_config;
   Json hf_quant_config = nullptr;  ///< null: there is no such file
+};
+
+/// A linear of a checkpoint that is written, and what its configuration says of it.
+struct WrittenModule {
+  std::string name;
+  std::optional<size_t> entry = {};  ///< in WrittenModel::entries; nothing: it is not quantized
+};
+
+/// A checkpoint of several schemes.
+struct WrittenModel {
+  std::vector<Json> entries = {};             ///< that differ, in the dialect's words
+  std::vector<WrittenModule> modules = {};    ///< all linears, in natural order
+  std::vector<std::string> unquantized = {};  ///< as globs and names
+  bool fp8_kv_cache = false;
+  const Checkpoint* source = nullptr;  ///< that it is made from
+};
+
+/// How the tensors of a quantized linear are named and shaped.
+struct Spelling {
+  const char* weight;  ///< suffixes
+  DType weight_type;
+  const char* scale;
+  std::optional<DType> scale_type;     ///< nothing: any that loaders take, so that it stays
+  std::vector<int64_t> scale_shape{};  ///< of a matrix
+  const char* input_scale = nullptr;   ///< where there is one; nullptr: the dialect has none for the scheme
+  bool needs_input_scale = false;      ///< loaders want it
 };
 
 /// How a producer's checkpoints are written: names, shapes and words. Which tensors an NVFP4 linear has is in
@@ -40,8 +66,14 @@ struct OutputDialect {
   const char* fp8_input_scale;  ///< suffix of the input scale that goes with a scale a tensor; nullptr: none
   /// Shape of the scales of an FP8 matrix [n, k] that share rows or blocks.
   std::vector<int64_t> (*fp8_scale_shape)(int64_t n, int64_t k, Granularity granularity);
-  ConfigEntries (*nvfp4_config)(const QuantizedConfig& config);  ///< nullptr: it has no NVFP4
-  ConfigEntries (*fp8_config)(const QuantizedConfig& config, Granularity granularity);
+  /// The configuration of a checkpoint with one scheme; null where mixed_config() alone says it.
+  ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
+  /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
+  std::optional<Spelling> (*spelling)(const Scheme& scheme, int64_t n, int64_t k);
+  /// What its configuration says of modules of a scheme; null: it cannot hold it.
+  Json (*entry)(const Scheme& scheme);
+  /// The configuration of several schemes; nullptr: it has no words for that.
+  ConfigEntries (*mixed_config)(const WrittenModel& model);
 
   std::vector<int64_t> scalar_shape() const { return std::vector<int64_t>(scalar_rank, 1); }
   /// Shape of the scales of an FP8 matrix [n, k].
@@ -56,6 +88,16 @@ std::span<const OutputDialect> output_dialects();
 std::vector<std::string> output_dialect_names(bool nvfp4_only);
 /// Throws Error where no row, or none that has NVFP4, has that name.
 const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4);
+
+/// The row that a checkpoint's own configuration belongs to; nullptr where none does.
+const OutputDialect* source_dialect(const Checkpoint& source);
+
+/// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
+/// Throws Error where the other dialect has no words for it.
+QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
+
+/// Linears that are not quantized, as names, and blocks of experts that are not as a whole as globs.
+std::vector<std::string> unquantized_linears(const WrittenModel& model);
 
 /// The config files of a checkpoint with these entries in place of the source's own, by name.
 std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries);

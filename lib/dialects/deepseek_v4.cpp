@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "formats/atom.h"
+#include "formats/naming.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/dialect_rows.h"
+
+// DeepSeek-V4's own form: block FP8 with E8M0 scales, and experts in MXFP4, NVFP4 or FP8. Sources:
+// NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py; vLLM,
+// models/deepseek_v4/quant_config.py.
+
+namespace twofour {
+namespace deepseek_v4 {
+namespace {
+
+using enum Granularity;
+
+bool is_block(const Scheme& s) {
+  return s.format == WeightFormat::kFp8 && s.granularity == kBlock && s.rows == s.cols && s.rows > 0;
+}
+
+Json entry_of(const Scheme& s) {
+  if (s.format == WeightFormat::kNvfp4) return {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
+  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "MXFP4"}};
+  if (is_block(s)) return {{"quant_algo", "FP8"}, {"block", s.rows}, {"e8m0", s.scale_type != DType::kF32}};
+  return nullptr;
+}
+
+std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
+  if (s.format == WeightFormat::kMxfp4)
+    return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
+  if (!is_block(s)) return std::nullopt;
+  // The Base models' experts have F32.
+  const bool power = s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8;
+  Spelling spelling{".weight", DType::kF8E4M3, ".scale", power ? DType::kF8E8M0 : DType::kF32};
+  spelling.scale_shape = {count_blocks(n, s.rows), count_blocks(k, s.cols)};
+  return spelling;
+}
+
+bool is_routed(const std::string& module) {
+  const auto parsed = parse_module_name(module);
+  return parsed && parsed->kind == BlockKind::kRoutedExperts;
+}
+
+/// The blocks of routed experts in NVFP4, and whether experts of drafts are in another format.
+struct Experts {
+  std::set<std::string> nvfp4;
+  bool fp8 = false, mxfp4_drafts = false;
+};
+
+Experts experts_of(const WrittenModel& model) {
+  Experts experts;
+  for (const WrittenModule& m : model.modules) {
+    if (!m.entry || !is_routed(m.name)) continue;
+    const auto algorithm = model.entries[*m.entry].at("quant_algo").get<std::string>();
+    if (algorithm == "NVFP4") experts.nvfp4.emplace(parse_module_name(m.name)->block);
+    experts.fp8 = experts.fp8 || algorithm == "FP8";
+    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && m.name.starts_with("mtp."));
+  }
+  return experts;
+}
+
+/// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8", and
+/// "expert_dtype", which is not in it, stays "fp4".
+ConfigEntries mixed_config(const WrittenModel& model) {
+  Json entry = source_quantization(*model.source);
+  for (const char* key : {"moe_quant_algo", "quant_algo", "group_size", "quantized_layers", "ignore",
+                          "config_groups", "producer"})
+    entry.erase(key);
+  const Experts experts = experts_of(model);
+  if (experts.nvfp4.empty()) return {std::move(entry)};
+  Json layers = Json::object();
+  for (const std::string& block : experts.nvfp4)
+    layers[block] = {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
+  Json ignore = {"*.attn.*", "*.ffn.shared_experts.*", "head"};
+  if (experts.mxfp4_drafts) ignore.push_back("mtp.*");
+  const Json producer = {{"name", "modelopt"}, {"version", "dsv4-nvfp4-experts"}};
+  entry["moe_quant_algo"] = "NVFP4";
+  entry["quant_algo"] = "MIXED_PRECISION";
+  entry["group_size"] = kGroup;
+  entry["quantized_layers"] = layers;
+  entry["ignore"] = ignore;
+  entry["producer"] = producer;
+  const Json weights = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", kGroup}};
+  entry["config_groups"]["group_0"] = {
+      {"input_activations", weights}, {"weights", weights}, {"targets", {"Linear"}}};
+  Json file = {{"producer", producer},
+               {"quantization",
+                {{"quant_algo", "MIXED_PRECISION"},
+                 {"kv_cache_quant_algo", nullptr},
+                 {"group_size", kGroup},
+                 {"exclude_modules", ignore},
+                 {"quantized_layers", layers}}}};
+  return {std::move(entry), std::move(file)};
+}
+
+constexpr Granularity kBlockAlone[] = {kBlock};
+
+}  // namespace
+}  // namespace deepseek_v4
+
+const OutputDialect& deepseek_v4_dialect() {
+  static const OutputDialect row = {
+      .name = "deepseek-v4",
+      .nvfp4 = single_nvfp4_dialect("modelopt"),
+      .scalar_rank = 0,
+      .kv_scale_type = std::nullopt,
+      .excludes_by_glob = true,
+      .fp8_granularities = deepseek_v4::kBlockAlone,
+      .fp8_scale = ".scale",
+      .fp8_input_scale = nullptr,
+      .fp8_scale_shape = two_axis_scale_shape,
+      .config = nullptr,
+      .spelling = deepseek_v4::spelling_of,
+      .entry = deepseek_v4::entry_of,
+      .mixed_config = deepseek_v4::mixed_config,
+  };
+  return row;
+}
+
+}  // namespace twofour

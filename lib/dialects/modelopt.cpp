@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/atom.h"
+#include "lib/dialects/dialect_rows.h"
+
+// Source: NVIDIA/Model-Optimizer, modelopt/torch/export; vLLM, quantization/modelopt.py.
+
+namespace twofour {
+namespace modelopt {
+namespace {
+
+using enum Granularity;
+
+/// The version whose arithmetic quantize_nvfp4_row has. Loaders want the producer's name, too.
+constexpr const char* kModelOptVersion = "0.45.0";
+
+/// `groups` and `group_size`: of NVFP4, null: none.
+ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, const Json& groups,
+                               const Json& group_size) {
+  const Json producer = {{"name", "modelopt"}, {"version", kModelOptVersion}};
+  Json entry = Json::object(), file = Json::object();
+  if (!groups.is_null()) entry["config_groups"] = groups;
+  entry["ignore"] = c.unquantized;
+  entry["quant_algo"] = algorithm;
+  entry["producer"] = producer;
+  entry["quant_method"] = "modelopt";
+  if (c.fp8_kv_cache) entry["kv_cache_scheme"] = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+  file["quant_algo"] = algorithm;
+  file["kv_cache_quant_algo"] = c.fp8_kv_cache ? Json("FP8") : Json(nullptr);
+  if (!group_size.is_null()) file["group_size"] = group_size;
+  file["exclude_modules"] = c.unquantized;
+  return {std::move(entry), {{"producer", producer}, {"quantization", std::move(file)}}};
+}
+
+Json float_weights(int bits, const Json& group_size) {
+  Json weights = {{"dynamic", false}, {"num_bits", bits}, {"type", "float"}};
+  if (!group_size.is_null()) weights["group_size"] = group_size;
+  return weights;
+}
+
+/// How a group of modules is described. Loaders read "quantized_layers" instead.
+Json group_of(const Json& entry) {
+  const auto algorithm = entry.at("quant_algo").get<std::string>();
+  const Json group_size = entry.value("group_size", Json());
+  const bool four_bits = algorithm.find("FP4") != std::string::npos;
+  const Json weights = float_weights(four_bits ? 4 : 8, group_size);
+  Json activations = weights;
+  if (algorithm == "W4A8_MXFP4_FP8") activations = float_weights(8, nullptr);
+  if (algorithm == "W4A16_NVFP4") activations = nullptr;
+  return {{"input_activations", activations}, {"weights", weights}};
+}
+
+/// In the map that names quantized modules.
+Json entry_of(const Scheme& s) {
+  if (s.format == WeightFormat::kNvfp4)
+    return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
+  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
+  if (s.is_mxfp8()) return {{"quant_algo", "MXFP8"}, {"group_size", kMxGroup}};
+  if (s.format != WeightFormat::kFp8) return nullptr;
+  if (s.granularity == kTensor) return {{"quant_algo", "FP8"}};
+  if (s.granularity == kRow) return {{"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
+  if (s.rows != kFp8Block || s.cols != kFp8Block) return nullptr;
+  // Loaders tell the two spellings of blocks by the algorithm.
+  const char* algorithm = s.scale == kScaleInverse ? "FP8_BLOCK_SCALES" : "FP8_PB_WO";
+  return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
+}
+
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
+  const Json entry = entry_of(s);
+  const auto algorithm = entry.at("quant_algo").get<std::string>();
+  if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
+    return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
+  Json group = group_of(entry);
+  group["targets"] = {"Linear"};
+  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
+  return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
+}
+
+/// ModelOpt exports the axes that it reduced, and vLLM wants them.
+std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) {
+  if (granularity == kRow) return {n};
+  return {count_blocks(n, kFp8Block), 1, count_blocks(k, kFp8Block), 1};
+}
+
+std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
+  if (s.format == WeightFormat::kMxfp4)
+    return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
+  if (entry_of(s).is_null() || s.format != WeightFormat::kFp8) return std::nullopt;
+  Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};
+  // A vendor's blocks keep their name and form.
+  if (s.scale == kScaleInverse && s.granularity == kBlock) spelling.scale = kScaleInverse;
+  if (s.is_mxfp8()) {
+    spelling.scale_type = DType::kU8;
+    spelling.scale_shape = {n, k / kMxGroup};
+  } else if (s.granularity == kTensor) {
+    spelling.input_scale = ".input_scale";
+    spelling.needs_input_scale = true;
+  } else if (spelling.scale == kScaleInverse) {
+    spelling.scale_type = std::nullopt;
+    spelling.scale_shape = two_axis_scale_shape(n, k, kBlock);
+  } else {
+    spelling.scale_shape = scale_shape(n, k, s.granularity);
+  }
+  return spelling;
+}
+
+/// The entries of all quantized modules by their names, and groups of equal ones. What is not named is not
+/// quantized, and a list of exclusions would reach further: loaders look for its names within names.
+ConfigEntries mixed_config(const WrittenModel& model) {
+  Json layers = Json::object(), groups = Json::object();
+  std::vector<Json> targets(model.entries.size(), Json::array());
+  for (const WrittenModule& m : model.modules) {
+    if (!m.entry) continue;
+    layers[m.name] = model.entries[*m.entry];
+    targets[*m.entry].push_back(m.name);
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    Json& group = groups[fmt::format("group_{}", i)] = group_of(model.entries[i]);
+    group["targets"] = std::move(targets[i]);
+  }
+  ConfigEntries entries = modelopt_entries({{}, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
+  entries.quantization_config["quantized_layers"] = layers;
+  entries.hf_quant_config["quantization"]["quantized_layers"] = std::move(layers);
+  return entries;
+}
+
+constexpr Granularity kGranularities[] = {kRow, kTensor, kBlock};
+
+}  // namespace
+}  // namespace modelopt
+
+const OutputDialect& modelopt_dialect() {
+  static const OutputDialect row = {
+      .name = "modelopt",
+      .nvfp4 = single_nvfp4_dialect("modelopt"),
+      .scalar_rank = 0,
+      .kv_scale_type = DType::kF32,
+      .excludes_by_glob = true,
+      .fp8_granularities = modelopt::kGranularities,
+      .fp8_scale = ".weight_scale",
+      .fp8_input_scale = ".input_scale",
+      .fp8_scale_shape = modelopt::scale_shape,
+      .config = modelopt::config_of,
+      .spelling = modelopt::spelling_of,
+      .entry = modelopt::entry_of,
+      .mixed_config = modelopt::mixed_config,
+  };
+  return row;
+}
+
+}  // namespace twofour

@@ -1,0 +1,79 @@
+#include "lib/dialects/output_dialect.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/dialect_rows.h"
+#include "lib/names/config_pattern.h"
+
+namespace twofour {
+
+const Nvfp4Dialect* single_nvfp4_dialect(std::string_view name) {
+  const auto all = nvfp4_dialects();
+  return &*std::find_if(all.begin(), all.end(), [&](auto& d) { return d.name == name && !d.stacked; });
+}
+
+std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, Granularity granularity) {
+  if (granularity == Granularity::kRow) return {n, 1};
+  return {count_blocks(n, kFp8Block), count_blocks(k, kFp8Block)};
+}
+
+std::vector<int64_t> OutputDialect::fp8_scales(int64_t n, int64_t k, Granularity granularity) const {
+  return granularity == Granularity::kTensor ? scalar_shape() : fp8_scale_shape(n, k, granularity);
+}
+
+std::vector<std::string> OutputDialect::patterns(const std::vector<std::string>& globs) const {
+  return excludes_by_glob ? globs : globs_to_regexes(globs);
+}
+
+std::span<const OutputDialect> output_dialects() {
+  static const OutputDialect all[] = {modelopt_dialect(), compressed_tensors_dialect(), deepseek_dialect(),
+                                      deepseek_v4_dialect()};
+  return all;
+}
+
+const OutputDialect* source_dialect(const Checkpoint& source) {
+  const auto row = [](std::string_view name) { return &output_dialect(name, false); };
+  const auto entry = quantization_entry(source.config());
+  if (!entry && source.hf_quant_config().is_object()) return row("modelopt");
+  const std::string method = entry ? entry->value.value("quant_method", "") : "";
+  if (method == "modelopt") return row("modelopt");
+  if (method == "compressed-tensors") return row("compressed-tensors");
+  if (method != "fp8") return nullptr;
+  const auto types = model_settings(source.config(), "model_type");
+  const bool v4 = std::any_of(types.begin(), types.end(), [](const Json* type) {
+    return type->is_string() && type->get<std::string>().starts_with("deepseek_v4");
+  });
+  return row(v4 ? "deepseek-v4" : "deepseek");
+}
+
+std::vector<std::string> output_dialect_names(bool nvfp4_only) {
+  std::vector<std::string> names;
+  for (const OutputDialect& d : output_dialects()) {
+    if (d.nvfp4 != nullptr || !nvfp4_only) names.emplace_back(d.name);
+  }
+  return names;
+}
+
+const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4) {
+  for (const OutputDialect& d : output_dialects()) {
+    if (d.name == name && (d.nvfp4 != nullptr || !with_nvfp4)) return d;
+  }
+  throw Error(fmt::format("--dialect: expected one of {}, found '{}'",
+                          fmt::join(output_dialect_names(with_nvfp4), ", "), name));
+}
+
+std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries) {
+  std::map<std::string, std::string> texts = {
+      {"config.json", format_json(config_with_quantization(source, std::move(entries.quantization_config)))}};
+  if (!entries.hf_quant_config.is_null())
+    texts["hf_quant_config.json"] = format_json(entries.hf_quant_config);
+  return texts;
+}
+
+}  // namespace twofour

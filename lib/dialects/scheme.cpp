@@ -1,0 +1,41 @@
+#include "lib/dialects/scheme.h"
+
+#include <fmt/format.h>
+
+namespace twofour {
+
+Scheme scheme_of(const Checkpoint& c, const Linear& m) {
+  Scheme s;
+  s.format = m.format;
+  s.has_input_scale = m.input_scale.has_value();
+  if (!m.scale) return s;
+  const TensorInfo& scale = c.tensors()[*m.scale];
+  if (m.format != WeightFormat::kFp8) {
+    s.rows = m.scale_rows;
+    s.cols = m.scale_cols;
+    return s;
+  }
+  s.scale_type = scale.dtype;
+  s.scale = scale.name.substr(m.name.size());
+  if (m.scale_rows == m.n && m.scale_cols == m.k) return s;
+  s.granularity = m.scale_rows == 1 && m.scale_cols == m.k ? Granularity::kRow : Granularity::kBlock;
+  if (s.granularity == Granularity::kBlock) {
+    s.rows = m.scale_rows;
+    s.cols = m.scale_cols;
+  }
+  return s;
+}
+
+std::string describe(const Scheme& s) {
+  std::string text = weight_format_name(s.format);
+  if (s.is_mxfp8()) {
+    text = "MXFP8";
+  } else if (s.format == WeightFormat::kFp8) {
+    text += s.granularity == Granularity::kTensor ? " with a scale a tensor"
+            : s.granularity == Granularity::kRow  ? " with a scale a row"
+                                                  : fmt::format(" by blocks of {} x {}", s.rows, s.cols);
+  }
+  return text + (s.has_input_scale ? " and input scales" : "");
+}
+
+}  // namespace twofour

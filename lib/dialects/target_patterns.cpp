@@ -1,0 +1,125 @@
+#include "lib/dialects/target_patterns.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "formats/naming.h"
+#include "lib/names/natural.h"
+
+namespace twofour {
+namespace {
+
+/// A name as an expression for many: numbers are left open, and so is what precedes "layers".
+struct Form {
+  std::string before;  ///< "model.language_model.layers" keeps "language_model"
+  std::string middle;  ///< between the layer's number and the leaf: "mlp.experts.#"
+  std::string leaf;
+  std::string layer;
+};
+
+bool is_number(std::string_view part) {
+  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Nothing where the name is not that of a module of a layer.
+bool take_apart(std::string_view name, Form& form) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t dot = std::min(name.find('.', at), name.size());
+    parts.push_back(name.substr(at, dot - at));
+    at = dot + 1;
+  }
+  const auto layers = std::find(parts.begin(), parts.end(), "layers");
+  if (layers == parts.end() || parts.end() - layers < 3 || !is_number(layers[1])) return false;
+  form.before = layers == parts.begin() ? "" : std::string(layers[-1]);
+  form.layer = layers[1];
+  form.leaf = parts.back();
+  for (auto at = layers + 2; at != parts.end() - 1; ++at) {
+    form.middle += is_number(*at) ? "\\d+\\." : std::string(*at) + "\\.";
+  }
+  return true;
+}
+
+/// The layers in which a group has modules of a form.
+using Layers = std::map<size_t, std::set<std::string>>;
+
+/// The expression for the layers of one group; empty where others have the form in the same layers.
+std::string layers_expression(const Layers& layers, size_t group) {
+  if (layers.size() == 1) return "\\d+";
+  const std::set<std::string>& own = layers.at(group);
+  for (const auto& [other, theirs] : layers) {
+    if (other == group) continue;
+    if (std::any_of(own.begin(), own.end(), [&](const std::string& l) { return theirs.count(l) > 0; }))
+      return "";
+  }
+  std::vector<std::string> sorted(own.begin(), own.end());
+  std::sort(sorted.begin(), sorted.end(), natural_less);
+  return fmt::format("(?:{})", fmt::join(sorted, "|"));
+}
+
+/// What loaders ask for beside a leaf's own name.
+std::string_view asked_as(std::string_view leaf) {
+  return leaf == "w1" ? "gate_proj" : leaf == "w2" ? "down_proj" : leaf == "w3" ? "up_proj" : "";
+}
+
+class Targets {
+ public:
+  explicit Targets(const std::vector<std::vector<std::string>>& members) {
+    for (size_t g = 0; g < members.size(); ++g) {
+      for (const std::string& name : members[g]) {
+        Form form;
+        if (!take_apart(name, form)) continue;
+        anywhere_[{form.middle, form.leaf}][g].insert(form.layer);
+        below_[{form.before, form.middle, form.leaf}][g].insert(form.layer);
+      }
+    }
+  }
+
+  std::vector<std::string> of(const std::vector<std::string>& names, size_t group) const {
+    std::map<std::string, std::set<std::string>> leaves;  // by what precedes them
+    std::vector<std::string> targets;
+    for (const std::string& name : names) {
+      Form form;
+      const std::string expression = take_apart(name, form) ? expression_of(form, group) : "";
+      if (expression.empty()) {
+        targets.push_back(name);
+        continue;
+      }
+      std::set<std::string>& all = leaves[expression];
+      all.insert(form.leaf);
+      const auto parsed = parse_module_name(name);
+      const bool routed = parsed && parsed->kind == BlockKind::kRoutedExperts;
+      if (routed && !asked_as(form.leaf).empty()) all.emplace(asked_as(form.leaf));
+    }
+    for (const auto& [expression, all] : leaves) {
+      const std::string leaf = all.size() == 1 ? *all.begin() : fmt::format("(?:{})", fmt::join(all, "|"));
+      targets.push_back(fmt::format("re:{}{}$", expression, leaf));
+    }
+    return targets;
+  }
+
+ private:
+  std::string expression_of(const Form& form, size_t group) const {
+    std::string layers = layers_expression(anywhere_.at({form.middle, form.leaf}), group);
+    if (!layers.empty()) return fmt::format("(?:.*\\.)?layers\\.{}\\.{}", layers, form.middle);
+    layers = layers_expression(below_.at({form.before, form.middle, form.leaf}), group);
+    if (layers.empty() || form.before.empty()) return "";
+    return fmt::format("(?:.*\\.)?{}\\.layers\\.{}\\.{}", form.before, layers, form.middle);
+  }
+
+  std::map<std::pair<std::string, std::string>, Layers> anywhere_;
+  std::map<std::tuple<std::string, std::string, std::string>, Layers> below_;
+};
+
+}  // namespace
+
+std::vector<std::string> target_patterns(const std::vector<std::vector<std::string>>& members, size_t group) {
+  return Targets(members).of(members[group], group);
+}
+
+}  // namespace twofour

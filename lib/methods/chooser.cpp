@@ -1,0 +1,55 @@
+#include "lib/methods/chooser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+Chooser::Chooser(const Selection& selection, int64_t layers)
+    : selection_(selection),
+      layers_(layers),
+      include_(selection.include),
+      exclude_(selection.exclude),
+      also_(selection.also),
+      used_roles_(selection.roles.size()) {}
+
+bool Chooser::has_role(std::string_view module) {
+  if (selection_.roles.empty()) return false;
+  const auto role = module_role(module, layers_);
+  const auto at = std::find(selection_.roles.begin(), selection_.roles.end(), role);
+  if (at == selection_.roles.end()) return false;
+  used_roles_[static_cast<size_t>(at - selection_.roles.begin())] = true;
+  reason_ = role_name(*role).data();
+  return true;
+}
+
+bool Chooser::adds(std::string_view module) {
+  reason_ = "--also";
+  const bool named = also_.matches(module);
+  return (has_role(module) || named) && !exclude_.matches(module);
+}
+
+bool Chooser::chooses(std::string_view module, bool is_default) {
+  // All of them look, so that each knows whether it ever matched.
+  const bool included = include_.matches(module), added = also_.matches(module);
+  const bool usual = selection_.from_default && is_default && (selection_.include.empty() || included);
+  reason_ = !usual ? "--also" : selection_.include.empty() ? "default set" : "--include";
+  const bool role = has_role(module);
+  return (usual || added || role) && !exclude_.matches(module);
+}
+
+void Chooser::refuse_unused(const char* expected) const {
+  include_.refuse_unused("--include", expected);
+  exclude_.refuse_unused("--exclude", expected);
+  also_.refuse_unused("--also", expected);
+  for (size_t i = 0; i < used_roles_.size(); ++i) {
+    if (used_roles_[i]) continue;
+    throw Error(
+        fmt::format("match '{}': expected modules of that role, found none", role_name(selection_.roles[i])));
+  }
+}
+
+}  // namespace twofour

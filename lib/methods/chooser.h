@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "lib/artifact/recipe.h"
+#include "lib/names/pattern.h"
+
+namespace twofour {
+
+/// Which modules a rule's selection chooses. It remembers what matched: a pattern or role that chooses
+/// nothing is an error.
+class Chooser {
+ public:
+  /// Of a model of that many layers, which roles depend on. The selection must outlive it.
+  Chooser(const Selection& selection, int64_t layers);
+  /// Whether it chooses a module, of the method's default set or not.
+  bool chooses(std::string_view module, bool is_default);
+  /// Whether it adds a module that is none of those that `include` restricts: by name or role.
+  bool adds(std::string_view module);
+  /// What chose the last module: "default set", "--include", "--also" or a role's name.
+  const char* reason() const { return reason_; }
+  /// Throws Error for the first pattern or role that matched nothing: "--include 'x': expected to match
+  /// EXPECTED, found none".
+  void refuse_unused(const char* expected) const;
+
+ private:
+  bool has_role(std::string_view module);
+
+  const Selection& selection_;
+  int64_t layers_;
+  Matcher include_, exclude_, also_;
+  std::vector<bool> used_roles_;
+  const char* reason_ = "";
+};
+
+}  // namespace twofour

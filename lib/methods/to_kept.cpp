@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lib/dialects/dialect_rows.h"
+#include "lib/methods/chooser.h"
+#include "lib/methods/method_list.h"
+#include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/quantized_group.h"
+
+namespace twofour {
+namespace {
+
+/// Whether a linear's tensors are named, typed and shaped so already.
+bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
+  if (m.stacked || (to.needs_input_scale && !m.input_scale)) return false;
+  const TensorInfo &weight = c.tensors()[m.weight], &scale = c.tensors()[*m.scale];
+  return weight.name == m.name + to.weight && weight.dtype == to.weight_type &&
+         scale.name == m.name + to.scale && scale.dtype == to.scale_type.value_or(scale.dtype) &&
+         scale.shape == to.scale_shape;
+}
+
+/// Plans a linear in a dialect's spelling: a stack expert by expert, as engines want it.
+class Respelling {
+ public:
+  Respelling(const std::string& becomes, const Linear& m, Planner& planner)
+      : m_(m),
+        planner_(planner),
+        c_(planner.source),
+        dialect_(*planner.dialect()),
+        scheme_(scheme_of(planner.source, m)),
+        made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
+
+  /// What is written has the names of its matrices.
+  void run() {
+    if (!m_.stacked) {
+      add_matrix(m_.name, 0, {"", 0, 1, m_.n});
+    } else {
+      const auto parts = stack_parts(c_, m_.name, m_.n);
+      if (m_.k_outer || parts.empty()) {
+        planner_.problems.add(
+            fmt::format("{}: expected every expert in tensors of its own, which {} needs, found a stack",
+                        m_.name, dialect_.name));
+        return;
+      }
+      for (int64_t e = 0; e < m_.e; ++e) {
+        for (const StackPart& part : parts) add_matrix(expert_name(m_.name, e, part.leaf), e, part);
+      }
+    }
+    for (const auto& tensor : {std::optional(m_.weight), m_.scale, m_.input_scale}) {
+      if (tensor) made_->consume(*tensor);
+    }
+    made_->set_rule("belongs to a module to convert");
+    planner_.add(std::move(made_));
+  }
+
+ private:
+  void add(const std::string& name, DType type, std::vector<int64_t> shape, size_t source,
+           std::unique_ptr<const TensorRewrite> rewrite) {
+    TensorInfo info{name, type, std::move(shape), 0, 0};
+    info.end = tensor_bytes(info.name, info.dtype, info.shape);
+    made_->add({std::move(info), source, std::move(rewrite), true});
+  }
+
+  /// Rows of a tensor that has one for each `rows_each` rows of weights.
+  std::unique_ptr<const TensorRewrite> rows_of(size_t tensor, int64_t rows_each, int64_t e,
+                                               const StackPart& part) const {
+    if (!m_.stacked) return std::make_unique<CopiedTensor>(tensor, false);
+    const int64_t rows = count_blocks(m_.n, rows_each),
+                  all = static_cast<int64_t>(c_.tensors()[tensor].bytes());
+    const bool shared =
+        all == dtype_bits(c_.tensors()[tensor].dtype) / 8;  // one scale counts for every expert
+    const int64_t row = shared ? all : all / (m_.e * rows);
+    const int64_t first = shared ? 0 : (e * rows + part.first / rows_each) * row;
+    return std::make_unique<GatheredRows>(tensor, static_cast<uint64_t>(row), static_cast<uint64_t>(first),
+                                          static_cast<uint64_t>(part.step * row));
+  }
+
+  void add_matrix(const std::string& name, int64_t e, const StackPart& part) {
+    planner_.write(name, m_.weight, scheme_);
+    const auto spelling = dialect_.spelling(scheme_, part.rows, m_.k);
+    if (!spelling) return;  // reported
+    const int64_t width = m_.format == WeightFormat::kMxfp4 ? m_.k / 2 : m_.k;
+    add(name + spelling->weight, spelling->weight_type, {part.rows, width}, m_.weight,
+        rows_of(m_.weight, 1, e, part));
+    add_scales(name, *spelling, e, part);
+    if (m_.stacked && m_.bias)
+      add(name + ".bias", c_.tensors()[*m_.bias].dtype, {part.rows}, *m_.bias, rows_of(*m_.bias, 1, e, part));
+    if (!m_.stacked) add_input_scale(*spelling);
+  }
+
+  void add_scales(const std::string& name, const Spelling& spelling, int64_t e, const StackPart& part) {
+    const TensorInfo& scale = c_.tensors()[*m_.scale];
+    const DType type = spelling.scale_type.value_or(scale.dtype);
+    const bool same_bytes = type == scale.dtype || (dtype_bits(type) == 8 && dtype_bits(scale.dtype) == 8);
+    const bool whole =
+        m_.scale_rows == m_.n || (part.first % m_.scale_rows == 0 && (part.step == 1 || m_.scale_rows == 1));
+    std::unique_ptr<const TensorRewrite> rewrite;
+    if (same_bytes && whole) rewrite = rows_of(*m_.scale, m_.scale_rows, e, part);
+    if (!same_bytes && type == DType::kF32 && !m_.stacked)
+      rewrite = std::make_unique<ConvertedScalars>(*m_.scale, scale.dtype, type, false);
+    if (!rewrite) {
+      planner_.problems.add(fmt::format("{}: expected scales that the {} dialect can hold ({}), found {}",
+                                        c_.where(*m_.scale), dialect_.name, dtype_name(type),
+                                        describe(scale.dtype, scale.shape)));
+      return;
+    }
+    add(name + spelling.scale, type, spelling.scale_shape, *m_.scale, std::move(rewrite));
+  }
+
+  void add_input_scale(const Spelling& spelling) {
+    if (spelling.input_scale == nullptr) return;
+    const std::string name = m_.name + spelling.input_scale;
+    if (m_.input_scale) {
+      const DType type = c_.tensors()[*m_.input_scale].dtype;
+      add(name, DType::kF32, dialect_.scalar_shape(), *m_.input_scale,
+          std::make_unique<ConvertedScalars>(*m_.input_scale, type, DType::kF32, false));
+    } else if (spelling.needs_input_scale) {
+      add(name, DType::kF32, dialect_.scalar_shape(), m_.weight, std::make_unique<ConstantScalar>(1.0f));
+      planner_.findings.push_back(
+          {Severity::kWarning, "no-input-scale", m_.name,
+           "has no input scale, which loaders of the dialect require: 1 is written, and "
+           "activations beyond 448 saturate"});
+    }
+  }
+
+  const Linear& m_;
+  Planner& planner_;
+  const Checkpoint& c_;
+  const OutputDialect& dialect_;
+  const Scheme scheme_;
+  std::unique_ptr<LinearRewrite> made_;
+};
+
+/// Whether the planner's dialect has a linear in these words already.
+bool is_own(const Linear& m, const Planner& planner) {
+  const OutputDialect* to = planner.dialect();
+  if (to == nullptr) return true;
+  const Checkpoint& c = planner.source;
+  if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
+  if (source_dialect(c) == to) return true;
+  const auto spelling = to->spelling(scheme_of(c, m), m.n, m.k);
+  return spelling && is_spelled(c, m, *spelling);
+}
+
+}  // namespace
+
+void keep_linear(const std::string& becomes, const Linear& m, Planner& planner) {
+  const Checkpoint& c = planner.source;
+  if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+    planner.write_kept(m);
+  } else if (m.nvfp4 && planner.dialect()->nvfp4 != nullptr) {
+    planner.write(m.name, m.weight, scheme_of(c, m));
+    translate_nvfp4(becomes, c.nvfp4_modules()[*m.nvfp4], *planner.dialect(), planner);
+  } else {
+    Respelling(becomes, m, planner).run();
+  }
+}
+
+namespace {
+
+/// Keeps format and values, in the names and shapes of the output's dialect.
+class Keep : public Method {
+ public:
+  void plan(Rule& rule, Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    Chooser chooser(rule.selection, planner.layers());
+    std::map<std::string_view, bool> chosen;  // by module
+    for (size_t i = 0; i < c.tensors().size(); ++i) {
+      const auto [at, is_new] = chosen.try_emplace(module_of(c.tensors()[i].name));
+      if (is_new) at->second = chooser.chooses(at->first, true);
+      if (at->second) planner.keep(i);
+    }
+    chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
+    if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
+      planner.rewrite_formats();
+    } else {
+      planner.keep_config();
+    }
+  }
+
+  void finish(Planner& planner) const override {
+    const Checkpoint& c = planner.source;
+    refuse_unknown_weights(planner);
+    for (const Linear& m : planner.linears()) {
+      if (planner.is_written(m.weight)) continue;
+      if (!planner.is_planned(m.weight)) {
+        keep_linear("keep", m, planner);
+      } else if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+        planner.write_kept(m);  // pruned, or in a layout
+      } else {
+        planner.problems.add(
+            fmt::format("{}: expected the {} dialect, which the output is in, found {}; convert "
+                        "to that dialect first",
+                        c.where(m.weight), planner.dialect()->name, describe(scheme_of(c, m))));
+      }
+    }
+    if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c))
+      plan_kv_scales(*planner.dialect(), planner);
+  }
+
+  std::string file_format(const Rule&) const override { return "keep"; }
+  std::string summary(const Rule&) const override { return "kept"; }
+  bool rewrites_config() const override { return false; }
+
+ private:
+  static std::string_view module_of(std::string_view tensor) {
+    return tensor.substr(0, std::min(tensor.rfind('.'), tensor.size()));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_keep(Rule&) { return std::make_unique<Keep>(); }
+
+}  // namespace twofour
