@@ -6,22 +6,27 @@ namespace twofour {
 namespace {
 
 constexpr WeightFormat kFloat = WeightFormat::kFloat, kFp8 = WeightFormat::kFp8,
-                       kMxfp4 = WeightFormat::kMxfp4;
+                       kMxfp4 = WeightFormat::kMxfp4, kInt4 = WeightFormat::kInt4;
 constexpr DTypes kNone{}, kFloats{DType::kBF16, DType::kF16, DType::kF32}, kF8{DType::kF8E4M3},
-    kU8{DType::kU8}, kI8{DType::kI8}, kE8m0{DType::kF8E8M0};
-constexpr DTypes kAnyScales{DType::kBF16, DType::kF16, DType::kF32, DType::kF8E8M0, DType::kU8};
+    kU8{DType::kU8}, kI8{DType::kI8}, kI32{DType::kI32}, kPowers{DType::kF8E8M0, DType::kU8},
+    kAnyScales{DType::kBF16, DType::kF16, DType::kF32, DType::kF8E8M0, DType::kU8};
 
 // A row fits a tensor of its weight's suffix and type that has a scale of its suffix and type beside it.
 constexpr WeightDialect kWeightDialects[] = {
-    {"gpt-oss", kMxfp4, "_blocks", kU8, "_scales", kU8, nullptr, "_bias", false},
-    {"compressed-tensors", kMxfp4, ".weight_packed", kU8, ".weight_scale", kU8, nullptr, ".bias", false},
-    {"DeepSeek-V4", kMxfp4, ".weight", kI8, ".scale", kE8m0, nullptr, ".bias", false},
-    {"DeepSeek-V4", kFp8, ".weight", kF8, ".scale", kE8m0, nullptr, ".bias", false},
-    {"DeepSeek-V3, Qwen3, transformers", kFp8, ".weight", kF8, ".weight_scale_inv", kAnyScales,
+    {"gpt-oss", kMxfp4, "_blocks", kU8, "_scales", kPowers, nullptr, "_bias", false},
+    {"compressed-tensors", kMxfp4, ".weight_packed", kU8, ".weight_scale", kPowers, nullptr, ".bias", false},
+    {"ModelOpt", kMxfp4, ".weight", kU8, ".weight_scale", kPowers, ".input_scale", ".bias", false},
+    {"DeepSeek-V4", kMxfp4, ".weight", kI8, ".scale", kPowers, nullptr, ".bias", false},
+    {"DeepSeek-V4", kFp8, ".weight", kF8, ".scale", kAnyScales, ".input_scale", ".bias", false},
+    {"DeepSeek-V3, Qwen3, MiniMax-M3, transformers", kFp8, ".weight", kF8, ".weight_scale_inv", kAnyScales,
      ".input_scale", ".bias", false},
     {"ModelOpt, compressed-tensors", kFp8, ".weight", kF8, ".weight_scale", kAnyScales, ".input_scale",
      ".bias", false},
     {"transformers, stacks", kFp8, "", kF8, "_scale_inv", kAnyScales, "_input_scale", "_bias", true},
+    {"ModelOpt, stacks", kFp8, "", kF8, "_weight_scale", kAnyScales, "_input_scale", "_bias", true},
+    {"compressed-tensors", kInt4, ".weight_packed", kI32, ".weight_scale", kFloats, nullptr, ".bias", false,
+     ".weight_zero_point", ".weight_g_idx", ".weight_shape"},
+    {"AWQ, GPTQ", kInt4, ".qweight", kI32, ".scales", kFloats, nullptr, ".bias", false, ".qzeros", ".g_idx"},
     {"transformers", kFloat, ".weight", kFloats, nullptr, kNone, nullptr, ".bias", false},
     {"transformers, stacks", kFloat, "", kFloats, nullptr, kNone, nullptr, "_bias", true},
 };
@@ -35,6 +40,7 @@ constexpr std::string_view kEmbeddings[] = {
     "embed_tokens_per_layer",
     "embedding",
     "embeddings",
+    "ngram_embedding",
     "pos_embed",
     "position_embedding",
     "position_embeddings",
@@ -46,6 +52,14 @@ constexpr std::string_view kEmbeddings[] = {
     "wte",
 };
 constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
+
+std::string_view leaf_of(std::string_view module) {
+  return module.substr(module.rfind('.') + 1);  // all of it where there is no dot
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
 
 }  // namespace
 
@@ -59,6 +73,8 @@ const char* weight_format_name(WeightFormat format) {
       return "MXFP4";
     case WeightFormat::kNvfp4:
       return "NVFP4";
+    case WeightFormat::kInt4:
+      return "INT4";
   }
   return "";
 }
@@ -71,6 +87,8 @@ const char* weight_format_key(WeightFormat format) {
       return "mxfp4";
     case WeightFormat::kNvfp4:
       return "nvfp4";
+    case WeightFormat::kInt4:
+      return "int4";
     default:
       return "float";
   }
@@ -79,12 +97,26 @@ const char* weight_format_key(WeightFormat format) {
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
 
 bool is_linear_name(std::string_view module) {
-  const std::string_view leaf = module.substr(module.rfind('.') + 1);  // all of it where there is no dot
-  const auto is_leaf = [&](std::string_view name) { return leaf == name; };
+  const std::string_view leaf = leaf_of(module);
   const auto ends_leaf = [&](std::string_view name) { return leaf.ends_with(name); };
-  return std::none_of(std::begin(kEmbeddings), std::end(kEmbeddings), is_leaf) &&
+  return !is_table_name(module) &&
          std::none_of(std::begin(kConvolutions), std::end(kConvolutions), ends_leaf) &&
          leaf.find("norm") == std::string_view::npos;
+}
+
+std::string_view table_of_piece(std::string_view module) {
+  constexpr std::string_view kShard = "shard_", kShards = ".shards";
+  const std::string_view leaf = leaf_of(module);
+  if (leaf.size() >= module.size()) return {};
+  const std::string_view parent = module.substr(0, module.size() - leaf.size() - 1);
+  if (leaf.starts_with(kShard) && is_number(leaf.substr(kShard.size()))) return parent;
+  if (is_number(leaf) && parent.ends_with(kShards)) return parent.substr(0, parent.size() - kShards.size());
+  return {};
+}
+
+bool is_table_name(std::string_view module) {
+  const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
+  return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
 }
 
 }  // namespace twofour

@@ -8,14 +8,23 @@
 namespace twofour {
 
 /// The number format of a linear's weights.
-enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4 };
-/// "floats", "FP8", "MXFP4" or "NVFP4".
+enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4, kInt4 };
+/// "floats", "FP8", "MXFP4", "NVFP4" or "INT4".
 const char* weight_format_name(WeightFormat format);
 /// In twofour.json: "float", "fp8", "mxfp4" or "nvfp4".
 const char* weight_format_key(WeightFormat format);
 
 /// How many weights of FP8 share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
+
+/// How INT4 codes, 0 to 15, lie in I32 words, eight in each. Nibble 0 is the lowest four bits.
+enum class Int4Packing {
+  kAlongK,  ///< compressed-tensors: words [N, K/8], nibble i holds k + i
+  kGptq,    ///< words [K/8, N], nibble i holds k + i
+  kAwq,     ///< words [K, N/8], nibbles hold n + 0, 2, 4, 6, 1, 3, 5, 7
+};
+/// Codes in a word.
+inline constexpr int64_t kInt4Pack = 8;
 
 /// A set of element types.
 class DTypes {
@@ -41,14 +50,19 @@ struct WeightDialect {
   const char* bias;         ///< the tensor may be absent
   /// Without ".weight", so that the name alone must say that it is a stack of experts.
   bool bare;
+  // Of INT4, suffixes of tensors that may be absent; nullptr: the dialect has none.
+  const char* zero_points = nullptr;
+  const char* group_index = nullptr;
+  const char* shape = nullptr;  ///< N and K
 };
 
 /// Every such dialect twofour reads. Sources: Hugging Face transformers,
 /// integrations/{mxfp4,finegrained_fp8}.py; vllm-project/compressed-tensors, compressors;
-/// NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py and examples/deepseek.
+/// NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py and examples/deepseek; AutoAWQ,
+/// awq/modules/linear/gemm.py; AutoGPTQ, auto_gptq/nn_modules/qlinear.
 std::span<const WeightDialect> weight_dialects();
 
-/// FP8: rows and columns of weights that share a scale, in every dialect that has blocks.
+/// FP8: rows and columns of weights that share a scale, where blocks are written.
 inline constexpr int64_t kFp8Block = 128;
 /// MXFP4 and MXFP8: weights along K that share a scale. Source: OCP Microscaling Formats (MX) v1.0, 5.2.
 inline constexpr int64_t kMxGroup = 32;
@@ -56,5 +70,11 @@ inline constexpr int64_t kMxGroup = 32;
 /// Whether a matrix of that name is applied as one, by the last part of the module's name: an embedding is
 /// looked up, a norm multiplies element by element, a convolution slides.
 bool is_linear_name(std::string_view module);
+/// Whether a matrix of that name is looked up by rows: an embedding, or a piece of one, as
+/// "ngram_embedding.shard_3".
+bool is_table_name(std::string_view module);
+/// The embedding that "ngram_embedding.shard_3" or "ngram_embedding.shards.3" is a piece of; empty of any
+/// other name.
+std::string_view table_of_piece(std::string_view module);
 
 }  // namespace twofour

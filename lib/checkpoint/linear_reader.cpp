@@ -80,6 +80,40 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
                           m.stacked ? fmt::format("expert {}, ", e) : "", n, k));
 }
 
+uint32_t word_at(std::span<const uint8_t> bytes, int64_t i) {
+  uint32_t word = 0;
+  std::memcpy(&word, &bytes[static_cast<size_t>(i) * sizeof(word)], sizeof(word));
+  return word;
+}
+
+/// The bits at which row n begins in words that eight rows share.
+int row_shift(const Linear& m, int64_t n) {
+  constexpr int kAwqNibbles[kInt4Pack] = {0, 4, 1, 5, 2, 6, 3, 7};
+  const int64_t place = n % kInt4Pack;
+  return 4 * (m.packing == Int4Packing::kAwq ? kAwqNibbles[place] : static_cast<int>(place));
+}
+
+/// Both nibbles of each byte, the lower first.
+void split_nibbles(const uint8_t* bytes, int64_t count, uint8_t* codes) {
+  for (int64_t i = 0; i < count; ++i) {
+    codes[2 * i] = bytes[i] & 15;
+    codes[2 * i + 1] = bytes[i] >> 4;
+  }
+}
+
+/// One nibble of each word.
+void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t word = 0;
+    std::memcpy(&word, words + i * int64_t{sizeof(word)}, sizeof(word));
+    codes[i] = static_cast<uint8_t>(word >> shift & 15);
+  }
+}
+
+void scale_codes(const uint8_t* codes, int64_t count, float zero, float scale, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = (static_cast<float>(codes[i]) - zero) * scale;
+}
+
 bool has_nan(std::span<const uint8_t> fp8) {
   bool found = false;
   for (const uint8_t byte : fp8) found |= (byte & 0x7F) == kE4m3Nan;
@@ -114,6 +148,14 @@ void WeightReader::read_row_block(const RowBlock& s, std::vector<uint8_t>& to) {
 }
 
 void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
+  if (m.format == WeightFormat::kInt4) {
+    // After turning, GPTQ's words lie as compressed-tensors' do, AWQ's [N/8, K].
+    const bool awq = m.packing == Int4Packing::kAwq;
+    const int64_t per_row = awq ? kInt4Pack : 1;
+    return read_row_block({m.weight, e, ceil_div(m.n, per_row), awq ? m.k : ceil_div(m.k, kInt4Pack),
+                           int{sizeof(uint32_t)}, m.k_outer, n0 / per_row, ceil_div(n1, per_row)},
+                          weights_);
+  }
   const bool codes = m.format == WeightFormat::kMxfp4 || m.format == WeightFormat::kNvfp4;
   const int bytes = codes ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
   read_row_block({m.weight, e, m.n, codes ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
@@ -123,8 +165,8 @@ void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
   const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // one scale counts for every expert
-  read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), ceil_div(m.k, m.scale_cols), bytes,
-                  m.k_outer, n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
+  read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), scale_columns(m), bytes, m.k_outer,
+                  n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
                  scales_);
 }
 
@@ -149,13 +191,22 @@ void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1,
     case WeightFormat::kMxfp4:
     case WeightFormat::kNvfp4:
       return read_fp4(m, e, n0, n1, out);
+    case WeightFormat::kInt4:
+      return read_int4(m, n0, n1, out);
   }
 }
 
-std::vector<float> WeightReader::read_fp8_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
+int64_t WeightReader::scale_columns(const Linear& m) const {
+  if (m.format != WeightFormat::kInt4) return ceil_div(m.k, m.scale_cols);
+  const auto& shape = checkpoint_.tensors()[*m.scale].shape;  // groups in any order may be of any size
+  return m.k_outer ? shape[0] : shape[1];
+}
+
+std::vector<float> WeightReader::read_float_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
-  const int64_t first = n0 / m.scale_rows, cols = ceil_div(m.k, m.scale_cols);
+  const int64_t first = n0 / m.scale_rows, cols = scale_columns(m);
+  const bool is_signed = m.format == WeightFormat::kInt4;
   read_scales(m, e, n0, n1);
   std::vector<float> scales(scales_.size() / static_cast<size_t>(bytes));
   if (bytes == 1) {
@@ -164,16 +215,17 @@ std::vector<float> WeightReader::read_fp8_scales(const Linear& m, int64_t e, int
     widen(t.dtype, scales_.data(), scales);
   }
   for (size_t i = 0; i < scales.size(); ++i) {
-    if (std::isfinite(scales[i]) && scales[i] >= 0) continue;
+    if (std::isfinite(scales[i]) && (is_signed || scales[i] >= 0)) continue;
     const auto at = static_cast<int64_t>(i);
-    fail(checkpoint_.where(*m.scale), "scales that are finite and not negative", fmt::format("{}", scales[i]),
-         m, e, (first + at / cols) * m.scale_rows, at % cols * m.scale_cols);
+    fail(checkpoint_.where(*m.scale),
+         is_signed ? "scales that are finite" : "scales that are finite and not negative",
+         fmt::format("{}", scales[i]), m, e, (first + at / cols) * m.scale_rows, at % cols * m.scale_cols);
   }
   return scales;
 }
 
 void WeightReader::read_fp8(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
-  const std::vector<float> scales = read_fp8_scales(m, e, n0, n1);
+  const std::vector<float> scales = read_float_scales(m, e, n0, n1);
   const int64_t cols = ceil_div(m.k, m.scale_cols);
   read_weights(m, e, n0, n1);
   if (has_nan(weights_)) {
@@ -220,6 +272,73 @@ void WeightReader::read_fp4(const Linear& m, int64_t e, int64_t n0, int64_t n1, 
       const CodePair pair = kE2m1[*codes++];
       to[0] = pair.low * scale * global;
       to[1] = pair.high * scale * global;
+    }
+  }
+}
+
+std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, int64_t n1) {
+  const int64_t groups = scale_columns(m);
+  std::vector<float> zeros(static_cast<size_t>((n1 - n0) * groups), 8.0f);
+  if (!m.zero_points) return zeros;
+  const int64_t first = n0 / kInt4Pack;
+  read_row_block({*m.zero_points, 0, ceil_div(m.n, kInt4Pack), groups, int{sizeof(uint32_t)}, m.k_outer,
+                  first, ceil_div(n1, kInt4Pack)},
+                 zero_points_);
+  for (int64_t n = n0; n < n1; ++n) {
+    const int shift = row_shift(m, n);
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
+      const int zero = static_cast<int>(word >> shift & 15u) + m.zero_offset;
+      zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
+    }
+  }
+  return zeros;
+}
+
+std::vector<int32_t> WeightReader::read_group_index(const Linear& m) {
+  if (!m.group_index) return {};
+  std::vector<int32_t> index(static_cast<size_t>(m.k));
+  const std::span<uint8_t> bytes(reinterpret_cast<uint8_t*>(index.data()), index.size() * sizeof(int32_t));
+  checkpoint_.read(*m.group_index, 0, bytes);
+  bytes_read_ += bytes.size();
+  if (std::all_of(index.begin(), index.end(), [](int32_t g) { return g == -1; })) return {};
+  const int64_t groups = scale_columns(m);
+  for (size_t k = 0; k < index.size(); ++k) {
+    if (index[k] >= 0 && index[k] < groups) continue;
+    throw Error(fmt::format("{}: expected groups of 0 to {}, found {} at k {}",
+                            checkpoint_.where(*m.group_index), groups - 1, index[k], k));
+  }
+  return index;
+}
+
+void WeightReader::read_int4(const Linear& m, int64_t n0, int64_t n1, std::span<float> out) {
+  const int64_t groups = scale_columns(m), words = m.packing == Int4Packing::kAwq ? m.k : ceil_div(m.k, 8);
+  const std::vector<int32_t> index = read_group_index(m);
+  const std::vector<float> scales = read_float_scales(m, 0, n0, n1), zeros = read_zero_points(m, n0, n1);
+  read_weights(m, 0, n0, n1);
+  std::vector<uint8_t> codes(static_cast<size_t>(words * kInt4Pack));  // of a row, with what fills its words
+  for (int64_t n = n0; n < n1; ++n) {
+    const bool awq = m.packing == Int4Packing::kAwq;
+    const int64_t row = awq ? n / kInt4Pack - n0 / kInt4Pack : n - n0;
+    const uint8_t* from = weights_.data() + row * words * int64_t{sizeof(uint32_t)};
+    if (awq) {
+      take_nibbles(from, m.k, row_shift(m, n), codes.data());
+    } else {
+      split_nibbles(from, words * int64_t{sizeof(uint32_t)}, codes.data());
+    }
+    const float *scale = &scales[static_cast<size_t>((n - n0) * groups)],
+                *zero = &zeros[static_cast<size_t>((n - n0) * groups)];
+    float* to = out.data() + (n - n0) * m.k;
+    if (!index.empty()) {
+      for (int64_t k = 0; k < m.k; ++k) {
+        const int32_t g = index[static_cast<size_t>(k)];
+        to[k] = (static_cast<float>(codes[static_cast<size_t>(k)]) - zero[g]) * scale[g];
+      }
+      continue;
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t begin = g * m.scale_cols, end = std::min(m.k, begin + m.scale_cols);
+      scale_codes(codes.data() + begin, end - begin, zero[g], scale[g], to + begin);
     }
   }
 }

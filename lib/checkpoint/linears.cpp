@@ -1,23 +1,20 @@
 #include "lib/checkpoint/linears.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 
 #include "formats/atom.h"
 #include "lib/checkpoint/gate_up_order.h"
+#include "lib/checkpoint/linear_shapes.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
 namespace {
 
 using Dims = std::vector<int64_t>;
-
-constexpr int64_t blocks(int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
 
 /// A tensor that some dialect stores a module's weights in.
 struct Candidate {
@@ -33,20 +30,6 @@ struct Stacks {
   std::optional<size_t> gate_up, down;
 };
 
-/// What a configuration says about the blocks of FP8 weights; null where it says nothing.
-Json stated_block(const Json& entry) {
-  if (!entry.is_object()) return nullptr;
-  if (entry.contains("weight_block_size")) return entry["weight_block_size"];
-  for (const Json& group : entry.value("config_groups", Json::object())) {
-    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
-    const Json& weights = group["weights"];
-    if (weights.contains("block_structure") && !weights["block_structure"].is_null()) {
-      return weights["block_structure"];
-    }
-  }
-  return entry.contains("base") ? stated_block(entry["base"]) : Json(nullptr);
-}
-
 std::optional<int64_t> hidden_size(const Json& config) {
   for (const Json* size : model_settings(config, "hidden_size")) {
     if (size->is_number_integer()) return size->get<int64_t>();
@@ -56,7 +39,7 @@ std::optional<int64_t> hidden_size(const Json& config) {
 
 class Finder {
  public:
-  Finder(const Checkpoint& c, Problems& problems) : c_(c), problems_(problems) {}
+  Finder(const Checkpoint& c, Problems& problems) : c_(c), problems_(problems), shapes_(c, problems) {}
 
   std::vector<Linear> find() {
     std::vector<Candidate> candidates;
@@ -68,7 +51,8 @@ class Finder {
       if (auto module = module_of(candidate)) modules.push_back(std::move(*module));
     }
     for (size_t i = 0; i < c_.nvfp4_modules().size(); ++i) {
-      if (!is_linear_name(c_.nvfp4_modules()[i].name)) continue;
+      const std::string& name = c_.nvfp4_modules()[i].name;
+      if (!is_linear_name(name) && !is_table_name(name)) continue;
       if (auto module = nvfp4_module(i)) modules.push_back(std::move(*module));
     }
     std::sort(modules.begin(), modules.end(),
@@ -85,7 +69,10 @@ class Finder {
   /// Whether a tensor of that rank is a linear's under that name; a stack must be known by it.
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
     if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
-    if (rank == 2) return !dialect.bare && is_linear_name(name);
+    if (rank == 2) {
+      const bool quantized = dialect.format != WeightFormat::kFloat;
+      return !dialect.bare && (is_linear_name(name) || (quantized && is_table_name(name)));
+    }
     if (rank != 3) return false;
     const auto parsed = parse_module_name(name);
     if (!parsed || parsed->kind != BlockKind::kRoutedExperts || parsed->expert >= 0) return false;
@@ -103,7 +90,7 @@ class Finder {
                           i, std::nullopt};
       if (!fits_rank(t.shape.size(), dialect, candidate.name, candidate.stacked)) continue;
       if (dialect.scale != nullptr) {
-        candidate.scale = c_.find(candidate.name + dialect.scale);
+        candidate.scale = find_scale(candidate.name, dialect);
         if (!candidate.scale || !dialect.scale_types.has(tensor(*candidate.scale).dtype)) {
           lacking = &dialect;
           continue;
@@ -120,17 +107,28 @@ class Finder {
       }
     }
     if (!found && lacking != nullptr && !is_other_format(t)) {
-      expect(i, fmt::format("{}", lacking->format == WeightFormat::kFp8
-                                      ? "FP8 weights with .weight_scale_inv, .weight_scale or .scale"
-                                      : "MXFP4 codes with their scales") +
-                    " beside them");
+      expect(i, lacking->format == WeightFormat::kFp8
+                    ? "FP8 weights with .weight_scale_inv, .weight_scale or .scale beside them"
+                    : fmt::format("{} codes with their scales beside them",
+                                  weight_format_name(lacking->format)));
     }
     return found;
   }
 
+  /// Beside the weight or, of a piece of a table, beside the pieces.
+  std::optional<size_t> find_scale(const std::string& module, const WeightDialect& dialect) {
+    const auto own = c_.find(module + dialect.scale);
+    const std::string_view whole = table_of_piece(module);
+    if (own || whole.empty()) return own;
+    const auto shared = c_.find(std::string(whole) + dialect.scale);
+    return shared && tensor(*shared).bytes() * 8 == static_cast<uint64_t>(dtype_bits(tensor(*shared).dtype))
+               ? shared
+               : std::nullopt;
+  }
+
   /// I8 without E8M0 scales is int8, U8 without U8 scales NVFP4: not ours to read.
   static bool is_other_format(const TensorInfo& t) {
-    return t.dtype == DType::kI8 || t.name.ends_with(".weight_packed");
+    return t.dtype == DType::kI8 || (t.dtype == DType::kU8 && !t.name.ends_with("_blocks"));
   }
 
   void note_stack(const Candidate& stack) {
@@ -155,6 +153,7 @@ class Finder {
     module.scale_rows = 1;
     module.scale_cols = kGroup;
     module.nvfp4 = i;
+    module.is_table = is_table_name(m.name);
     return set_rows(module) ? std::optional(std::move(module)) : std::nullopt;
   }
 
@@ -176,17 +175,26 @@ class Finder {
     Linear m{.name = candidate.name, .format = candidate.dialect->format, .weight = candidate.weight};
     m.scale = candidate.scale;
     m.stacked = candidate.stacked;
+    m.is_table = is_table_name(m.name);
     m.bias = c_.find(m.name + candidate.dialect->bias);
     if (candidate.dialect->input_scale != nullptr) {
       m.input_scale = c_.find(m.name + candidate.dialect->input_scale);
     }
+    const auto find_term = [&](const char* suffix) {
+      return suffix != nullptr ? c_.find(m.name + suffix) : std::nullopt;
+    };
+    m.zero_points = find_term(candidate.dialect->zero_points);
+    m.group_index = find_term(candidate.dialect->group_index);
+    m.shape = find_term(candidate.dialect->shape);
     if (!set_rows(m)) return std::nullopt;
     if (std::count(t.shape.begin(), t.shape.end(), 0) > 0) {
       expect(candidate.weight, "at least one weight");
       return std::nullopt;
     }
-    const bool sound = m.format == WeightFormat::kMxfp4 ? read_mxfp4_shape(m)
-                                                        : read_shape(m) && (!m.scale || read_fp8_scale(m));
+    const bool sound = m.format == WeightFormat::kMxfp4 ? shapes_.read_mxfp4(m)
+                       : m.format == WeightFormat::kInt4
+                           ? shapes_.read_int4(m)
+                           : read_shape(m) && (!m.scale || shapes_.read_fp8_scale(m));
     if (sound && m.format == WeightFormat::kFloat && !m.stacked) return without_scale(std::move(m));
     return sound ? std::optional(std::move(m)) : std::nullopt;
   }
@@ -241,76 +249,21 @@ class Finder {
     return down == (shape[2] == *h);  // H is N of down and K of gate_up
   }
 
-  bool read_mxfp4_shape(Linear& m) {
-    const Dims& codes = tensor(m.weight).shape;
-    Dims scales(codes.begin(), codes.end() - 1);
-    if (codes.size() == 4) {
-      if (codes[3] != kMxGroup / 2) return expect(m.weight, "[E, N, K/32, 16]"), false;
-      m.e = codes[0];
-      m.n = codes[1];
-      m.k = codes[2] * kMxGroup;
-    } else {
-      const int64_t width = codes.back();
-      if (width % (kMxGroup / 2) != 0) return expect(m.weight, "K a multiple of 32, two codes a byte"), false;
-      m.e = codes.size() == 3 ? codes[0] : 1;
-      m.n = codes[codes.size() - 2];
-      m.k = width * 2;
-      scales.push_back(m.k / kMxGroup);
-    }
-    if (tensor(*m.scale).shape != scales) {
-      return expect(*m.scale, describe(tensor(*m.scale).dtype, scales)), false;
-    }
-    m.scale_rows = 1;
-    m.scale_cols = kMxGroup;
-    return true;
-  }
-
-  /// Which weights share a scale, from the shape of the scales.
-  bool read_fp8_scale(Linear& m) {
-    const TensorInfo& scale = tensor(*m.scale);
-    const auto stack = [&](int64_t rows, int64_t cols) {
-      Dims dims = m.k_outer ? Dims{cols, rows} : Dims{rows, cols};
-      if (m.stacked) dims.insert(dims.begin(), m.e);
-      return dims;
-    };
-    const auto shared_by = [&](int64_t rows, int64_t cols) {
-      m.scale_rows = rows;
-      m.scale_cols = cols;
-      return true;
-    };
-    const Dims block = stack(blocks(m.n), blocks(m.k)), one{1}, each{m.e};
-    if (scale.dtype == DType::kU8) {
-      const Dims groups = stack(m.n, m.k / kMxGroup);
-      if (m.k % kMxGroup == 0 && scale.shape == groups) return shared_by(1, kMxGroup);
-      return expect(*m.scale, "U8 " + fmt::format("{}", groups) + ", one for 32 weights"), false;
-    }
-    if (scale.shape.empty() || scale.shape == one) return shared_by(m.n, m.k);
-    if (m.stacked && (scale.shape == each || scale.shape == stack(1, 1))) return shared_by(m.n, m.k);
-    if (scale.shape == stack(m.n, 1) || (!m.stacked && scale.shape == Dims{m.n})) return shared_by(1, m.k);
-    if (const Json stated = stated_block(source_quantization(c_)); !is_known_block(stated)) {
-      if (!block_refused_) {
-        problems_.add(
-            fmt::format("{}: expected blocks of [128, 128], found {}", c_.where(*m.scale), stated.dump()));
-      }
-      block_refused_ = true;
-      return false;
-    }
-    if (scale.shape == block) return shared_by(kFp8Block, kFp8Block);
-    const Dims row = stack(m.n, 1);
-    return expect(*m.scale, fmt::format("one scale, {} or {}", row, block)), false;
-  }
-
-  static bool is_known_block(const Json& stated) {
-    return stated.is_null() || stated == Json{kFp8Block, kFp8Block} || stated == "128x128";
-  }
-
   const Checkpoint& c_;
   Problems& problems_;
+  LinearShapes shapes_;
   std::map<std::string, Stacks> stacks_;
-  bool block_refused_ = false;
 };
 
 }  // namespace
+
+std::vector<size_t> Linear::tensors() const {
+  std::vector<size_t> all{weight};
+  for (const auto& tensor : {scale, global_scale, input_scale, zero_points, group_index, shape}) {
+    if (tensor) all.push_back(*tensor);
+  }
+  return all;
+}
 
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
   return Finder(checkpoint, problems).find();

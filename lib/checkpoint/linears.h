@@ -18,23 +18,35 @@ struct Linear {
   std::string name;  ///< without the suffix of its format: "model.layers.0.mlp.down_proj"
   WeightFormat format;
   size_t weight;                  ///< values or codes
-  std::optional<size_t> scale{};  ///< of FP8; of MXFP4 and NVFP4 the block scales
+  std::optional<size_t> scale{};  ///< of FP8; of MXFP4, NVFP4 and INT4 those of blocks and groups
   std::optional<size_t> global_scale{}, input_scale{};
-  std::optional<size_t> bias{};  ///< goes with the module, never changes
+  // Of INT4. A weight is (code - zero point) * scale; without a tensor of them all zero points are 8.
+  std::optional<size_t> zero_points{};
+  std::optional<size_t> group_index{};  ///< [K], the group of each input; -1 throughout: in order
+  std::optional<size_t> shape{};        ///< [2], N and K
+  std::optional<size_t> bias{};         ///< goes with the module, never changes
   int64_t e = 1, n = 0, k = 0;
   bool stacked = false;
   bool k_outer = false;  ///< stored [E, K, N]
-  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k}, {128, 128} or, MXFP8, {1, 32}; of
-  /// MXFP4 {1, 32}; of NVFP4 {1, 16}.
+  /// Looked up by rows, not multiplied: a quantized embedding, or a piece of one. Pieces share one scale.
+  bool is_table = false;
+  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block; MXFP8 {1, 32}; of
+  /// MXFP4 {1, 32}; of NVFP4 {1, 16}; of INT4 {1, group}, without a group_index.
   int64_t scale_rows = 0, scale_cols = 0;
+  Int4Packing packing{};  ///< of INT4
+  int zero_offset = 0;    ///< of INT4: added to stored zero points
   /// How a stack of gate and up orders its rows. The reader gives them as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
+
+  /// The weight and all that belongs to its values: everything but the bias.
+  std::vector<size_t> tensors() const;
 };
 
-/// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names. Matrices
-/// that are no linears (embeddings, norms, convolutions) are not among them, routers and heads are. Modules
-/// with tensors that disagree go into `problems`; the other form throws an Error that lists them.
+/// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names, and every
+/// quantized embedding (is_table). Other matrices (embeddings of floats, norms, convolutions) are not among
+/// them, routers and heads are. Of INT4 the configuration counts, too, and weight_shape is read. Modules with
+/// tensors that disagree go into `problems`; the other form throws an Error that lists them.
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
@@ -48,7 +60,8 @@ struct SourceScale {
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 
-/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks.
+/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks. Of INT4 in
+/// AWQ's packing, the words of all rows that share one with them.
 struct StoredRows {
   std::span<const uint8_t> weights, scales;
 };
@@ -60,7 +73,8 @@ class WeightReader {
 
   /// Rows [n0, n1) of expert `e`, [n1 - n0, K], row after row, in buffers of the bytes that they are stored
   /// in. Where K is outer these come in K pieces, so take many rows at a time. Throws Error, naming the
-  /// place, on scales that are NaN, infinite or negative and on FP8 weights that are NaN.
+  /// place, on scales that are NaN, infinite or, but of INT4, negative, on FP8 weights that are NaN, and on
+  /// groups that do not exist.
   void read_rows(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   /// The bytes that the same rows are stored in, row after row even where K is outer; valid
   /// until the next read.
@@ -80,13 +94,19 @@ class WeightReader {
   void read_weights(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   /// Scales of the rows' blocks, [blocks of N, blocks of K].
   void read_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
-  std::vector<float> read_fp8_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   float read_global_scale(const Linear& module, int64_t e);
   void read_fp8(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   void read_fp4(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  /// Blocks of K that have scales.
+  int64_t scale_columns(const Linear& module) const;
+  /// The scales of a row block as float32. Throws Error on what is no scale.
+  std::vector<float> read_float_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
+  std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
+  std::vector<int32_t> read_group_index(const Linear& module);
+  void read_int4(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);
 
   const Checkpoint& checkpoint_;
-  std::vector<uint8_t> weights_, scales_, turned_;
+  std::vector<uint8_t> weights_, scales_, zero_points_, turned_;
   uint64_t bytes_read_ = 0;
 };
 

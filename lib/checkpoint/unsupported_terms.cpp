@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats/naming.h"
+#include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 
@@ -18,19 +19,24 @@ struct TermKind {
   std::string_view suffix;  ///< of "X.suffix" and, of a stack, "X_suffix"
   Harmless harmless;
   const char* effect;
+  /// The format whose decoder (WeightReader, derive_weights) accounts for it; beside others it is refused.
+  std::optional<WeightFormat> decoder{};
 };
 
 /// Sources: NVIDIA/Model-Optimizer, export/quant_utils.py (pre_quant_scale, svdquant_lora); vLLM,
-/// quark_nvfp4.py (input_scale_2); compressed-tensors, pack_quantized (weight_zero_point, weight_g_idx); GPTQ
-/// (g_idx). Longer suffixes come before those that they end in.
+/// quark_nvfp4.py (input_scale_2); compressed-tensors, pack_quantized (weight_zero_point, weight_g_idx); AWQ
+/// (qzeros); GPTQ (qzeros, g_idx). Longer suffixes come before those that they end in.
 constexpr TermKind kTerms[] = {
     {"pre_quant_scale", Harmless::kNever, "which scales the inputs"},
     {"svdquant_lora_a", Harmless::kNever, "which adds a low-rank matrix"},
     {"svdquant_lora_b", Harmless::kNever, "which adds a low-rank matrix"},
     {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported"},
-    {"weight_zero_point", Harmless::kZeros, "which is not zero and subtracted from codes"},
-    {"weight_g_idx", Harmless::kInOrder, "which gives inputs to groups in another order"},
-    {"g_idx", Harmless::kInOrder, "which gives inputs to groups in another order"},
+    {"weight_zero_point", Harmless::kZeros, "which is not zero and subtracted from codes",
+     WeightFormat::kInt4},
+    {"qzeros", Harmless::kNever, "which is subtracted from codes", WeightFormat::kInt4},
+    {"weight_g_idx", Harmless::kInOrder, "which gives inputs to groups in another order",
+     WeightFormat::kInt4},
+    {"g_idx", Harmless::kInOrder, "which gives inputs to groups in another order", WeightFormat::kInt4},
 };
 /// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.lora_magnitude_vector".
 constexpr std::string_view kLora = ".lora_";
@@ -120,6 +126,7 @@ struct TermName {
   std::string_view linear;
   Harmless harmless;
   const char* effect;
+  std::optional<WeightFormat> decoder{};
 };
 
 std::optional<TermName> parse_term_name(std::string_view name) {
@@ -127,20 +134,23 @@ std::optional<TermName> parse_term_name(std::string_view name) {
     return TermName{name.substr(0, lora), Harmless::kNever, kLoraEffect};
   for (const TermKind& kind : kTerms) {
     const std::string_view linear = linear_of(name, kind.suffix);
-    if (!linear.empty()) return TermName{linear, kind.harmless, kind.effect};
+    if (!linear.empty()) return TermName{linear, kind.harmless, kind.effect, kind.decoder};
   }
   return std::nullopt;
 }
 
 /// The weights of a linear, in a format that twofour reads.
 std::optional<size_t> find_weight(const TensorAccess& access, const std::string& linear) {
-  for (const char* suffix :
-       {".weight", ".weight_packed", ".base_layer.weight", ".base_layer.weight_packed", "", "_blocks"}) {
-    const auto weight = find_tensor(access.tensors, linear + suffix);
-    // Integers of 32 bits hold codes of another format.
-    if (weight && access.tensors[*weight].dtype != DType::kI32) return weight;
+  for (const char* suffix : {".weight", ".weight_packed", ".qweight", ".base_layer.weight",
+                             ".base_layer.weight_packed", ".base_layer.qweight", "", "_blocks"}) {
+    if (const auto weight = find_tensor(access.tensors, linear + suffix)) return weight;
   }
   return std::nullopt;
+}
+
+/// Whether the decoder of these weights computes with the term.
+bool is_decoded(const TensorInfo& weight, const TermName& term) {
+  return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32;
 }
 
 std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t tensor) {
@@ -148,7 +158,8 @@ std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t te
   if (!name) return std::nullopt;
   std::string linear(name->linear);
   const auto weight = find_weight(access, linear);
-  if (!weight || is_harmless(access, tensor, name->harmless)) return std::nullopt;
+  if (!weight || is_decoded(access.tensors[*weight], *name)) return std::nullopt;
+  if (is_harmless(access, tensor, name->harmless)) return std::nullopt;
   return WeightTerm{
       tensor, *weight, std::move(linear),
       fmt::format("expected weights that consist of values and scales only, found this tensor beside {}, {}",

@@ -29,8 +29,8 @@ struct WeightTerm {
 };
 
 /// All terms beside linears in a format that twofour reads, found by their names. Zero points and orders of
-/// groups count by their values: zeros, and groups in order, change nothing. The only place that knows such
-/// terms.
+/// groups count by their values: zeros, and groups in order, change nothing. Beside INT4, whose decoders
+/// account for them, they are no such terms. The only place that knows them.
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access);
 
 /// What a quantization entry of config.json says that changes what all weights mean: transforms (Hadamard

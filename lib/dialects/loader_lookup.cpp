@@ -79,7 +79,8 @@ class GroupLookup : public LoaderLookup {
  public:
   explicit GroupLookup(const Json& config) {
     for (const std::string& text : strings_of(config.value("ignore", Json()))) ignored_.push_back(text);
-    for (const auto& [name, group] : config.value("config_groups", Json::object()).items()) {
+    const Json groups = config.value("config_groups", Json::object());
+    for (const auto& [name, group] : groups.items()) {
       Json entry = group;
       entry.erase("targets");
       for (const std::string& text : strings_of(group.value("targets", Json())))

@@ -70,9 +70,8 @@ class Lister {
     const std::string& stored = ours_.name_in_files(name, matrix);
     items_[{name, DiffKind::kWeights}] = {
         stored, &stored == &m.name, {t.name, ours_.format_of(m), {matrix.count, m.k}}, &matrix, std::nullopt};
-    taken_[m.weight] = true;
-    for (const auto& part : {m.scale, m.global_scale}) {
-      if (part) taken_[*part] = true;
+    for (const size_t part : m.tensors()) {
+      if (part != m.input_scale) taken_[part] = true;
     }
     add_bias(name, m, matrix);
     add_input_scale(name, m, matrix);

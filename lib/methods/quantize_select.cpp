@@ -154,6 +154,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const bool left_alone = is_left_in_floats(m.name, layers);
     const bool usual =
         is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    if (m.is_table) continue;
     // DeepSeek-V4's own form has NVFP4 for experts alone.
     const bool holds =
         rule.dialect->name != "deepseek-v4" || module_role(m.name, layers) == ModuleRole::kRoutedExperts;
@@ -175,7 +176,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     }
   }
   if (nvfp4) {
-    problems.add(fmt::format("{}: expected weights in floats, FP8 or MXFP4 to quantize, found NVFP4{}",
+    problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or INT4 to quantize, found NVFP4{}",
                              c.where(nvfp4->weight), and_more(refused)));
   }
   chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");

@@ -53,14 +53,13 @@ void refuse_unknown_weights(Planner& planner) {
   const Checkpoint& c = planner.source;
   std::set<size_t> known;
   for (const Linear& m : planner.linears()) {
-    known.insert(m.weight);
-    if (m.scale) known.insert(*m.scale);
+    for (const size_t tensor : m.tensors()) known.insert(tensor);
   }
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
     if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
-    planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or NVFP4, found {}",
+    planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4, NVFP4 or INT4, found {}",
                                      c.where(i), describe(t.dtype, t.shape)));
   }
 }
@@ -143,9 +142,7 @@ class ToBf16 : public Method {
                                        c.where(m.weight), planner.limits.piece, weights->grain()));
     }
     module->add({std::move(info), m.weight, std::move(weights), true});
-    for (const auto& tensor : {m.scale, m.global_scale, m.input_scale}) {
-      if (tensor) module->consume(*tensor);
-    }
+    for (const size_t tensor : m.tensors()) module->consume(tensor);
     module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }

@@ -48,9 +48,7 @@ class Respelling {
         for (const StackPart& part : parts) add_matrix(expert_name(m_.name, e, part.leaf), e, part);
       }
     }
-    for (const auto& tensor : {std::optional(m_.weight), m_.scale, m_.input_scale}) {
-      if (tensor) made_->consume(*tensor);
-    }
+    for (const size_t tensor : m_.tensors()) made_->consume(tensor);
     made_->set_rule("belongs to a module to convert");
     planner_.add(std::move(made_));
   }

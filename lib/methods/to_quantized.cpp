@@ -265,10 +265,8 @@ class GroupPlanner {
   /// Gives the source's tensors of a module to the last group.
   void consume(const Linear& m) {
     QuantizedGroup& group = *groups_.back();
-    for (const auto& tensor : {std::optional(m.weight), m.scale, m.global_scale, m.input_scale,
-                               m.stacked ? m.bias : std::nullopt}) {
-      if (tensor) group.consume(*tensor);
-    }
+    for (const size_t tensor : m.tensors()) group.consume(tensor);
+    if (m.stacked && m.bias) group.consume(*m.bias);
     input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;
   }

@@ -8,7 +8,6 @@
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/dialect_rows.h"
 #include "lib/names/natural.h"
 #include "lib/plan/output_files.h"
 
@@ -39,6 +38,10 @@ void Planner::set_dialect(const OutputDialect& to) {
     throw Error(
         fmt::format("dialect: expected one for the whole output, found {} and {}", dialect_->name, to.name));
   }
+  if (to.name == "deepseek-v4" && source_dialect(source) != &to) {
+    throw Error(fmt::format("--dialect {}: expected a source in that form, found another: {}", to.name,
+                            source.path().string()));
+  }
   dialect_ = &to;
 }
 
@@ -52,7 +55,8 @@ void Planner::write_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source, m);
   const bool quantized = m.format != WeightFormat::kFloat;
   // Groups say of activations what tensors do not.
-  if (quantized && dialect_ == &compressed_tensors_dialect() && source_dialect(source) == dialect_) {
+  if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
+      dialect_->name == "compressed-tensors") {
     if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
     Json entry = lookup_->find(m.name);
     if (entry.is_object() && !entry.contains("format"))

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -97,6 +98,140 @@ std::vector<float> decode_scales(const Checkpoint& source, const Linear& m, std:
                             source.where(*m.scale), scales[i]));
   }
   return scales;
+}
+
+/// Columns [first, first + width) of a matrix of I32 words.
+struct Words {
+  std::vector<uint32_t> words;
+  int64_t first, width;
+  uint32_t at(int64_t row, int64_t col) const {
+    return words[static_cast<size_t>(row * width + col - first)];
+  }
+};
+
+/// Rows [row, row + rows) of columns [begin, end) of a tensor.
+Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+  const int64_t pitch = c.tensors()[tensor].shape[1];
+  Words out{std::vector<uint32_t>(static_cast<size_t>(rows * (end - begin))), begin, end - begin};
+  const int64_t runs = out.width == pitch ? 1 : rows, length = rows * out.width / runs;
+  for (int64_t i = 0; i < runs; ++i) {
+    auto* to = reinterpret_cast<uint8_t*>(&out.words[static_cast<size_t>(i * length)]);
+    c.read(tensor, static_cast<uint64_t>(((row + i) * pitch + begin) * 4),
+           {to, static_cast<size_t>(length * 4)});
+  }
+  return out;
+}
+
+/// The nibble of a row in the words that eight rows share.
+int nibble_of(Int4Packing packing, int64_t row) {
+  constexpr int kAwqRows[] = {0, 2, 4, 6, 1, 3, 5, 7};
+  const auto place = static_cast<int>(row % 8);
+  if (packing != Int4Packing::kAwq) return place;
+  return static_cast<int>(std::find(kAwqRows, kAwqRows + 8, place) - kAwqRows);
+}
+
+/// INT4 from its tensors, an element at a time.
+class DerivedInt4 {
+ public:
+  DerivedInt4(const Checkpoint& c, const Linear& m, int64_t n0, int64_t n1) : c_(c), m_(m), n0_(n0) {
+    const int64_t first8 = n0 / 8, last8 = (n1 + 7) / 8;
+    const bool along_k = m.packing == Int4Packing::kAlongK, awq = m.packing == Int4Packing::kAwq;
+    const auto& weight = c.tensors()[m.weight].shape;
+    codes_ = along_k ? read_words(c, m.weight, n0, n1 - n0, 0, weight[1])
+             : awq   ? read_words(c, m.weight, 0, m.k, first8, last8)
+                     : read_words(c, m.weight, 0, weight[0], n0, n1);
+    const auto& scale = c.tensors()[*m.scale].shape;
+    groups_ = along_k ? scale[1] : scale[0];
+    if (m.zero_points) {
+      zeros_ = along_k ? read_words(c, *m.zero_points, first8, last8 - first8, 0, groups_)
+                       : read_words(c, *m.zero_points, 0, groups_, first8, last8);
+    }
+    read_scales(n1);
+    read_groups();
+  }
+
+  float weight(int64_t n, int64_t k) const {
+    const int64_t group = groups_of_k_[static_cast<size_t>(k)];
+    return static_cast<float>(code(n, k) - zero_point(n, group)) *
+           scales_[static_cast<size_t>((n - n0_) * groups_ + group)];
+  }
+
+ private:
+  int code(int64_t n, int64_t k) const {
+    switch (m_.packing) {
+      case Int4Packing::kAlongK:
+        return nibble(codes_.at(n - n0_, k / 8), static_cast<int>(k % 8));
+      case Int4Packing::kGptq:
+        return nibble(codes_.at(k / 8, n), static_cast<int>(k % 8));
+      case Int4Packing::kAwq:
+        return nibble(codes_.at(k, n / 8), nibble_of(m_.packing, n));
+    }
+    return 0;
+  }
+  int zero_point(int64_t n, int64_t group) const {
+    if (!m_.zero_points) return 8;
+    const bool along_k = m_.packing == Int4Packing::kAlongK;
+    const uint32_t word = along_k ? zeros_.at(n / 8 - n0_ / 8, group) : zeros_.at(group, n / 8);
+    return nibble(word, nibble_of(m_.packing, n)) + m_.zero_offset;
+  }
+  static int nibble(uint32_t word, int place) { return static_cast<int>(word >> 4 * place & 15u); }
+
+  void read_scales(int64_t n1) {
+    const TensorInfo& t = c_.tensors()[*m_.scale];
+    const auto width = static_cast<size_t>(dtype_bits(t.dtype)) / 8;
+    scales_.resize(static_cast<size_t>((n1 - n0_) * groups_));
+    const auto put = [&](int64_t first, int64_t count, auto&& place) {
+      std::vector<uint8_t> bytes(static_cast<size_t>(count) * width);
+      c_.read(*m_.scale, static_cast<uint64_t>(first) * width, bytes);
+      for (int64_t i = 0; i < count; ++i) {
+        const float value = float_at(t.dtype, bytes, static_cast<size_t>(i));
+        if (!std::isfinite(value)) {
+          throw Error(
+              fmt::format("{}: expected scales that are finite, found {}", c_.where(*m_.scale), value));
+        }
+        scales_[static_cast<size_t>(place(i))] = value;
+      }
+    };
+    if (m_.packing == Int4Packing::kAlongK)
+      return put(n0_ * groups_, (n1 - n0_) * groups_, [](int64_t i) { return i; });
+    for (int64_t g = 0; g < groups_; ++g)
+      put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
+  }
+
+  /// The group of each input: as the file says or, where it says -1 alone or nothing, in order.
+  void read_groups() {
+    groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
+    if (m_.group_index) {
+      auto* to = reinterpret_cast<uint8_t*>(groups_of_k_.data());
+      c_.read(*m_.group_index, 0, {to, groups_of_k_.size() * sizeof(int32_t)});
+    }
+    const bool in_order = *std::max_element(groups_of_k_.begin(), groups_of_k_.end()) == -1 &&
+                          *std::min_element(groups_of_k_.begin(), groups_of_k_.end()) == -1;
+    for (size_t k = 0; k < groups_of_k_.size(); ++k) {
+      if (in_order) groups_of_k_[k] = static_cast<int32_t>(static_cast<int64_t>(k) / m_.scale_cols);
+      if (groups_of_k_[k] >= 0 && groups_of_k_[k] < groups_) continue;
+      throw Error(fmt::format("{}: expected groups of 0 to {}, found {} at k {}",
+                              c_.where(m_.group_index.value_or(*m_.scale)), groups_ - 1, groups_of_k_[k], k));
+    }
+  }
+
+  const Checkpoint& c_;
+  const Linear& m_;
+  const int64_t n0_;
+  int64_t groups_ = 0;
+  Words codes_{}, zeros_{};
+  std::vector<float> scales_;  ///< [n1 - n0, groups]
+  std::vector<int32_t> groups_of_k_;
+};
+
+std::vector<float> derive_int4(const Checkpoint& c, const Linear& m, int64_t n0, int64_t n1) {
+  const DerivedInt4 derived(c, m, n0, n1);
+  std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));
+#pragma omp parallel for schedule(static)
+  for (int64_t n = n0; n < n1; ++n) {
+    for (int64_t k = 0; k < m.k; ++k) weights[static_cast<size_t>((n - n0) * m.k + k)] = derived.weight(n, k);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -204,6 +339,7 @@ void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, 
 
 std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const Linear& m, int64_t e,
                                   int64_t n0, int64_t n1) {
+  if (m.format == WeightFormat::kInt4) return derive_int4(source, m, n0, n1);
   const StoredRows stored = reader.read_stored(m, e, n0, n1);
   const DType type = source.tensors()[m.weight].dtype;
   std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));

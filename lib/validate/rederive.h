@@ -44,8 +44,8 @@ void apply_pattern(const std::string& layout, std::span<DenseGroup> groups);
 void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, std::span<double> out);
 
 /// Rows [n0, n1) of an expert in float32, [n1 - n0, K], from the bytes that a checkpoint stores, whatever
-/// their format. Throws Error on scales that are negative or no finite numbers and on FP8 weights that are
-/// NaN.
+/// their format. Throws Error on scales that are negative, but of INT4, or no finite numbers, on FP8 weights
+/// that are NaN, and on groups that do not exist.
 std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const Linear& module,
                                   int64_t e, int64_t n0, int64_t n1);
 

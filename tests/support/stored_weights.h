@@ -3,11 +3,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "lib/checkpoint/linears.h"
+#include "lib/validate/rederive.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/slow_float.h"
@@ -84,6 +86,36 @@ inline Checkpoint open_checkpoint(const Scratch& scratch, const Tensors& tensors
 inline Linear only(const std::vector<Linear>& modules) {
   REQUIRE(modules.size() == 1);
   return modules[0];
+}
+
+/// The exact value of a weight, before rounding.
+using ExactValues = std::function<double(int64_t e, int64_t n, int64_t k)>;
+
+/// Reads a module in row blocks of random heights, as commands read it and as `validate` derives it, and
+/// compares every bit with the exact value, rounded once.
+inline void check_values(const Checkpoint& c, const Linear& m, const ExactValues& exact) {
+  CAPTURE(m.name);
+  WeightReader reader(c), other(c);
+  std::mt19937 random(static_cast<unsigned>(m.n));
+  std::vector<float> out;
+  for (int64_t e = 0; e < m.e; ++e) {
+    for (int64_t n0 = 0; n0 < m.n;) {
+      const int64_t n1 = std::min(m.n, n0 + 1 + static_cast<int64_t>(random() % 150));
+      out.assign(static_cast<size_t>((n1 - n0) * m.k), std::nanf(""));
+      reader.read_rows(m, e, n0, n1, out);
+      const std::vector<float> derived = derive_weights(c, other, m, e, n0, n1);
+      REQUIRE(derived.size() == out.size());
+      for (size_t i = 0; i < out.size(); ++i) {
+        const int64_t n = n0 + static_cast<int64_t>(i) / m.k, k = static_cast<int64_t>(i) % m.k;
+        const auto expected = static_cast<float>(exact(e, n, k));
+        if (bits_of(expected) == bits_of(out[i]) && bits_of(expected) == bits_of(derived[i])) continue;
+        FAIL("[" << e << ", " << n << ", " << k << "]: expected " << expected << ", read " << out[i]
+                 << ", derived " << derived[i]);
+      }
+      n0 = n1;
+    }
+  }
+  CHECK(reader.bytes_read() > 0);
 }
 
 }  // namespace twofour

@@ -34,21 +34,35 @@ TEST_CASE("tensors of a module that disagree are refused") {
         at +
             "weight: expected FP8 weights with .weight_scale_inv, .weight_scale or .scale beside them, found "
             "F8_E4M3 [130, 192]");
-  CHECK(fp8_with(".scale", DType::kF32, {2, 2}) == fp8_with("", DType::kF32, {}));
+  CHECK(fp8_with(".scale", DType::kI32, {2, 2}) == fp8_with("", DType::kF32, {}));
+  const std::string blocks =
+      "expected one scale, [130, 1] or those of blocks of [128, 128], [32, 32], [1, 128] or [1, 32], found ";
   CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 1}) ==
-        at + "weight_scale_inv: expected one scale, [130, 1] or [2, 2], found F32 [2, 1]");
-  CHECK(fp8_with(".weight_scale", DType::kF32, {192}) ==
-        at + "weight_scale: expected one scale, [130, 1] or [2, 2], found F32 [192]");
-  CHECK(fp8_with(".weight_scale", DType::kU8, {130, 12}) ==
-        at + "weight_scale: expected U8 [130, 6], one for 32 weights, found U8 [130, 12]");
-  const std::string other = at + "weight_scale_inv: expected blocks of [128, 128], found [64,64]";
-  CHECK(fp8_with(".weight_scale_inv", DType::kF32, {3, 3},
-                 R"({"quantization_config": {"weight_block_size": [64, 64]}})") == other);
-  CHECK(
-      fp8_with(
-          ".weight_scale_inv", DType::kF32, {2, 2},
-          R"({"quantization_config": {"config_groups": {"g": {"weights": {"block_structure": [64, 64]}}}}})") ==
-      other);
+        at + "weight_scale_inv: " + blocks + "F32 [2, 1]");
+  CHECK(fp8_with(".weight_scale", DType::kF32, {192}) == at + "weight_scale: " + blocks + "F32 [192]");
+  CHECK(fp8_with(".weight_scale", DType::kU8, {130, 12}) == at + "weight_scale: " + blocks + "U8 [130, 12]");
+  CHECK(fp8_with(".weight_scale", DType::kBF16, {2, 2, 1, 1}) ==
+        at + "weight_scale: " + blocks + "BF16 [2, 2, 1, 1]");
+  const auto stated = [&](const char* block) {
+    return at + "weight_scale_inv: expected one scale, [130, 1] or those of blocks of " + block +
+           ", which the config states, found F32 [2, 2]";
+  };
+  CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 2},
+                 R"({"quantization_config": {"weight_block_size": [64, 64]}})") == stated("[64, 64]"));
+  CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 2},
+                 R"({"quantization_config": {"config_groups": {
+                      "g": {"weights": {"block_structure": [64, 64]}},
+                      "h": {"weights": {"block_structure": "32x32"}}}}})") == stated("[64, 64] or [32, 32]"));
+  for (const char* odd : {"[128]", "[128,0]", "\"128x\"", "\"128 x 128\"", "{}", "[128,128.5]"}) {
+    CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 2},
+                   R"({"quantization_config": {"weight_block_size": )" + std::string(odd) + "}}") ==
+          stated(odd));
+  }
+  CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 2},
+                 R"({"quantization_config": {"config_groups": {
+                      "g": {"weights": {"block_structure": [100, 128]}},
+                      "h": {"weights": {"block_structure": [128, 128]}}}}})") ==
+        at + "weight_scale_inv: expected blocks of one size, not [100, 128] or [128, 128], found F32 [2, 2]");
   CHECK(fp8_with(".weight_scale_inv", DType::kF32, {0, 2}).find("found F32 [0, 2]") != std::string::npos);
 
   Tensors both;

@@ -1,12 +1,9 @@
 #include "lib/checkpoint/linears.h"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <random>
 
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
@@ -15,36 +12,6 @@
 namespace weights_test {
 
 using namespace twofour;
-
-namespace {
-
-using Values = std::function<double(int64_t e, int64_t n, int64_t k)>;  ///< exact, before rounding
-
-/// Reads a module in row blocks of random heights and compares every bit with the exact value, rounded once.
-void check_values(const Checkpoint& c, const Linear& m, const Values& exact) {
-  CAPTURE(m.name);
-  WeightReader reader(c);
-  std::mt19937 random(static_cast<unsigned>(m.n));
-  std::vector<float> out;
-  for (int64_t e = 0; e < m.e; ++e) {
-    for (int64_t n0 = 0; n0 < m.n;) {
-      const int64_t n1 = std::min(m.n, n0 + 1 + static_cast<int64_t>(random() % 150));
-      out.assign(static_cast<size_t>((n1 - n0) * m.k), std::nanf(""));
-      reader.read_rows(m, e, n0, n1, out);
-      for (int64_t i = 0; i < (n1 - n0) * m.k; ++i) {
-        const int64_t n = n0 + i / m.k, k = i % m.k;
-        const auto expected = static_cast<float>(exact(e, n, k));
-        const float found = out[static_cast<size_t>(i)];
-        if (bits_of(expected) == bits_of(found)) continue;
-        FAIL(fmt::format("[{}, {}, {}]: expected {}, found {}", e, n, k, expected, found));
-      }
-      n0 = n1;
-    }
-  }
-  CHECK(reader.bytes_read() > 0);
-}
-
-}  // namespace
 
 TEST_CASE("every bit pattern of BF16 and F16 is read as the number it stands for") {
   for (const DType type : {DType::kBF16, DType::kF16}) {
@@ -90,54 +57,95 @@ TEST_CASE("F32 is read as it stands") {
   check_values(c, m, [&](int64_t, int64_t n, int64_t k) { return w.number(n * 7 + k); });
 }
 
-TEST_CASE("FP8: one scale a tensor, a row or a block of 128x128 with cut-off edges") {
-  const int64_t n = 130, k = 192;
-  struct Case {
-    const char* suffix;
-    DType dtype;
-    std::vector<int64_t> shape;
-    int64_t rows, cols;  ///< that share a scale
-  };
-  const Case cases[] = {{".weight_scale", DType::kF32, {}, n, k},
-                        {".weight_scale", DType::kBF16, {1}, n, k},
-                        {".weight_scale", DType::kF32, {n}, 1, k},
-                        {".weight_scale", DType::kBF16, {n, 1}, 1, k},
-                        {".weight_scale", DType::kF32, {2, 2}, 128, 128},
-                        {".weight_scale", DType::kF16, {2, 2}, 128, 128},
-                        {".weight_scale_inv", DType::kF32, {2, 2}, 128, 128},
-                        {".weight_scale_inv", DType::kBF16, {2, 2}, 128, 128},
-                        {".scale", DType::kF8E8M0, {2, 2}, 128, 128},
-                        {".weight_scale", DType::kU8, {n, k / 32}, 1, 32}};
-  unsigned seed = 10;
-  for (const Case& x : cases) {
-    CAPTURE(x.suffix);
-    CAPTURE(x.shape.size());
-    const StoredTensor w = fp8_weights({n, k}, ++seed);
-    StoredTensor s = random_scales(x.dtype, x.shape, ++seed);
-    if (dtype_bits(x.dtype) == 8) {
-      for (uint8_t& byte : s.bytes)
-        byte = static_cast<uint8_t>(100 + byte % 40);  // so that nothing overflows
-    }
-    if (x.dtype == DType::kF16) {
-      for (size_t i = 0; i < s.bytes.size(); i += 2) s.bytes[i + 1] &= 0x3F;
-    }
-    Tensors tensors;
-    w.add_to(tensors, "m.weight");
-    s.add_to(tensors, std::string("m") + x.suffix);
-    StoredTensor input = random_scales(DType::kF32, {1}, 1);
-    if (x.suffix[1] == 'w') input.add_to(tensors, "m.input_scale");
-    const Scratch scratch;
-    const Checkpoint c =
-        open_checkpoint(scratch, tensors, R"({"quantization_config": {"weight_block_size": [128, 128]}})");
-    const Linear m = only(find_weight_modules(c));
-    CHECK(m.format == WeightFormat::kFp8);
-    CHECK(m.input_scale == c.find("m.input_scale"));
-    CHECK((m.scale_rows == x.rows && m.scale_cols == x.cols));
-    const int64_t cols = (k + x.cols - 1) / x.cols;
-    check_values(c, m, [&](int64_t, int64_t i, int64_t j) {
-      return w.number(i * k + j) * s.number(i / x.rows * cols + j / x.cols);
-    });
+namespace {
+
+struct Fp8Case {
+  const char* suffix;
+  DType dtype;
+  std::vector<int64_t> shape;
+  int64_t rows, cols;  ///< that share a scale
+};
+
+/// Reads [n, k] FP8 weights with such scales and compares every value.
+void check_fp8(const Fp8Case& x, int64_t n, int64_t k, const std::string& config, unsigned seed) {
+  CAPTURE(x.suffix);
+  CAPTURE(dtype_name(x.dtype));
+  CAPTURE(x.shape.size());
+  CAPTURE(config);
+  const StoredTensor w = fp8_weights({n, k}, seed);
+  StoredTensor s = random_scales(x.dtype, x.shape, seed + 1);
+  if (dtype_bits(x.dtype) == 8) {
+    for (uint8_t& byte : s.bytes) byte = static_cast<uint8_t>(100 + byte % 40);  // so that nothing overflows
   }
+  if (x.dtype == DType::kF16) {
+    for (size_t i = 0; i < s.bytes.size(); i += 2) s.bytes[i + 1] &= 0x3F;
+  }
+  Tensors tensors;
+  w.add_to(tensors, "m.weight");
+  s.add_to(tensors, std::string("m") + x.suffix);
+  random_scales(DType::kF32, {1}, 1).add_to(tensors, "m.input_scale");
+  const Scratch scratch;
+  const Checkpoint c = open_checkpoint(scratch, tensors, config);
+  const Linear m = only(find_weight_modules(c));
+  CHECK(m.format == WeightFormat::kFp8);
+  CHECK(m.input_scale == c.find("m.input_scale"));
+  CHECK((m.scale_rows == x.rows && m.scale_cols == x.cols));
+  CHECK(m.tensors() == std::vector{*c.find("m.weight"), *m.scale, *m.input_scale});
+  const int64_t cols = (k + x.cols - 1) / x.cols;
+  check_values(c, m, [&](int64_t, int64_t i, int64_t j) {
+    return w.number(i * k + j) * s.number(i / x.rows * cols + j / x.cols);
+  });
+}
+
+std::string stating(const std::string& blocks) {
+  return R"({"quantization_config": {"weight_block_size": )" + blocks + "}}";
+}
+
+}  // namespace
+
+TEST_CASE("FP8: every name, type and rank of scales, of a tensor, rows and blocks with cut-off edges") {
+  const int64_t n = 130, k = 192;
+  unsigned seed = 10;
+  for (const char* suffix : {".weight_scale", ".weight_scale_inv", ".scale"}) {
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0, DType::kU8}) {
+      const Fp8Case cases[] = {{suffix, type, {}, n, k},
+                               {suffix, type, {1}, n, k},
+                               {suffix, type, {1, 1}, n, k},
+                               {suffix, type, {n}, 1, k},
+                               {suffix, type, {n, 1}, 1, k},
+                               {suffix, type, {2, 2}, 128, 128},
+                               {suffix, type, {2, 1, 2, 1}, 128, 128},
+                               {suffix, type, {5, 6}, 32, 32},
+                               {suffix, type, {5, 1, 6, 1}, 32, 32},
+                               {suffix, type, {n, 6}, 1, 32},
+                               {suffix, type, {n, 2}, 1, 128}};
+      for (const Fp8Case& x : cases) check_fp8(x, n, k, "{}", seed += 2);
+    }
+  }
+}
+
+TEST_CASE("FP8: a configuration states which blocks are meant") {
+  const Fp8Case large{".weight_scale_inv", DType::kBF16, {2, 2}, 128, 128},
+      small{".scale", DType::kF8E8M0, {5, 6}, 32, 32}, mx{".weight_scale_inv", DType::kU8, {130, 6}, 1, 32},
+      other{".weight_scale", DType::kF32, {3, 3}, 64, 64};
+  check_fp8(large, 130, 192, stating("[128, 128]"), 1);
+  check_fp8(small, 130, 192, stating("[32, 32]"), 2);
+  check_fp8(mx, 130, 192, stating("[1, 32]"), 3);
+  check_fp8(mx, 130, 192, stating("[128, 128]"), 3);  // MXFP8 beside blocks
+  check_fp8(other, 130, 192, stating("[64, 64]"), 4);
+  check_fp8(large, 130, 192, stating("null"), 5);
+  for (const std::string structure : {"[64, 64]", "\"64x64\""}) {
+    check_fp8(other, 130, 192,
+              R"({"quantization_config": {"config_groups": {
+                   "a": {"weights": {"block_structure": null}},
+                   "b": {"weights": {"block_structure": [128, 128]}},
+                   "c": {"weights": {"block_structure": )" +
+                  structure + "}}}}}",
+              6);
+  }
+  // Both cut [100, 100] alike, which is one block.
+  check_fp8({".scale", DType::kF32, {1, 1}, 100, 100}, 100, 100, stating("[128, 128]"), 7);
+  check_fp8({".scale", DType::kF32, {100, 1}, 1, 100}, 100, 100, stating("[1, 128]"), 8);
 }
 
 TEST_CASE("stacks of floats and FP8: shapes of gate_up and down tell which dimension is N") {
@@ -236,23 +244,29 @@ TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as 
   });
 }
 
-TEST_CASE("MXFP4 of DeepSeek-V4 and compressed-tensors") {
-  for (const bool native : {true, false}) {
-    const StoredTensor codes(native ? DType::kI8 : DType::kU8, {7, 32}, 1);
-    const StoredTensor scale(native ? DType::kF8E8M0 : DType::kU8, {7, 2}, 2, 250);
-    Tensors tensors;
-    codes.add_to(tensors,
-                 native ? "layers.0.ffn.experts.0.w1.weight" : "model.layers.0.mlp.up_proj.weight_packed");
-    scale.add_to(tensors,
-                 native ? "layers.0.ffn.experts.0.w1.scale" : "model.layers.0.mlp.up_proj.weight_scale");
-    const Scratch scratch;
-    const Checkpoint c = open_checkpoint(scratch, tensors);
-    const Linear m = only(find_weight_modules(c));
-    CHECK(m.format == WeightFormat::kMxfp4);
-    CHECK((m.n == 7 && m.k == 64 && !m.stacked));
-    check_values(c, m, [&](int64_t, int64_t n, int64_t k) {
-      return kSlowE2m1.value(codes.code(n * 64 + k)) * scale.number(n * 2 + k / 32);
-    });
+TEST_CASE("MXFP4 of DeepSeek-V4, compressed-tensors and ModelOpt") {
+  struct Case {
+    DType codes;
+    const char *weight, *scale;
+  };
+  for (const Case& x :
+       {Case{DType::kI8, ".weight", ".scale"}, Case{DType::kU8, ".weight_packed", ".weight_scale"},
+        Case{DType::kU8, ".weight", ".weight_scale"}}) {
+    for (const DType type : {DType::kF8E8M0, DType::kU8}) {
+      CAPTURE(x.weight);
+      const StoredTensor codes(x.codes, {7, 32}, 1), scale(type, {7, 2}, 2, 250);
+      Tensors tensors;
+      codes.add_to(tensors, "layers.0.mlp.up_proj" + std::string(x.weight));
+      scale.add_to(tensors, "layers.0.mlp.up_proj" + std::string(x.scale));
+      const Scratch scratch;
+      const Checkpoint c = open_checkpoint(scratch, tensors);
+      const Linear m = only(find_weight_modules(c));
+      CHECK(m.format == WeightFormat::kMxfp4);
+      CHECK((m.n == 7 && m.k == 64 && !m.stacked));
+      check_values(c, m, [&](int64_t, int64_t n, int64_t k) {
+        return kSlowE2m1.value(codes.code(n * 64 + k)) * scale.number(n * 2 + k / 32);
+      });
+    }
   }
 }
 
@@ -311,13 +325,64 @@ TEST_CASE("linears are what is applied as a matrix, in natural order") {
   add_bf16(tensors, "model.layers.0.self_attn.table", {4, 6});
   StoredTensor(DType::kI8, {4, 16}, 1).add_to(tensors, "int8.weight");
   StoredTensor(DType::kF32, {4, 1}, 1).add_to(tensors, "int8.weight_scale");
-  add_modelopt(tensors, "nvfp4.embed_tokens", random_matrix(16, 16, 1));
+  add_bf16(tensors, "ple.ngram_embedding.shard_0.weight", {4, 6});
+  add_modelopt(tensors, "nvfp4.some_norm", random_matrix(16, 16, 1));
   const Scratch scratch;
   std::vector<std::string> names;
-  for (const Linear& m : find_weight_modules(open_checkpoint(scratch, tensors))) names.push_back(m.name);
+  for (const Linear& m : find_weight_modules(open_checkpoint(scratch, tensors))) {
+    names.push_back(m.name);
+    CHECK(!m.is_table);
+  }
   CHECK(names == std::vector<std::string>{"head", "layers.0.ffn.gate", "lm_head", "model.layers.2.mlp.gate",
                                           "model.layers.2.mlp.shared_expert_gate",
                                           "model.layers.10.self_attn.q_proj"});
+}
+
+TEST_CASE("quantized embeddings are found as tables, and pieces share their embedding's scale") {
+  const std::string ple = "model.layers.1.ple.ple_embedding.ngram_embedding";
+  const StoredTensor whole = fp8_weights({20, 8}, 1), row_scale = random_scales(DType::kF32, {20, 1}, 2),
+                     first = fp8_weights({6, 8}, 3), second = fp8_weights({5, 8}, 4),
+                     third = fp8_weights({4, 8}, 5), shared = random_scales(DType::kBF16, {1}, 6),
+                     own = random_scales(DType::kF32, {4, 1}, 7);
+  Tensors tensors;
+  whole.add_to(tensors, "model.embed_tokens.weight");
+  row_scale.add_to(tensors, "model.embed_tokens.weight_scale");
+  first.add_to(tensors, ple + ".shard_0.weight");
+  second.add_to(tensors, ple + ".shard_1.weight");
+  third.add_to(tensors, ple + ".shards.2.weight");
+  shared.add_to(tensors, ple + ".weight_scale");
+  own.add_to(tensors, ple + ".shards.2.weight_scale");
+  add_modelopt(tensors, "nvfp4.embed_tokens", random_matrix(16, 16, 1));
+  const Scratch scratch;
+  const Checkpoint c = open_checkpoint(scratch, tensors);
+  const std::vector<Linear> tables = find_weight_modules(c);
+  REQUIRE(tables.size() == 5);
+  for (const Linear& m : tables) CHECK(m.is_table);
+  const auto check = [&](const Linear& m, const std::string& name, const StoredTensor& w,
+                         const StoredTensor& scale) {
+    CHECK(m.name == name);
+    CHECK(m.scale == c.find((&scale == &shared ? ple : name) + ".weight_scale"));
+    check_values(c, m, [&](int64_t, int64_t n, int64_t k) {
+      return w.number(n * 8 + k) * scale.number(scale.shape.size() == 1 ? 0 : n);
+    });
+  };
+  check(tables[0], "model.embed_tokens", whole, row_scale);
+  check(tables[1], ple + ".shard_0", first, shared);
+  check(tables[2], ple + ".shard_1", second, shared);
+  check(tables[3], ple + ".shards.2", third, own);
+  CHECK(tables[4].format == WeightFormat::kNvfp4);
+
+  // More than one number cannot be that of every piece.
+  tensors[5].shape = {2};
+  tensors[5].bytes.resize(4);
+  const Scratch other;
+  Problems problems;
+  find_weight_modules(open_checkpoint(other, tensors), problems);
+  REQUIRE(problems.lines().size() == 2);
+  CHECK(problems.lines()[0] == "model.safetensors: " + ple +
+                                   ".shard_0.weight: expected FP8 weights with .weight_scale_inv, "
+                                   ".weight_scale or .scale beside them, "
+                                   "found F8_E4M3 [6, 8]");
 }
 
 }  // namespace weights_test

@@ -337,7 +337,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("modelopt")) ==
         "--dialect: expected another dialect than the source's, found modelopt");
   CHECK(refusal(golden("modelopt-qwen3"), out, to_nvfp4("awq")) ==
-        "--dialect: expected one of modelopt, compressed-tensors, found 'awq'");
+        "--dialect: expected one of modelopt, compressed-tensors, deepseek-v4, found 'awq'");
   OneRule some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
   CHECK(refusal(golden("modelopt-qwen3"), out, some) ==
@@ -359,7 +359,7 @@ TEST_CASE("what the other dialect cannot hold is refused") {
   const std::string message = refusal(scratch / "mixed", out, to_nvfp4());
   CHECK(message.find("a.input_scale: expected a positive finite input scale with a positive finite "
                      "reciprocal, found 0") != std::string::npos);
-  CHECK(message.find("b.weight: expected NVFP4 as the only quantization") != std::string::npos);
+  CHECK(message.find("b.weight: expected FP8 weights with") != std::string::npos);
   CHECK(message.find("a.pre_quant_scale: expected weights that consist of values and scales only") !=
         std::string::npos);
   CHECK(!fs::exists(out));

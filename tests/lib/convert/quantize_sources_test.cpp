@@ -269,7 +269,7 @@ TEST_CASE("pruned weights are quantized with scales that fit the survivors") {
   check_valid(scratch / "src", scratch / "out");
 }
 
-TEST_CASE("patterns choose, what stays is listed, what must not stay is refused") {
+TEST_CASE("patterns choose, what stays is listed and keeps its format") {
   const Scratch scratch;
   Tensors tensors = dense_model();
   add_floats(tensors, "model.layers.0.mlp.gate", random_floats(4, 48, 1));
@@ -294,12 +294,12 @@ TEST_CASE("patterns choose, what stays is listed, what must not stay is refused"
   tensors.push_back(float_scales("model.layers.3.mlp.down_proj.weight_scale", DType::kF32, {}, 1));
   write_checkpoint(scratch / "mixed", {tensors});
   recipe.selection.exclude = parse_patterns({"model.layers.3.*"});
-  try {
-    convert(scratch / "mixed", scratch / "none", recipe);
-    FAIL("expected a refusal");
-  } catch (const Error& e) {
-    CHECK(std::string(e.what()).find("found FP8 that would stay") != std::string::npos);
-  }
+  convert(scratch / "mixed", scratch / "both", recipe);
+  check_valid(scratch / "mixed", scratch / "both");
+  const Json both = parse_json("config", read_text(scratch / "both/config.json"))["quantization_config"];
+  CHECK(both["format"] == "mixed-precision");
+  CHECK(read_tensors(scratch / "both").at("model.layers.3.mlp.down_proj.weight") ==
+        read_tensors(scratch / "mixed").at("model.layers.3.mlp.down_proj.weight"));
   OneRule wrong = to_nvfp4();
   wrong.block_scale = "best";
   CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "none", wrong),
