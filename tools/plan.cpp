@@ -42,7 +42,7 @@ int run_plan(const PlanArguments& o, const Common& common) {
     if (within.empty() || *within.begin() != "..")
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
-  Recipe recipe = with_selection(make_rule(o.recipe), o.common);
+  Recipe recipe = make_recipe(o.recipe, o.common);
   const Checkpoint source = open_to_convert(o.common.source, recipe);
   const auto kept = keep_global_scales(o.recipe, recipe);
   const Plan plan = make_plan(source, recipe);
@@ -87,7 +87,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanArguments>();
   add_source_and_selection(args, o->common);
   add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
-  args.at("--to").required();
+  args.exactly_one_of({"--to", "--recipe"});
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");

@@ -8,7 +8,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/methods/method_list.h"
-#include "lib/methods/quantized_view.h"
+#include "lib/methods/quantized_group.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -165,6 +165,7 @@ class ToLayout : public Method {
                                                  std::move(global_scales)));
     }
     if (!targets.empty()) planner.add_layout(std::move(group));
+    warn_of_experts_left(planner, ExpertsLeft::kAny);
   }
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 #include <filesystem>
 
-#include "lib/methods/quantized_view.h"
+#include "lib/view/quantized_view.h"
 
 namespace twofour {
 

@@ -23,7 +23,8 @@ class SlowRowQuantizer : public RowQuantizer {
   GroupScale survey(const QuantizedGroup& group) override {
     GroupScale scale;
     CastRange range;
-    bool may_cast = !expects_2_4(group.encode_rule().words.pattern);
+    const EncodeRule::Words& words = group.encode_rule().words;
+    bool may_cast = !expects_2_4(words.pattern) && words.exact != "off";
     for (const EncodedMatrix& m : group.matrices()) {
       may_cast = may_cast && m.source->format == WeightFormat::kMxfp4;
       for_each_strip(group, m, {0, m.rows, 0, m.k}, [&](const RowRange& rows) {
@@ -32,7 +33,9 @@ class SlowRowQuantizer : public RowQuantizer {
           if (!std::isfinite(x)) refuse(m, weights, rows.begin);
           scale.amax = std::max(scale.amax, std::fabs(x));
         }
-        if (may_cast) range.add(codes_of(m, rows), powers_of(m, rows));
+        if (!may_cast) return;
+        const StoredCopy stored = matrix_fp4(reader_, m, rows.begin, rows.end);
+        range.add(stored.codes, stored.scales);
       });
     }
     const bool divides = divides_in(group.encode_rule().dialect->name);
@@ -94,16 +97,9 @@ class SlowRowQuantizer : public RowQuantizer {
     return rule;
   }
 
-  std::vector<uint8_t> codes_of(const EncodedMatrix& m, const RowRange& rows) const {
-    return matrix_bytes(source_, m, m.source->weight, m.k / 2, rows.begin, rows.end);
-  }
-  std::vector<uint8_t> powers_of(const EncodedMatrix& m, const RowRange& rows) const {
-    return matrix_bytes(source_, m, *m.source->scale, m.k / kCastBlock, rows.begin, rows.end);
-  }
-
   void cast(const EncodedMatrix& m, int exponent, const RowRange& rows, std::span<uint8_t> codes,
-            std::span<uint8_t> scales) const {
-    const std::vector<uint8_t> all_codes = codes_of(m, rows), powers = powers_of(m, rows);
+            std::span<uint8_t> scales) {
+    const auto [all_codes, powers] = matrix_fp4(reader_, m, rows.begin, rows.end);
     auto code = codes.begin();
     auto scale = scales.begin();
     for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
@@ -151,6 +147,21 @@ std::vector<uint8_t> matrix_bytes(const Checkpoint& source, const EncodedMatrix&
   for (int64_t r = 0; r < end - begin; ++r) {
     const auto row = all.begin() + r * m.step * width;
     own.insert(own.end(), row, row + width);
+  }
+  return own;
+}
+
+StoredCopy matrix_fp4(WeightReader& reader, const EncodedMatrix& m, int64_t begin, int64_t end) {
+  const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
+  const StoredRows all = reader.read_stored(*m.source, m.expert, first, last + 1);
+  StoredCopy own;
+  for (int64_t r = 0; r < end - begin; ++r) {
+    const auto add = [&](std::span<const uint8_t> from, int64_t width, std::vector<uint8_t>& to) {
+      const auto row = from.subspan(static_cast<size_t>(r * m.step * width), static_cast<size_t>(width));
+      to.insert(to.end(), row.begin(), row.end());
+    };
+    add(all.weights, m.k / 2, own.codes);
+    add(all.scales, m.k / m.source->scale_cols, own.scales);
   }
   return own;
 }

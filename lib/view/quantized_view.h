@@ -45,7 +45,4 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});
 
-/// Gives a layout's rule every word of how linears are quantized first.
-void complete_quantize_words(Rule& rule);
-
 }  // namespace twofour

@@ -1,4 +1,4 @@
-#include "lib/methods/layout_choice.h"
+#include "lib/view/layout_choice.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "lib/methods/quantized_view.h"
+#include "lib/view/quantized_view.h"
 
 #include <fmt/format.h>
 
@@ -18,10 +18,10 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
 #include "lib/dialects/output_dialect.h"
-#include "lib/methods/layout_choice.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/names/natural.h"
 #include "lib/plan/method.h"
+#include "lib/view/layout_choice.h"
 
 namespace twofour {
 namespace {
@@ -286,6 +286,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
   all.block_scale = rule.block_scale;
   all.zero_block = rule.zero_block;
   all.pattern = rule.pattern;
+  all.exact = rule.exact;
   complete_quantize_words(all);
   for (const size_t i : chosen) all.selection.include.push_back(exact_pattern(linears[i].name));
   all.selection.also = all.selection.include;
@@ -294,7 +295,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
 
 bool same_words(const Rule& a, const Rule& b) {
   const auto words = [](const Rule& r) {
-    return std::tie(r.arithmetic, r.block_scale, r.zero_block, r.pattern);
+    return std::tie(r.arithmetic, r.block_scale, r.zero_block, r.pattern, r.exact);
   };
   return words(a) == words(b);
 }
@@ -367,12 +368,6 @@ Json planned_json(const std::map<std::string, std::string>& texts, const char* n
 }
 
 }  // namespace
-
-void complete_quantize_words(Rule& rule) {
-  if (rule.arithmetic.empty()) rule.arithmetic = kDefaultDialect;
-  if (rule.block_scale.empty()) rule.block_scale = "max";
-  if (rule.zero_block.empty()) rule.zero_block = "producer";
-}
 
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits) {
