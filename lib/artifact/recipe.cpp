@@ -61,6 +61,7 @@ Json rule_to_json(const Rule& r) {
   if (!r.granularity.empty()) json["granularity"] = r.granularity;
   if (!r.block.empty()) json["block"] = r.block;
   if (!r.scale_dtype.empty()) json["scale_dtype"] = r.scale_dtype;
+  if (!r.odd_blocks.empty()) json["odd_blocks"] = r.odd_blocks;
   if (!r.exact.empty()) json["exact"] = r.exact;
   if (!r.arithmetic.empty()) json["arithmetic"] = r.arithmetic;
   if (!r.block_scale.empty()) json["block_scale"] = r.block_scale;
@@ -91,6 +92,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");
   r.scale_dtype = json.value("scale_dtype", "");
+  r.odd_blocks = json.value("odd_blocks", "");
   r.exact = json.value("exact", "");
   // FP8 of versions that quantized every source as floats.
   if (r.to == "fp8" && r.scale_dtype.empty()) r.exact = "off";
@@ -123,7 +125,8 @@ std::string Recipe::what() const {
   for (const Rule& rule : rules) {
     if (rule.to != rules[0].to) return "mixed";
   }
-  return rules.empty() ? "mixed" : rules[0].to;
+  if (rules.empty()) return edit ? std::string(edit.name()) : "mixed";
+  return rules[0].to;
 }
 
 Json recipe_to_json(const Recipe& r) {
@@ -131,6 +134,7 @@ Json recipe_to_json(const Recipe& r) {
   for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
   Json json = {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
   if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  if (r.edit) json["edit"] = edit_to_json(r.edit);
   return json;
 }
 
@@ -145,6 +149,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     }
     r.dialect = json.value("dialect", "");
     r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
+    if (json.contains("edit")) r.edit = edit_from_json(json.at("edit"));
     return r;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));

@@ -34,12 +34,15 @@ void forget_unused_metadata(Shard& shard);
 struct IndexFile;
 class Checkpoint;
 
-/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout.
+/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout, or a
+/// choice of tensors of one or two checkpoints.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
   /// The checkpoint with the files that hold the bytes.
   virtual const Checkpoint& stored() const = 0;
+  /// The files that hold the bytes.
+  virtual const std::vector<Shard>& shards() const;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each thread that reads may take beside its own buffers.
@@ -58,7 +61,7 @@ class Checkpoint {
   /// that `source` stores them in.
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
-  /// Whether the tensors come from an artifact's layout.
+  /// Whether the tensors come from a TensorSource.
   bool is_view() const { return source_ != nullptr; }
   /// Bytes that each thread that reads may take beside its own buffers.
   uint64_t reader_bytes() const;
@@ -66,6 +69,8 @@ class Checkpoint {
   const std::filesystem::path& path() const { return path_; }
   bool is_directory() const { return is_directory_; }
   const std::vector<Shard>& shards() const;
+  /// Gives its files away: what is left has names and config, and cannot be read.
+  std::vector<Shard> take_shards() && { return std::move(shards_); }
   /// All tensors, sorted by name.
   std::span<const TensorInfo> tensors() const { return tensors_; }
   const Shard& shard_of(size_t tensor) const { return shards()[shard_of_[tensor]]; }

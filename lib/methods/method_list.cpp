@@ -9,11 +9,14 @@ namespace {
 // What a rule may say beside `to` and its patterns.
 constexpr const char* kFold[] = {"--fold"};
 constexpr const char* kPattern[] = {"--pattern"};
-constexpr const char* kDialect[] = {"--dialect"};
-constexpr const char* kFp8[] = {"--dialect", "--granularity", "--block", "--scale-dtype", "--exact"};
+constexpr const char* kInputScales[] = {"--input-scale", "--one-input-scale-a-layer"};
+constexpr const char* kDialect[] = {"--dialect", "--input-scale", "--one-input-scale-a-layer"};
+constexpr const char* kFp8[] = {"--dialect",     "--granularity", "--block",
+                                "--scale-dtype", "--odd-blocks",  "--exact"};
 constexpr const char* kMx[] = {"--dialect", "--arithmetic", "--exact"};
-constexpr const char* kQuantize[] = {"--dialect",    "--pattern",           "--arithmetic", "--block-scale",
-                                     "--zero-block", "--keep-global-scale", "--exact"};
+constexpr const char* kQuantize[] = {"--dialect",     "--pattern",     "--arithmetic",
+                                     "--block-scale", "--zero-block",  "--keep-global-scale",
+                                     "--exact",       "--input-scale", "--one-input-scale-a-layer"};
 
 }  // namespace
 
@@ -26,7 +29,7 @@ std::vector<MethodRow>& methods() {
     rows.push_back({"mxfp8", kMx, make_to_mxfp8});
     rows.push_back({"mxfp4", kMx, make_to_mxfp4});
     rows.push_back({"bf16", {}, make_to_bf16});
-    rows.push_back({"keep", {}, make_keep});
+    rows.push_back({"keep", kInputScales, make_keep});
     rows.push_back({"prune", kPattern, make_prune});
     rows.push_back({"quantize", kQuantize, make_quantize});
     return rows;

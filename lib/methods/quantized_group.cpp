@@ -168,17 +168,18 @@ std::optional<double> QuantizedGroup::value_tolerance() const {
 std::vector<StackPart> stack_parts(const Checkpoint& c, const std::string& name, int64_t rows) {
   const auto parsed = parse_module_name(name);
   if (!parsed || parsed->expert >= 0) return {};
-  if (parsed->projection == Projection::kDown) return {{"down_proj", 0, 1, rows}};
+  const NamingRule& naming = *parsed->naming;
+  if (parsed->projection == Projection::kDown) return {{naming.down, 0, 1, rows}};
   if (parsed->projection != Projection::kGateUp || rows % 2 != 0) return {};
   const int64_t half = rows / 2;
   if (gate_up_order(c, parsed->block) == GateUpRows::kInterleaved) {
-    return {{"gate_proj", 0, 2, half}, {"up_proj", 1, 2, half}};
+    return {{naming.gate, 0, 2, half}, {naming.up, 1, 2, half}};
   }
-  return {{"gate_proj", 0, 1, half}, {"up_proj", half, 1, half}};
+  return {{naming.gate, 0, 1, half}, {naming.up, half, 1, half}};
 }
 
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf) {
-  return fmt::format("{}.{}.{}", stack.substr(0, stack.rfind('.')), expert, leaf);
+  return fmt::format("{}.{}.{}", parse_module_name(stack)->block, expert, leaf);
 }
 
 }  // namespace twofour

@@ -22,8 +22,8 @@ Planner::Planner(const Checkpoint& from, const Manifest* by, const MemoryLimits&
       findings(notes),
       problems(wrong),
       taken_(from.tensors().size()),
-      kept_(from.tensors().size()),
       described_(from.tensors().size()),
+      kept_(from.tensors().size()),
       layers_(model_layers(from.config())) {
   written_.source = &from;
 }
@@ -195,12 +195,15 @@ std::vector<Word> words_of(const Rule& r) {
           {"--block", !r.block.empty()},
           {"--scale-dtype", !r.scale_dtype.empty()},
           {"--exact", !r.exact.empty()},
+          {"--odd-blocks", !r.odd_blocks.empty()},
           {"--pattern", !r.pattern.empty()},
           {"--arithmetic", !r.arithmetic.empty()},
           {"--block-scale", !r.block_scale.empty()},
           {"--zero-block", !r.zero_block.empty()},
           {"--fold strict", r.fold == Fold::kStrict},
           {"--fold any", r.fold == Fold::kAny},
+          {"--input-scale", !r.input_scale.empty()},
+          {"--one-input-scale-a-layer", r.one_input_scale_a_layer},
           {"--keep-global-scale", !r.kept.scales.empty()}};
 }
 

@@ -65,7 +65,9 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
       infos.push_back(std::move(outputs[i].info));
     f.tensor_count = infos.size();
     f.data_bytes = assign_offsets(infos);
-    f.header = format_safetensors_header(infos, {{"format", "pt"}, {"twofour.layout", what}});
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!what.empty()) metadata["twofour.layout"] = what;
+    f.header = format_safetensors_header(infos, metadata);
     for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
     plan.data_bytes += f.data_bytes;
   }
@@ -178,6 +180,16 @@ void with_label(const std::string& label, F&& f) {
   }
 }
 
+/// Throws Error where there are codes of a format that is known by name only: they would pass through, and
+/// the new configuration would be silent about them.
+void refuse_unread_codes(const Checkpoint& source) {
+  const auto unread = find_unread_codes(source.tensors());
+  if (unread.empty()) return;
+  throw Error(fmt::format("{}: expected a format that twofour reads, found {}{} ({} in all)",
+                          source.where(unread[0].tensor), unread[0].format, kNotSupported,
+                          counted(unread.size(), "module")));
+}
+
 /// Gives a recipe from a file its dialect: the source's own where it asks for that, unless that cannot hold
 /// NVFP4, which a rule makes; then ModelOpt's. Empty where nothing needs one.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
@@ -212,6 +224,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
   if (rewrites) refuse_entries_that_cannot_be_kept(source);
+  refuse_unread_codes(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();
@@ -229,14 +242,20 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   planner.begin_rule("");
-  if (planner.rewrites_formats()) {
-    Rule rest{.to = "keep"};
-    make_method(rest)->finish(planner);
+  if (what.empty()) what = "keep";
+  if (plan.recipe.edit) {
+    planner.set_texts(original_texts(source));
+    plan.summary = plan.recipe.what();
+  } else {
+    if (planner.rewrites_formats()) {
+      Rule rest{.to = "keep"};
+      make_method(rest)->finish(planner);
+    }
+    refuse_changed_weights(
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+    note_passed_through(planner);
+    check_input_scales(planner);
   }
-  refuse_changed_weights(
-      source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
-  note_passed_through(planner);
-  check_input_scales(planner);
   problems.refuse();
   std::vector<bool> is_block_scale(source.tensors().size());
   for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
