@@ -7,7 +7,7 @@
 #include "formats/layouts/layout.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 namespace {

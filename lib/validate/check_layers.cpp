@@ -17,7 +17,7 @@
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 #include "lib/validate/artifact_pieces.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "lib/methods/quantized_group.h"
 #include "lib/threads/interrupt.h"
-#include "lib/validate/expected_quantization.h"
-#include "lib/validate/expected_rows.h"
+#include "lib/expected/expected_quantization.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 

@@ -14,7 +14,7 @@
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/piece_check.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

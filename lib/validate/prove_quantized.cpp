@@ -2,8 +2,8 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "lib/validate/expected_mx.h"
-#include "lib/validate/expected_rows.h"
+#include "lib/expected/expected_mx.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/group_reader.h"
 
 namespace twofour {

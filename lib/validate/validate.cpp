@@ -19,7 +19,7 @@
 #include "lib/validate/check_layers.h"
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/checks.h"
-#include "lib/validate/expected_rows.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/proof.h"
 
 namespace twofour {

@@ -6,7 +6,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/methods/quantize_select.h"
 
 namespace twofour {

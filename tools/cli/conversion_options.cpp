@@ -9,7 +9,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
-#include "lib/methods/input_scales.h"
+#include "lib/selection/input_scales.h"
 #include "lib/output/output_directory.h"
 #include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"

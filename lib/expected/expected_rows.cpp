@@ -1,4 +1,4 @@
-#include "lib/validate/expected_rows.h"
+#include "lib/expected/expected_rows.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 #include "formats/error.h"
 #include "lib/threads/interrupt.h"
-#include "lib/validate/expected_quantization.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/expected_quantization.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

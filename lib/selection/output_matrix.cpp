@@ -1,4 +1,4 @@
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/names/natural.h"
 #include "lib/plan/method.h"
 
