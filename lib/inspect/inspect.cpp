@@ -17,7 +17,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 namespace {

@@ -1,7 +1,7 @@
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/stacked_experts.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "lib/dialects/dialect_rows.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantized_group.h"

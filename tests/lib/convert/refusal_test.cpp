@@ -324,7 +324,7 @@ TEST_CASE("a pattern that matches nothing is refused, whichever list it is in") 
   };
   for (const char* list : {"--include", "--exclude", "--also"}) {
     refuses([](Tensors&) {},
-            {fmt::format("{} 'model.layers.7.*': expected to match NVFP4 experts or an MLP as a whole "
+            {fmt::format("{} 'model.layers.7.*': expected to match experts or an MLP as a whole "
                          "(model.layers.0.mlp.experts), found none",
                          list)},
             "{}", with(list));
@@ -334,7 +334,8 @@ TEST_CASE("a pattern that matches nothing is refused, whichever list it is in") 
 TEST_CASE("a checkpoint with nothing to convert is refused") {
   Tensors plain;
   add_bf16(plain, "model.norm.weight", {32});
-  CHECK(contains(refusal(plain), "expected NVFP4 modules, found none among 1 tensors"));
+  CHECK(contains(refusal(plain),
+                 "expected NVFP4 modules, or experts or MLPs to quantize, found none among 1 tensors"));
   add_modelopt(plain, "model.layers.0.self_attn.o_proj", random_matrix(16, 16, 1));
   CHECK(contains(refusal(plain), "expected NVFP4 experts or MLPs to convert, found none in 1 NVFP4 modules"));
 }
