@@ -108,7 +108,8 @@ TEST_CASE("options of formats name what they expect") {
   CHECK(error_of({"mxfp8", "--dialect", "deepseek"}) ==
         "twofour: --dialect: expected modelopt or compressed-tensors, which have MXFP8, found deepseek\n");
   CHECK(error_of({"bf16", "--exact", "strict"}) ==
-        "twofour: --exact: expected with --to fp8, mxfp8, mxfp4 or quantize only, found with --to bf16\n");
+        "twofour: --exact: expected with --to v7, v7-packed, g8, fp8, mxfp8, mxfp4 or quantize only, found "
+        "with --to bf16\n");
 }
 
 }  // namespace cli_formats_test
