@@ -51,6 +51,13 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   };
   const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
   if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
+  if (rank == 2 && codes.shape[1] % 16 == 0 &&
+      scale.shape == std::vector{codes.shape[0], codes.shape[1] / 16}) {
+    throw Error(
+        fmt::format("{}: {}: expected block scales of {} weights, found block size 32 (quant_algo "
+                    "W4A8_NVFP4_FP8){}",
+                    where(m.block_scale), scale.name, kGroup, kNotSupported));
+  }
   if (scale.shape != inner && scale.shape != outer) {
     fail_shape(where(m.block_scale), scale,
                fmt::format("{}{}{}", inner ? describe(DType::kF8E4M3, *inner) : "",
@@ -103,6 +110,35 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
     return m;
   }
   return std::nullopt;
+}
+
+namespace {
+
+/// Tensors of formats that are known by name. Source: torchao 0.18, prototype/mx_formats/nvfp4_tensor.py, and
+/// its flattening of tensor subclasses into safetensors.
+struct UnreadFormat {
+  std::string_view codes, beside;  ///< suffixes behind the module's name
+  const char* format;
+};
+constexpr UnreadFormat kUnread[] = {
+    {"._weight_qdata", "._weight_per_tensor_scale", "torchao's NVFP4Tensor"},
+    {"._weight_qdata", "", "a tensor class of torchao"},
+};
+
+}  // namespace
+
+std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors) {
+  std::vector<UnreadCodes> found;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (const UnreadFormat& row : kUnread) {
+      if (!tensors[i].name.ends_with(row.codes)) continue;
+      std::string module = tensors[i].name.substr(0, tensors[i].name.size() - row.codes.size());
+      if (!row.beside.empty() && !find_tensor(tensors, module + std::string(row.beside))) continue;
+      found.push_back({i, std::move(module), row.format});
+      break;
+    }
+  }
+  return found;
 }
 
 std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,

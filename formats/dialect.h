@@ -50,6 +50,18 @@ std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,
 std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where);
 
+/// How messages end about weights in a format that is known and not read: no damage.
+inline constexpr const char* kNotSupported = ", which is not supported";
+
+/// Codes in a format that is known by its names only, so that nobody takes them for absent.
+struct UnreadCodes {
+  size_t tensor;       ///< the codes
+  std::string module;  ///< "model.layers.0.mlp.up_proj"
+  const char* format;  ///< "torchao's NVFP4Tensor"
+};
+/// All of them; `tensors` are sorted by name.
+std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors);
+
 /// Position of `name` among tensors sorted by name.
 std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::string_view name);
 

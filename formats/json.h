@@ -290,6 +290,10 @@ std::string json_line(const Json& json);
 template <class T>
 T whole_number(const Json& json);
 
+/// How many bytes the first character of `text` has; of what is no UTF-8, less than 0: how many bytes to step
+/// over to where a character may begin.
+int utf8_bytes(std::string_view text);
+
 /// `text` within JSON quotes.
 std::string json_quote(std::string_view text);
 

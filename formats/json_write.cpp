@@ -8,10 +8,7 @@
 #include "formats/json_events.h"
 
 namespace twofour {
-namespace {
 
-/// How many bytes the first character of `text` has; of what is no UTF-8, less than 0: how many bytes to step
-/// over to where a character may begin.
 int utf8_bytes(std::string_view text) {
   const auto lead = static_cast<uint8_t>(text[0]);
   if (lead < 0x80) return 1;
@@ -27,6 +24,8 @@ int utf8_bytes(std::string_view text) {
   }
   return bytes == 0 ? -1 : bytes;
 }
+
+namespace {
 
 void write_quoted(std::string& out, std::string_view text) {
   out += '"';

@@ -17,32 +17,45 @@ constexpr NamingRule kRules[] = {
     {"DeepSeek-V2/V3/R1, Kimi-K2, GLM-4.x, GLM-5, dots1, ERNIE-4.5", "mlp.experts", "mlp.shared_experts",
      "mlp", "gate_proj", "up_proj", "down_proj", nullptr, nullptr},
     {"DeepSeek-V4", "ffn.experts", "ffn.shared_experts", "ffn", "w1", "w3", "w2", nullptr, nullptr},
-    {"Mixtral, MiniMax", "block_sparse_moe.experts", "block_sparse_moe.shared_experts", nullptr,  //
-     "w1", "w3", "w2", nullptr, nullptr},
+    {"Mixtral, MiniMax, Granite-MoE", "block_sparse_moe.experts", "block_sparse_moe.shared_experts",
+     nullptr,  //
+     "w1", "w3", "w2", "input_linear", "output_linear", "block_sparse_moe", ".weight"},
+    {"Granite-MoE by llm-compressor", "block_sparse_moe.experts", nullptr, nullptr,  //
+     "gate_proj", "up_proj", "down_proj", nullptr, nullptr},
     {"Phi-MoE", "mlp.experts", nullptr, nullptr, "w1", "w3", "w2", nullptr, nullptr},
     {"LFM2-MoE", "feed_forward.experts", nullptr, "feed_forward", "w1", "w3", "w2", nullptr, nullptr},
     {"Llama-4", "feed_forward.experts", "feed_forward.shared_expert", "feed_forward",  //
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
     {"Nemotron-H", "mixer.experts", "mixer.shared_experts", "mixer", nullptr, "up_proj", "down_proj",  //
      nullptr, nullptr},
+    // The experts are beside the dense MLP, not below it; # is a number.
+    {"Gemma-4", "layers.#.experts", nullptr, nullptr,  //
+     "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
 constexpr GateUpRows kHalves = GateUpRows::kHalves;
 using enum RouterScores;
+constexpr ExpertFiles kRowStacks = ExpertFiles::kRowStacks, kColumnStacks = ExpertFiles::kColumnStacks;
 
-/// Source: huggingface/transformers, src/transformers/models/*/configuration_*.py and modeling_*.py:
+/// Source: huggingface/transformers 5.17, src/transformers/models/*/configuration_*.py and modeling_*.py:
 /// modeling_gpt_oss.py (gate_up[..., ::2]), modeling_openai_privacy_filter.py, the experts of the rest
-/// (chunk(2, dim=-1)); of deepseek the code that its checkpoints carry.
+/// (chunk(2, dim=-1)); of deepseek the code that its checkpoints carry. Files: conversion_mapping.py; a
+/// family with stacks in its model and no conversion from single experts has stacks in its files.
 constexpr ModelFamily kFamilies[] = {
-    {"gpt_oss", GateUpRows::kInterleaved, true, kUnknown},
-    {"openai_privacy_filter", kHalves, true, kUnknown},
-    {"llama4", kHalves, false, kSigmoid},
-    {"llama4_text", kHalves, false, kSigmoid},
+    {"gpt_oss", GateUpRows::kInterleaved, true, kUnknown, kColumnStacks},
+    {"openai_privacy_filter", kHalves, true, kUnknown, kColumnStacks},
+    {"llama4", kHalves, false, kSigmoid, kColumnStacks},
+    {"llama4_text", kHalves, false, kSigmoid, kColumnStacks},
+    {"gemma4", kHalves, false, kUnknown, kRowStacks},
+    {"gemma4_text", kHalves, false, kUnknown, kRowStacks},
+    {"granitemoe", kHalves, false, kUnknown, kRowStacks},
+    {"granitemoeshared", kHalves, false, kUnknown, kRowStacks},
+    {"granitemoehybrid", kHalves, false, kUnknown, kRowStacks},
     {"qwen2_moe", kHalves, false, kSoftmax},
     {"qwen3_moe", kHalves, false, kSoftmax},
     {"qwen3_next", kHalves, false, kSoftmaxRenormalized},
-    {"qwen3_vl_moe", kHalves, false, kSoftmaxRenormalized},
-    {"qwen3_vl_moe_text", kHalves, false, kSoftmaxRenormalized},
+    {"qwen3_vl_moe", kHalves, false, kSoftmaxRenormalized, kColumnStacks},
+    {"qwen3_vl_moe_text", kHalves, false, kSoftmaxRenormalized, kColumnStacks},
     {"qwen3_omni_moe", kHalves, false, kUnknown},
     {"qwen3_5_moe", kHalves, false, kSoftmaxRenormalized},
     {"qwen3_5_moe_text", kHalves, false, kSoftmaxRenormalized},
@@ -69,14 +82,6 @@ constexpr ModelFamily kFamilies[] = {
     {"hunyuan_v1_moe", kHalves, false, kUnknown},
 };
 
-/// Whether `path` is `container` or ends in ".container".
-bool ends_with_path(std::string_view path, const char* container) {
-  if (container == nullptr) return false;
-  const std::string_view tail(container);
-  if (!path.ends_with(tail)) return false;
-  return path.size() == tail.size() || path[path.size() - tail.size() - 1] == '.';
-}
-
 std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -91,6 +96,29 @@ std::pair<std::string_view, std::string_view> split_last(std::string_view path) 
   const size_t dot = path.rfind('.');
   if (dot == std::string_view::npos) return {"", path};
   return {path.substr(0, dot), path.substr(dot + 1)};
+}
+
+/// Whether `path` is `container` or ends in ".container", where # is any number.
+bool ends_with_path(std::string_view path, const char* container) {
+  if (container == nullptr) return false;
+  std::string_view tail(container);
+  while (!tail.empty()) {
+    if (path.empty()) return false;
+    const auto [above, own] = split_last(path);
+    const auto [rest, expected] = split_last(tail);
+    if (expected == "#" ? !parse_index(own) : own != expected) return false;
+    path = above;
+    tail = rest;
+  }
+  return true;
+}
+
+/// Where stacks are below the layer.
+const char* stacks_of(const NamingRule& rule) { return rule.stacks != nullptr ? rule.stacks : rule.routed; }
+
+/// What `routed` has behind the path of the stacks: "" or ".experts".
+std::string_view below_stacks(const NamingRule& rule) {
+  return std::string_view(rule.routed).substr(std::string_view(stacks_of(rule)).size());
 }
 
 std::optional<Projection> projection_of(const NamingRule& rule, std::string_view leaf) {
@@ -124,20 +152,33 @@ std::optional<ModuleName> parse_module_name(std::string_view module) {
   for (const NamingRule& rule : kRules) {
     const auto single = projection_of(rule, leaf);
     if (single && expert && ends_with_path(above, rule.routed)) {
-      return ModuleName{BlockKind::kRoutedExperts, *single, *expert, above};
+      return ModuleName{BlockKind::kRoutedExperts, *single, *expert, std::string(above), &rule};
     }
     const auto stacked = stacked_projection_of(rule, leaf);
-    if (stacked && ends_with_path(path, rule.routed)) {
-      return ModuleName{BlockKind::kRoutedExperts, *stacked, -1, path};
+    if (stacked && ends_with_path(path, stacks_of(rule))) {
+      std::string block(path);
+      block += below_stacks(rule);
+      return ModuleName{BlockKind::kRoutedExperts, *stacked, -1, std::move(block), &rule};
     }
     if (single && ends_with_path(path, rule.shared)) {
-      return ModuleName{BlockKind::kSharedExpert, *single, -1, path};
+      return ModuleName{BlockKind::kSharedExpert, *single, -1, std::string(path), &rule};
     }
     if (single && ends_with_path(path, rule.dense)) {
-      return ModuleName{BlockKind::kDenseMlp, *single, -1, path};
+      return ModuleName{BlockKind::kDenseMlp, *single, -1, std::string(path), &rule};
     }
   }
   return std::nullopt;
+}
+
+std::string stack_tensor(std::string_view block, Projection projection) {
+  for (const NamingRule& rule : kRules) {
+    if (rule.stacked_gate_up == nullptr || !ends_with_path(block, rule.routed)) continue;
+    std::string name(block.substr(0, block.size() - below_stacks(rule).size()));
+    name += '.';
+    name += projection == Projection::kDown ? rule.stacked_down : rule.stacked_gate_up;
+    return name + rule.stack_suffix;
+  }
+  return {};
 }
 
 namespace {
@@ -162,16 +203,21 @@ constexpr RoleRule kRoles[] = {
     {"shared_experts", ModuleRole::kSharedExperts, false},
     {"shared_mlp", ModuleRole::kSharedExperts, false},
     {"experts", ModuleRole::kRoutedExperts, false},
-    {"input_linear", ModuleRole::kRoutedExperts, true},  // Granite's stacks, beside the router
-    {"output_linear", ModuleRole::kRoutedExperts, true},
     {"router", ModuleRole::kRouter, false},
     {"gate", ModuleRole::kRouter, true},
+    {"wg", ModuleRole::kRouter, true},  // Hunyuan's, below the gate
     {"linear_attn", ModuleRole::kLinearAttention, false},
     {"mamba", ModuleRole::kLinearAttention, false},
-    {"in_proj", ModuleRole::kLinearAttention, true},
     {"self_attn", ModuleRole::kAttention, false},
     {"attn", ModuleRole::kAttention, false},
     {"attention", ModuleRole::kAttention, false},
+    // Nemotron-H's mixers are of any kind under one name.
+    {"q_proj", ModuleRole::kAttention, true},
+    {"k_proj", ModuleRole::kAttention, true},
+    {"v_proj", ModuleRole::kAttention, true},
+    {"o_proj", ModuleRole::kAttention, true},
+    {"in_proj", ModuleRole::kLinearAttention, true},
+    {"out_proj", ModuleRole::kLinearAttention, true},
     {"lm_head", ModuleRole::kHead, true},
     {"head", ModuleRole::kHead, true},
     {"embed_tokens", ModuleRole::kEmbeddings, false},
@@ -184,6 +230,21 @@ constexpr RoleRule kRoles[] = {
     {"ffn", ModuleRole::kMlp, false},
 };
 
+/// Parts of models that read no text, with layers and attention of their own.
+constexpr std::string_view kOtherInputs[] = {"vision_tower", "vision_model",          "visual",
+                                             "audio_tower",  "audio_model",           "embed_vision",
+                                             "embed_audio",  "multi_modal_projector", "mm_projector"};
+
+/// Whether a dot-separated part of a name is `part`.
+bool has_part(std::string_view module, std::string_view part) {
+  for (size_t at = 0; at < module.size();) {
+    const size_t dot = std::min(module.find('.', at), module.size());
+    if (module.substr(at, dot - at) == part) return true;
+    at = dot + 1;
+  }
+  return false;
+}
+
 /// The number behind the first "layers." of a name; -1: none.
 int64_t layer_of(std::string_view module) {
   constexpr std::string_view kLayers = "layers.";
@@ -191,18 +252,6 @@ int64_t layer_of(std::string_view module) {
   if (at == module.npos || (at > 0 && module[at - 1] != '.')) return -1;
   const std::string_view rest = module.substr(at + kLayers.size());
   return parse_index(rest.substr(0, rest.find('.'))).value_or(-1);
-}
-
-/// Whether a name is in a tower beside the language model, which numbers its own layers.
-bool is_in_tower(std::string_view module) {
-  constexpr std::string_view kTowers[] = {"vision", "visual", "audio", "sound", "talker", "code2wav"};
-  for (size_t at = 0;; ++at) {
-    const std::string_view part = module.substr(at);
-    if (std::any_of(std::begin(kTowers), std::end(kTowers), [&](auto t) { return part.starts_with(t); }))
-      return true;
-    at = module.find('.', at);
-    if (at == module.npos) return false;
-  }
 }
 
 }  // namespace
@@ -218,16 +267,13 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
 }
 
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (layer_of(module) >= layers && !is_in_tower(module)) return ModuleRole::kMtp;
+  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                  [&](std::string_view part) { return has_part(module, part); }))
+    return std::nullopt;
+  if (layer_of(module) >= layers) return ModuleRole::kMtp;
   const std::string_view leaf = split_last(module).second;
   const auto fits = [&](const RoleRule& rule) {
-    if (rule.is_last) return leaf == rule.part;
-    for (size_t at = 0; at < module.size();) {
-      const size_t dot = std::min(module.find('.', at), module.size());
-      if (module.substr(at, dot - at) == rule.part) return true;
-      at = dot + 1;
-    }
-    return false;
+    return rule.is_last ? leaf == rule.part : has_part(module, rule.part);
   };
   // A draft is what it predicts, whatever its layers are made of.
   const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
@@ -239,6 +285,27 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
   }
   if (at == std::end(kRoles)) return std::nullopt;
   return at->role;
+}
+
+namespace {
+
+/// A module that is loaded under another name than the files have, and is a linear to what quantizes.
+struct RenamedModule {
+  std::string_view model_type;
+  std::string_view in_files, in_transformers;  ///< ends of its name
+};
+/// Source: transformers 5.17, conversion_mapping.py; PhimoeTopKRouter is a Linear.
+constexpr RenamedModule kRenamed[] = {{"phimoe", ".block_sparse_moe.gate", ".mlp.router"}};
+
+}  // namespace
+
+std::string name_in_transformers(std::string_view model_type, std::string_view module) {
+  for (const RenamedModule& row : kRenamed) {
+    if (row.model_type != model_type || !module.ends_with(row.in_files)) continue;
+    std::string name(module.substr(0, module.size() - row.in_files.size()));
+    return name += row.in_transformers;
+  }
+  return {};
 }
 
 namespace {

@@ -26,6 +26,8 @@ struct NamingRule {
   const char *gate, *up, *down;  ///< the matrices of one expert, or of the MLP
   /// Stacked experts: one tensor [E, ...] for gate and up, one for down; nullptr: each expert has its own.
   const char *stacked_gate_up, *stacked_down;
+  const char* stacks = nullptr;   ///< path of the stacks, the beginning of `routed`; nullptr: `routed`
+  const char* stack_suffix = "";  ///< of a stack of floats behind its name
 };
 
 /// Every naming twofour knows. Source: Hugging Face transformers, conversion_mapping.py; vLLM,
@@ -41,6 +43,13 @@ enum class RouterScores {
   kSparseMixer,
 };
 
+/// How the files of a family hold routed experts in floats, which is all that its loaders know.
+enum class ExpertFiles {
+  kApart,        ///< each expert its own matrices, which loaders take beside stacks if these exist at all
+  kRowStacks,    ///< [E, 2I, H] and [E, H, I]
+  kColumnStacks  ///< [E, H, 2I] and [E, I, H]
+};
+
 /// What the models of one model_type (in config.json) do that neither names nor config.json say: gpt-oss and
 /// Qwen3.5 name their stacks alike. One row a model_type.
 struct ModelFamily {
@@ -48,6 +57,7 @@ struct ModelFamily {
   std::optional<GateUpRows> stacks;  ///< row order of stacks of experts; nothing: it has none
   bool has_stack_bias;               ///< "gate_up_proj_bias" is beside the stack
   RouterScores router;               ///< where config.json does not say it
+  ExpertFiles files = ExpertFiles::kApart;
 };
 
 /// nullptr where the model_type is not known.
@@ -58,13 +68,20 @@ struct ModuleName {
   BlockKind kind;
   Projection projection;
   int64_t expert = -1;  ///< -1: a stack of experts, a shared expert or a dense MLP
-  /// The prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp".
-  std::string_view block;
+  /// The prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp". A stack has that of
+  /// its experts taken apart, which need not begin its own name.
+  std::string block;
+  const NamingRule* naming;  ///< that knows the name
 };
 
 /// Takes apart the name of a module (a tensor's name without the dialect's suffix). Empty where no rule knows
 /// the name; such modules pass through.
 std::optional<ModuleName> parse_module_name(std::string_view module);
+
+/// The tensor in which files of floats hold a projection of all experts of block P, gate with up:
+/// "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.block_sparse_moe.input_linear.weight". Empty
+/// where P is known with experts of their own only.
+std::string stack_tensor(std::string_view block, Projection projection);
 
 /// What a module does in its model, as recipes name it.
 enum class ModuleRole {
@@ -85,8 +102,12 @@ std::optional<ModuleRole> role_from_name(std::string_view name);
 /// Every name, in the order above.
 std::span<const std::string_view> role_names();
 /// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
-/// the language model's count, is kMtp; vision and audio towers number their own layers.
+/// the model's count, is kMtp; towers that read images or sound have none.
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
+
+/// What transformers calls a module that files name otherwise: its lists of modules know both names. Empty:
+/// as the files do.
+std::string name_in_transformers(std::string_view model_type, std::string_view module);
 
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
 /// scale: the name before the module's last dot, and which group. Nothing for a module of no group.

@@ -66,10 +66,11 @@ int run_planned(const ConvertArguments& o, const Common& common) {
 
 int run_convert(const ConvertArguments& o, const Common& common) {
   if (!o.plan.empty()) return run_planned(o, common);
-  for (const auto& [name, value] :
-       {std::pair{"SRC", &o.common.source}, {"DST", &o.common.destination}, {"--to", &o.recipe.layout}}) {
-    if (value->empty())
-      throw ErrorLines({fmt::format("{} is required", name), "See twofour convert --help."});
+  const bool no_rule = o.recipe.layout.empty() && o.recipe.recipe.empty();
+  for (const auto& [name, is_absent] : {std::pair{"SRC", o.common.source.empty()},
+                                        {"DST", o.common.destination.empty()},
+                                        {"--to or --recipe", no_rule}}) {
+    if (is_absent) throw ErrorLines({fmt::format("{} is required", name), "See twofour convert --help."});
   }
   if (!o.task.empty() || o.tasks) {
     throw Error(
@@ -88,7 +89,8 @@ std::function<int()> setup_convert(Arguments& args, const Common& common) {
           "--plan", o->plan,
           "Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion")
       .value_name("FILE");
-  args.replaces_all("--plan", {"--no-verify", "--io"});  // run_convert() asks for SRC, DST and --to
+  args.replaces_all("--plan",
+                    {"--no-verify", "--io"});  // run_convert() asks for SRC, DST and --to or --recipe
   args.option("--task", o->task, "Task to run: number I, from 0, of N")
       .value_name("I/N")
       .default_text("by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX");

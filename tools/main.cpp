@@ -19,6 +19,8 @@ constexpr Command kCommands[] = {
      "drop checkpoint smaller --experts 96 --by saliency.safetensors"},
     {"plan", "Plan a conversion that several tasks or machines share", setup_plan,
      "plan checkpoint artifact --to v7 --tasks 16 -o plan.json"},
+    {"recipes", "List or print the recipes that --recipe knows by name", setup_recipes,
+     "recipes nvfp4-experts"},
     {"merge", "Complete the artifact that the tasks of a plan wrote", setup_merge, "merge artifact"},
     {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,
      "diff checkpoint artifact --tolerance 0.001", true},

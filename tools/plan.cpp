@@ -43,7 +43,7 @@ int run_plan(const PlanArguments& o, const Common& common) {
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
   const Checkpoint source = open_source(o.common.source);
-  Recipe recipe = with_selection(make_rule(o.recipe), o.common);
+  Recipe recipe = make_recipe(o.recipe, o.common);
   const auto kept = keep_global_scales(o.recipe, recipe);
   const Plan plan = make_plan(source, recipe);
   write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get())));
@@ -87,7 +87,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanArguments>();
   add_source_and_selection(args, o->common);
   add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
-  args.at("--to").required();
+  args.exactly_one_of({"--to", "--recipe"});
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");

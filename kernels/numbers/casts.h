@@ -23,6 +23,14 @@ void encode_fp8(std::span<const float> weights, float scale, uint8_t* out, Isa i
 /// e4m3 * scale, rounded once.
 void decode_fp8(std::span<const uint8_t> bytes, float scale, float* out, Isa isa = best_isa());
 
+/// A positive scale as its type has it: F32; BF16, nearest even; E8M0 (U8, too) the smallest power of two
+/// that is not below it, from 2^-127 on. 1 where that is zero. Source of E8M0: deepseek-ai/DeepSeek-V3.2-Exp,
+/// inference/kernel.py, fast_round_scale.
+float round_scale(DType type, float scale);
+
+/// Scales of a type, each of which it has, as bytes.
+void store_scales(DType type, std::span<const float> scales, uint8_t* out);
+
 /// MXFP4 to NVFP4 without loss: codes stay, a block of 32 with scale 2^k becomes two of 16 with scale
 /// 2^(k - m), under the global scale 2^m. Exact where every k - m is a power of two that E4M3 has, -9 to 8.
 /// Source: NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
@@ -36,6 +44,22 @@ struct Mxfp4Range {
   /// m: 2^m and 2^-m are normal numbers.
   int exponent() const;
 };
+
+/// The FP8 scale 2^(high - 6) of a tile of MXFP4, as a normal number of its type: codes of the largest blocks
+/// become up to 384, those of blocks up to 2^14 below stay exact. 1 of zeros.
+/// Source: deepseek-ai/TileKernels, tile_kernels/quant/per_block_cast_lossless_kernel.py.
+float mxfp4_tile_scale(DType type, const Mxfp4Range& tile);
+
+/// The largest e2m1 * e4m3 of blocks of NVFP4: `codes` [blocks, 8], `scales` [blocks], none negative.
+float largest_product(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
+
+/// The FP8 scale of a tile of NVFP4 with products up to `largest`: the smallest `global` * 2^n that brings
+/// them up to 448, so that e2m1 * e4m3 stays where it has four significant bits. 1 of zeros; 0 where the type
+/// does not have it as a normal number.
+float nvfp4_tile_scale(DType type, float largest, float global);
+
+/// MXFP4 to MXFP8, where scales stay: the bytes of E4M3 that mean what codes mean, two for a byte.
+void cast_mxfp4_codes(std::span<const uint8_t> codes, uint8_t* out);
 
 /// Two block scales for each. Blocks of zeros, where the scale has no effect, get the nearest power that E4M3
 /// has.

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/numbers/quantize_mx_vector.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/numbers/quantize_vector.h"
 
@@ -138,8 +139,9 @@ int64_t add_errors(const float* weights, const float* values, int64_t count, Err
 
 template <class V>
 inline constexpr QuantizeOps kQuantizeOps = {
-    widen_bf16<V>, widen_f16<V>,  largest_magnitude<V>, quantize_vectors<V>, dequantize_blocks<V>,
-    add_errors<V>, encode_fp8<V>, decode_fp8<V>,        prune_2_4<V>,
+    widen_bf16<V>,        widen_f16<V>,      largest_magnitude<V>, quantize_vectors<V>,
+    dequantize_blocks<V>, add_errors<V>,     encode_fp8<V>,        decode_fp8<V>,
+    prune_2_4<V>,         quantize_mxfp8<V>, quantize_mxfp4<V>,
 };
 
 }  // namespace twofour

@@ -32,6 +32,16 @@ struct BlockScaleChoice {
   const void* context;
 };
 
+/// An MxRule as the instruction sets take it.
+struct MxPlan {
+  bool compressed_tensors, is_half;
+  float largest;  ///< of the numbers: 6 or 448
+  const float*
+      limits;  ///< ModelOpt: by exponent bits of a quotient, the largest that does not take the next scale
+  int offset;  ///< compressed-tensors: the exponent of the largest power of two of the numbers
+  float smallest;  ///< compressed-tensors: quotients of at most that magnitude have no sign
+};
+
 /// Sums as in QuantizeError by lanes: number i goes to lane i % 16.
 struct ErrorLanes {
   double weights[16], errors[16], products[16], largest[16];
@@ -54,6 +64,11 @@ struct QuantizeOps {
   int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
   /// `count` a multiple of four.
   int64_t (*prune_2_4)(float* x, int64_t count);
+  /// Blocks of 32.
+  int64_t (*quantize_mxfp8)(const MxPlan& plan, const float* x, int64_t blocks, uint8_t* values,
+                            uint8_t* scales);
+  int64_t (*quantize_mxfp4)(const MxPlan& plan, const float* x, int64_t blocks, uint8_t* codes,
+                            uint8_t* scales);
 };
 
 extern const QuantizeOps kQuantizeAvx2;

@@ -143,7 +143,8 @@ UnknownLayout::UnknownLayout(std::string file, std::string at, std::string_view 
       place(std::move(at)) {}
 
 std::vector<std::string>& other_method_names() {
-  static std::vector<std::string> names{"nvfp4", "fp8", "bf16", "prune", "quantize", "keep"};
+  static std::vector<std::string> names{"nvfp4", "fp8",   "mxfp8",    "mxfp4",
+                                        "bf16",  "prune", "quantize", "keep"};
   return names;
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "formats/error.h"
 #include "formats/json.h"
@@ -59,6 +61,7 @@ Json rule_to_json(const Rule& r) {
   if (!r.granularity.empty()) json["granularity"] = r.granularity;
   if (!r.block.empty()) json["block"] = r.block;
   if (!r.scale_dtype.empty()) json["scale_dtype"] = r.scale_dtype;
+  if (!r.odd_blocks.empty()) json["odd_blocks"] = r.odd_blocks;
   if (!r.exact.empty()) json["exact"] = r.exact;
   if (!r.arithmetic.empty()) json["arithmetic"] = r.arithmetic;
   if (!r.block_scale.empty()) json["block_scale"] = r.block_scale;
@@ -89,7 +92,10 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");
   r.scale_dtype = json.value("scale_dtype", "");
+  r.odd_blocks = json.value("odd_blocks", "");
   r.exact = json.value("exact", "");
+  // FP8 of versions that quantized every source as floats.
+  if (r.to == "fp8" && r.scale_dtype.empty()) r.exact = "off";
   r.input_scale = json.value("input_scale", "");
   if (json.contains("input_scales")) r.input_scales = kept_from_json(where, json["input_scales"]);
   r.one_input_scale_a_layer = json.value("one_input_scale_a_layer", false);
@@ -148,6 +154,25 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));
   }
+}
+
+uint64_t parse_size(const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))
+    ++digits;
+  const std::string unit = text.substr(digits);
+  double factor = 0;
+  for (const auto& [name, value] :
+       {std::pair{"", 1.0}, {"B", 1.0}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
+    if (unit == name) factor = value;
+  }
+  const bool is_number = digits > 0 && digits < 16 && std::count(text.begin(), text.end(), '.') <= 1;
+  const double number = is_number ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
+  if (factor == 0 || number * factor < 1 || number * factor > 1e18) {
+    throw Error(fmt::format("expected a size such as 5GB or 500MB, found '{}'", text));
+  }
+  return static_cast<uint64_t>(number * factor);
 }
 
 }  // namespace twofour

@@ -48,7 +48,10 @@ struct Rule {
   std::string granularity = {};  ///< fp8: "tensor", "row" or "block"
   std::string block = {};        ///< fp8 by blocks: "128x128", "32x32" or "1x128", rows by inputs
   std::string scale_dtype = {};  ///< fp8 by blocks: "f32", "bf16" or "e8m0"
-  std::string exact = {};        ///< of casts between formats: "strict", else the best that the format holds
+  std::string odd_blocks = {};   ///< fp8 by blocks: "refuse" (or empty), "keep" or "write"
+  /// Of quantized sources: "best" (or empty), "strict" where every value must stay, "off" to take them as
+  /// floats.
+  std::string exact = {};
   std::string arithmetic = {};   ///< quantize: "modelopt" or "compressed-tensors"; empty: the dialect's
   std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
   std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
@@ -58,6 +61,7 @@ struct Rule {
   bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
+  std::string label = {};  ///< of a recipe file, for people: "rule 2 (experts)"; decides nothing
 };
 
 /// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it. The first rule
@@ -82,5 +86,8 @@ struct Recipe {
 /// too.
 Json recipe_to_json(const Recipe& recipe);
 Recipe recipe_from_json(std::string_view where, const Json& json);
+
+/// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
+uint64_t parse_size(const std::string& text);
 
 }  // namespace twofour

@@ -55,14 +55,17 @@ Json float8_args(const char* strategy, bool dynamic) {
 }
 
 /// As llm-compressor's FP8, FP8_DYNAMIC and FP8_BLOCK put it.
-Json fp8_group(Granularity granularity, bool has_input_scale) {
+Json fp8_group(const Scheme& s) {
   // Loaders of experts take a scale a tensor on both sides, or a channel and a token.
-  const bool block = granularity == kBlock, tensor = granularity == kTensor;
+  const bool block = s.granularity == kBlock, tensor = s.granularity == kTensor;
   Json weights = float8_args(block ? "block" : tensor ? "tensor" : "channel", false);
-  Json activations = float8_args(block ? "group" : tensor ? "tensor" : "token", !has_input_scale);
+  Json activations = float8_args(block    ? "group"
+                                 : tensor ? "tensor"
+                                          : "token",
+                                 !tensor || !s.has_input_scale);
   if (block) {
-    weights["block_structure"] = {kFp8Block, kFp8Block};
-    activations["group_size"] = kFp8Block;
+    weights["block_structure"] = {s.rows, s.cols};
+    activations["group_size"] = s.cols;
   }
   return group_of("float-quantized", weights, activations);
 }
@@ -85,12 +88,14 @@ Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kMxfp4) return mx_group(4, "mxfp4-pack-quantized");
   if (s.is_mxfp8()) return mx_group(8, "mxfp8-quantized");
   if (s.format != WeightFormat::kFp8) return nullptr;
-  if (s.granularity == kBlock && (s.rows != kFp8Block || s.cols != kFp8Block)) return nullptr;
-  return fp8_group(s.granularity, s.has_input_scale && s.granularity == kTensor);
+  if (s.granularity == kBlock && !s.is_block(128, 128) && !s.is_block(32, 32) && !s.is_block(1, 128))
+    return nullptr;
+  return fp8_group(s);
 }
 
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
+  if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
   const auto format = group.at("format").get<std::string>();
   group["targets"] = {"Linear"};
   return {config_entry(c, format, {{"group_0", std::move(group)}})};
@@ -106,8 +111,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     spelling.scale_shape = {n, k / kMxGroup};
   } else {
     if (s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8) spelling.scale_type = DType::kF32;
-    spelling.scale_shape =
-        s.granularity == kTensor ? std::vector<int64_t>{1} : two_axis_scale_shape(n, k, s.granularity);
+    spelling.scale_shape = s.granularity == kTensor ? std::vector<int64_t>{1} : two_axis_scale_shape(n, k, s);
     if (s.granularity == kTensor) spelling.input_scale = ".input_scale";
   }
   return spelling;
@@ -141,9 +145,6 @@ const OutputDialect& compressed_tensors_dialect() {
       .kv_scale_type = DType::kBF16,
       .excludes_by_glob = false,
       .fp8_granularities = compressed_tensors::kGranularities,
-      .fp8_scale = ".weight_scale",
-      .fp8_input_scale = nullptr,
-      .fp8_scale_shape = two_axis_scale_shape,
       .config = compressed_tensors::config_of,
       .spelling = compressed_tensors::spelling_of,
       .entry = compressed_tensors::entry_of,

@@ -12,7 +12,7 @@ namespace {
 
 using enum Granularity;
 
-ConfigEntries config_of(const QuantizedConfig& c, const Scheme&) {
+ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json unquantized = Json::array();
   for (std::string name : c.unquantized) {
     if (name.ends_with('*')) name.pop_back();  // loaders look for names within names
@@ -21,23 +21,22 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme&) {
   const Json entry = {{"activation_scheme", "dynamic"},
                       {"fmt", "e4m3"},
                       {"quant_method", "fp8"},
-                      {"weight_block_size", {kFp8Block, kFp8Block}},
+                      {"weight_block_size", {s.rows, s.cols}},
                       {"modules_to_not_convert", unquantized}};
   return {entry};
 }
 
-bool is_square_block(const Scheme& s) {
-  return s.format == WeightFormat::kFp8 && s.granularity == kBlock && s.rows == kFp8Block &&
-         s.cols == kFp8Block;
+bool is_known_block(const Scheme& s) {
+  return s.is_block(128, 128) || s.is_block(32, 32) || s.is_block(1, 128);
 }
 
-Json entry_of(const Scheme& s) { return is_square_block(s) ? Json{{"quant_method", "fp8"}} : Json(nullptr); }
+Json entry_of(const Scheme& s) { return is_known_block(s) ? Json{{"quant_method", "fp8"}} : Json(nullptr); }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (!is_square_block(s)) return std::nullopt;
+  if (!is_known_block(s)) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, kScaleInverse, std::nullopt};
   if (s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8) spelling.scale_type = DType::kF32;
-  spelling.scale_shape = two_axis_scale_shape(n, k, kBlock);
+  spelling.scale_shape = two_axis_scale_shape(n, k, s);
   return spelling;
 }
 
@@ -54,9 +53,6 @@ const OutputDialect& deepseek_dialect() {
       .kv_scale_type = std::nullopt,
       .excludes_by_glob = true,
       .fp8_granularities = deepseek::kBlockAlone,
-      .fp8_scale = kScaleInverse,
-      .fp8_input_scale = nullptr,
-      .fp8_scale_shape = two_axis_scale_shape,
       .config = deepseek::config_of,
       .spelling = deepseek::spelling_of,
       .entry = deepseek::entry_of,

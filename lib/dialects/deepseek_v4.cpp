@@ -63,10 +63,29 @@ Experts experts_of(const WrittenModel& model) {
   return experts;
 }
 
+/// The source's entry of FP8, or a new one, with the blocks and scales that are written.
+Json fp8_entry(const WrittenModel& model) {
+  Json entry = source_quantization(*model.source);
+  if (!entry.is_object() || entry.value("quant_method", "") != "fp8") {
+    entry = {{"activation_scheme", "dynamic"},
+             {"fmt", "e4m3"},
+             {"quant_method", "fp8"},
+             {"scale_fmt", "ue8m0"},
+             {"weight_block_size", {kFp8Block, kFp8Block}}};
+  }
+  for (const Json& e : model.entries) {
+    if (e.at("quant_algo") != "FP8") continue;
+    entry["weight_block_size"] = {e.at("block"), e.at("block")};
+    entry.erase("scale_fmt");
+    if (e.at("e8m0").get<bool>()) entry["scale_fmt"] = "ue8m0";
+  }
+  return entry;
+}
+
 /// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8", and
 /// "expert_dtype", which is not in it, stays "fp4".
 ConfigEntries mixed_config(const WrittenModel& model) {
-  Json entry = source_quantization(*model.source);
+  Json entry = fp8_entry(model);
   for (const char* key : {"moe_quant_algo", "quant_algo", "group_size", "quantized_layers", "ignore",
                           "config_groups", "producer"})
     entry.erase(key);
@@ -110,9 +129,6 @@ const OutputDialect& deepseek_v4_dialect() {
       .kv_scale_type = std::nullopt,
       .excludes_by_glob = true,
       .fp8_granularities = deepseek_v4::kBlockAlone,
-      .fp8_scale = ".scale",
-      .fp8_input_scale = nullptr,
-      .fp8_scale_shape = two_axis_scale_shape,
       .config = nullptr,
       .spelling = deepseek_v4::spelling_of,
       .entry = deepseek_v4::entry_of,

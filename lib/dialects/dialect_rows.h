@@ -19,7 +19,7 @@ const Nvfp4Dialect* single_nvfp4_dialect(std::string_view name);
 constexpr int64_t count_blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
 /// Scales of an FP8 matrix [n, k], an axis each: [n, 1] or [blocks of n, blocks of k].
-std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, Granularity granularity);
+std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, const Scheme& scheme);
 
 /// Suffix of the scales of FP8 blocks that DeepSeek-V3 and transformers write.
 inline constexpr const char* kScaleInverse = ".weight_scale_inv";

@@ -99,7 +99,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     spelling.needs_input_scale = true;
   } else if (spelling.scale == kScaleInverse) {
     spelling.scale_type = std::nullopt;
-    spelling.scale_shape = two_axis_scale_shape(n, k, kBlock);
+    spelling.scale_shape = two_axis_scale_shape(n, k, s);
   } else {
     spelling.scale_shape = scale_shape(n, k, s.granularity);
   }
@@ -139,9 +139,6 @@ const OutputDialect& modelopt_dialect() {
       .kv_scale_type = DType::kF32,
       .excludes_by_glob = true,
       .fp8_granularities = modelopt::kGranularities,
-      .fp8_scale = ".weight_scale",
-      .fp8_input_scale = ".input_scale",
-      .fp8_scale_shape = modelopt::scale_shape,
       .config = modelopt::config_of,
       .spelling = modelopt::spelling_of,
       .entry = modelopt::entry_of,

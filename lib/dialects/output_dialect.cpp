@@ -18,13 +18,9 @@ const Nvfp4Dialect* single_nvfp4_dialect(std::string_view name) {
   return &*std::find_if(all.begin(), all.end(), [&](auto& d) { return d.name == name && !d.stacked; });
 }
 
-std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, Granularity granularity) {
-  if (granularity == Granularity::kRow) return {n, 1};
-  return {count_blocks(n, kFp8Block), count_blocks(k, kFp8Block)};
-}
-
-std::vector<int64_t> OutputDialect::fp8_scales(int64_t n, int64_t k, Granularity granularity) const {
-  return granularity == Granularity::kTensor ? scalar_shape() : fp8_scale_shape(n, k, granularity);
+std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, const Scheme& s) {
+  if (s.granularity == Granularity::kRow) return {n, 1};
+  return {count_blocks(n, s.rows), count_blocks(k, s.cols)};
 }
 
 std::vector<std::string> OutputDialect::patterns(const std::vector<std::string>& globs) const {

@@ -62,10 +62,6 @@ struct OutputDialect {
   std::optional<DType> kv_scale_type;  ///< nothing: its config has no words for an FP8 KV cache
   bool excludes_by_glob;               ///< of linears that are not quantized; else regular expressions
   std::span<const Granularity> fp8_granularities;  ///< the default first
-  const char* fp8_scale;                           ///< suffix behind an FP8 linear's name
-  const char* fp8_input_scale;  ///< suffix of the input scale that goes with a scale a tensor; nullptr: none
-  /// Shape of the scales of an FP8 matrix [n, k] that share rows or blocks.
-  std::vector<int64_t> (*fp8_scale_shape)(int64_t n, int64_t k, Granularity granularity);
   /// The configuration of a checkpoint with one scheme; null where mixed_config() alone says it.
   ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
   /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
@@ -76,8 +72,6 @@ struct OutputDialect {
   ConfigEntries (*mixed_config)(const WrittenModel& model);
 
   std::vector<int64_t> scalar_shape() const { return std::vector<int64_t>(scalar_rank, 1); }
-  /// Shape of the scales of an FP8 matrix [n, k].
-  std::vector<int64_t> fp8_scales(int64_t n, int64_t k, Granularity granularity) const;
   /// Patterns of this dialect that match what globs match.
   std::vector<std::string> patterns(const std::vector<std::string>& globs) const;
 };

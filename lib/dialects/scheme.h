@@ -19,6 +19,10 @@ struct Scheme {
   std::string scale{};  ///< suffix of the scales, as FP8 of one kind has several: ".weight_scale_inv"
   bool has_input_scale = false;  ///< activations have a stored scale
   bool operator==(const Scheme&) const = default;
+  /// Blocks of that size, of FP8.
+  bool is_block(int64_t n, int64_t k) const {
+    return format == WeightFormat::kFp8 && granularity == Granularity::kBlock && rows == n && cols == k;
+  }
   bool is_mxfp8() const { return format == WeightFormat::kFp8 && rows == 1 && cols == kMxGroup; }
 };
 

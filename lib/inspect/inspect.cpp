@@ -110,7 +110,11 @@ std::string describe_kind(const Checkpoint& c) {
     const auto it = s.metadata.find("twofour.layout");
     if (it != s.metadata.end()) return fmt::format("twofour artifact, layout {}", it->second);
   }
-  if (c.nvfp4_modules().empty()) return "checkpoint without NVFP4 modules";
+  if (c.nvfp4_modules().empty()) {
+    const auto unread = find_unread_codes(c.tensors());
+    if (!unread.empty()) return fmt::format("checkpoint of {}, codes are there unread", unread[0].format);
+    return "checkpoint without NVFP4 modules";
+  }
   std::map<std::string_view, size_t> dialects;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) ++dialects[m.dialect->name];
   std::string text = "NVFP4 checkpoint, ";
@@ -129,6 +133,12 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
   InspectReport report;
   report.what = describe_kind(c);
   report.findings = c.findings();
+  if (const auto unread = find_unread_codes(c.tensors()); !unread.empty()) {
+    report.findings.push_back(
+        {Severity::kWarning, "unread-codes", c.path().string(),
+         fmt::format("{} of {} are there unread, the first {}", counted(unread.size(), "module"),
+                     unread[0].format, unread[0].module)});
+  }
   const std::optional<Checkpoint> view = open_view(c, report.findings);
   const Checkpoint& source = view ? *view : c;
   const ModuleSizes sizes(c, view ? &*view : nullptr);

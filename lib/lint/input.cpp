@@ -160,6 +160,11 @@ void find_quantization(LintInput& s) {
 }
 
 void find_modules(LintInput& s, LintReporter& reporter) {
+  for (const UnreadCodes& codes : find_unread_codes(s.tensors)) {
+    reporter.add(
+        "unsupported-format", s.file_of(codes.tensor), codes.module,
+        fmt::format("expected a format that twofour reads, found {}{}", codes.format, kNotSupported));
+  }
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
       auto m = read_nvfp4_module(s.tensors, i, [&](size_t t) { return s.file_of(t); });
@@ -170,7 +175,11 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       if (alone && s.is_part) continue;
       // The message names a file and a tensor, the one that is wrong.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
-      reporter.add(alone ? "incomplete-module" : "module-shape", std::string(text.substr(0, file_end)),
+      const bool unsupported = text.ends_with(kNotSupported);
+      reporter.add(alone         ? "incomplete-module"
+                   : unsupported ? "unsupported-format"
+                                 : "module-shape",
+                   std::string(text.substr(0, file_end)),
                    std::string(text.substr(file_end + 2, name_end - file_end - 2)),
                    std::string(text.substr(name_end + 2)));
     }

@@ -48,6 +48,8 @@ constexpr LintRule kRules[] = {
      "Export the module again; do not drop what belongs to it.", "https://github.com/vllm-project/vllm/pull/54444"},
     {"module-shape", kError, "Tensors of one module disagree in type or shape.",
      "Export the module again.", "https://github.com/NVIDIA/Model-Optimizer/pull/2038"},
+    {"unsupported-format", kWarning, "Weights are in a format that twofour does not read: other commands refuse it or leave it unread, and no rule looks at its values.",
+     "Serve it with an engine that knows it, or export the module in another format.", ""},
     {"two-weights", kError, "A module has both .weight and .weight_packed; which of them counts depends on the engine.",
      "Remove the one that is left over from before it was quantized, or from another dialect.", ""},
     {"gate-up-shape", kError, "Gate and up differ in shape or type; no engine can fuse them.",

@@ -20,8 +20,8 @@ class Chooser {
   bool adds(std::string_view module);
   /// What chose the last module: "default set", "--include", "--also" or a role's name.
   const char* reason() const { return reason_; }
-  /// Throws Error for the first pattern or role that matched nothing: "--include 'x': expected to match
-  /// EXPECTED, found none".
+  /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED,
+  /// found none", and for roles of which none did, where there is nothing else.
   void refuse_unused(const char* expected) const;
 
  private:

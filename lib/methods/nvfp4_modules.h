@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,9 +30,12 @@ bool has_other_formats(const Checkpoint& source);
 void refuse_unknown_weights(Planner& planner);
 
 /// Gives a module the names and scales of another dialect; a problem where the dialect needs experts one by
-/// one.
+/// one. `input_scale`: a multiplier in place of its own, 0 for none.
 void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& module, const OutputDialect& dialect,
-                     Planner& planner);
+                     Planner& planner, std::optional<float> input_scale = {});
+
+/// Gives NVFP4 modules, in the planner's dialect, the input scales that a rule asks for.
+void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner);
 
 /// Keeps the format and values of a linear: as it is where it is spelled as the planner's dialect does it, or
 /// there is none, else in its names, shapes and types of scales. What the dialect cannot hold is a problem.

@@ -12,6 +12,7 @@
 #include "lib/findings/problems.h"
 #include "lib/methods/chooser.h"
 #include "lib/names/natural.h"
+#include "lib/plan/method.h"
 
 namespace twofour {
 namespace {
@@ -285,6 +286,55 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
            "expected {} experts as config.json says, found {}{}; all of them are converted", promised,
            first->shape.e,
            more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
+}
+
+namespace {
+
+/// A tensor's name without what formats add to a module's.
+std::string_view module_of_tensor(std::string_view name) {
+  for (const std::string_view suffix : {".weight_packed", ".weight", ".qweight", "_blocks"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return name;
+}
+
+/// Whether a tensor looks like the matrices of several experts.
+bool is_stack_of_weights(const TensorInfo& t) {
+  return t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup &&
+         t.name.find("conv") == t.name.npos && t.name.find("scale") == t.name.npos;
+}
+
+}  // namespace
+
+void warn_of_experts_left(Planner& planner, ExpertsLeft which) {
+  const Checkpoint& c = planner.source;
+  int64_t layers = INT64_MAX;
+  for (const Json* count : model_settings(c.config(), "num_hidden_layers")) {
+    if (count->is_number_integer()) layers = count->get<int64_t>();
+  }
+  std::set<size_t> nvfp4;
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) nvfp4.insert(m.codes);
+  std::map<std::string, bool, NaturalOrder> taken;  // by block, or stack without a known name
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    if (t.shape.size() < 2) continue;
+    const std::string_view module = module_of_tensor(t.name);
+    const auto name = parse_module_name(module);
+    const bool routed = name && name->kind == BlockKind::kRoutedExperts;
+    if (!routed && (name || !is_stack_of_weights(t))) continue;
+    if (which == ExpertsLeft::kBesideOwn) {
+      const bool drafts = module_role(module, layers) == ModuleRole::kMtp;
+      if (nvfp4.contains(i) || drafts || !routed) continue;  // unknown stacks are reported one by one
+    }
+    bool& any = taken[routed ? name->block : std::string(module)];
+    any = any || planner.is_taken(i);
+  }
+  std::erase_if(taken, [](const auto& block) { return block.second; });
+  if (taken.empty()) return;
+  planner.findings.push_back(
+      {Severity::kWarning, "experts-left", taken.begin()->first,
+       fmt::format("routed experts that stay as they are while others are converted: {}",
+                   counted(taken.size(), "block"))});
 }
 
 }  // namespace twofour

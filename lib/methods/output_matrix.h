@@ -10,6 +10,8 @@
 
 namespace twofour {
 
+class Planner;
+
 /// Rows of a stored module that make up rows of a target: row i is row `first + i * step` of the module.
 struct SourceRows {
   size_t module;   ///< in Checkpoint::nvfp4_modules()
@@ -40,5 +42,13 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
 /// above.
 void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
                            Findings& findings);
+
+/// Which experts that stay are worth a warning: any; or, where NVFP4 is made, those of other formats that do
+/// not predict further tokens, which are left as producers leave them.
+enum class ExpertsLeft { kAny, kBesideOwn };
+
+/// One warning where a plan takes nothing of a block of routed experts, whatever format they are in, or of a
+/// stack of matrices under a name that no naming of experts has: others were converted, these not.
+void warn_of_experts_left(Planner& planner, ExpertsLeft which);
 
 }  // namespace twofour

@@ -148,25 +148,25 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
     const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
-    const bool usual =
-        is_float ? !left_alone && !(rule.fp8 && quantized) : rule.fp8 || m.format != WeightFormat::kNvfp4;
+    const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
+                                : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
     if (m.is_table) continue;
-    // DeepSeek-V4's own form has NVFP4 for experts alone.
-    const bool holds =
-        rule.dialect->name != "deepseek-v4" || module_role(m.name, layers) == ModuleRole::kRoutedExperts;
+    // DeepSeek-V4's own form has four bits for experts alone.
+    const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() ||
+                       module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     // A recipe names what is to be NVFP4; what is so already stays.
-    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && !rule.fp8) is_chosen[i] = false;
-    if (is_chosen[i] && !is_float && !rule.fp8 && m.k % kGroup != 0) {
+    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4()) is_chosen[i] = false;
+    if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
-                               kGroup, m.k));
-    } else if (is_chosen[i] && is_float && !rule.fp8 && m.k % kGroup != 0) {
+                               rule.group(), m.k));
+    } else if (is_chosen[i] && is_float && m.k % rule.group() != 0) {
       is_chosen[i] = false;
       findings.push_back(
           {Severity::kWarning, "odd-inputs", m.name,
-           fmt::format("is left unquantized: expected K a multiple of {}, found {}", kGroup, m.k)});
+           fmt::format("is left unquantized: expected K a multiple of {}, found {}", rule.group(), m.k)});
     }
-    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && !rule.fp8) {
+    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4()) {
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }
@@ -177,7 +177,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   }
   chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");
   check_experts(modules, problems);
-  if (!rule.fp8) note_split_groups(modules, is_chosen, findings);
+  if (!rule.is_tiled()) note_split_groups(modules, is_chosen, findings);
   std::vector<size_t> chosen;
   for (size_t i = 0; i < modules.size(); ++i) {
     if (is_chosen[i]) chosen.push_back(i);

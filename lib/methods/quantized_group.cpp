@@ -15,7 +15,20 @@ namespace {
 /// What the first pass over a matrix keeps at most of each row.
 constexpr uint64_t kRowBytes = 8;
 
+/// What it keeps of each FP8 tile.
+constexpr uint64_t kTileBytes = 32;
+
 }  // namespace
+
+EncodeRule::Tile EncodeRule::tile(int64_t rows, int64_t k) const {
+  if (scheme.granularity == Granularity::kTensor) return {rows, k};
+  if (scheme.granularity == Granularity::kRow) return {1, k};
+  return {scheme.rows, scheme.cols};
+}
+
+const char* encoded_name(const EncodeRule& rule) {
+  return rule.scheme.is_mxfp8() ? "MXFP8" : weight_format_name(rule.scheme.format);
+}
 
 QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
                                const MemoryLimits& limits)
@@ -51,8 +64,13 @@ std::vector<Unit> QuantizedGroup::units(const Checkpoint& source) const {
 uint64_t QuantizedGroup::worker_bytes() const {
   uint64_t most = 0;
   for (const EncodedMatrix& m : matrices_) {
+    uint64_t tiles = 0;
+    if (rule_.is_tiled()) {
+      const EncodeRule::Tile tile = rule_.tile(m.rows, m.k);
+      tiles = static_cast<uint64_t>((m.source->n / tile.rows + 1) * (m.k / tile.cols + 1));
+    }
     most = std::max(most, static_cast<uint64_t>(strip_rows(*m.source) * m.k) * kQuantizeStripBytes +
-                              static_cast<uint64_t>(m.source->n) * kRowBytes);
+                              static_cast<uint64_t>(m.source->n) * kRowBytes + tiles * kTileBytes);
   }
   return most;
 }
@@ -93,13 +111,17 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     const EncodedResult found = encoded_from_json(result.at(i));
     Json quality = error_figures(found.error);
     if (rule_.prune) quality["pruned_after"] = error_figures(found.pruned_after);
+    if (found.tiles.count > 0) {
+      quality["tiles"] = found.tiles.count;
+      quality["inexact_tiles"] = found.tiles.inexact;
+    }
     Json entry = {{"name", m.name},
                   {"layout", rule_.to},
                   {"shape", {1, m.rows, m.k}},
                   {"gated", false},
                   {"quality", std::move(quality)}};
     if (found.global_scale != 0) entry["global_scale_bits"] = fmt::format("{:08x}", found.global_scale);
-    if (found.cast) entry["cast"] = "exact";
+    if (found.cast) entry["cast"] = found.tiles.inexact == 0 ? "exact" : "rounded";
     Json parts = Json::array();
     for (size_t p = 0; p < tensors.size(); ++p) {
       if (&matrix_of(static_cast<int>(p)) == &m) parts.push_back(tensors[p]);
@@ -146,17 +168,18 @@ std::optional<double> QuantizedGroup::value_tolerance() const {
 std::vector<StackPart> stack_parts(const Checkpoint& c, const std::string& name, int64_t rows) {
   const auto parsed = parse_module_name(name);
   if (!parsed || parsed->expert >= 0) return {};
-  if (parsed->projection == Projection::kDown) return {{"down_proj", 0, 1, rows}};
+  const NamingRule& naming = *parsed->naming;
+  if (parsed->projection == Projection::kDown) return {{naming.down, 0, 1, rows}};
   if (parsed->projection != Projection::kGateUp || rows % 2 != 0) return {};
   const int64_t half = rows / 2;
   if (gate_up_order(c, parsed->block) == GateUpRows::kInterleaved) {
-    return {{"gate_proj", 0, 2, half}, {"up_proj", 1, 2, half}};
+    return {{naming.gate, 0, 2, half}, {naming.up, 1, 2, half}};
   }
-  return {{"gate_proj", 0, 1, half}, {"up_proj", half, 1, half}};
+  return {{naming.gate, 0, 1, half}, {naming.up, half, 1, half}};
 }
 
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf) {
-  return fmt::format("{}.{}.{}", stack.substr(0, stack.rfind('.')), expert, leaf);
+  return fmt::format("{}.{}.{}", parse_module_name(stack)->block, expert, leaf);
 }
 
 }  // namespace twofour

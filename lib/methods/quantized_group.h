@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/atom.h"
 #include "formats/weight_dialect.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
@@ -20,17 +21,35 @@ inline constexpr size_t kEncodedParts = 5;
 /// How matrices are quantized. The encoder and the proof read the words by code of their own.
 struct EncodeRule {
   std::string to;                          ///< the rule's `to`
-  bool fp8 = false;                        ///< E4M3, else NVFP4
-  const OutputDialect* dialect = nullptr;  ///< that is written
+  Scheme scheme{};                         ///< that is written: NVFP4, MXFP4, or FP8, MXFP8 among it
+  const OutputDialect* dialect = nullptr;  ///< likewise
   /// As the rule says them, with every default; each is known.
   struct Words {
-    std::string granularity{}, arithmetic{}, block_scale{}, zero_block{}, pattern{};
+    std::string granularity{}, block{}, scale_dtype{}, exact{}, arithmetic{}, block_scale{}, zero_block{},
+        pattern{};
   } words{};
-  Granularity granularity{};        ///< of FP8, which shapes depend on
-  DType weight_type = DType::kF32;  ///< of NVFP4: see QuantizedGroup::set_weight_type
+  DType weight_type = DType::kF32;  ///< see QuantizedGroup::set_weight_type
   bool divides = false;             ///< the global scale that is written is a divisor
   bool prune = false;               ///< 2:4 before
+
+  bool is_nvfp4() const { return scheme.format == WeightFormat::kNvfp4; }
+  bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }
+  /// FP8 with a scale a tensor, row or block.
+  bool is_tiled() const { return !is_nvfp4() && !is_mx(); }
+  /// Weights along K that K must be a multiple of.
+  int64_t group() const { return is_nvfp4() ? kGroup : is_mx() ? kMxGroup : 1; }
+  /// Rows and columns that share an FP8 scale, of a matrix of that size.
+  struct Tile {
+    int64_t rows, cols;
+  };
+  Tile tile(int64_t rows, int64_t k) const;
+  /// Whether scales are chosen so that values of sources in four bits stay, and whether all values of
+  /// quantized sources must.
+  bool casts() const { return words.exact != "off"; }
+  bool is_strict() const { return words.exact == "strict"; }
 };
+/// "FP8", "MXFP8", "MXFP4" or "NVFP4": what the rule writes.
+const char* encoded_name(const EncodeRule& rule);
 
 /// One matrix that is quantized: some rows of one expert of a module of the source. Row i is row
 /// `first + i * step` of it.
@@ -53,6 +72,8 @@ class QuantizedGroup : public Transformation {
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
+  /// The input scale that is written of a matrix.
+  void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
   /// The type that the weights have in the source: float32 where they were quantized or their types differ.
   void set_weight_type(DType type) { rule_.weight_type = type; }
 

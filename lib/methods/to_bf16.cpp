@@ -4,6 +4,7 @@
 #include "lib/methods/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/stacked_experts.h"
 #include "lib/names/pattern.h"
 #include "lib/plan/output_files.h"
 
@@ -83,14 +84,27 @@ class ToBf16 : public Method {
  private:
   static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
 
+  static void stack_experts(const std::vector<size_t>& modules, Planner& planner) {
+    Problems others;  // of modules that stay as they are
+    const std::vector<Linear> all = find_weight_modules(planner.source, others);
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].nvfp4 && std::binary_search(modules.begin(), modules.end(), *all[i].nvfp4))
+        chosen.push_back(i);
+    }
+    plan_stacks(planner, all, chosen);
+  }
+
   /// Of a source that has NVFP4 alone. Returns how many input scales are dropped.
   static size_t widen_nvfp4(const Rule& rule, Planner& planner) {
     const Checkpoint& c = planner.source;
     std::vector<std::string> names;
     size_t input_scales = 0;
-    for (const size_t i : chosen_modules(c, rule.selection)) {
+    const std::vector<size_t> modules = chosen_modules(c, rule.selection);
+    stack_experts(modules, planner);
+    for (const size_t i : modules) {
       const Nvfp4Linear& m = c.nvfp4_modules()[i];
-      add(rule, m, planner);
+      if (!planner.is_taken(m.codes)) add(rule, m, planner);
       names.push_back(m.name);
       input_scales += m.input_scale.has_value();
     }
@@ -103,21 +117,28 @@ class ToBf16 : public Method {
     if (planner.dialect() == nullptr && source_dialect(c) != nullptr) planner.set_dialect(*source_dialect(c));
     planner.rewrite_formats();
     Chooser chooser(rule.selection, planner.layers());
-    size_t input_scales = 0, chosen = 0;
-    for (const Linear& m : planner.linears()) {
+    size_t input_scales = 0;
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < planner.linears().size(); ++i) {
+      const Linear& m = planner.linears()[i];
       const bool is_float = m.format == WeightFormat::kFloat;
-      if (!chooser.chooses(m.name, !is_float) || is_float || planner.is_taken(m.weight)) continue;
-      if (m.nvfp4) {
+      if (chooser.chooses(m.name, !is_float) && !is_float && !planner.is_taken(m.weight)) chosen.push_back(i);
+    }
+    const std::vector<size_t> stacked = plan_stacks(planner, planner.linears(), chosen);
+    for (const size_t i : chosen) {
+      const Linear& m = planner.linears()[i];
+      if (std::binary_search(stacked.begin(), stacked.end(), i)) {
+        // It is written with the others of its block.
+      } else if (m.nvfp4) {
         add(rule, c.nvfp4_modules()[*m.nvfp4], planner);
       } else {
         widen(rule, m, planner);
       }
       planner.write(m.name, m.weight, {});
       input_scales += m.input_scale.has_value();
-      ++chosen;
     }
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
-    if (chosen == 0) {
+    if (chosen.empty()) {
       throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
                               c.path().string(), planner.linears().size()));
     }

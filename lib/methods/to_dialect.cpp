@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/input_scales.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/plan/output_files.h"
@@ -21,7 +22,7 @@ TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 /// The stored bits of an input scale, which must be a number that has a reciprocal.
-uint32_t read_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
+uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   const TensorInfo& t = c.tensors()[tensor];
   if (t.dtype != DType::kF32 || t.bytes() != sizeof(float)) {
     problems.add(
@@ -89,22 +90,24 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
 }
 
 void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const OutputDialect& dialect,
-                     Planner& planner) {
+                     Planner& planner, std::optional<float> input_scale) {
   const Checkpoint& c = planner.source;
   const Nvfp4Dialect& to = *dialect.nvfp4;
+  const bool same = m.dialect->name == to.name;
   ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
   if (m.dialect->stacked) {
     planner.problems.add(fmt::format(
         "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
     return;
   }
-  check_reciprocal(c, m, scales, to, planner.problems);
+  if (!same) check_reciprocal(c, m, scales, to, planner.problems);
   const Manifest::Original was = original_of(planner.written, m.name, to);
   const auto shape = [&](const std::optional<std::vector<int64_t>>& before) {
     return before.value_or(dialect.scalar_shape());
   };
   const uint32_t stored = scales.raw_bits[0];
-  if (m.input_scale) scales.input_scale_bits = read_input_scale(c, *m.input_scale, planner.problems);
+  if (m.input_scale && !input_scale && !same)
+    scales.input_scale_bits = stored_input_scale(c, *m.input_scale, planner.problems);
   const uint32_t input_stored = scales.input_scale_bits;
   auto module = std::make_unique<ModuleRewrite>(m, becomes, std::move(scales), false, kScaleTolerance);
   const auto renamed = [&](size_t tensor, const char* suffix) {
@@ -118,14 +121,42 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   module->add({renamed(m.codes, to.codes), m.codes, std::make_unique<CopiedTensor>(m.codes, false)});
   module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
                std::make_unique<CopiedTensor>(m.block_scale, true)});
-  module->add({scalar_info(m.name + to.global_scale, shape(was.global_scale_shape)), m.global_scale,
-               reciprocal(m.global_scale, remembered_bits(was.global_scale, stored)), true});
-  if (m.input_scale) {
-    module->add({scalar_info(m.name + to.input_scale, shape(was.input_scale_shape)), *m.input_scale,
-                 reciprocal(*m.input_scale, remembered_bits(was.input_scale, input_stored)), true});
+  const auto add_scalar = [&](size_t tensor, const char* suffix, const auto& before, uint32_t remembered) {
+    if (same) {
+      module->add({c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, false)});
+    } else {
+      module->add(
+          {scalar_info(m.name + suffix, shape(before)), tensor, reciprocal(tensor, remembered), true});
+    }
+  };
+  add_scalar(m.global_scale, to.global_scale, was.global_scale_shape,
+             remembered_bits(was.global_scale, stored));
+  if (input_scale.value_or(0) > 0) {
+    const float written = to.divides ? 1 / *input_scale : *input_scale;
+    module->add({scalar_info(m.name + to.input_scale, dialect.scalar_shape()),
+                 m.input_scale.value_or(m.global_scale), std::make_unique<ConstantScalar>(written), true});
+  } else if (m.input_scale && !input_scale) {
+    add_scalar(*m.input_scale, to.input_scale, was.input_scale_shape,
+               remembered_bits(was.input_scale, input_stored));
   }
+  if (m.input_scale) module->consume(*m.input_scale);
   module->set_rule("belongs to a module to convert");
   planner.add(std::move(module));
+}
+
+void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner) {
+  const Checkpoint& c = planner.source;
+  const OutputDialect& dialect = *planner.dialect();
+  std::vector<InputScaleModule> named;
+  for (const Linear& m : modules)
+    named.push_back({m.name, read_input_scale(c, c.nvfp4_modules()[*m.nvfp4], planner.problems)});
+  const std::vector<float> scales = choose_input_scales(rule, named, planner.problems);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    Scheme scheme = scheme_of(c, modules[i]);
+    scheme.has_input_scale = scales[i] > 0;
+    planner.write(modules[i].name, modules[i].weight, scheme);
+    translate_nvfp4(rule.to, c.nvfp4_modules()[*modules[i].nvfp4], dialect, planner, scales[i]);
+  }
 }
 
 namespace {
@@ -144,7 +175,7 @@ class ToDialect : public Method {
       }
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
-    if (has_other_formats(c)) return keep_all(rule, dialect, planner);
+    if (has_other_formats(c) || !rule.input_scale.empty()) return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
     if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
@@ -171,9 +202,16 @@ class ToDialect : public Method {
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.set_dialect(dialect);
     planner.rewrite_formats();
+    std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
-      if (!planner.is_taken(m.weight)) keep_linear(rule.to, m, planner);
+      if (planner.is_taken(m.weight)) continue;
+      if (m.nvfp4 && !rule.input_scale.empty()) {
+        rescaled.push_back(m);
+      } else {
+        keep_linear(rule.to, m, planner);
+      }
     }
+    change_input_scales(rule, rescaled, planner);
   }
 
   /// Everything as it was, block scales looked at.

@@ -165,13 +165,17 @@ class Keep : public Method {
     const Checkpoint& c = planner.source;
     Chooser chooser(rule.selection, planner.layers());
     std::map<std::string_view, bool> chosen;  // by module
+    std::vector<size_t> kept;
     for (size_t i = 0; i < c.tensors().size(); ++i) {
       const auto [at, is_new] = chosen.try_emplace(module_of(c.tensors()[i].name));
       if (is_new) at->second = chooser.chooses(at->first, true);
-      if (at->second) planner.keep(i);
+      if (at->second && !planner.is_taken(i)) kept.push_back(i);
     }
     chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
-    if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
+    for (const size_t i : kept) planner.keep(i);
+    if (!rule.input_scale.empty()) {
+      change_scales(rule, kept, planner);
+    } else if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
       planner.rewrite_formats();
     } else {
       planner.keep_config();
@@ -203,6 +207,23 @@ class Keep : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
+  /// NVFP4 modules among the kept tensors get other input scales.
+  static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
+    if (planner.dialect() == nullptr) {
+      const OutputDialect* own = source_dialect(planner.source);
+      if (own == nullptr || own->nvfp4 == nullptr)
+        throw Error("--input-scale: expected a source with a configuration of NVFP4, found none");
+      planner.set_dialect(*own);
+    }
+    planner.rewrite_formats();
+    std::vector<Linear> modules;
+    for (const Linear& m : planner.linears()) {
+      if (m.nvfp4 && !m.stacked && std::binary_search(kept.begin(), kept.end(), m.weight))
+        modules.push_back(m);
+    }
+    change_input_scales(rule, modules, planner);
+  }
+
   static std::string_view module_of(std::string_view tensor) {
     return tensor.substr(0, std::min(tensor.rfind('.'), tensor.size()));
   }

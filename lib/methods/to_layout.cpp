@@ -145,6 +145,7 @@ class ToLayout : public Method {
                                                  std::move(global_scales)));
     }
     if (!targets.empty()) planner.add_layout(std::move(group));
+    warn_of_experts_left(planner, ExpertsLeft::kAny);
   }
 
  private:

@@ -7,9 +7,13 @@
 #include <cstring>
 #include <set>
 
+#include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/input_scales.h"
+#include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/output_matrix.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
 
@@ -28,34 +32,144 @@ T option(const char* name, const std::string& text, const std::vector<std::pair<
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
+/// A word of an option, and what it stands for.
+template <class T>
+struct OptionWord {
+  const char* word;
+  T value;
+};
+struct WeightBlock {
+  int64_t rows, cols;
+};
+constexpr OptionWord<Granularity> kGranularities[] = {
+    {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
+constexpr OptionWord<WeightBlock> kBlocks[] = {
+    {"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}};
+constexpr OptionWord<DType> kScaleTypes[] = {
+    {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}};
+
+/// "a, b or c"
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  }
+  return text;
+}
+
+/// Gives an option its value: `text`, or the first word that the dialect has. Throws Error where no word is
+/// `text`, or the dialect does not have it.
+template <class T, size_t count, class Has>
+T choose_word(const char* name, std::string& text, const OutputDialect& dialect,
+              const OptionWord<T> (&words)[count], const Has& has) {
+  std::vector<std::string> all, held;
+  const OptionWord<T>* found = nullptr;
+  for (const OptionWord<T>& w : words) {
+    all.emplace_back(w.word);
+    if (has(w.value)) held.emplace_back(w.word);
+    if (text == w.word) found = &w;
+  }
+  if (text.empty() && !held.empty()) {
+    text = held[0];
+    return choose_word(name, text, dialect, words, has);
+  }
+  if (found == nullptr) throw Error(fmt::format("{}: expected {}, found {}", name, listed(all), text));
+  if (!has(found->value)) {
+    throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", name,
+                            fmt::join(held, ", "), dialect.name, text));
+  }
+  return found->value;
+}
+
+/// Whether a dialect writes a scheme as it is.
+bool holds(const OutputDialect& dialect, const Scheme& scheme) {
+  if (dialect.entry(scheme).is_null()) return false;
+  const auto spelling = dialect.spelling(scheme, 128, 128);
+  return spelling && (!spelling->scale_type || scheme.format != WeightFormat::kFp8 ||
+                      *spelling->scale_type == scheme.scale_type);
+}
+
+void check_exact(const Rule& r) {
+  option<int>("--exact", r.exact, {{"", 0}, {"best", 0}, {"strict", 0}, {"off", 0}});
+}
+
 /// The FP8 settings of a rule; fills in its defaults.
 EncodeRule fp8_rule(Rule& r) {
-  constexpr std::pair<const char*, Granularity> kGranularities[] = {
-      {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
   if (r.dialect.empty()) r.dialect = kDefaultFp8Dialect;
   const OutputDialect& dialect = output_dialect(r.dialect, false);
-  const auto has = [&](Granularity g) {
-    const auto all = dialect.fp8_granularities;
-    return std::find(all.begin(), all.end(), g) != all.end();
-  };
-  std::vector<std::string> names;
-  for (const auto& [name, granularity] : kGranularities) {
-    if (r.granularity.empty() && granularity == dialect.fp8_granularities[0]) r.granularity = name;
-    if (has(granularity)) names.emplace_back(name);
-  }
   EncodeRule rule;
   rule.to = r.to;
-  rule.fp8 = true;
   rule.dialect = &dialect;
-  rule.granularity = option<Granularity>("--granularity", r.granularity,
-                                         {std::begin(kGranularities), std::end(kGranularities)});
-  rule.words.granularity = r.granularity;
-  if (!has(rule.granularity)) {
-    throw Error(fmt::format("--granularity: expected {}, which is all that the {} dialect has, found {}",
-                            fmt::join(names, ", "), r.dialect, r.granularity));
+  Scheme& scheme = rule.scheme;
+  scheme.format = WeightFormat::kFp8;
+  const auto granularities = dialect.fp8_granularities;
+  if (r.granularity.empty() && !r.block.empty()) r.granularity = "block";
+  for (const auto& w : kGranularities) {
+    if (r.granularity.empty() && w.value == granularities[0]) r.granularity = w.word;
   }
+  scheme.granularity =
+      choose_word("--granularity", r.granularity, dialect, kGranularities, [&](Granularity g) {
+        return std::find(granularities.begin(), granularities.end(), g) != granularities.end();
+      });
+  const bool by_blocks = scheme.granularity == Granularity::kBlock;
+  const auto has_type = [&](DType type) {
+    Scheme tried = scheme;
+    tried.scale_type = type;
+    return (by_blocks || type != DType::kF8E8M0) && holds(dialect, tried);
+  };
+  if (by_blocks) {
+    const WeightBlock block = choose_word("--block", r.block, dialect, kBlocks, [&](const WeightBlock& b) {
+      scheme.rows = b.rows;
+      scheme.cols = b.cols;
+      return has_type(DType::kF32);
+    });
+    scheme.rows = block.rows;
+    scheme.cols = block.cols;
+  } else if (!r.block.empty()) {
+    throw Error(fmt::format("--block: expected with --granularity block, found with {}", r.granularity));
+  }
+  // DeepSeek-V4's own scales are powers of two.
+  if (r.scale_dtype.empty() && dialect.name == "deepseek-v4") r.scale_dtype = "e8m0";
+  scheme.scale_type = choose_word("--scale-dtype", r.scale_dtype, dialect, kScaleTypes, has_type);
+  check_exact(r);
+  const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
+  scheme.scale = spelling.scale;
+  scheme.has_input_scale = spelling.needs_input_scale;
+  rule.words = {
+      .granularity = r.granularity, .block = r.block, .scale_dtype = r.scale_dtype, .exact = r.exact};
   return rule;
 }
+
+/// The settings of a rule for MXFP8 or MXFP4; fills in its defaults.
+EncodeRule mx_rule(Rule& r, WeightFormat format) {
+  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
+  EncodeRule rule;
+  rule.to = r.to;
+  rule.scheme.format = format;
+  rule.scheme.granularity = Granularity::kBlock;
+  rule.scheme.rows = 1;
+  rule.scheme.cols = kMxGroup;
+  rule.scheme.scale_type = DType::kU8;
+  rule.dialect = &output_dialect(r.dialect, false);
+  if (!holds(*rule.dialect, rule.scheme)) {
+    std::vector<std::string> names;
+    for (const OutputDialect& d : output_dialects()) {
+      if (holds(d, rule.scheme)) names.emplace_back(d.name);
+    }
+    throw Error(fmt::format("--dialect: expected {}, which have {}, found {}", listed(names),
+                            encoded_name(rule), r.dialect));
+  }
+  if (r.arithmetic.empty()) {
+    r.arithmetic = r.dialect == "compressed-tensors" ? "compressed-tensors" : "modelopt";
+  }
+  option<int>("--arithmetic", r.arithmetic, {{"modelopt", 0}, {"compressed-tensors", 0}});
+  check_exact(r);
+  rule.words = {.exact = r.exact, .arithmetic = r.arithmetic};
+  return rule;
+}
+
+EncodeRule mxfp8_rule(Rule& r) { return mx_rule(r, WeightFormat::kFp8); }
+EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
 
 /// The NVFP4 settings of a rule; fills in its defaults.
 EncodeRule nvfp4_rule(Rule& r) {
@@ -65,26 +179,20 @@ EncodeRule nvfp4_rule(Rule& r) {
   if (r.zero_block.empty()) r.zero_block = "producer";
   EncodeRule rule;
   rule.to = r.to;
+  rule.scheme.format = WeightFormat::kNvfp4;
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
   option<int>("--arithmetic", r.arithmetic, {{"modelopt", 0}, {"compressed-tensors", 0}});
   option<int>("--block-scale", r.block_scale, {{"max", 0}, {"mse", 0}, {"four-over-six", 0}});
   option<int>("--zero-block", r.zero_block, {{"producer", 0}, {"zero", 0}});
-  rule.words = {{}, r.arithmetic, r.block_scale, r.zero_block, r.pattern};
+  check_exact(r);
+  rule.words = {.exact = r.exact,
+                .arithmetic = r.arithmetic,
+                .block_scale = r.block_scale,
+                .zero_block = r.zero_block,
+                .pattern = r.pattern};
   rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
   return rule;
-}
-
-/// The scheme of what is written.
-Scheme scheme_of(const EncodeRule& rule) {
-  Scheme s;
-  s.format = rule.fp8 ? WeightFormat::kFp8 : WeightFormat::kNvfp4;
-  s.granularity = rule.granularity;
-  if (!rule.fp8) return s;
-  s.has_input_scale = rule.dialect->fp8_input_scale && rule.granularity == Granularity::kTensor;
-  s.scale = rule.dialect->fp8_scale;
-  if (rule.granularity == Granularity::kBlock) s.rows = s.cols = kFp8Block;
-  return s;
 }
 
 /// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 where the source has none.
@@ -128,8 +236,11 @@ class GroupPlanner {
   void run() {
     const std::vector<Linear>& all = planner_.linears();
     note_unknown_stacks(all);
-    for (const size_t i : select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_))
-      choose(all[i]);
+    std::vector<size_t> chosen =
+        select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
+    apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
+                        problems_);
+    for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty()) {
       problems_.refuse();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
@@ -139,19 +250,24 @@ class GroupPlanner {
                               done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
+    choose_nvfp4_input_scales();
     report();
     planner_.set_dialect(dialect_);
     planner_.rewrite_formats();
     for (auto& group : groups_) {
-      for (const EncodedMatrix& m : group->matrices())
-        planner_.write(m.name, m.source->weight, scheme_of(rule_));
+      for (const EncodedMatrix& m : group->matrices()) {
+        Scheme scheme = rule_.scheme;
+        scheme.has_input_scale = m.input_scale != 0;
+        planner_.write(m.name, m.source->weight, scheme);
+      }
       planner_.add(std::move(group));
     }
+    if (words_.selection.from_default) warn_of_experts_left(planner_, ExpertsLeft::kBesideOwn);
   }
 
  private:
   /// Whether input scales are written.
-  bool has_input_scales() const { return scheme_of(rule_).has_input_scale; }
+  bool has_input_scales() const { return rule_.scheme.has_input_scale; }
 
   /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
   void note_unknown_stacks(const std::vector<Linear>& all) {
@@ -200,13 +316,48 @@ class GroupPlanner {
       begin_group();
       for (const size_t i : members) {
         const auto one = i == members[0] ? first : std::make_shared<const Linear>(modules_[i]);
-        // FP8 has no scale to share.
-        if (rule_.fp8 && i != members[0]) begin_group();
+        // Only NVFP4 has a scale to share.
+        if (!rule_.is_nvfp4() && i != members[0]) begin_group();
         add_matrix({one->name, one, 0, 0, 1, one->n, one->k});
         consume(*one);
       }
     }
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
+  }
+
+  /// Input scales of NVFP4 by the rule's words. Without any those of the source are dropped, but
+  /// DeepSeek-V4's loaders need them.
+  void choose_nvfp4_input_scales() {
+    if (!rule_.is_nvfp4()) return;
+    const bool needed = dialect_.name == "deepseek-v4";
+    if (words_.input_scale.empty() && !needed) return;
+    if (needed && words_.input_scale == "none") {
+      throw Error(
+          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
+          "found none asked for");
+    }
+    Rule words = words_;
+    std::vector<InputScaleModule> modules;
+    for (const auto& group : groups_) {
+      for (const EncodedMatrix& m : group->matrices()) {
+        // amax / 448 as amax / 2688.
+        modules.push_back({m.name, fp8_input_scale(c_, *m.source, m.expert, problems_) / kE2m1Max});
+      }
+    }
+    const bool has_any = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.existing > 0; });
+    if (words.input_scale.empty()) words.input_scale = has_any ? "neighbours" : "constant";
+    const std::vector<float> scales = choose_input_scales(words, modules, problems_);
+    size_t at = 0;
+    for (auto& group : groups_) {
+      for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
+        if (scales[at] <= 0) continue;
+        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scales[at] : scales[at]);
+        group->add_part(
+            i, EncodedPart::kInputScale,
+            {modules[at].name + dialect_.nvfp4->input_scale, DType::kF32, dialect_.scalar_shape(), 0, 0});
+      }
+    }
+    input_scales_dropped_ = 0;
   }
 
   void begin_group() { groups_.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, planner_.limits)); }
@@ -233,13 +384,14 @@ class GroupPlanner {
     const auto add = [&](EncodedPart part, std::string name, DType dtype, std::vector<int64_t> shape) {
       group.add_part(i, part, {std::move(name), dtype, std::move(shape), 0, 0});
     };
-    if (rule_.fp8) {
-      add(EncodedPart::kValues, m.name + ".weight", DType::kF8E4M3, {m.rows, m.k});
-      add(EncodedPart::kScales, m.name + dialect_.fp8_scale, DType::kF32,
-          dialect_.fp8_scales(m.rows, m.k, rule_.granularity));
+    if (!rule_.is_nvfp4()) {
+      const Spelling to = *dialect_.spelling(rule_.scheme, m.rows, m.k);
+      const int64_t per_byte = rule_.scheme.format == WeightFormat::kMxfp4 ? 2 : 1;
+      add(EncodedPart::kValues, m.name + to.weight, to.weight_type, {m.rows, m.k / per_byte});
+      add(EncodedPart::kScales, m.name + to.scale, to.scale_type.value_or(rule_.scheme.scale_type),
+          to.scale_shape);
       if (m.input_scale != 0) {
-        add(EncodedPart::kInputScale, m.name + dialect_.fp8_input_scale, DType::kF32,
-            dialect_.scalar_shape());
+        add(EncodedPart::kInputScale, m.name + to.input_scale, DType::kF32, dialect_.scalar_shape());
       }
     } else {
       const Nvfp4Dialect& to = *dialect_.nvfp4;
@@ -284,7 +436,7 @@ class GroupPlanner {
     if (input_scales_dropped_ > 0) {
       note(Severity::kNote, "input-scales-dropped",
            fmt::format("{} input scales are dropped: the output {}", input_scales_dropped_,
-                       rule_.fp8 ? "scales activations dynamically" : "quantizes weights only"));
+                       rule_.is_tiled() ? "scales activations dynamically" : "quantizes weights only"));
     }
     if (rounded_twice_ > 0) {
       note(Severity::kNote, "rounded-twice",
@@ -302,7 +454,8 @@ class GroupPlanner {
            fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
                        lacking_, matrices_, first_lacking_));
     }
-    if (rule_.words.arithmetic == "compressed-tensors" && !rule_.fp8 && rule_.words.block_scale != "max") {
+    if (rule_.words.arithmetic == "compressed-tensors" && rule_.is_nvfp4() &&
+        rule_.words.block_scale != "max") {
       note(Severity::kNote, "own-extension",
            fmt::format("no producer writes --block-scale {} in compressed-tensors' arithmetic",
                        words_.block_scale));
@@ -323,7 +476,7 @@ class GroupPlanner {
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;
 };
 
-/// Quantizes linears to NVFP4 or FP8.
+/// Quantizes linears to NVFP4, FP8, MXFP8 or MXFP4.
 class Quantize : public Method {
  public:
   using Complete = EncodeRule (*)(Rule& rule);
@@ -340,14 +493,21 @@ class Quantize : public Method {
       encode = complete_(rule);
     };
     // What stays keeps its names and shapes, where its dialect holds what is made too.
-    const bool may =
-        is_default_ && own != nullptr && own != encode.dialect && own->entry(scheme_of(encode)) != nullptr;
+    const bool may = is_default_ && own != nullptr && own != encode.dialect &&
+                     (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
     GroupPlanner(encode, rule, planner).run();
   }
-  std::string file_format(const Rule& rule) const override { return rule.to == "fp8" ? "fp8" : "nvfp4"; }
+  std::string file_format(const Rule& rule) const override {
+    return rule.to == "quantize" ? "nvfp4" : rule.to;
+  }
   std::string summary(const Rule& rule) const override {
-    if (rule.to == "fp8") return fmt::format("FP8 ({}, a scale per {})", rule.dialect, rule.granularity);
+    if (rule.to == "mxfp8" || rule.to == "mxfp4")
+      return fmt::format("{} ({})", rule.to == "mxfp8" ? "MXFP8" : "MXFP4", rule.dialect);
+    if (rule.to == "fp8") {
+      const std::string size = rule.block.empty() || rule.block == "128x128" ? "" : " of " + rule.block;
+      return fmt::format("FP8 ({}, a scale per {}{})", rule.dialect, rule.granularity, size);
+    }
     return fmt::format("{}{}NVFP4 ({})", rule.pattern, rule.pattern.empty() ? "" : " ", rule.dialect);
   }
 
@@ -373,18 +533,19 @@ class Quantize : public Method {
 
 }  // namespace
 
-std::unique_ptr<Method> make_to_fp8(Rule& rule) {
-  const bool is_default = rule.dialect.empty();
+namespace {
+
+std::unique_ptr<Method> make_encoding(const Rule& rule, EncodeRule (*complete)(Rule& rule)) {
   Rule completed = rule;
-  fp8_rule(completed);  // refuses words
-  return std::make_unique<Quantize>(fp8_rule, is_default);
+  complete(completed);  // refuses words
+  return std::make_unique<Quantize>(complete, rule.dialect.empty());
 }
 
-std::unique_ptr<Method> make_quantize(Rule& rule) {
-  const bool is_default = rule.dialect.empty();
-  Rule completed = rule;
-  nvfp4_rule(completed);
-  return std::make_unique<Quantize>(nvfp4_rule, is_default);
-}
+}  // namespace
+
+std::unique_ptr<Method> make_to_fp8(Rule& rule) { return make_encoding(rule, fp8_rule); }
+std::unique_ptr<Method> make_to_mxfp8(Rule& rule) { return make_encoding(rule, mxfp8_rule); }
+std::unique_ptr<Method> make_to_mxfp4(Rule& rule) { return make_encoding(rule, mxfp4_rule); }
+std::unique_ptr<Method> make_quantize(Rule& rule) { return make_encoding(rule, nvfp4_rule); }
 
 }  // namespace twofour

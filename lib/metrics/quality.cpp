@@ -106,6 +106,7 @@ Json to_json(const EncodedResult& r) {
                {"error", error_to_json(r.error)},
                {"pruned_after", error_to_json(r.pruned_after)},
                {"findings", std::move(findings)}};
+  if (r.tiles.count > 0) json["tiles"] = Json::array({r.tiles.count, r.tiles.inexact});
   if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
   return json;
 }
@@ -121,6 +122,10 @@ EncodedResult encoded_from_json(const Json& json) {
     const auto severity = static_cast<Severity>(whole_number<int>(f.at(0)));
     r.findings.push_back(
         {severity, f.at(1).get<std::string>(), f.at(2).get<std::string>(), f.at(3).get<std::string>()});
+  }
+  if (json.contains("tiles")) {
+    r.tiles = {whole_number<uint64_t>(json.at("tiles").at(0)),
+               whole_number<uint64_t>(json.at("tiles").at(1))};
   }
   if (json.contains("kept")) {
     const Json& kept = json.at("kept");

@@ -60,11 +60,18 @@ struct KeptDifference {
   bool operator==(const KeptDifference&) const = default;
 };
 
+/// Tiles of FP8 weights that share a scale, in a cast from a format of four bits.
+struct CastTiles {
+  uint64_t count = 0, inexact = 0;  ///< inexact: some value was rounded
+  bool operator==(const CastTiles&) const = default;
+};
+
 /// What encoding one matrix showed.
 struct EncodedResult {
   Hash128 source;             ///< of the weights as float32, row after row
   uint32_t global_scale = 0;  ///< float32 bits as written; 0 of FP8
-  bool cast = false;          ///< from MXFP4 without loss
+  bool cast = false;          ///< from four bits, without loss but for inexact tiles
+  CastTiles tiles;            ///< of FP8
   EncodeError error;          ///< of what was written
   EncodeError pruned_after;   ///< with a pattern: had it been applied to the codes instead
   KeptDifference kept;

@@ -22,8 +22,8 @@ Planner::Planner(const Checkpoint& from, const Manifest* by, const MemoryLimits&
       findings(notes),
       problems(wrong),
       taken_(from.tensors().size()),
-      kept_(from.tensors().size()),
       described_(from.tensors().size()),
+      kept_(from.tensors().size()),
       layers_(model_layers(from.config())) {
   written_.source = &from;
 }
@@ -115,6 +115,13 @@ ConfigEntries Planner::written_entries() {
   return entries;
 }
 
+const std::string& Planner::label_of(const std::vector<size_t>& sources) const {
+  static const std::string none;
+  if (!labels_.empty() && !labels_.back().empty()) return labels_.back();
+  const size_t kept = sources.empty() ? 0 : kept_[sources[0]];
+  return kept == 0 ? none : labels_[kept - 1];
+}
+
 void Planner::add(std::unique_ptr<Transformation> transformation) {
   const std::vector<size_t> sources = transformation->sources();
   const auto taken = std::find_if(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; });
@@ -127,6 +134,7 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
     return;
   }
   for (const size_t i : sources) taken_[i] = true;
+  if (const std::string& label = label_of(sources); !label.empty()) transformation->set_rule(label);
   made_.push_back(std::move(transformation));
 }
 
@@ -184,12 +192,18 @@ struct Word {
 std::vector<Word> words_of(const Rule& r) {
   return {{"--dialect", !r.dialect.empty()},
           {"--granularity", !r.granularity.empty()},
+          {"--block", !r.block.empty()},
+          {"--scale-dtype", !r.scale_dtype.empty()},
+          {"--exact", !r.exact.empty()},
+          {"--odd-blocks", !r.odd_blocks.empty()},
           {"--pattern", !r.pattern.empty()},
           {"--arithmetic", !r.arithmetic.empty()},
           {"--block-scale", !r.block_scale.empty()},
           {"--zero-block", !r.zero_block.empty()},
           {"--fold strict", r.fold == Fold::kStrict},
           {"--fold any", r.fold == Fold::kAny},
+          {"--input-scale", !r.input_scale.empty()},
+          {"--one-input-scale-a-layer", r.one_input_scale_a_layer},
           {"--keep-global-scale", !r.kept.scales.empty()}};
 }
 

@@ -33,14 +33,17 @@ class Planner {
   Findings& findings;
   Problems& problems;
 
+  /// Begins a rule, or with no label what no rule takes. A label is what people read as the reason of
+  /// transformations that are added and tensors that are kept from now on.
+  void begin_rule(const std::string& label) { labels_.push_back(label); }
   /// Adds a transformation, unless all of its sources are taken already. Some of them are a problem.
   void add(std::unique_ptr<Transformation> transformation);
   /// Whether a rule took a tensor, to change or to keep it: later rules leave it alone.
-  bool is_taken(size_t tensor) const { return taken_[tensor] || kept_[tensor]; }
+  bool is_taken(size_t tensor) const { return taken_[tensor] || kept_[tensor] != 0; }
   /// Whether a transformation has it.
   bool is_planned(size_t tensor) const { return taken_[tensor]; }
   /// A rule keeps a tensor.
-  void keep(size_t tensor) { kept_[tensor] = true; }
+  void keep(size_t tensor) { kept_[tensor] = static_cast<uint16_t>(labels_.size()); }
   std::vector<std::unique_ptr<const Transformation>> take() { return std::move(made_); }
 
   /// Every linear of the source, in natural order; found when first asked for. Modules with tensors that
@@ -81,8 +84,11 @@ class Planner {
 
  private:
   std::vector<std::unique_ptr<const Transformation>> made_;
-  std::vector<bool> taken_, kept_, described_;
+  std::vector<bool> taken_, described_;
+  std::vector<uint16_t> kept_;       ///< by which rule: how many labels there were; 0: none
+  std::vector<std::string> labels_;  ///< the last one counts
   bool rewrites_formats_ = false;
+  const std::string& label_of(const std::vector<size_t>& sources) const;
   void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
   ConfigEntries written_entries();
 

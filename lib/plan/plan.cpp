@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <typeinfo>
 
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
@@ -168,6 +169,27 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
                   (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
+/// Runs `f`; an Error names the rule of a recipe file that it is about.
+template <class F>
+void with_label(const std::string& label, F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    if (label.empty() || typeid(e) != typeid(Error)) throw;  // others are told apart by their type
+    throw Error(fmt::format("{}: {}", label, e.what()));
+  }
+}
+
+/// Throws Error where there are codes of a format that is known by name only: they would pass through, and
+/// the new configuration would be silent about them.
+void refuse_unread_codes(const Checkpoint& source) {
+  const auto unread = find_unread_codes(source.tensors());
+  if (unread.empty()) return;
+  throw Error(fmt::format("{}: expected a format that twofour reads, found {}{} ({} in all)",
+                          source.where(unread[0].tensor), unread[0].format, kNotSupported,
+                          counted(unread.size(), "module")));
+}
+
 /// Gives a recipe from a file its dialect: the source's own where it asks for that, unless that cannot hold
 /// NVFP4, which a rule makes; then ModelOpt's. Empty where nothing needs one.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
@@ -199,9 +221,10 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   plan.limits = limits;
   complete_dialect(source, plan.recipe);
   std::vector<std::unique_ptr<Method>> all;
-  for (Rule& rule : plan.recipe.rules) all.push_back(make_method(rule));
+  for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
   if (rewrites) refuse_entries_that_cannot_be_kept(source);
+  if (!plan.recipe.edit) refuse_unread_codes(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();
@@ -211,16 +234,19 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!plan.recipe.dialect.empty()) planner.set_dialect(output_dialect(plan.recipe.dialect, false));
   std::string what;  // what loaders find in the files: a layout, or a number format
   for (size_t i = 0; i < all.size(); ++i) {
-    all[i]->plan(plan.recipe.rules[i], planner);
+    planner.begin_rule(plan.recipe.rules[i].label);
+    with_label(plan.recipe.rules[i].label, [&] { all[i]->plan(plan.recipe.rules[i], planner); });
     const std::string one = all[i]->file_format(plan.recipe.rules[i]);
     if (one == "keep") continue;
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
+  planner.begin_rule("");
   if (plan.recipe.edit) {
     planner.set_texts(original_texts(source));
     plan.summary = plan.recipe.what();
   } else {
+    if (what.empty()) what = "keep";
     if (planner.rewrites_formats()) {
       Rule rest{.to = "keep"};
       make_method(rest)->finish(planner);
@@ -281,25 +307,6 @@ int Plan::workers(int jobs) const {
 uint64_t Plan::peak_memory(int jobs) const {
   return kBaseMemory + kMemoryPerTensor * (tensors.size() + source_names) +
          static_cast<uint64_t>(workers(jobs)) * (worker_bytes() + (2u << 20));
-}
-
-uint64_t parse_size(const std::string& text) {
-  size_t digits = 0;
-  while (digits < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))
-    ++digits;
-  const std::string unit = text.substr(digits);
-  double factor = 0;
-  for (const auto& [name, value] :
-       {std::pair{"", 1.0}, {"B", 1.0}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
-    if (unit == name) factor = value;
-  }
-  const bool is_number = digits > 0 && digits < 16 && std::count(text.begin(), text.end(), '.') <= 1;
-  const double number = is_number ? std::strtod(text.substr(0, digits).c_str(), nullptr) : 0;
-  if (factor == 0 || number * factor < 1 || number * factor > 1e18) {
-    throw Error(fmt::format("expected a size such as 5GB or 500MB, found '{}'", text));
-  }
-  return static_cast<uint64_t>(number * factor);
 }
 
 }  // namespace twofour

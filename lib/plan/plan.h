@@ -88,7 +88,4 @@ struct Plan {
 /// or another's.
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 
-/// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
-uint64_t parse_size(const std::string& text);
-
 }  // namespace twofour

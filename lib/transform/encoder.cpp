@@ -2,36 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 
 #include "kernels/device/check.h"
-#include "kernels/numbers/casts.h"
-#include "kernels/pack/prune.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
-namespace {
 
-bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
-  return a.source == b.source && a.expert == b.expert;
-}
-
-/// The first row of a matrix at or after row `n` of its module.
-int64_t row_at(const EncodedMatrix& m, int64_t n) {
-  return std::clamp<int64_t>((n - m.first + m.step - 1) / m.step, 0, m.rows);
-}
-
-std::span<const uint8_t> bytes_of(std::span<const float> values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
-}
-
-size_t blocks_of(int64_t n) { return static_cast<size_t>((n + kFp8Block - 1) / kFp8Block); }
-
-}  // namespace
+void check_encoder_interrupt() { check_interrupt(); }
 
 std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t begin, int64_t end) {
   const auto count = static_cast<size_t>((end - begin) * m.k);
@@ -45,90 +25,58 @@ std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t be
   return std::span<const float>(rows_).first(count);
 }
 
-template <class F>
-void Encoder::for_each_source(F&& f) {
-  const auto& matrices = group_->matrices();
-  for (size_t i = 0; i < matrices.size();) {
-    size_t last = i + 1;  // a stack's gate and up are read together
-    while (last < matrices.size() && same_source(matrices[last], matrices[i])) ++last;
-    const Linear& m = *matrices[i].source;
-    const int64_t step = group_->strip_rows(m);
-    for (int64_t n = 0; n < m.n; n += step) {
-      check_interrupt();
-      f(i, last, n, std::min(n + step, m.n));
-    }
-    i = last;
-  }
+namespace {
+
+bool is_sound(const std::vector<EncodedResult>& results) {
+  return std::all_of(results.begin(), results.end(), [](auto& r) { return r.problems.empty(); });
 }
 
-template <class F>
-void Encoder::for_each_row_block(F&& f) {
-  const auto& matrices = group_->matrices();
-  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
-    const EncodedMatrix& any = matrices[first];
-    const auto rows = read(*any.source, any.expert, begin, end);
-    const auto k = static_cast<size_t>(any.k);
-    for (size_t i = first; i < last; ++i) {
-      const EncodedMatrix& m = matrices[i];
-      const int64_t r0 = row_at(m, begin), r1 = row_at(m, end);
-      if (r0 >= r1) continue;
-      const auto count = static_cast<size_t>(r1 - r0),
-                 at = static_cast<size_t>(m.first + r0 * m.step - begin);
-      if (m.step == 1) {
-        f(i, r0, rows.subspan(at * k, count * k));
-        continue;
-      }
-      gathered_.resize(count * k);
-      for (size_t r = 0; r < count; ++r) {
-        std::copy_n(&rows[(at + r * static_cast<size_t>(m.step)) * k], k, &gathered_[r * k]);
-      }
-      f(i, r0, std::span<const float>(gathered_));
-    }
-  });
-}
+}  // namespace
 
 std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
   group_ = &group;
   rule_ = group.encode_rule();
   quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
-  const auto& matrices = group.matrices();
-  std::vector<EncodedResult> results(matrices.size());
-  surveys_.assign(matrices.size(), {});
+  is_cast_ = false;
+  Results results(group.matrices().size());
+  surveys_.assign(results.size(), {});
   survey(results);
-  const bool sound = std::all_of(results.begin(), results.end(), [](auto& r) { return r.problems.empty(); });
-  if (!sound || only_check) return results;
-  const bool cast = survey_mxfp4(results);
-  if (!rule_.fp8 && !cast) choose_global_scales(results);
-  if (std::any_of(results.begin(), results.end(), [](auto& r) { return !r.problems.empty(); }))
-    return results;
-
-  if (cast) {
-    cast_mxfp4(write);
-  } else {
-    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
-      if (rule_.fp8) {
-        encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
-      } else {
-        encode_nvfp4(matrices[i], surveys_[i], row, rows, write, results[i]);
-      }
-    });
+  if (!is_sound(results) || only_check) return results;
+  prepare(results);
+  if (!is_sound(results)) return results;
+  if (rule_.is_strict() && !is_from(WeightFormat::kFloat)) {
+    Results tried = results;
+    write_all([](int, std::span<const uint8_t>) {}, tried);
+    refuse_loss(tried);
+    if (!is_sound(tried)) return tried;
+    for (Survey& s : surveys_) {
+      for (Tile& tile : s.tiles) tile.is_inexact = false;
+    }
   }
-  for (size_t i = 0; i < matrices.size(); ++i) {
-    write_scalars(matrices[i], surveys_[i], write);
-    write_bias(matrices[i], write);
-    results[i].cast = cast;
-    if (!rule_.fp8) results[i].global_scale = std::bit_cast<uint32_t>(surveys_[i].scale.written);
-  }
+  write_all(write, results);
   return results;
 }
 
-void Encoder::survey(std::vector<EncodedResult>& results) {
+bool Encoder::is_from(WeightFormat format) const {
+  const auto& all = group_->matrices();
+  return std::all_of(all.begin(), all.end(), [&](auto& m) { return m.source->format == format; });
+}
+
+bool Encoder::may_cast() const {
+  if (!rule_.casts() || rule_.prune) return false;
+  if (rule_.is_tiled() && is_from(WeightFormat::kNvfp4)) return true;
+  const auto& all = group_->matrices();
+  return is_from(WeightFormat::kMxfp4) &&
+         std::none_of(all.begin(), all.end(), [&](auto& m) { return group_->kept().find(m.name); });
+}
+
+void Encoder::survey(Results& results) {
   std::vector<Hasher> hashers(results.size());
-  const bool may_cast = can_cast();
+  const bool loses_nothing = may_cast() && !rule_.is_tiled();
   for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
     const EncodedMatrix& m = group_->matrices()[i];
-    AbsMaxPass& survey = surveys_[i];
+    Survey& survey = surveys_[i];
     EncodedResult& result = results[i];
     hashers[i].update(bytes_of(rows));
     const float amax = largest_magnitude(rows, isa_);
@@ -142,190 +90,72 @@ void Encoder::survey(std::vector<EncodedResult>& results) {
       return;
     }
     survey.amax = std::max(survey.amax, amax);
-    if (may_cast) result.error.add(rows, rows, m.k, isa_);
-    if (rule_.fp8) survey_fp8(m, row, rows, survey);
+    if (loses_nothing) result.error.add(rows, rows, m.k, isa_);
+    if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);
   });
-  for (size_t at = 0; at < results.size(); ++at) {
-    results[at].source = hashers[at].digest();
-    for (float& scale : surveys_[at].scales) scale = fp8_scale_of(scale);
-  }
+  for (size_t at = 0; at < results.size(); ++at) results[at].source = hashers[at].digest();
 }
 
-void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows,
-                         AbsMaxPass& survey) {
-  const auto k = static_cast<size_t>(m.k);
-  if (rule_.granularity == Granularity::kTensor) {
-    survey.scales.assign(1, survey.amax);
-    return;
-  }
-  const bool block = rule_.granularity == Granularity::kBlock;
-  const size_t width = block ? blocks_of(m.k) : 1;
-  survey.scales.resize(block ? blocks_of(m.rows) * width : static_cast<size_t>(m.rows));
-  for (size_t r = 0; r < rows.size() / k; ++r) {
-    const size_t n = static_cast<size_t>(row) + r;
-    for (size_t b = 0; b < width; ++b) {
-      const size_t begin = b * kFp8Block, end = block ? std::min<size_t>(begin + kFp8Block, k) : k;
-      float& largest = survey.scales[block ? n / kFp8Block * width + b : n];
-      largest = std::max(largest, largest_magnitude(rows.subspan(r * k + begin, end - begin), isa_));
-    }
-  }
-}
-
-bool Encoder::can_cast() const {
-  if (rule_.fp8 || rule_.prune) return false;
-  return std::all_of(group_->matrices().begin(), group_->matrices().end(), [&](const EncodedMatrix& m) {
-    return m.source->format == WeightFormat::kMxfp4 && !group_->kept().find(m.name);
-  });
-}
-
-bool Encoder::survey_mxfp4(std::vector<EncodedResult>& results) {
-  range_ = {};
-  if (!can_cast()) return false;
-  for_each_source([&](size_t i, size_t, int64_t begin, int64_t end) {
-    read_mxfp4(group_->matrices()[i], begin, end);
-    range_.add(raw_codes_, raw_scales_);
-  });
-  if (range_.is_exact()) return true;
-  for (EncodedResult& r : results) r.error = {};
-  results[0].findings.push_back(
-      {Severity::kWarning, "mxfp4-not-exact", group_->matrices()[0].name,
-       fmt::format("scales from 2^{} to 2^{} span more than NVFP4 holds without loss: quantized anew",
-                   range_.low, range_.high)});
-  return false;
-}
-
-void Encoder::read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end) {
-  const Linear& m = *matrix.source;
-  const auto read = [&](size_t tensor, int64_t width, std::vector<uint8_t>& to) {
-    to.resize(static_cast<size_t>((end - begin) * width));
-    source_.read(tensor, static_cast<uint64_t>((matrix.expert * m.n + begin) * width), to);
-    bytes_read_ += to.size();
-  };
-  read(m.weight, m.k / 2, raw_codes_);
-  read(*m.scale, m.k / kMxGroup, raw_scales_);
-}
-
-void Encoder::choose_global_scales(std::vector<EncodedResult>& results) {
-  float amax = 0;
-  for (const AbsMaxPass& s : surveys_) amax = std::max(amax, s.amax);
-  const MatrixScale shared = shared_scale(rule_, quantize_, amax);
-  bool is_used = false;
-  for (size_t at = 0; at < surveys_.size(); ++at) {
-    const EncodedMatrix& m = group_->matrices()[at];
-    const auto kept = kept_scale(rule_, quantize_, group_->kept(), m.name);
-    surveys_[at].scale = kept.value_or(shared);
-    is_used = is_used || !kept;
-  }
-  if (is_used) check_global_scale(group_->matrices()[0].name, amax, shared, results[0]);
-}
-
-void Encoder::check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
-                                 EncodedResult& result) const {
-  const float multiplier = rule_.divides ? 1.0f / scale.written : scale.written;
-  if (!(multiplier > 0) || !std::isfinite(multiplier) || !std::isfinite(scale.written)) {
-    result.problems.push_back(fmt::format(
-        "{}: expected weights with a global scale that fits float32, found none above {}", name, amax));
-  }
-  if (amax == 0) {
-    result.findings.push_back({Severity::kWarning, "zero-weights", name,
-                               "all weights that share the global scale are zero: codes and block scales are "
-                               "0, the global scale 1"});
-  } else if (is_overflow(quantize_, scale)) {
-    result.findings.push_back(
-        {Severity::kWarning, "global-scale-overflow", name,
-         fmt::format("the global scale of weights up to {} is beyond {}: 1 is stored, as compressed-tensors "
-                     "does, and little is left of the weights",
-                     amax, dtype_name(quantize_.weight_type))});
-  }
-}
-
-void Encoder::encode_nvfp4(const EncodedMatrix& m, const AbsMaxPass& survey, int64_t row,
-                           std::span<const float> rows, const Write& write, EncodedResult& result) {
-  QuantizeRule rule = quantize_;
-  rule.zero_block = survey.scale.zero_block;
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  codes_.resize(rows.size() / 2);
-  scales_.resize(rows.size() / kGroup);
-  back_.resize(rows.size());
-  std::span<const float> weights = rows;
-  if (rule_.prune) {
-    // The error of quantizing first and pruning afterwards.
-    quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
-    const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
-    prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);
-    dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
-    result.pruned_after.add(rows, back_, m.k, isa_);
-    pruned_.assign(rows.begin(), rows.end());
-    prune_2_4(pruned_, isa_);
-    weights = pruned_;
-  }
-  quantize_nvfp4(rule, survey.scale.global, weights, codes_.data(), scales_.data(), isa_);
-  if (survey.scale.is_kept) restore_negative_zeros(weights, codes_);
-  write(m.part(EncodedPart::kValues), codes_);
-  write(m.part(EncodedPart::kScales), scales_);
-  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
-  result.error.add(rows, back_, m.k, isa_);
-  if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
-}
-
-void Encoder::encode_fp8(const EncodedMatrix& m, const AbsMaxPass& survey, int64_t row,
-                         std::span<const float> rows, const Write& write, EncodedResult& result) {
-  codes_.resize(rows.size());
-  back_.resize(rows.size());
-  const auto k = static_cast<size_t>(m.k);
-  const auto encode = [&](size_t begin, size_t count, float scale) {
-    const std::span<uint8_t> bytes(&codes_[begin], count);
-    twofour::encode_fp8(rows.subspan(begin, count), scale, bytes.data(), isa_);
-    decode_fp8(bytes, scale, &back_[begin], isa_);
-  };
-  if (rule_.granularity == Granularity::kTensor) {
-    encode(0, rows.size(), survey.scales[0]);
+void Encoder::prepare(Results& results) {
+  if (rule_.is_tiled()) {
+    if (may_cast()) survey_tiles();
+    choose_tile_scales(results);
+  } else if (rule_.is_mx()) {
+    is_cast_ = may_cast();
   } else {
-    const bool block = rule_.granularity == Granularity::kBlock;
-    const size_t width = block ? kFp8Block : k, blocks = block ? blocks_of(m.k) : 1;
-    for (size_t r = 0; r < rows.size() / k; ++r) {
-      const size_t n = static_cast<size_t>(row) + r, first = (block ? n / kFp8Block : n) * blocks;
-      for (size_t b = 0; b < blocks; ++b) {
-        encode(r * k + b * width, std::min(width, k - b * width), survey.scales[first + b]);
+    is_cast_ = survey_mxfp4(results);
+    if (!is_cast_) choose_global_scales(results);
+  }
+}
+
+void Encoder::write_all(const Write& write, Results& results) {
+  const auto& matrices = group_->matrices();
+  if (is_cast_) {
+    rule_.is_mx() ? cast_to_mx(write) : cast_to_nvfp4(write);
+  } else {
+    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
+      if (rule_.is_tiled()) {
+        encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
+      } else if (rule_.is_mx()) {
+        encode_mx(matrices[i], rows, write, results[i]);
+      } else {
+        encode_nvfp4(matrices[i], surveys_[i], row, rows, write, results[i]);
       }
-    }
+    });
   }
-  write(m.part(EncodedPart::kValues), codes_);
-  result.error.add(rows, back_, m.k, isa_);
-}
-
-void Encoder::cast_mxfp4(const Write& write) {
-  const float scale = std::ldexp(1.0f, range_.exponent());
-  for (AbsMaxPass& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
-  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
-    read_mxfp4(group_->matrices()[first], begin, end);
-    scales_.resize(2 * raw_scales_.size());
-    cast_mxfp4_scales(raw_scales_, range_.exponent(), scales_.data());
-    for (size_t i = first; i < last; ++i) {
-      const EncodedMatrix& m = group_->matrices()[i];
-      const int64_t r0 = row_at(m, begin), r1 = row_at(m, end);
-      const auto rows_of = [&](const std::vector<uint8_t>& all, int64_t per_byte) {
-        const auto width = static_cast<size_t>(m.k / per_byte);
-        gathered_bytes_.resize(static_cast<size_t>(r1 - r0) * width);
-        for (int64_t r = r0; r < r1; ++r) {
-          std::copy_n(&all[static_cast<size_t>(m.first + r * m.step - begin) * width], width,
-                      &gathered_bytes_[static_cast<size_t>(r - r0) * width]);
-        }
-        return std::span<const uint8_t>(gathered_bytes_);
-      };
-      if (r0 >= r1) continue;
-      write(m.part(EncodedPart::kValues), rows_of(raw_codes_, 2));
-      write(m.part(EncodedPart::kScales), rows_of(scales_, kGroup));
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    results[i].cast = is_cast_;
+    if (rule_.is_nvfp4()) {
+      const float& global = surveys_[i].scale.written;
+      write(matrices[i].part(EncodedPart::kGlobalScale), bytes_of({&global, 1}));
+      results[i].global_scale = std::bit_cast<uint32_t>(global);
     }
-  });
+    if (rule_.is_tiled()) write_tile_scales(matrices[i], surveys_[i], write);
+    const float& input_scale = matrices[i].input_scale;
+    if (input_scale != 0) write(matrices[i].part(EncodedPart::kInputScale), bytes_of({&input_scale, 1}));
+    write_bias(matrices[i], write);
+  }
+  if (rule_.is_tiled() && may_cast()) count_tiles(results);
 }
 
-void Encoder::write_scalars(const EncodedMatrix& m, const AbsMaxPass& survey, const Write& write) {
-  if (rule_.fp8) {
-    write(m.part(EncodedPart::kScales), bytes_of(survey.scales));
-    if (m.input_scale != 0) write(m.part(EncodedPart::kInputScale), bytes_of({&m.input_scale, 1}));
-  } else {
-    write(m.part(EncodedPart::kGlobalScale), bytes_of({&survey.scale.written, 1}));
+void Encoder::refuse_loss(Results& results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    std::string found;
+    const auto& tiles = surveys_[i].tiles;
+    const auto inexact = std::find_if(tiles.begin(), tiles.end(), [](const Tile& t) { return t.is_inexact; });
+    if (inexact != tiles.end()) {
+      found = fmt::format("{} of {} tiles with others, the first {}", results[i].tiles.inexact,
+                          results[i].tiles.count,
+                          tile_text(m, surveys_[i], static_cast<size_t>(inexact - tiles.begin())));
+    } else if (results[i].error.error > 0) {
+      found = fmt::format("others, and no exact cast from {}", weight_format_name(m.source->format));
+    } else {
+      continue;
+    }
+    results[i].problems.push_back(
+        fmt::format("{}: expected weights that {} has without loss (--exact strict), found {}", m.name,
+                    encoded_name(rule_), found));
   }
 }
 

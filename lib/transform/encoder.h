@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -14,9 +15,9 @@
 
 namespace twofour {
 
-/// Quantizes groups of matrices to NVFP4 or FP8, row block by row block in bounded memory. The first pass
-/// finds the largest magnitudes, the second computes the bytes. A group of one row block is read once. Use
-/// one encoder per thread.
+/// Quantizes groups of matrices, row block by row block in bounded memory. The first pass finds the largest
+/// magnitudes, the second computes the bytes. A group of one row block is read once. Use one encoder per
+/// thread.
 class Encoder {
  public:
   explicit Encoder(const Worker& worker)
@@ -30,40 +31,77 @@ class Encoder {
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
  private:
+  using Results = std::vector<EncodedResult>;
+  /// FP8 weights that share a scale.
+  struct Tile {
+    float amax = 0;           ///< largest magnitude
+    float product = 0;        ///< of sources in NVFP4, without the global scale
+    Mxfp4Range range;         ///< of sources in MXFP4
+    float scale = 0;          ///< that is written
+    bool is_inexact = false;  ///< a value was rounded
+  };
   /// The result of the first pass over a matrix.
-  struct AbsMaxPass {
+  struct Survey {
     float amax = 0;
-    std::vector<float> scales;  ///< FP8: largest magnitudes, then scales
-    MatrixScale scale;          ///< NVFP4
+    MatrixScale scale;        ///< NVFP4
+    std::vector<Tile> tiles;  ///< FP8
+  };
+  /// Bytes as a source stores them.
+  struct StoredBlock {
+    std::span<const uint8_t> values, scales;
   };
 
   // --- Reading ---
+  /// Calls f(first, last, begin, end) for row blocks of each module: its rows [begin, end), which matrices
+  /// [first, last) share.
   template <class F>
   void for_each_source(F&& f);
   /// Calls f(matrix, row, rows) for row blocks of each matrix, in order.
   template <class F>
   void for_each_row_block(F&& f);
+  /// The same with the bytes that sources in four bits store.
+  template <class F>
+  void for_each_stored_block(F&& f);
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
+  /// The rows of `all` that a matrix has among [begin, end) of its module, `width` elements each.
+  template <class T>
+  static std::span<const T> rows_of(const EncodedMatrix& matrix, std::span<const T> all, int64_t width,
+                                    int64_t begin, int64_t end, std::vector<T>& gathered);
 
-  // --- First pass ---
-  void survey(std::vector<EncodedResult>& results);
-  void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, AbsMaxPass& survey);
-  bool can_cast() const;
+  // --- encoder.cpp ---
+  void survey(Results& results);
+  bool is_from(WeightFormat format) const;
+  /// Whether values are sought to stay, of sources in four bits.
+  bool may_cast() const;
+  void prepare(Results& results);
+  void write_all(const Write& write, Results& results);
+  void refuse_loss(Results& results);
+  void write_bias(const EncodedMatrix& matrix, const Write& write);
+
+  // --- encode_nvfp4.cpp ---
   /// Whether the whole group can be cast from MXFP4 without loss, by the exponents of its blocks.
-  bool survey_mxfp4(std::vector<EncodedResult>& results);
-  void read_mxfp4(const EncodedMatrix& matrix, int64_t begin, int64_t end);
-  void choose_global_scales(std::vector<EncodedResult>& results);
+  bool survey_mxfp4(Results& results);
+  void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
-
-  // --- Second pass ---
-  void encode_nvfp4(const EncodedMatrix& matrix, const AbsMaxPass& survey, int64_t row,
+  void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
-  void encode_fp8(const EncodedMatrix& matrix, const AbsMaxPass& survey, int64_t row,
-                  std::span<const float> rows, const Write& write, EncodedResult& result);
-  void cast_mxfp4(const Write& write);
-  void write_scalars(const EncodedMatrix& matrix, const AbsMaxPass& survey, const Write& write);
-  void write_bias(const EncodedMatrix& matrix, const Write& write);
+  void cast_to_nvfp4(const Write& write);
+
+  // --- encode_mx.cpp ---
+  void encode_mx(const EncodedMatrix& matrix, std::span<const float> rows, const Write& write,
+                 EncodedResult& result);
+  void cast_to_mx(const Write& write);
+
+  // --- encode_fp8.cpp ---
+  void survey_tiles();
+  void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, Survey& survey);
+  void choose_tile_scales(Results& results);
+  void encode_fp8(const EncodedMatrix& matrix, Survey& survey, int64_t row, std::span<const float> rows,
+                  const Write& write, EncodedResult& result);
+  void write_tile_scales(const EncodedMatrix& matrix, const Survey& survey, const Write& write);
+  void count_tiles(Results& results);
+  std::string tile_text(const EncodedMatrix& matrix, const Survey& survey, size_t tile) const;
 
   const Checkpoint& source_;
   const ReferenceCheckpoint* const kept_;
@@ -72,7 +110,8 @@ class Encoder {
   EncodeRule rule_{};                      ///< of the group
   QuantizeRule quantize_{};                ///< likewise
   WeightReader reader_;
-  std::vector<AbsMaxPass> surveys_;
+  std::vector<Survey> surveys_;
+  bool is_cast_ = false;  ///< from MXFP4, to NVFP4 or an MX format
   Mxfp4Range range_;
   struct RowBlock {
     const Linear* module = nullptr;
@@ -80,8 +119,82 @@ class Encoder {
     bool operator==(const RowBlock&) const = default;
   } held_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_;
-  std::vector<uint8_t> codes_, scales_, raw_codes_, raw_scales_, gathered_bytes_;
-  uint64_t bytes_read_ = 0;
+  std::vector<uint8_t> codes_, scales_, gathered_values_, gathered_scales_;
+  uint64_t bytes_read_ = 0;  ///< of biases
 };
+
+/// Whether rows of two matrices are read together.
+inline bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
+  return a.source == b.source && a.expert == b.expert;
+}
+
+/// The first row of a matrix at or after row `n` of its module.
+inline int64_t row_at(const EncodedMatrix& m, int64_t n) {
+  return std::clamp<int64_t>((n - m.first + m.step - 1) / m.step, 0, m.rows);
+}
+
+inline std::span<const uint8_t> bytes_of(std::span<const float> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+void check_encoder_interrupt();
+
+template <class F>
+void Encoder::for_each_source(F&& f) {
+  const auto& matrices = group_->matrices();
+  for (size_t i = 0; i < matrices.size();) {
+    size_t last = i + 1;  // a stack's gate and up are read together
+    while (last < matrices.size() && same_source(matrices[last], matrices[i])) ++last;
+    const Linear& m = *matrices[i].source;
+    const int64_t step = group_->strip_rows(m);
+    for (int64_t n = 0; n < m.n; n += step) {
+      check_encoder_interrupt();
+      f(i, last, n, std::min(n + step, m.n));
+    }
+    i = last;
+  }
+}
+
+template <class T>
+std::span<const T> Encoder::rows_of(const EncodedMatrix& m, std::span<const T> all, int64_t width,
+                                    int64_t begin, int64_t end, std::vector<T>& gathered) {
+  const int64_t r0 = row_at(m, begin), r1 = row_at(m, end);
+  const auto row = static_cast<size_t>(width), count = static_cast<size_t>(r1 - r0);
+  const auto at = static_cast<size_t>(m.first + r0 * m.step - begin), step = static_cast<size_t>(m.step);
+  if (m.step == 1) return all.subspan(at * row, count * row);
+  gathered.resize(count * row);
+  for (size_t r = 0; r < count; ++r) std::copy_n(&all[(at + r * step) * row], row, &gathered[r * row]);
+  return gathered;
+}
+
+template <class F>
+void Encoder::for_each_row_block(F&& f) {
+  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
+    const EncodedMatrix& any = group_->matrices()[first];
+    const auto rows = read(*any.source, any.expert, begin, end);
+    for (size_t i = first; i < last; ++i) {
+      const EncodedMatrix& m = group_->matrices()[i];
+      const int64_t row = row_at(m, begin);
+      if (row < row_at(m, end)) f(i, row, rows_of(m, rows, m.k, begin, end, gathered_));
+    }
+  });
+}
+
+template <class F>
+void Encoder::for_each_stored_block(F&& f) {
+  for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
+    const EncodedMatrix& any = group_->matrices()[first];
+    const Linear& from = *any.source;
+    const StoredRows stored = reader_.read_stored(from, any.expert, begin, end);
+    for (size_t i = first; i < last; ++i) {
+      const EncodedMatrix& m = group_->matrices()[i];
+      const int64_t row = row_at(m, begin);
+      if (row >= row_at(m, end)) continue;
+      f(i, row,
+        StoredBlock{rows_of(m, stored.weights, m.k / 2, begin, end, gathered_values_),
+                    rows_of(m, stored.scales, m.k / from.scale_cols, begin, end, gathered_scales_)});
+    }
+  });
+}
 
 }  // namespace twofour

@@ -104,13 +104,6 @@ bool expects_2_4(std::string_view pattern) {
   return true;
 }
 
-ExpectedBlock expected_block(std::string_view granularity, int64_t rows, int64_t k) {
-  if (granularity == "tensor") return {rows, k};
-  if (granularity == "row") return {1, k};
-  if (granularity == "block") return {128, 128};
-  refuse_word("granularity", "tensor, row or block", granularity);
-}
-
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax) {
   const float range = kE2m1Max * largest_scale_of(rule);
   if (!rule.compressed_tensors) return {amax / range, amax, amax / range};
@@ -295,13 +288,6 @@ void expect_2_4(std::span<uint8_t> codes) {
     }
   }
 }
-
-float expected_fp8_scale(float amax) {
-  const float scale = amax / kE4m3Max;
-  return scale == 0 ? 1 : scale;
-}
-
-uint8_t expected_fp8(float weight, float scale) { return e4m3_from_float(weight / scale); }
 
 void CastRange::add(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
   for (size_t block = 0; block < scales.size(); ++block) {

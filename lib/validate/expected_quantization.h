@@ -29,13 +29,6 @@ ExpectedRule expected_rule(std::string_view arithmetic, std::string_view block_s
 /// Whether weights are pruned to 2:4 before: of the pattern "2:4" or "". Throws Error on others.
 bool expects_2_4(std::string_view pattern);
 
-/// How many weights of FP8 share a scale.
-struct ExpectedBlock {
-  int64_t rows, width;
-};
-/// Of the words "tensor", "row" and "block", of a matrix of that size. Throws Error on others.
-ExpectedBlock expected_block(std::string_view granularity, int64_t rows, int64_t k);
-
 /// The global scale of matrices that are multiplied as one.
 struct ExpectedGlobal {
   float scale;                  ///< ModelOpt multiplies by it, compressed-tensors divides by it
@@ -85,10 +78,6 @@ void expected_values(std::span<const uint8_t> codes, std::span<const uint8_t> sc
 void expect_2_4(std::span<float> weights);
 /// The same of codes, two to a byte.
 void expect_2_4(std::span<uint8_t> codes);
-
-/// E4M3: the scale of weights up to `amax`, and a weight under it.
-float expected_fp8_scale(float amax);
-uint8_t expected_fp8(float weight, float scale);
 
 /// Exponents of MXFP4's block scales, to see whether a group becomes NVFP4 without loss.
 struct CastRange {

@@ -1,36 +1,12 @@
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <map>
-
 #include "formats/atom.h"
+#include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "lib/methods/quantized_group.h"
-#include "lib/threads/interrupt.h"
-#include "lib/validate/expected_quantization.h"
-#include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "formats/e8m0.h"
+#include "lib/validate/expected_mx.h"
+#include "lib/validate/group_reader.h"
 
 namespace twofour {
 namespace {
-
-using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
-
-Bytes bytes_of(const Floats& values) {
-  Bytes bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-float float_in(const Bytes& bytes, size_t i) {
-  float value = 0;
-  std::memcpy(&value, &bytes[i / sizeof(value) * sizeof(value)], sizeof(value));
-  return value;
-}
 
 /// Whether global scales of a dialect's linears are divisors.
 bool divides_in(std::string_view dialect) {
@@ -40,18 +16,17 @@ bool divides_in(std::string_view dialect) {
 }
 
 /// Derives the output of one group of matrices again and compares the artifact with it.
-class GroupCheck {
+class GroupCheck : public GroupReader {
  public:
   GroupCheck(const QuantizedGroup& group, Proof& proof)
-      : group_(group),
-        proof_(proof),
-        source_(proof.source),
-        words_(group.encode_rule().words),
-        divides_(divides_in(group.encode_rule().dialect->name)),
+      : GroupReader(group, proof),
+        rule_words_(group.encode_rule()),
+        words_(rule_words_.words),
+        divides_(divides_in(rule_words_.dialect->name)),
         prunes_(expects_2_4(words_.pattern)),
-        reader_(proof.source),
+        mx_(expected_mx(rule_words_.to)),
         results_(group.matrices().size()) {
-    if (!is_fp8()) rule_ = expected_rule(words_.arithmetic, words_.block_scale, words_.zero_block);
+    if (!is_fp8() && !mx_) rule_ = expected_rule(words_.arithmetic, words_.block_scale, words_.zero_block);
   }
 
   std::vector<EncodedResult> run() {
@@ -60,118 +35,29 @@ class GroupCheck {
     };
     float largest = 0;
     all([&](const EncodedMatrix& m, EncodedResult& r) { largest = std::max(largest, survey(m, r)); });
+    set_weight_type();
     if (is_fp8()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_fp8(m, r); });
+    } else if (mx_) {
+      all([&](const EncodedMatrix& m, EncodedResult& r) { casts(m) ? check_mx_cast(m, r) : check_mx(m, r); });
     } else if (const auto exponent = cast_exponent()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_cast(m, *exponent, r); });
     } else {
-      set_weight_type();
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_nvfp4(m, largest, r); });
     }
     all([&](const EncodedMatrix& m, EncodedResult&) { check_bias(m); });
-    for (const auto& [part, wrong] : wrong_) {
-      proof_.differ(part, fmt::format("{} bytes differ from those derived from the source, the first at {}",
-                                      wrong.count, wrong.first));
-    }
-    for (std::string& text : not_finite_) proof_.differ("weights", group_.matrices()[0].name, text);
+    report();
     return std::move(results_);
   }
 
  private:
-  bool is_fp8() const { return group_.encode_rule().to == "fp8"; }
+  bool is_fp8() const { return rule_words_.to == "fp8"; }
 
-  template <class F>
-  void for_each_row_block(const EncodedMatrix& m, F&& f) {
-    const int64_t step = group_.strip_rows(*m.source);
-    for (int64_t row = 0; row < m.rows; row += step) {
-      check_interrupt();
-      f(row, std::min(row + step, m.rows));
-    }
-  }
-
-  /// Calls f(weights, n, row) for each row of a row block, n counted in the matrix, on all threads.
-  template <class F>
-  static void for_each_row(const EncodedMatrix& m, int64_t begin, const Floats& weights, F&& f) {
-    const auto k = static_cast<size_t>(m.k);
-    const auto count = static_cast<int64_t>(weights.size() / k);
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < count; ++r) {
-      f(std::span(weights).subspan(static_cast<size_t>(r) * k, k), begin + r, static_cast<size_t>(r));
-    }
-  }
-
-  Floats rows(const EncodedMatrix& m, int64_t begin, int64_t end) {
-    const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
-    Floats all = derive_weights(source_, reader_, *m.source, m.expert, first, last + 1);
-    if (m.step == 1) return all;
-    Floats own;
-    own.reserve(static_cast<size_t>((end - begin) * m.k));
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * m.k;
-      own.insert(own.end(), row, row + m.k);
-    }
-    return own;
-  }
-
-  /// The hash of a matrix's weights in float32; returns their largest magnitude.
-  float survey(const EncodedMatrix& m, EncodedResult& result) {
-    Hasher hasher;
-    float largest = 0;
-    for_each_row_block(m, [&](int64_t begin, int64_t end) {
-      const Floats weights = rows(m, begin, end);
-      hasher.update({reinterpret_cast<const uint8_t*>(weights.data()), weights.size() * sizeof(float)});
-      int32_t here = 0;  // magnitudes sort as their bits do, infinity and NaN above all
-      const auto count = static_cast<int64_t>(weights.size());
-#pragma omp parallel for simd schedule(static) reduction(max : here)
-      for (int64_t i = 0; i < count; ++i) {
-        here = std::max(here, std::bit_cast<int32_t>(weights[static_cast<size_t>(i)]) & INT32_MAX);
-      }
-      const auto magnitude = std::bit_cast<float>(here);
-      const bool finite = std::isfinite(magnitude);
-      if (!finite && not_finite_.empty()) {
-        const auto at =
-            std::find_if(weights.begin(), weights.end(), [](float x) { return !std::isfinite(x); });
-        not_finite_.push_back(fmt::format("{}: expected finite weights, found {} at row {}, k {}", m.name,
-                                          *at, begin + (at - weights.begin()) / m.k,
-                                          (at - weights.begin()) % m.k));
-      }
-      if (finite) largest = std::max(largest, magnitude);
-    });
-    result.source = hasher.digest();
-    return largest;
-  }
-
-  /// Compares bytes of a part from `begin` on; `place(i, found)` says where byte i of them is and what
-  /// differs.
-  template <class F>
-  void compare(int part, int64_t begin, const Bytes& expected, F&& place) {
-    Bytes found(expected.size());
-    proof_.read(part, static_cast<uint64_t>(begin), found);
-    proof_.progress.done += 2 * found.size();
-    if (found == expected) return;
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (found[i] == expected[i]) continue;
-      Wrong& wrong = wrong_[part];
-      if (wrong.count++ > 0) continue;
-      wrong.first = fmt::format("{} ({}", begin + static_cast<int64_t>(i), place(i, found));
-    }
-  }
-
-  /// Compares the rows of a matrix; `per_byte` is the number of weights in a byte.
-  void hold(const EncodedMatrix& m, EncodedPart part, int64_t begin, const Bytes& expected,
-            int64_t per_byte) {
-    compare(m.part(part), begin, expected, [&](size_t i, const Bytes& found) {
-      const int64_t weight = (begin + static_cast<int64_t>(i)) * per_byte;
-      return fmt::format("row {}, k {}): expected 0x{:02X}, found 0x{:02X}", weight / m.k, weight % m.k,
-                         expected[i], found[i]);
-    });
-  }
-  void hold(const EncodedMatrix& m, EncodedPart part, const Floats& values) {
-    const Bytes expected = bytes_of(values);
-    compare(m.part(part), 0, expected, [&](size_t i, const Bytes& found) {
-      return fmt::format("element {}): expected {}, found {}", i / sizeof(float), float_in(expected, i),
-                         float_in(found, i));
-    });
+  /// Whether values that the source has in four bits are kept where the output has them: MXFP4 by any rule,
+  /// NVFP4 by FP8.
+  bool casts(const EncodedMatrix& m) const {
+    if (words_.exact == "off" || prunes_ || group_.kept().find(m.name)) return false;
+    return m.source->format == WeightFormat::kMxfp4 || (is_fp8() && m.source->format == WeightFormat::kNvfp4);
   }
 
   /// The type that compressed-tensors rounds to: the source's, if all of the group are stored in it.
@@ -232,63 +118,208 @@ class GroupCheck {
     });
   }
 
-  static void add(const std::vector<RowError>& rows, EncodeError& sum) {
-    for (const RowError& row : rows) {
-      sum.energy += row.energy;
-      sum.error += row.error;
+  /// FP8 tiles of a matrix, in rows of `across`.
+  struct Tiles {
+    DType type;           ///< of scales
+    int64_t rows, width;  ///< of a tile
+    size_t across;
+    std::vector<ExpectedProducts> products;  ///< of sources in four bits
+    Floats scales;                           ///< largest magnitudes before
+    size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
+    /// Calls f(tile, begin, end) for the parts of row n that lie in its tiles.
+    template <class F>
+    void for_each_part(int64_t n, size_t k, F&& f) const {
+      for (size_t b = 0; b < across; ++b) {
+        const auto w = static_cast<size_t>(width);
+        f(first(n) + b, b * w, std::min((b + 1) * w, k));
+      }
+    }
+  };
+
+  Tiles tiles_of(const EncodedMatrix& m) {
+    const ExpectedBlock block = expected_block(words_.granularity, words_.block, m.rows, m.k);
+    const auto across = static_cast<size_t>((m.k + block.width - 1) / block.width);
+    Tiles tiles{expected_scale_type(words_.scale_dtype), block.rows, block.width, across, {}, {}};
+    tiles.scales.resize(tiles.first(m.rows - 1) + across);
+    tiles.products.resize(tiles.scales.size());
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      Floats largest(static_cast<size_t>(end - begin) * across);
+      for_each_row(m, begin, rows(m, begin, end), [&](std::span<const float> row, int64_t n, size_t r) {
+        tiles.for_each_part(n, row.size(), [&](size_t tile, size_t k, size_t stop) {
+          float& own = largest[r * across + tile - tiles.first(n)];
+          for (; k < stop; ++k) own = std::max(own, std::fabs(row[k]));
+        });
+      });
+      for (size_t i = 0; i < largest.size(); ++i) {
+        float& amax = tiles.scales[tiles.first(begin + static_cast<int64_t>(i / across)) + i % across];
+        amax = std::max(amax, largest[i]);
+      }
+      if (casts(m)) add_products(m, begin, end, tiles);
+    });
+    choose_scales(m, tiles);
+    return tiles;
+  }
+
+  void add_products(const EncodedMatrix& m, int64_t begin, int64_t end, Tiles& tiles) {
+    const bool mxfp4 = m.source->format == WeightFormat::kMxfp4;
+    const int64_t group = m.source->scale_cols;
+    const auto per_row = static_cast<size_t>(m.k / group), bytes = static_cast<size_t>(group / 2);
+    const StoredCopy from = stored_fp4(m, begin, end);
+    for (size_t i = 0; i < from.scales.size(); ++i) {
+      const int64_t n = begin + static_cast<int64_t>(i / per_row);
+      const auto k = static_cast<int64_t>(i % per_row) * group;
+      ExpectedProducts& tile = tiles.products[tiles.first(n) + static_cast<size_t>(k / tiles.width)];
+      const std::span codes(&from.codes[i * bytes], bytes);
+      mxfp4 ? tile.add_mxfp4(codes, from.scales[i]) : tile.add_nvfp4(codes, from.scales[i]);
     }
   }
 
-  void check_fp8(const EncodedMatrix& m, EncodedResult& result) {
-    const ExpectedBlock block = expected_block(words_.granularity, m.rows, m.k);
-    const int64_t rows_of_scale = block.rows;
-    const auto width = static_cast<size_t>(block.width);
-    const size_t across = (static_cast<size_t>(m.k) + width - 1) / width;
-    const auto first_scale = [&](int64_t n) { return static_cast<size_t>(n / rows_of_scale) * across; };
-    Floats scales(first_scale(m.rows - 1) + across);
-    for_each_row_block(m, [&](int64_t begin, int64_t end) {
-      Floats largest(static_cast<size_t>(end - begin) * across);
-      for_each_row(m, begin, rows(m, begin, end), [&](std::span<const float> row, int64_t, size_t r) {
-        for (size_t b = 0; b < across; ++b) {
-          float& own = largest[r * across + b];
-          for (size_t k = b * width; k < std::min((b + 1) * width, row.size()); ++k) {
-            own = std::max(own, std::fabs(row[k]));
-          }
-        }
-      });
-      for (size_t i = 0; i < largest.size(); ++i) {
-        float& scale = scales[first_scale(begin + static_cast<int64_t>(i / across)) + i % across];
-        scale = std::max(scale, largest[i]);
+  void choose_scales(const EncodedMatrix& m, Tiles& tiles) {
+    const bool mxfp4 = m.source->format == WeightFormat::kMxfp4;
+    const float global = casts(m) && !mxfp4 ? source_global(m) : 1;
+    for (size_t i = 0; i < tiles.scales.size(); ++i) {
+      std::optional<float> cast;
+      if (casts(m)) {
+        cast = mxfp4 ? expected_mxfp4_tile(tiles.type, tiles.products[i])
+                     : expected_nvfp4_tile(tiles.type, tiles.products[i], global);
       }
-    });
-    for (float& scale : scales) scale = expected_fp8_scale(scale);
-    hold(m, EncodedPart::kScales, scales);
+      tiles.scales[i] = cast ? *cast : expected_fp8_scale(tiles.type, tiles.scales[i]);
+    }
+  }
+
+  /// The global scale of a matrix in NVFP4, as a multiplier.
+  float source_global(const EncodedMatrix& m) {
+    const Nvfp4Linear& from = source_.nvfp4_modules()[*m.source->nvfp4];
+    Bytes bytes(sizeof(float));
+    const bool is_shared = source_.tensors()[from.global_scale].bytes() == bytes.size();
+    source_.read(from.global_scale, is_shared ? 0 : static_cast<uint64_t>(m.expert) * bytes.size(), bytes);
+    return from.dialect->divides ? 1.0f / float_in(bytes, 0) : float_in(bytes, 0);
+  }
+
+  void check_fp8(const EncodedMatrix& m, EncodedResult& result) {
+    const Tiles tiles = tiles_of(m);
+    hold_scales(m, tiles);
     check_input_scale(m);
+    Bytes inexact(tiles.scales.size());
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
-      Bytes bytes(weights.size());
+      Bytes bytes(weights.size()), rounded(static_cast<size_t>(end - begin) * tiles.across);
       Floats back(weights.size());
       std::vector<RowError> errors(static_cast<size_t>(end - begin));
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
         const auto row_bytes = std::span(bytes).subspan(r * row.size(), row.size());
         const auto values = std::span(back).subspan(r * row.size(), row.size());
-        for (size_t b = 0; b < across; ++b) {
-          const float scale = scales[first_scale(n) + b];
-          for (size_t k = b * width; k < std::min((b + 1) * width, row.size()); ++k) {
+        tiles.for_each_part(n, row.size(), [&](size_t tile, size_t k, size_t stop) {
+          const float scale = tiles.scales[tile];
+          for (; k < stop; ++k) {
             row_bytes[k] = expected_fp8(row[k], scale);
             values[k] = e4m3_to_float(row_bytes[k]) * scale;
+            if (values[k] != row[k]) rounded[r * tiles.across + tile - tiles.first(n)] = 1;
           }
-        }
+        });
         errors[r] = row_error(row, values);
       });
+      for (size_t i = 0; i < rounded.size(); ++i) {
+        inexact[tiles.first(begin + static_cast<int64_t>(i / tiles.across)) + i % tiles.across] |= rounded[i];
+      }
       add(errors, result.error);
       hold(m, EncodedPart::kValues, begin * m.k, bytes, 1);
     });
+    if (!casts(m)) return;
+    result.cast = true;
+    result.tiles.count = inexact.size();
+    result.tiles.inexact = static_cast<uint64_t>(std::count(inexact.begin(), inexact.end(), 1));
+  }
+
+  void hold_scales(const EncodedMatrix& m, const Tiles& tiles) {
+    const auto width = static_cast<size_t>(dtype_bits(tiles.type)) / 8;
+    Bytes bytes;
+    for (const float scale : tiles.scales) {
+      const uint32_t bits = expected_scale_bits(tiles.type, scale);
+      for (size_t i = 0; i < width; ++i) bytes.push_back(static_cast<uint8_t>(bits >> 8 * i));
+    }
+    compare(m.part(EncodedPart::kScales), 0, bytes, [&](size_t i, const Bytes& found) {
+      uint32_t bits = 0;
+      for (size_t j = 0; j < width; ++j) bits |= uint32_t{found[i / width * width + j]} << 8 * j;
+      return fmt::format("element {}): expected {}, found {}", i / width, tiles.scales[i / width],
+                         scale_in(tiles.type, bits));
+    });
+  }
+
+  static float scale_in(DType type, uint32_t bits) {
+    if (type == DType::kF32) return std::bit_cast<float>(bits);
+    return type == DType::kBF16 ? std::bit_cast<float>(bits << 16) : e8m0_to_float(bits);
+  }
+
+  /// MXFP8 and MXFP4, a byte a weight before codes are packed.
+  void check_mx(const EncodedMatrix& m, EncodedResult& result) {
+    const bool fp8 = *mx_ == ExpectedMx::kMxfp8;
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      const Floats weights = rows(m, begin, end);
+      Bytes codes(weights.size()), scales(weights.size() / kMxGroup);
+      Floats back(weights.size());
+      std::vector<RowError> errors(static_cast<size_t>(end - begin));
+      for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
+        for (size_t k = 0; k < row.size(); k += kMxGroup) {
+          const size_t at = r * row.size() + k;
+          const auto own = std::span(codes).subspan(at, kMxGroup);
+          const uint8_t scale =
+              expect_mx_block(*mx_, words_.arithmetic, rule_.weight_type, row.subspan(k, kMxGroup), own);
+          scales[at / kMxGroup] = scale;
+          for (size_t i = 0; i < own.size(); ++i) {
+            back[at + i] = (fp8 ? e4m3_to_float(own[i]) : e2m1_to_float(own[i])) * e8m0_to_float(scale);
+          }
+        }
+        errors[r] = row_error(row, std::span(back).subspan(r * row.size(), row.size()));
+      });
+      add(errors, result.error);
+      hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, scales, kMxGroup);
+      if (fp8) {
+        hold(m, EncodedPart::kValues, begin * m.k, codes, 1);
+        return;
+      }
+      Bytes packed(codes.size() / 2);
+      for (size_t i = 0; i < packed.size(); ++i) {
+        packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+      }
+      hold(m, EncodedPart::kValues, begin * m.k / 2, packed, 2);
+    });
+  }
+
+  /// MXFP4 in another spelling, or its codes as E4M3, under the same scales.
+  void check_mx_cast(const EncodedMatrix& m, EncodedResult& result) {
+    result.cast = true;
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      add_exact(m, begin, end, result);
+      StoredCopy from = stored_fp4(m, begin, end);
+      hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, from.scales, kMxGroup);
+      if (*mx_ == ExpectedMx::kMxfp4) {
+        hold(m, EncodedPart::kValues, begin * m.k / 2, from.codes, 2);
+        return;
+      }
+      Bytes values;
+      for (const uint8_t byte : from.codes) {
+        for (const unsigned code : {byte & 15u, byte >> 4 & 15u}) {
+          values.push_back(e4m3_from_float(e2m1_to_float(code)));
+        }
+      }
+      hold(m, EncodedPart::kValues, begin * m.k, values, 1);
+    });
+  }
+
+  /// The figures of rows that stay as they are.
+  void add_exact(const EncodedMatrix& m, int64_t begin, int64_t end, EncodedResult& result) {
+    std::vector<RowError> errors(static_cast<size_t>(end - begin));
+    for_each_row(m, begin, rows(m, begin, end),
+                 [&](std::span<const float> row, int64_t, size_t r) { errors[r] = row_error(row, row); });
+    add(errors, result.error);
   }
 
   /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 if the source has none.
   void check_input_scale(const EncodedMatrix& m) {
     if (m.part(EncodedPart::kInputScale) < 0) return;
+    // Of NVFP4 the rule's words chose it, among all modules of a layer.
+    if (group_.encode_rule().is_nvfp4()) return hold(m, EncodedPart::kInputScale, {m.input_scale});
     const Linear& w = *m.source;
     float scale = 1;
     if (w.input_scale) {
@@ -305,78 +336,41 @@ class GroupCheck {
     hold(m, EncodedPart::kInputScale, {scale});
   }
 
-  /// Rows of a matrix in a tensor of the source, `width` bytes each.
-  Bytes stored(const EncodedMatrix& m, size_t tensor, int64_t width, int64_t begin, int64_t end) {
-    const int64_t first = m.expert * m.source->n + m.first + begin * m.step;
-    Bytes all(static_cast<size_t>(((end - begin - 1) * m.step + 1) * width)), own;
-    source_.read(tensor, static_cast<uint64_t>(first * width), all);
-    if (m.step == 1) return all;
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * width;
-      own.insert(own.end(), row, row + width);
-    }
-    return own;
-  }
-
   /// The exponent of the global scale under which all MXFP4 weights of the group are exact.
   std::optional<int> cast_exponent() {
     CastRange range;
     for (const EncodedMatrix& m : group_.matrices()) {
-      const Linear& w = *m.source;
-      if (w.format != WeightFormat::kMxfp4 || prunes_ || group_.kept().find(m.name)) return {};
+      if (!casts(m)) return {};
       for_each_row_block(m, [&](int64_t begin, int64_t end) {
-        range.add(stored(m, w.weight, m.k / 2, begin, end), stored(m, *w.scale, m.k / kMxGroup, begin, end));
+        const StoredCopy from = stored_fp4(m, begin, end);
+        range.add(from.codes, from.scales);
       });
     }
     return range.exponent();
   }
 
   void check_cast(const EncodedMatrix& m, int exponent, EncodedResult& result) {
-    const Linear& w = *m.source;
     const float global = std::ldexp(1.0f, divides_ ? -exponent : exponent);
     hold(m, EncodedPart::kGlobalScale, {global});
     result.global_scale = std::bit_cast<uint32_t>(global);
     result.cast = true;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
-      const Floats weights = rows(m, begin, end);
-      std::vector<RowError> errors(static_cast<size_t>(end - begin));
-      for_each_row(m, begin, weights,
-                   [&](std::span<const float> row, int64_t, size_t r) { errors[r] = row_error(row, row); });
-      add(errors, result.error);
-      hold(m, EncodedPart::kValues, begin * m.k / 2, stored(m, w.weight, m.k / 2, begin, end), 2);
+      add_exact(m, begin, end, result);
+      const StoredCopy from = stored_fp4(m, begin, end);
+      hold(m, EncodedPart::kValues, begin * m.k / 2, from.codes, 2);
       Bytes scales;
-      for (const uint8_t byte : stored(m, *w.scale, m.k / kMxGroup, begin, end)) {
+      for (const uint8_t byte : from.scales)
         scales.insert(scales.end(), 2, expected_cast_scale(byte, exponent));
-      }
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, scales, kGroup);
     });
   }
 
-  void check_bias(const EncodedMatrix& m) {
-    if (m.part(EncodedPart::kBias) < 0) return;
-    const size_t bias = *m.source->bias;
-    const int64_t width = dtype_bits(source_.tensors()[bias].dtype) / 8;
-    const Bytes expected = stored(m, bias, width, 0, m.rows);
-    compare(m.part(EncodedPart::kBias), 0, expected, [&](size_t i, const Bytes& found) {
-      return fmt::format("row {}): expected 0x{:02X}, found 0x{:02X}", static_cast<int64_t>(i) / width,
-                         expected[i], found[i]);
-    });
-  }
-
-  const QuantizedGroup& group_;
-  Proof& proof_;
-  const Checkpoint& source_;
+  const EncodeRule& rule_words_;
   const EncodeRule::Words& words_;
   const bool divides_, prunes_;
+  const std::optional<ExpectedMx> mx_;
   ExpectedRule rule_;
-  WeightReader reader_;
   std::vector<EncodedResult> results_;
-  struct Wrong {
-    uint64_t count = 0;
-    std::string first;  ///< its place and both values
-  };
-  std::map<int, Wrong> wrong_;  ///< by part
-  std::vector<std::string> not_finite_;
 };
 
 }  // namespace

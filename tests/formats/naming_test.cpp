@@ -20,6 +20,12 @@ const std::string kPrefixes[] = {"model.layers.7.",
                                  "mtp.0.",
                                  "model.layers.61.mtp_block."};
 
+/// A path with some number where the rule has any.
+std::string path_of(const std::string& prefix, std::string path) {
+  if (const size_t number = path.find('#'); number != path.npos) path.replace(number, 1, "11");
+  return prefix + path;
+}
+
 void check(const std::string& name, BlockKind kind, Projection projection, int64_t expert,
            const std::string& block) {
   CAPTURE(name);
@@ -46,7 +52,7 @@ TEST_CASE("every family's experts are found one by one, under every prefix") {
     if (rule.up == nullptr) continue;
     CAPTURE(std::string(rule.models));
     for (const std::string& prefix : kPrefixes) {
-      const std::string block = prefix + rule.routed;
+      const std::string block = path_of(prefix, rule.routed);
       for (const int64_t e : {0, 7, 10, 255}) {
         check_matrices(rule, block + "." + std::to_string(e), BlockKind::kRoutedExperts, e, block);
       }
@@ -59,9 +65,10 @@ TEST_CASE("every family's stacked experts are found, under every prefix") {
     if (rule.stacked_gate_up == nullptr) continue;
     CAPTURE(std::string(rule.models));
     for (const std::string& prefix : kPrefixes) {
-      const std::string block = prefix + rule.routed;
-      check(block + "." + rule.stacked_gate_up, BlockKind::kRoutedExperts, Projection::kGateUp, -1, block);
-      check(block + "." + rule.stacked_down, BlockKind::kRoutedExperts, Projection::kDown, -1, block);
+      const std::string block = path_of(prefix, rule.routed);
+      const std::string stacks = rule.stacks != nullptr ? prefix + rule.stacks : block;
+      check(stacks + "." + rule.stacked_gate_up, BlockKind::kRoutedExperts, Projection::kGateUp, -1, block);
+      check(stacks + "." + rule.stacked_down, BlockKind::kRoutedExperts, Projection::kDown, -1, block);
     }
   }
 }

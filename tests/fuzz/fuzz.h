@@ -22,6 +22,8 @@ void fuzz_index(const uint8_t* data, size_t size);
 void fuzz_config(const uint8_t* data, size_t size);
 /// twofour.json.
 void fuzz_manifest(const uint8_t* data, size_t size);
+/// A recipe file.
+void fuzz_recipe(const uint8_t* data, size_t size);
 /// plan.json and, behind a zero byte, the record of a weight file.
 void fuzz_task(const uint8_t* data, size_t size);
 /// A line a tensor, "NAME DTYPE DIMENSION ...".

@@ -141,6 +141,9 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("lint", {"lint", uneven}, 1);
   hold("lint --rules", {"lint", "--rules"});
   hold("convert --dry-run", {"convert", in("src"), in("v7"), "--to", "v7", "--dry-run"});
+  hold("convert --dry-run", {"convert", in("src"), in("v7"), "--recipe", "v7-experts", "--dry-run"});
+  hold("recipes", {"recipes"});
+  hold("recipes NAME", {"recipes", "v7-experts"});
   hold("convert", {"convert", in("src"), in("v7"), "--to", "v7"});
   hold("convert", {"convert", in("src"), in("v7"), "--to", "v7", "--resume"});
   hold("convert", {"convert", uneven, in("uneven"), "--to", "v7"});

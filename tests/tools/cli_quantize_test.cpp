@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "formats/json.h"
+#include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -93,12 +94,55 @@ TEST_CASE("convert --to fp8 tells which options it has") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {dense_model()});
   const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
-  REQUIRE(run_program({"convert", src, out, "--to", "fp8", "--granularity", "block"}).code == 0);
+  REQUIRE(run_program({"convert", src, out, "--to", "fp8", "--granularity", "block", "--odd-blocks", "write"})
+              .code == 0);
   CHECK(run_program({"validate", out, "--source", src}).code == 0);
   const Outcome bf16 = run_program({"convert", src, out + "2", "--to", "bf16", "--granularity", "row"});
   CHECK(bf16.code == 2);
   CHECK(bf16.err == "twofour: --granularity: expected with --to fp8 only, found with --to bf16\n");
   CHECK(run_program({"convert", src, out + "2", "--to", "fp8", "--dialect", "deepseek"}).code == 0);
+}
+
+TEST_CASE(
+    "gpt-oss there and back: experts taken apart, then stacked again; odd blocks are refused with the way "
+    "out") {
+  const Scratch scratch;
+  Tensors t;
+  const std::string block = "model.layers.0.mlp.experts.";
+  std::vector<FloatMatrix> gate_up, down;
+  for (unsigned e = 0; e < 2; ++e) {
+    gate_up.push_back(join_rows(random_floats(32, 48, e), random_floats(32, 48, e + 9), true));
+    down.push_back(random_floats(48, 32, e + 5));
+  }
+  add_float_stack(t, block + "gate_up_proj", gate_up, true);
+  add_float_stack(t, block + "down_proj", down, true);
+  t.push_back({block + "gate_up_proj_bias",
+               DType::kBF16,
+               {2, 64},
+               float_bytes_as(DType::kBF16, random_floats(2, 64, 3).values)});
+  t.push_back({block + "down_proj_bias",
+               DType::kBF16,
+               {2, 48},
+               float_bytes_as(DType::kBF16, random_floats(2, 48, 4).values)});
+  write_checkpoint(scratch / "src", {t}, R"({"model_type": "gpt_oss", "num_local_experts": 2})");
+  const std::string src = (scratch / "src").string(), q = (scratch / "q").string(),
+                    back = (scratch / "back").string();
+  REQUIRE(run_program({"quantize", src, q}).code == 0);
+  const Outcome made = run_program({"convert", q, back, "--to", "bf16"});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  const ReadTensors before = read_tensors(scratch / "src"), after = read_tensors(scratch / "back");
+  REQUIRE(before.size() == after.size());
+  for (const auto& [name, tensor] : before) CHECK(after.at(name).shape == tensor.shape);
+  const Outcome proof = run_program({"validate", back, "--source", q});
+  CHECK_MESSAGE(proof.code == 0, proof.out);
+
+  const Outcome odd =
+      run_program({"convert", q, (scratch / "odd").string(), "--to", "fp8", "--granularity", "block"});
+  CHECK(odd.code == 2);
+  CHECK(odd.err.find("expected N and K to be multiples of 128 for blocks") != std::string::npos);
+  CHECK(odd.err.find("--odd-blocks keep") != std::string::npos);
+  CHECK(run_program({"convert", q, (scratch / "odd").string(), "--to", "v7", "--odd-blocks", "keep"}).err ==
+        "twofour: --odd-blocks: expected with --to fp8 only, found with --to v7\n");
 }
 
 }  // namespace cli_quantize_test

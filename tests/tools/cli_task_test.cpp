@@ -134,13 +134,14 @@ TEST_CASE("options that do not go together, missing ones, and plans that are not
                  "--plan"));
   CHECK(contains(refusal({"convert", "--plan", planned.plan, "--task", "0/1", "--force"}), "--force"));
   CHECK(contains(refusal({"convert", kGolden, planned.out, "--to", "v7", "--task", "0/1"}), "--plan only"));
-  CHECK(contains(refusal({"convert", kGolden, planned.out}), "--to is required"));
+  CHECK(contains(refusal({"convert", kGolden, planned.out}), "--to or --recipe is required"));
   CHECK(contains(refusal({"convert"}), "SRC is required"));
   const std::string there = (planned.scratch / "there").string();
   succeed({"convert", kGolden, there, "--to", "v7"});
   CHECK(contains(refusal({"convert", kGolden, there, "--to", "v7"}), "; --force replaces it"));
   CHECK(refusal({"plan", kGolden, there, "--to", "v7", "-o", planned.plan}).ends_with("found files in it\n"));
-  CHECK(contains(refusal({"plan", kGolden, planned.out, "-o", planned.plan}), "--to is required"));
+  CHECK(contains(refusal({"plan", kGolden, planned.out, "-o", planned.plan}),
+                 "expected one of --to, --recipe, found none"));
   CHECK(
       contains(refusal({"plan", kGolden, planned.out, "--to", "v7", "--pattern", "2:4", "-o", planned.plan}),
                "--pattern: expected with --to prune or quantize only, found with --to v7"));

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
+#include "lib/methods/input_scales.h"
 #include "lib/output/output_directory.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/figures_text.h"
@@ -15,6 +17,17 @@
 
 namespace twofour {
 namespace {
+
+/// What --dry-run says is done with a tensor; of a recipe with the rule that decided: "rule 2 (experts): v7".
+std::string decision_text(const Plan& plan, const OutputTensor& t) {
+  const Transformation& writer = *plan.transformations[t.transformation];
+  const bool labelled = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
+                                    [](const Rule& r) { return !r.label.empty(); });
+  if (!labelled) return fmt::format("{:<10}", writer.decision(t.part));
+  const bool by_rule = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
+                                   [&](const Rule& r) { return r.label == writer.rule(); });
+  return fmt::format("{}: {}", by_rule ? writer.rule() : "no rule", writer.decision(t.part));
+}
 
 /// What writes a tensor.
 const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
@@ -63,12 +76,13 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
     copied += copy;
     copied_bytes += copy ? t.info.bytes() : 0;
     if (!copy)
-      print_stdout("{:<10} {}  {}  {}\n", decision, t.info.name, describe(t.info.dtype, t.info.shape),
-                   format_bytes(t.info.bytes()));
+      print_stdout("{} {}  {}  {}\n", decision_text(plan, t), t.info.name,
+                   describe(t.info.dtype, t.info.shape), format_bytes(t.info.bytes()));
   }
   for (const OutputTensor& t : plan.tensors) {
     const Transformation& writer = writer_of(plan, t);
-    if (writer.decision(t.part) == "copy") print_stdout("{:<10} {}\n", "copy", writer.origin(source, t.part));
+    if (writer.decision(t.part) == "copy")
+      print_stdout("{} {}\n", decision_text(plan, t), writer.origin(source, t.part));
   }
   uint64_t written = 0;
   for (const OutputFile& f : plan.files) {
@@ -154,7 +168,7 @@ void add_source_and_selection(Arguments& args, ConversionOptions& o) {
   args.option("--exclude", o.exclude, "Leave these modules as they are").value_name("PATTERN");
   args.option("--also", o.also, "Convert these modules too: shared experts, single linears")
       .value_name("PATTERN");
-  add_shard_size_option(args, o.max_shard_size);
+  add_shard_size_option(args, o.max_shard_size).default_text("5GB");
 }
 
 void add_io_option(Arguments& args, std::string& io) {
@@ -194,10 +208,34 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check)
       "directory as unfinished. A run that finished none, or that found a bad source, leaves nothing.");
 }
 
-Recipe with_selection(Rule rule, const ConversionOptions& o) {
-  rule.selection = {parse_pattern_option("--include", o.include),
-                    parse_pattern_option("--exclude", o.exclude), parse_pattern_option("--also", o.also)};
-  return {std::move(rule), parse_size_option("--max-shard-size", o.max_shard_size)};
+namespace {
+
+Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
+  Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
+  if (options.recipe.empty()) {
+    recipe.rules[0].selection = {parse_pattern_option("--include", o.include),
+                                 parse_pattern_option("--exclude", o.exclude),
+                                 parse_pattern_option("--also", o.also)};
+  }
+  if (!o.max_shard_size.empty())
+    recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
+  return recipe;
+}
+
+/// Input scales of a file become part of the recipe.
+void take_input_scales(Rule& rule) {
+  constexpr std::string_view kFrom = "from ";
+  if (!rule.input_scale.starts_with(kFrom)) return;
+  rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
+  rule.input_scale = "given";
+}
+
+}  // namespace
+
+Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+  Recipe recipe = recipe_as_said(options, o);
+  for (Rule& rule : recipe.rules) take_input_scales(rule);
+  return recipe;
 }
 
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
@@ -212,7 +250,7 @@ Existing existing_of(const ConversionOptions& o) {
 }
 
 int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
-  Recipe recipe = with_selection(make_rule(recipe_options), o);
+  Recipe recipe = make_recipe(recipe_options, o);
   if (!recipe_options.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   OutputDirectory::check(o.destination, o.source, existing_of(o));

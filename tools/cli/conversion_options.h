@@ -13,7 +13,7 @@ namespace twofour {
 
 /// Options of every command that writes a checkpoint from a checkpoint.
 struct ConversionOptions {
-  std::string source, destination, max_shard_size = "5GB";
+  std::string source, destination, max_shard_size;  ///< an empty size: the recipe's
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
@@ -31,8 +31,8 @@ Io parse_io(const std::string& io);
 /// Adds SRC, DST and what chooses modules and files, which go into a recipe.
 void add_source_and_selection(Arguments& args, ConversionOptions& options);
 
-/// The recipe of one rule, with the chosen modules and the size of files.
-Recipe with_selection(Rule rule, const ConversionOptions& options);
+/// The recipe that the options ask for: of a file or shipped, or one rule with the chosen modules.
+Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options);
 
 /// The reference checkpoint of the options. Its global scales go into the recipe; nullptr if the options keep
 /// none.

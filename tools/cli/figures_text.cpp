@@ -75,7 +75,9 @@ std::string encoded_text(const std::vector<ModuleReport>& modules, bool each) {
     pruned = pruned || m.prunes_first;
     all.error += r.error;
     all.pruned_after += r.pruned_after;
-    cast += r.cast;
+    cast += r.cast && r.tiles.count == 0;
+    all.tiles.count += r.tiles.count;
+    all.tiles.inexact += r.tiles.inexact;
     if (r.error.relative_error() > worst) {
       worst = r.error.relative_error();
       worst_name = m.name;
@@ -89,6 +91,11 @@ std::string encoded_text(const std::vector<ModuleReport>& modules, bool each) {
   text += fmt::format("weights: {}{}\n", error_text(all.error), pruned ? gain_text(all) : "");
   if (worst > 0)
     text += fmt::format("largest error: {:.3f} % in {}\n", 100 * worst, printable_line(worst_name));
+  if (all.tiles.count > 0) {
+    const uint64_t exact = all.tiles.count - all.tiles.inexact;
+    text += fmt::format("{} of {} tiles exact ({:.1f} %)\n", exact, all.tiles.count,
+                        100 * static_cast<double>(exact) / static_cast<double>(all.tiles.count));
+  }
   if (cast > 0) text += fmt::format("{} of {} matrices cast from MXFP4 without loss\n", cast, count);
   return text;
 }
@@ -97,7 +104,11 @@ Json encoded_to_json(const ModuleReport& module) {
   const EncodedResult& r = *module.encoded;
   Json json = {{"quality", error_to_json(r.error)}};
   if (module.prunes_first) json["quality"]["pruned_after"] = error_to_json(r.pruned_after);
-  if (r.cast) json["cast"] = "exact";
+  if (r.cast) json["cast"] = r.tiles.inexact == 0 ? "exact" : "rounded";
+  if (r.tiles.count > 0) {
+    json["quality"]["tiles"] = r.tiles.count;
+    json["quality"]["inexact_tiles"] = r.tiles.inexact;
+  }
   if (r.kept.compared) {
     json["kept"] = {{"bytes", r.kept.bytes},
                     {"codes_that_differ", r.kept.codes},

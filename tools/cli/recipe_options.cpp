@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/recipe_file.h"
+#include "lib/artifact/yaml.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/io/file.h"
 #include "lib/plan/method.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
@@ -21,7 +27,9 @@ std::string layouts_text(bool all) {
   };
   for_each_layout([&]<class L>() { add(L::name, L::summary); });
   add("nvfp4", "NVFP4 in a dialect that engines load, without loss");
-  add("fp8", "E4M3 weights with a scale for each tensor, row or block of 128 x 128");
+  add("fp8", "E4M3 weights with a scale for each tensor, row or block");
+  add("mxfp8", "E4M3 weights with a power of two for each 32");
+  add("mxfp4", "E2M1 weights with a power of two for each 32");
   add("bf16", "dequantized weights");
   if (all) add("prune", "what twofour prune writes");
   if (all) add("quantize", "what twofour quantize writes");
@@ -31,7 +39,7 @@ std::string layouts_text(bool all) {
 void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
-  layouts.insert(layouts.end(), {"nvfp4", "fp8", "bf16"});
+  layouts.insert(layouts.end(), {"nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"});
   if (all) layouts.insert(layouts.end(), {"prune", "quantize"});
   args.option("--to", o.layout, "Layout or format to write; see below").one_of(layouts);
   args.footer(layouts_text(all));
@@ -41,9 +49,34 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
               "any folds at any cost")
       .one_of({"larger", "strict", "any"});
   args.option("--granularity", o.granularity,
-              "fp8: which weights share a scale. block is 128 x 128 and the only choice for deepseek")
+              "fp8: which weights share a scale. block is the only choice for deepseek and deepseek-v4")
       .one_of({"tensor", "row", "block"})
-      .default_text("row; deepseek: block");
+      .default_text("row; deepseek, deepseek-v4 and with --block: block");
+  args.option("--block", o.block,
+              "fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone")
+      .value_name("NxK")
+      .default_text("128x128");
+  args.option(
+          "--scale-dtype", o.scale_dtype,
+          "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, "
+          "compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0")
+      .value_name("TYPE")
+      .default_text("f32; deepseek-v4: e8m0");
+  args.option("--odd-blocks", o.odd_blocks,
+              "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
+              "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
+      .one_of({"refuse", "keep", "write"})
+      .default_text("refuse");
+}
+
+void add_exact(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--exact", o.exact,
+          "What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: best "
+          "keeps the values where that is so, and counts where not; strict refuses quantized sources that "
+          "lose anything; off quantizes them as if they were floats")
+      .one_of({"best", "strict", "off"})
+      .default_text("best");
 }
 
 void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
@@ -52,7 +85,7 @@ void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantize
   if (converts) {
     defaults.push_back(
         "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
-        "compressed-tensors");
+        "compressed-tensors; mxfp8 and mxfp4: modelopt");
   }
   if (quantizes) defaults.push_back(converts ? "quantize: modelopt" : "modelopt");
   args.option("--dialect", o.dialect,
@@ -76,11 +109,28 @@ void add_pattern(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes)
   args.option("--pattern", o.pattern, help).one_of(patterns).default_text(without);
 }
 
-void add_quantize_options(Arguments& args, RecipeOptions& o) {
+void add_arithmetic(Arguments& args, RecipeOptions& o) {
   args.option("--arithmetic", o.arithmetic,
               "Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's")
       .one_of({"modelopt", "compressed-tensors"})
       .default_text("the dialect's");
+}
+
+void add_input_scales(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--input-scale", o.input_scale,
+          "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; "
+          "constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the "
+          "largest of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for "
+          "each module M")
+      .value_name("WORD")
+      .default_text("nvfp4: keep; quantize: none; deepseek-v4: constant=1.0 where the source has none");
+  args.flag(
+      "--one-input-scale-a-layer", o.one_input_scale_a_layer,
+      "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
+}
+
+void add_quantize_options(Arguments& args, RecipeOptions& o) {
   args.option("--block-scale", o.block_scale,
               "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes "
               "the one with the least squared error; four-over-six takes the better of two. No producer has "
@@ -98,6 +148,21 @@ void add_quantize_options(Arguments& args, RecipeOptions& o) {
       .value_name("PATH");
 }
 
+/// What a recipe says in its rules, no option may say.
+void add_recipe_option(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes) {
+  Argument& recipe =
+      args.option("--recipe", o.recipe,
+                  "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see "
+                  "twofour help recipes")
+          .value_name("FILE");
+  std::vector<const char*> words = {"--to",   "--include",     "--exclude", "--also",
+                                    "--fold", "--granularity", "--dialect"};
+  if (prunes || quantizes) words.push_back("--pattern");
+  if (quantizes)
+    words.insert(words.end(), {"--arithmetic", "--block-scale", "--zero-block", "--keep-global-scale"});
+  for (const char* word : words) recipe.excludes(word);
+}
+
 }  // namespace
 
 void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
@@ -105,7 +170,24 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
   if (converts) add_convert_options(args, o, prunes && quantizes);
   if (converts || quantizes) add_dialect(args, o, converts, quantizes);
   if (prunes || quantizes) add_pattern(args, o, prunes, quantizes);
+  if (converts || quantizes) {
+    add_arithmetic(args, o);
+    add_exact(args, o);
+    add_input_scales(args, o);
+  }
   if (quantizes) add_quantize_options(args, o);
+  if (converts) add_recipe_option(args, o, prunes, quantizes);
+}
+
+Recipe open_recipe(const std::string& name) {
+  std::error_code error;
+  if (name.find_first_of("/.") != name.npos || std::filesystem::exists(name, error))
+    return read_recipe(name, read_text(name, kLongestYaml));
+  if (const ShippedRecipe* shipped = find_shipped_recipe(name)) return read_recipe(name, shipped->text);
+  std::vector<std::string> names;
+  for (const ShippedRecipe& r : shipped_recipes()) names.emplace_back(r.name);
+  throw Error(fmt::format("--recipe: expected a file, or a name that twofour recipes lists, found '{}'{}",
+                          name, did_you_mean(name, names)));
 }
 
 Rule make_rule(const RecipeOptions& o) {
@@ -114,9 +196,15 @@ Rule make_rule(const RecipeOptions& o) {
   rule.pattern = o.pattern;
   rule.dialect = o.dialect;
   rule.granularity = o.granularity;
+  rule.block = o.block;
+  rule.scale_dtype = o.scale_dtype;
+  rule.exact = o.exact;
+  rule.odd_blocks = o.odd_blocks;
   rule.arithmetic = o.arithmetic;
   rule.block_scale = o.block_scale;
   rule.zero_block = o.zero_block;
+  rule.input_scale = o.input_scale;
+  rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});

@@ -9,19 +9,25 @@ namespace twofour {
 
 /// What says how a checkpoint is to be written, apart from the choice of modules and the size of files.
 struct RecipeOptions {
-  std::string layout, fold = "larger", dialect, granularity;
-  std::string pattern, arithmetic, block_scale, zero_block;
+  std::string layout, fold = "larger", dialect, granularity, block, scale_dtype, odd_blocks, exact;
+  std::string pattern, arithmetic, block_scale, zero_block, input_scale;
+  bool one_input_scale_a_layer = false;
+  std::string recipe;             ///< convert: file or name of a recipe, in place of everything else here
   std::string keep_global_scale;  ///< quantize: reference checkpoint
 };
 
 /// Commands that have these options.
 enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 
-/// Adds those of some commands to an app: convert's (--to among them), prune's and quantize's; of several,
-/// --to names prune and quantize too.
+/// Adds those of some commands to an app: convert's (--to and --recipe among them), prune's and quantize's;
+/// of several, --to names prune and quantize too. With --recipe, --include, --exclude and --also must be
+/// there before.
 void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
 
-/// The recipe that they ask for. Throws Error on an option that `layout` does not have.
+/// The recipe of a file of that name or, for a name without "/" and ".", else the shipped one.
+Recipe open_recipe(const std::string& name);
+
+/// The rule that they ask for. Throws Error on an option that `layout` does not have.
 Rule make_rule(const RecipeOptions& options);
 
 }  // namespace twofour

@@ -24,6 +24,7 @@ OneRule to_fp8(const std::string& dialect, const std::string& granularity) {
   recipe.to = "fp8";
   recipe.dialect = dialect;
   recipe.granularity = granularity;
+  recipe.odd_blocks = granularity == "tensor" || granularity == "row" ? "" : "write";
   return recipe;
 }
 

@@ -153,6 +153,7 @@ TEST_CASE("a wrong scale of FP8 is found") {
     OneRule rule;
     rule.to = "fp8";
     rule.granularity = granularity;
+    rule.odd_blocks = "write";
     CHECK(differences_of(scratch / "src", scratch / "out", rule, Fault::kNone).empty());
     const Findings found = differences_of(scratch / "src", scratch / "out", rule, Fault::kFp8Scale);
     REQUIRE_MESSAGE(found.size() == 2, text_of(found));

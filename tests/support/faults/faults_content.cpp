@@ -62,6 +62,11 @@ std::vector<Fault> module_faults() {
        }},
       {"module-shape", "half the scales",
        [](Save& s, Random&) { halve_rows(s.at(std::string(kLinear) + ".weight_scale")); }},
+      {"unsupported-format", "codes of torchao",
+       [](Save& s, Random&) {
+         s.add({"model.layers.1.extra._weight_qdata", DType::kU8, {2, 8}, std::vector<uint8_t>(16)});
+         s.add({"model.layers.1.extra._weight_per_tensor_scale", DType::kF32, {}, {0, 0, 0x80, 0x3F}});
+       }},
       {"two-weights", "plain and packed",
        [](Save& s, Random&) {
          s.add({"model.layers.1.self_attn.q_proj.weight_packed", DType::kI32, {4}, std::vector<uint8_t>(16)});

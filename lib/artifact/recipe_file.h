@@ -1,0 +1,38 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/artifact/recipe.h"
+
+namespace twofour {
+
+inline constexpr int kRecipeFormat = 1;
+inline constexpr size_t kMostRules = 1000;
+
+/// The recipe of a YAML or JSON text. Throws Error "WHERE:LINE:COLUMN: rules[2].granularity: expected ...,
+/// found ..." on whatever recipe_keys() does not describe. Rules carry labels; defaults stay empty.
+Recipe read_recipe(const std::string& where, std::string_view text);
+
+/// A key of recipe files, for help.
+struct RecipeKey {
+  std::string key;
+  std::string values;  ///< "tensor, row, block"
+  std::string text;    ///< what it says, with which `to`, and the default
+};
+/// Keys of the file, then of a rule.
+std::vector<RecipeKey> recipe_keys();
+std::vector<RecipeKey> rule_keys();
+
+/// A recipe that the program has.
+struct ShippedRecipe {
+  std::string_view name;
+  std::string_view text;             ///< YAML
+  std::string_view summary() const;  ///< its first line, a comment
+};
+std::span<const ShippedRecipe> shipped_recipes();
+/// nullptr if there is none of that name.
+const ShippedRecipe* find_shipped_recipe(std::string_view name);
+
+}  // namespace twofour

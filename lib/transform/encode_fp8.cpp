@@ -1,0 +1,165 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "formats/atom.h"
+#include "lib/transform/encoder.h"
+
+namespace twofour {
+namespace {
+
+/// The tiles of a matrix [rows, k], in rows of `across`.
+struct TileGrid {
+  int64_t rows, cols;  ///< of a tile
+  size_t down, across;
+  TileGrid(const EncodeRule& rule, const EncodedMatrix& m) {
+    const EncodeRule::Tile tile = rule.tile(m.rows, m.k);
+    rows = tile.rows;
+    cols = tile.cols;
+    down = static_cast<size_t>((m.rows + rows - 1) / rows);
+    across = static_cast<size_t>((m.k + cols - 1) / cols);
+  }
+  /// The first tile of row n.
+  size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
+};
+
+/// Calls f(tile, begin, end) for the parts of a row of `row_size` elements that lie in its tiles, `width`
+/// elements of each.
+template <class F>
+void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
+  for (size_t begin = 0, tile = first_tile; begin < row_size; begin += width, ++tile) {
+    f(tile, begin, std::min(begin + width, row_size));
+  }
+}
+
+bool is_equal(std::span<const float> a, std::span<const float> b) {
+  bool same = true;
+  for (size_t i = 0; i < a.size(); ++i) same &= a[i] == b[i];
+  return same;
+}
+
+}  // namespace
+
+void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows, Survey& survey) {
+  const TileGrid grid(rule_, m);
+  survey.tiles.resize(grid.down * grid.across);
+  if (grid.down * grid.across == 1) {
+    survey.tiles[0].amax = survey.amax;
+    return;
+  }
+  const auto k = static_cast<size_t>(m.k);
+  for (size_t r = 0; r < rows.size() / k; ++r) {
+    for_each_part(grid.first(row + static_cast<int64_t>(r)), k, static_cast<size_t>(grid.cols),
+                  [&](size_t tile, size_t begin, size_t end) {
+                    float& amax = survey.tiles[tile].amax;
+                    amax = std::max(amax, largest_magnitude(rows.subspan(r * k + begin, end - begin), isa_));
+                  });
+  }
+}
+
+void Encoder::survey_tiles() {
+  for_each_stored_block([&](size_t i, int64_t row, const StoredBlock& block) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    const TileGrid grid(rule_, m);
+    const int64_t group = m.source->scale_cols;
+    const auto groups = static_cast<size_t>(m.k / group), codes = static_cast<size_t>(group / 2);
+    const auto width = static_cast<size_t>(grid.cols / group);  // tiles are whole groups wide
+    for (size_t r = 0; r < block.scales.size() / groups; ++r) {
+      for_each_part(grid.first(row + static_cast<int64_t>(r)), groups, width,
+                    [&](size_t tile, size_t begin, size_t end) {
+                      const size_t at = r * groups + begin, count = end - begin;
+                      const auto scales = block.scales.subspan(at, count);
+                      const auto values = block.values.subspan(at * codes, count * codes);
+                      Tile& t = surveys_[i].tiles[tile];
+                      if (m.source->format == WeightFormat::kMxfp4) {
+                        t.range.add(values, scales);
+                      } else {
+                        t.product = std::max(t.product, largest_product(values, scales));
+                      }
+                    });
+    }
+  });
+}
+
+void Encoder::choose_tile_scales(Results& results) {
+  const DType type = rule_.scheme.scale_type;
+  const bool casts = may_cast();
+  for (size_t i = 0; i < surveys_.size(); ++i) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    const bool mxfp4 = m.source->format == WeightFormat::kMxfp4;
+    float global = 1;
+    if (casts && !mxfp4) {
+      Problems problems;
+      global = read_global_scale(source_, source_.nvfp4_modules()[*m.source->nvfp4], m.expert, problems)
+                   .multiplier;
+      for (const std::string& problem : problems.lines()) results[i].problems.push_back(problem);
+    }
+    for (Tile& t : surveys_[i].tiles) {
+      if (casts)
+        t.scale = mxfp4 ? mxfp4_tile_scale(type, t.range) : nvfp4_tile_scale(type, t.product, global);
+      if (t.scale == 0) t.scale = round_scale(type, fp8_scale_of(t.amax));
+    }
+  }
+}
+
+void Encoder::encode_fp8(const EncodedMatrix& m, Survey& survey, int64_t row, std::span<const float> rows,
+                         const Write& write, EncodedResult& result) {
+  codes_.resize(rows.size());
+  back_.resize(rows.size());
+  const auto k = static_cast<size_t>(m.k);
+  const TileGrid grid(rule_, m);
+  const bool casts = may_cast();
+  for (size_t r = 0; r < rows.size() / k; ++r) {
+    for_each_part(grid.first(row + static_cast<int64_t>(r)), k, static_cast<size_t>(grid.cols),
+                  [&](size_t tile, size_t begin, size_t end) {
+                    Tile& t = survey.tiles[tile];
+                    const size_t at = r * k + begin, count = end - begin;
+                    const auto weights = rows.subspan(at, count);
+                    twofour::encode_fp8(weights, t.scale, &codes_[at], isa_);
+                    decode_fp8(std::span<const uint8_t>(&codes_[at], count), t.scale, &back_[at], isa_);
+                    if (casts && !t.is_inexact) t.is_inexact = !is_equal(weights, {&back_[at], count});
+                  });
+  }
+  write(m.part(EncodedPart::kValues), codes_);
+  result.error.add(rows, back_, m.k, isa_);
+}
+
+void Encoder::write_tile_scales(const EncodedMatrix& m, const Survey& survey, const Write& write) {
+  const DType type = group_->part_info(m.part(EncodedPart::kScales)).dtype;
+  std::vector<float> scales;
+  for (const Tile& t : survey.tiles) scales.push_back(t.scale);
+  std::vector<uint8_t> bytes(scales.size() * static_cast<size_t>(dtype_bits(type)) / 8);
+  store_scales(type, scales, bytes.data());
+  write(m.part(EncodedPart::kScales), bytes);
+}
+
+std::string Encoder::tile_text(const EncodedMatrix& m, const Survey& survey, size_t tile) const {
+  const TileGrid grid(rule_, m);
+  std::string text = fmt::format("at row {}, k {}", static_cast<int64_t>(tile / grid.across) * grid.rows,
+                                 static_cast<int64_t>(tile % grid.across) * grid.cols);
+  const Mxfp4Range& range = survey.tiles[tile].range;
+  if (range.low <= range.high) text += fmt::format(" with scales from 2^{} to 2^{}", range.low, range.high);
+  return text;
+}
+
+void Encoder::count_tiles(Results& results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    CastTiles& found = results[i].tiles;
+    found = {};
+    size_t first = 0;
+    for (size_t t = 0; t < surveys_[i].tiles.size(); ++t) {
+      ++found.count;
+      if (surveys_[i].tiles[t].is_inexact && found.inexact++ == 0) first = t;
+    }
+    results[i].cast = true;
+    if (found.inexact == 0 || m.source->format != WeightFormat::kMxfp4) continue;
+    results[i].findings.push_back(
+        {Severity::kWarning, "tiles-not-exact", m.name,
+         fmt::format("{} of {} tiles hold values that FP8 rounds under one scale, the first {}",
+                     found.inexact, found.count, tile_text(m, surveys_[i], first))});
+  }
+}
+
+}  // namespace twofour

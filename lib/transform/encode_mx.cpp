@@ -1,0 +1,39 @@
+#include "kernels/numbers/quantize_mx.h"
+#include "lib/transform/encoder.h"
+
+namespace twofour {
+
+void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, const Write& write,
+                        EncodedResult& result) {
+  const MxRule rule{quantize_.arithmetic, quantize_.weight_type};
+  const bool mxfp8 = rule_.scheme.is_mxfp8();
+  codes_.resize(mxfp8 ? rows.size() : rows.size() / 2);
+  scales_.resize(rows.size() / kMxGroup);
+  back_.resize(rows.size());
+  if (mxfp8) {
+    quantize_mxfp8(rule, rows, codes_.data(), scales_.data(), isa_);
+    dequantize_mxfp8(codes_, scales_, back_.data(), isa_);
+  } else {
+    quantize_mxfp4(rule, rows, codes_.data(), scales_.data(), isa_);
+    dequantize_mxfp4(codes_, scales_, back_.data(), isa_);
+  }
+  write(m.part(EncodedPart::kValues), codes_);
+  write(m.part(EncodedPart::kScales), scales_);
+  result.error.add(rows, back_, m.k, isa_);
+}
+
+void Encoder::cast_to_mx(const Write& write) {
+  for_each_stored_block([&](size_t i, int64_t, const StoredBlock& block) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    if (rule_.scheme.is_mxfp8()) {
+      codes_.resize(2 * block.values.size());
+      cast_mxfp4_codes(block.values, codes_.data());
+      write(m.part(EncodedPart::kValues), codes_);
+    } else {
+      write(m.part(EncodedPart::kValues), block.values);
+    }
+    write(m.part(EncodedPart::kScales), block.scales);
+  });
+}
+
+}  // namespace twofour

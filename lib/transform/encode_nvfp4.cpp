@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/pack/prune.h"
+#include "lib/transform/encoder.h"
+
+namespace twofour {
+
+bool Encoder::survey_mxfp4(Results& results) {
+  range_ = {};
+  if (!may_cast()) return false;
+  for_each_stored_block(
+      [&](size_t, int64_t, const StoredBlock& block) { range_.add(block.values, block.scales); });
+  if (range_.is_exact()) return true;
+  for (EncodedResult& r : results) r.error = {};
+  const std::string& name = group_->matrices()[0].name;
+  const std::string span = fmt::format("scales from 2^{} to 2^{}", range_.low, range_.high);
+  if (rule_.is_strict()) {
+    results[0].problems.push_back(fmt::format(
+        "{}: expected scales that span at most 2^17, which NVFP4 has without loss (--exact strict), "
+        "found {}",
+        name, span));
+    return false;
+  }
+  results[0].findings.push_back(
+      {Severity::kWarning, "mxfp4-not-exact", name,
+       fmt::format("{} span more than NVFP4 holds without loss: quantized anew", span)});
+  return false;
+}
+
+void Encoder::choose_global_scales(Results& results) {
+  float amax = 0;
+  for (const Survey& s : surveys_) amax = std::max(amax, s.amax);
+  const MatrixScale shared = shared_scale(rule_, quantize_, amax);
+  bool is_used = false;
+  for (size_t at = 0; at < surveys_.size(); ++at) {
+    const EncodedMatrix& m = group_->matrices()[at];
+    const auto kept = kept_scale(rule_, quantize_, group_->kept(), m.name);
+    surveys_[at].scale = kept.value_or(shared);
+    is_used = is_used || !kept;
+  }
+  if (is_used) check_global_scale(group_->matrices()[0].name, amax, shared, results[0]);
+}
+
+void Encoder::check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
+                                 EncodedResult& result) const {
+  const float multiplier = rule_.divides ? 1.0f / scale.written : scale.written;
+  if (!(multiplier > 0) || !std::isfinite(multiplier) || !std::isfinite(scale.written)) {
+    result.problems.push_back(fmt::format(
+        "{}: expected weights with a global scale that fits float32, found none above {}", name, amax));
+  }
+  if (amax == 0) {
+    result.findings.push_back({Severity::kWarning, "zero-weights", name,
+                               "all weights that share the global scale are zero: codes and block scales are "
+                               "0, the global scale 1"});
+  } else if (is_overflow(quantize_, scale)) {
+    result.findings.push_back(
+        {Severity::kWarning, "global-scale-overflow", name,
+         fmt::format("the global scale of weights up to {} is beyond {}: 1 is stored, as compressed-tensors "
+                     "does, and little is left of the weights",
+                     amax, dtype_name(quantize_.weight_type))});
+  }
+}
+
+void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                           std::span<const float> rows, const Write& write, EncodedResult& result) {
+  QuantizeRule rule = quantize_;
+  rule.zero_block = survey.scale.zero_block;
+  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  codes_.resize(rows.size() / 2);
+  scales_.resize(rows.size() / kGroup);
+  back_.resize(rows.size());
+  std::span<const float> weights = rows;
+  if (rule_.prune) {
+    // The error of quantizing first and pruning afterwards.
+    quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
+    const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
+    prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);
+    dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
+    result.pruned_after.add(rows, back_, m.k, isa_);
+    pruned_.assign(rows.begin(), rows.end());
+    prune_2_4(pruned_, isa_);
+    weights = pruned_;
+  }
+  quantize_nvfp4(rule, survey.scale.global, weights, codes_.data(), scales_.data(), isa_);
+  if (survey.scale.is_kept) restore_negative_zeros(weights, codes_);
+  write(m.part(EncodedPart::kValues), codes_);
+  write(m.part(EncodedPart::kScales), scales_);
+  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
+  result.error.add(rows, back_, m.k, isa_);
+  if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
+}
+
+void Encoder::cast_to_nvfp4(const Write& write) {
+  const float scale = std::ldexp(1.0f, range_.exponent());
+  for (Survey& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
+  for_each_stored_block([&](size_t i, int64_t, const StoredBlock& block) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    scales_.resize(2 * block.scales.size());
+    cast_mxfp4_scales(block.scales, range_.exponent(), scales_.data());
+    write(m.part(EncodedPart::kValues), block.values);
+    write(m.part(EncodedPart::kScales), scales_);
+  });
+}
+
+}  // namespace twofour
