@@ -274,14 +274,14 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
 void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays) {
   const auto block_of = [](std::string_view name) {
     const auto parsed = parse_module_name(module_of(name));
-    return parsed && parsed->expert >= 0 ? parsed->block : std::string_view();
+    return parsed && parsed->expert >= 0 ? std::string(parsed->block) : std::string();
   };
-  std::set<std::string_view> left;
+  std::set<std::string> left;
   for (size_t i = 0; i < stays.size(); ++i) {
     if (stays[i]) left.insert(block_of(c.tensors()[i].name));
   }
   for (size_t i = 0; i < stays.size(); ++i) {
-    const std::string_view block = block_of(c.tensors()[i].name);
+    const std::string block = block_of(c.tensors()[i].name);
     if (stays[i] || block.empty() || !left.contains(block)) continue;
     throw Error(
         fmt::format("{}: expected all of {} to go or to stay, found some of it; --experts drops experts",

@@ -227,7 +227,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
   const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
   if (rewrites) refuse_entries_that_cannot_be_kept(source);
-  refuse_unread_codes(source);
+  if (!plan.recipe.edit) refuse_unread_codes(source);
   const std::optional<Manifest> written = read_sound_manifest(source);
   plan.findings = source.findings();
   plan.reader_bytes = source.reader_bytes();
@@ -250,6 +250,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     planner.set_texts(original_texts(source));
     plan.summary = plan.recipe.what();
   } else {
+    if (what.empty()) what = "keep";
     if (planner.rewrites_formats()) {
       Rule rest{.to = "keep"};
       make_method(rest)->finish(planner);

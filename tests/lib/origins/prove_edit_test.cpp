@@ -4,12 +4,12 @@
 
 #include <functional>
 
-#include "lib/validate/checks.h"
+#include "lib/origins/prove_edit.h"
 #include "tests/support/edits.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
-namespace check_edit_test {
+namespace prove_edit_test {
 
 using namespace twofour;
 
@@ -58,10 +58,9 @@ struct Proven {
     write_checkpoint(scratch / "bad", {tensors, {}}, format_json(config));
     const Checkpoint bad = Checkpoint::open(scratch / "bad"), base = Checkpoint::open(scratch / "base"),
                      donor = Checkpoint::open(scratch / "donor");
-    ValidateReport report;
     Progress progress;
-    prove_edit(bad, edit, base, edit.kind == Edit::Kind::kGraft ? &donor : nullptr, progress, report);
-    return text_of(report.differences);
+    return text_of(prove_edit(bad, edit, base, edit.kind == Edit::Kind::kGraft ? &donor : nullptr, progress)
+                       .differences);
   }
 };
 
@@ -159,4 +158,4 @@ TEST_CASE("validate with the sources finds a changed byte, and with others that 
                  "bytes differ"));
 }
 
-}  // namespace check_edit_test
+}  // namespace prove_edit_test

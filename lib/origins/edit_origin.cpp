@@ -1,4 +1,4 @@
-#include "lib/validate/edit_origin.h"
+#include "lib/origins/edit_origin.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,3 +1,5 @@
+#include "lib/origins/prove_edit.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,17 +10,19 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/graft/open_edited.h"
 #include "lib/names/config_pattern.h"
+#include "lib/origins/edit_origin.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
-#include "lib/validate/checks.h"
-#include "lib/validate/edit_origin.h"
 
 namespace twofour {
 namespace {
 
 constexpr uint64_t kEditPiece = 4u << 20;
+
+void differ(EditProof& proof, const char* id, std::string where, std::string message) {
+  proof.differences.push_back({Severity::kError, id, std::move(where), std::move(message)});
+}
 
 /// Reads bytes [begin, begin + out.size()) of what a tensor's origin gives.
 void read_origin(const TensorOrigin& origin, uint64_t begin, std::span<uint8_t> out) {
@@ -59,7 +63,7 @@ std::string compare_with_origin(const Checkpoint& artifact, size_t tensor, const
 /// Every tensor of the result from its origin, every tensor of the sources accounted for.
 void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
                            const std::vector<const Checkpoint*>& sources, Progress& progress,
-                           ValidateReport& report) {
+                           EditProof& proof) {
   const size_t count = artifact.tensors().size();
   std::vector<std::string> problems(count);
   std::map<const Checkpoint*, std::vector<int>> used;
@@ -83,24 +87,24 @@ void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origin
     if (all[i] && problems[i].empty()) problems[i] = compare_with_origin(artifact, i, *all[i], progress);
   });
   for (size_t i = 0; i < count; ++i) {
-    if (!problems[i].empty()) differ(report, "bytes", artifact.tensors()[i].name, problems[i]);
+    if (!problems[i].empty()) differ(proof, "bytes", artifact.tensors()[i].name, problems[i]);
   }
   for (const Checkpoint* c : sources) {
     for (size_t i = 0; i < used[c].size(); ++i) {
       const int expected = origins.stays(*c, i);
       if (used[c][i] == expected) {
-        ++report.source_tensors;
-        report.source_bytes += c->tensors()[i].bytes();
+        ++proof.source_tensors;
+        proof.source_bytes += c->tensors()[i].bytes();
         continue;
       }
-      differ(report, "source-tensor", c->where(i),
+      differ(proof, "source-tensor", c->where(i),
              fmt::format("expected {} times in the artifact, found {} times", expected, used[c][i]));
     }
   }
 }
 
 /// The index names the tensors of the files and no others, and their size.
-void check_index_of_edit(const Checkpoint& artifact, ValidateReport& report) {
+void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
   const auto path = artifact.path() / kIndexName;
   const Json index = parse_json(path.string(), read_text(path, 1u << 30));
   uint64_t bytes = 0;
@@ -109,12 +113,12 @@ void check_index_of_edit(const Checkpoint& artifact, ValidateReport& report) {
   for (const auto& [name, file] : index.at("weight_map").items()) named.insert(name);
   for (const TensorInfo& t : artifact.tensors()) {
     if (named.erase(t.name) == 0)
-      differ(report, "index", t.name, "expected in the index, found it only in a file");
+      differ(proof, "index", t.name, "expected in the index, found it only in a file");
   }
   for (const std::string& name : named)
-    differ(report, "index", name, "expected in a file, found it only in the index");
+    differ(proof, "index", name, "expected in a file, found it only in the index");
   if (index.at("metadata").at("total_size") != Json(bytes))
-    differ(report, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
+    differ(proof, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
 }
 
 /// The settings of a config and of those of its language model, quantization left out.
@@ -191,12 +195,12 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
 
 /// Settings are the base's, but for counts and lists of layers and experts, which say what the tensors show.
 void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
-                            const Checkpoint* donor, ValidateReport& report) {
+                            const Checkpoint* donor, EditProof& proof) {
   const auto before = settings_of(base.config()), now = settings_of(artifact.config());
   const ShownLayers shown = shown_layers(artifact, stated_layers(artifact));
   const ShownLayers of_base = shown_layers(base, stated_layers(base));
   const auto wrong = [&](const std::string& key, const std::string& expected, const Json* found) {
-    differ(report, "config", "config.json: " + key,
+    differ(proof, "config", "config.json: " + key,
            fmt::format("expected {}, found {}", expected, found ? quoted_setting(*found) : "nothing"));
   };
   std::set<std::string> keys;
@@ -297,11 +301,11 @@ std::string module_name_of(const std::string& tensor) { return tensor.substr(0, 
 /// What stays is said to be quantized as the base says it, what comes as the donor's tensors show it, and no
 /// entry is of a module that is not there.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
-                         ValidateReport& report) {
+                         EditProof& proof) {
   SaidOfModules before(base), now(artifact);
   Problems ignored;
   const auto wrong = [&](const std::string& module, const std::string& expected) {
-    differ(report, "quantization", module,
+    differ(proof, "quantization", module,
            fmt::format("expected {} in config.json and hf_quant_config.json, found otherwise", expected));
   };
   for (const Linear& m : find_weight_modules(artifact, ignored)) {
@@ -347,38 +351,17 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
 
 }  // namespace
 
-void prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base, const Checkpoint* donor,
-                Progress& progress, ValidateReport& report) {
+EditProof prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
+                     const Checkpoint* donor, Progress& progress) {
+  EditProof proof;
   const EditOrigins origins(edit, base, donor);
   std::vector<const Checkpoint*> sources{&base};
   if (donor != nullptr) sources.push_back(donor);
-  for (const TensorInfo& t : artifact.tensors()) progress.total += 2 * t.bytes();
-  progress.phase = "deriving";
-  prove_tensors_of_edit(artifact, origins, sources, progress, report);
-  check_index_of_edit(artifact, report);
-  check_settings_of_edit(artifact, edit, base, donor, report);
-  check_words_of_edit(artifact, origins, base, report);
-}
-
-void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const std::filesystem::path& source,
-                   const ValidateOptions& options, Progress& progress, ValidateReport& report) {
-  const Edit& edit = manifest.recipe.edit;
-  const bool grafts = edit.kind == Edit::Kind::kGraft;
-  if (grafts && options.donor.empty()) {
-    throw Error(
-        fmt::format("{}: expected --donor PATH, the checkpoint that modules were taken from, found none",
-                    artifact.path().string()));
-  }
-  {
-    const Checkpoint base = Checkpoint::open(source, options.io);
-    std::optional<Checkpoint> donor;
-    if (grafts) donor.emplace(Checkpoint::open(options.donor, options.io));
-    prove_edit(artifact, edit, base, donor ? &*donor : nullptr, progress, report);
-  }
-  const Checkpoint view = open_edited(source, options.donor, edit, options.io);
-  const Plan plan = make_plan(view, manifest.recipe);
-  check_files(artifact, view, plan, manifest, report);
-  if (report.differences.empty()) check_manifest(artifact, view, plan, manifest, {}, progress, report);
+  prove_tensors_of_edit(artifact, origins, sources, progress, proof);
+  check_index_of_edit(artifact, proof);
+  check_settings_of_edit(artifact, edit, base, donor, proof);
+  check_words_of_edit(artifact, origins, base, proof);
+  return proof;
 }
 
 }  // namespace twofour
