@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "formats/error.h"
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
@@ -17,7 +18,7 @@ namespace twofour {
 namespace {
 
 struct ValidateArguments {
-  std::string artifact, source, html, io = "buffered";
+  std::string artifact, source, donor, html, io = "buffered";
   std::optional<int64_t> tokens;
   uint64_t seed = 0;
   bool all_layers = false;
@@ -30,6 +31,7 @@ ValidateOptions validate_options(const ValidateArguments& o, const Common& commo
   options.seed = o.seed;
   options.device = device;
   options.io = parse_io(o.io);
+  options.donor = o.donor;
   if (o.tokens) {
     options.tokens = *o.tokens;
     options.experts = 0;
@@ -286,6 +288,8 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
 int run_validate(const ValidateArguments& o, const Common& common) {
   const Device device = choose_device(common);
   if (!o.html.empty()) check_report_file(o.html);
+  if (!o.donor.empty() && o.source.empty())
+    throw Error("--donor: expected with --source only, found without");
   ValidateReport report;
   const ValidateOptions options = validate_options(o, common, device);
   with_progress(common, [&](Progress& progress) {
@@ -312,6 +316,9 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   auto o = std::make_shared<ValidateArguments>();
   args.option("DST", o->artifact, "Artifact to check").required();
   args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
+  args.option("--donor", o->donor,
+              "With --source, of what graft wrote: the checkpoint that modules came from")
+      .value_name("PATH");
   args.option("--tokens", o->tokens,
               "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "
               "layer")
@@ -325,7 +332,10 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
       "Without --source, every byte is read and compared with the hashes in twofour.json. That finds damage, "
       "not a wrong conversion.\n"
       "With --source, every tensor of the source is accounted for, every byte is derived again by slow code "
-      "that the converter does not use, and layers are run against a reference in double precision.");
+      "that the converter does not use, and layers are run against a reference in double precision.\n"
+      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is told back to the bytes of its "
+      "source, "
+      "and counts, lists and quantization entries of the configs are held against the tensors.");
   return [o, &common] { return run_validate(*o, common); };
 }
 

@@ -125,7 +125,8 @@ std::string Recipe::what() const {
   for (const Rule& rule : rules) {
     if (rule.to != rules[0].to) return "mixed";
   }
-  return rules.empty() ? "mixed" : rules[0].to;
+  if (rules.empty()) return edit ? std::string(edit.name()) : "mixed";
+  return rules[0].to;
 }
 
 Json recipe_to_json(const Recipe& r) {
@@ -133,6 +134,7 @@ Json recipe_to_json(const Recipe& r) {
   for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
   Json json = {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
   if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  if (r.edit) json["edit"] = edit_to_json(r.edit);
   return json;
 }
 
@@ -147,6 +149,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
     }
     r.dialect = json.value("dialect", "");
     r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
+    if (json.contains("edit")) r.edit = edit_from_json(json.at("edit"));
     return r;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));

@@ -7,6 +7,7 @@
 
 #include "formats/json.h"
 #include "formats/naming.h"
+#include "lib/artifact/edit.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -66,6 +67,7 @@ struct Rule {
 /// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it. The first rule
 /// that takes a module decides; what none takes stays as it is.
 struct Recipe {
+  Edit edit = {};                      ///< before any rule
   std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
   /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
   std::string dialect = {};
@@ -74,7 +76,9 @@ struct Recipe {
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}
   Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
-  /// "v7" where all rules make one thing, else "mixed".
+  /// Without rules: all tensors stay as the edit leaves them.
+  Recipe(Edit change, uint64_t size) : edit(std::move(change)), rules{}, max_shard_size(size) {}
+  /// "v7" where all rules make one thing, else "mixed"; without rules "graft" or "drop".
   std::string what() const;
 };
 

@@ -192,7 +192,7 @@ const std::vector<WordRow>& word_rows() {
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
 constexpr std::string_view kMethods[] = {"magnitude"};
-constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER or neighbours";
+constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
 
 /// The multiplier of "constant=0.5"; nothing where it is not one.
@@ -208,6 +208,7 @@ std::optional<float> constant_scale(std::string_view text) {
 std::string input_scale_of(const YamlPlace& place) {
   const std::string& given = place.text(kInputScales);
   if (given == "constant") return "constant=1.0";
+  if (given.starts_with("from ")) return given;
   if (given != "keep" && given != "none" && given != "neighbours" && !constant_scale(given))
     place.expected(fmt::format("{}, the number positive and finite in float32", kInputScales));
   return given;

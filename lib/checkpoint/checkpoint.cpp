@@ -202,8 +202,9 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
 }
 
 const std::vector<Shard>& Checkpoint::shards() const {
-  return source_ ? source_->stored().shards() : shards_;
+  return source_ ? source_->shards() : shards_;
 }
+const std::vector<Shard>& TensorSource::shards() const { return stored().shards(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }

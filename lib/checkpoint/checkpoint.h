@@ -39,19 +39,22 @@ struct RowRange {
   int64_t begin, end, k0, k1;
 };
 
-/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout, or
-/// weights that are quantized as they are read.
+/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout, a
+/// choice of tensors of one or two checkpoints, or weights that are quantized as they are read.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
   /// The checkpoint with the files that hold the bytes.
   virtual const Checkpoint& stored() const = 0;
+  /// The files that hold the bytes.
+  virtual const std::vector<Shard>& shards() const;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each thread that reads may take beside its own buffers.
   virtual uint64_t reader_bytes() const = 0;
-  /// Whether the tensors are what an artifact's layout was made from.
-  virtual bool unpacks_layout() const { return false; }
+  /// Whether it is another checkpoint than the files hold, so that twofour.json beside them does not describe
+  /// it.
+  virtual bool is_another() const { return true; }
   /// Bytes that are read to compute a tensor that is computed from others, a module's with its codes; nothing
   /// for one that is stored.
   virtual std::optional<uint64_t> computed_from(size_t) const { return std::nullopt; }
@@ -75,14 +78,16 @@ class Checkpoint {
   /// that `source` stores them in.
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
-  /// Whether the tensors come from an artifact's layout.
-  bool is_view() const { return source_ != nullptr && source_->unpacks_layout(); }
+  /// Whether the tensors come from a TensorSource that shows another checkpoint than its files hold.
+  bool is_view() const { return source_ != nullptr && source_->is_another(); }
   /// Bytes that each thread that reads may take beside its own buffers.
   uint64_t reader_bytes() const;
 
   const std::filesystem::path& path() const { return path_; }
   bool is_directory() const { return is_directory_; }
   const std::vector<Shard>& shards() const;
+  /// Gives its files away: what is left has names and config, and cannot be read.
+  std::vector<Shard> take_shards() && { return std::move(shards_); }
   /// All tensors, sorted by name.
   std::span<const TensorInfo> tensors() const { return tensors_; }
   const Shard& shard_of(size_t tensor) const { return shards()[shard_of_[tensor]]; }

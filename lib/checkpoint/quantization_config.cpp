@@ -87,8 +87,12 @@ void refuse_deep_entries(const Checkpoint& source) {
 }  // namespace
 
 Json config_with_quantization(const Checkpoint& source, Json entry) {
-  const EntryPlace* place = entry_place(source.config());
-  return with_entry(source.config(), place ? place->holder : nullptr, std::move(entry));
+  return with_quantization(source.config(), std::move(entry));
+}
+
+Json with_quantization(Json config, Json entry) {
+  const EntryPlace* place = entry_place(config);
+  return with_entry(std::move(config), place ? place->holder : nullptr, std::move(entry));
 }
 
 Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) {

@@ -36,6 +36,8 @@ Json original_config(const Json& config, const Json& hf_quant_config);
 /// The source's config.json with that quantization_config and no other, at its top or, where the source has
 /// its entry there, in its text_config or the like; null: without any.
 Json config_with_quantization(const Checkpoint& source, Json entry);
+/// The same of a config.json.
+Json with_quantization(Json config, Json entry);
 
 /// The config.json of an artifact in a layout: `entry` at its top, with the source's entry under `base`,
 /// where that was if not at the usual place, and what else was there. `base`: another than the source's.

@@ -47,7 +47,8 @@ std::string and_others(size_t count) {
 /// Routed experts in ModelOpt's FP8 by rows or blocks.
 void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
                     const std::vector<size_t>& chosen, Problems& problems) {
-  if (rule.dialect->name != std::string_view("modelopt") || rule.scheme.granularity == Granularity::kTensor) return;
+  if (rule.dialect->name != std::string_view("modelopt") || rule.scheme.granularity == Granularity::kTensor)
+    return;
   std::vector<size_t> routed;
   std::copy_if(chosen.begin(), chosen.end(), std::back_inserter(routed),
                [&](size_t i) { return is_routed(modules[i]); });

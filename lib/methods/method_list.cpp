@@ -10,12 +10,14 @@ namespace {
 constexpr const char* kLayout[] = {"--fold",        "--pattern",    "--arithmetic",
                                    "--block-scale", "--zero-block", "--exact"};
 constexpr const char* kPattern[] = {"--pattern"};
-constexpr const char* kDialect[] = {"--dialect"};
+constexpr const char* kInputScales[] = {"--input-scale", "--one-input-scale-a-layer"};
+constexpr const char* kDialect[] = {"--dialect", "--input-scale", "--one-input-scale-a-layer"};
 constexpr const char* kFp8[] = {"--dialect",     "--granularity", "--block",
                                 "--scale-dtype", "--odd-blocks",  "--exact"};
 constexpr const char* kMx[] = {"--dialect", "--arithmetic", "--exact"};
-constexpr const char* kQuantize[] = {"--dialect",    "--pattern",           "--arithmetic", "--block-scale",
-                                     "--zero-block", "--keep-global-scale", "--exact"};
+constexpr const char* kQuantize[] = {"--dialect",     "--pattern",     "--arithmetic",
+                                     "--block-scale", "--zero-block",  "--keep-global-scale",
+                                     "--exact",       "--input-scale", "--one-input-scale-a-layer"};
 
 }  // namespace
 
@@ -28,7 +30,7 @@ std::vector<MethodRow>& methods() {
     rows.push_back({"mxfp8", kMx, make_to_mxfp8});
     rows.push_back({"mxfp4", kMx, make_to_mxfp4});
     rows.push_back({"bf16", {}, make_to_bf16});
-    rows.push_back({"keep", {}, make_keep});
+    rows.push_back({"keep", kInputScales, make_keep});
     rows.push_back({"prune", kPattern, make_prune});
     rows.push_back({"quantize", kQuantize, make_quantize});
     return rows;

@@ -72,6 +72,8 @@ class QuantizedGroup : public Transformation {
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
+  /// The input scale that is written of a matrix.
+  void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
   /// The type that the weights have in the source: float32 where they were quantized or their types differ.
   void set_weight_type(DType type) { rule_.weight_type = type; }
 

@@ -9,6 +9,7 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/methods/input_scales.h"
 #include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
@@ -249,11 +250,16 @@ class GroupPlanner {
                               done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
+    choose_nvfp4_input_scales();
     report();
     planner_.set_dialect(dialect_);
     planner_.rewrite_formats();
     for (auto& group : groups_) {
-      for (const EncodedMatrix& m : group->matrices()) planner_.write(m.name, m.source->weight, rule_.scheme);
+      for (const EncodedMatrix& m : group->matrices()) {
+        Scheme scheme = rule_.scheme;
+        scheme.has_input_scale = m.input_scale != 0;
+        planner_.write(m.name, m.source->weight, scheme);
+      }
       planner_.add(std::move(group));
     }
     if (words_.selection.from_default) warn_of_experts_left(planner_, ExpertsLeft::kBesideOwn);
@@ -317,6 +323,41 @@ class GroupPlanner {
       }
     }
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
+  }
+
+  /// Input scales of NVFP4 by the rule's words. Without any those of the source are dropped, but
+  /// DeepSeek-V4's loaders need them.
+  void choose_nvfp4_input_scales() {
+    if (!rule_.is_nvfp4()) return;
+    const bool needed = dialect_.name == "deepseek-v4";
+    if (words_.input_scale.empty() && !needed) return;
+    if (needed && words_.input_scale == "none") {
+      throw Error(
+          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
+          "found none asked for");
+    }
+    Rule words = words_;
+    std::vector<InputScaleModule> modules;
+    for (const auto& group : groups_) {
+      for (const EncodedMatrix& m : group->matrices()) {
+        // amax / 448 as amax / 2688.
+        modules.push_back({m.name, fp8_input_scale(c_, *m.source, m.expert, problems_) / kE2m1Max});
+      }
+    }
+    const bool has_any = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.existing > 0; });
+    if (words.input_scale.empty()) words.input_scale = has_any ? "neighbours" : "constant";
+    const std::vector<float> scales = choose_input_scales(words, modules, problems_);
+    size_t at = 0;
+    for (auto& group : groups_) {
+      for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
+        if (scales[at] <= 0) continue;
+        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scales[at] : scales[at]);
+        group->add_part(
+            i, EncodedPart::kInputScale,
+            {modules[at].name + dialect_.nvfp4->input_scale, DType::kF32, dialect_.scalar_shape(), 0, 0});
+      }
+    }
+    input_scales_dropped_ = 0;
   }
 
   void begin_group() { groups_.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, planner_.limits)); }

@@ -202,6 +202,8 @@ std::vector<Word> words_of(const Rule& r) {
           {"--zero-block", !r.zero_block.empty()},
           {"--fold strict", r.fold == Fold::kStrict},
           {"--fold any", r.fold == Fold::kAny},
+          {"--input-scale", !r.input_scale.empty()},
+          {"--one-input-scale-a-layer", r.one_input_scale_a_layer},
           {"--keep-global-scale", !r.kept.scales.empty()}};
 }
 

@@ -65,7 +65,9 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
       infos.push_back(std::move(outputs[i].info));
     f.tensor_count = infos.size();
     f.data_bytes = assign_offsets(infos);
-    f.header = format_safetensors_header(infos, {{"format", "pt"}, {"twofour.layout", what}});
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!what.empty()) metadata["twofour.layout"] = what;
+    f.header = format_safetensors_header(infos, metadata);
     for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
     plan.data_bytes += f.data_bytes;
   }
@@ -243,14 +245,20 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   planner.begin_rule("");
-  if (planner.rewrites_formats()) {
-    Rule rest{.to = "keep"};
-    make_method(rest)->finish(planner);
+  if (what.empty()) what = "keep";
+  if (plan.recipe.edit) {
+    planner.set_texts(original_texts(source));
+    plan.summary = plan.recipe.what();
+  } else {
+    if (planner.rewrites_formats()) {
+      Rule rest{.to = "keep"};
+      make_method(rest)->finish(planner);
+    }
+    refuse_changed_weights(
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+    note_passed_through(planner);
+    check_input_scales(planner);
   }
-  refuse_changed_weights(
-      source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
-  note_passed_through(planner);
-  check_input_scales(planner);
   problems.refuse();
   std::vector<bool> is_block_scale(source.tensors().size());
   for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;

@@ -39,6 +39,16 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
                     const Manifest& manifest, std::map<uint32_t, Json> results, Progress& progress,
                     ValidateReport& report);
 
+/// Holds a checkpoint that was grafted or dropped from against the checkpoints that it was made of: every
+/// byte of its tensors, all tensors of theirs, the index, counts and lists in config.json and what says how
+/// modules are quantized. Shares no code with lib/graft. `donor` is null but for a graft. Adds to `report`.
+void prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base, const Checkpoint* donor,
+                Progress& progress, ValidateReport& report);
+/// The same of an artifact with that twofour.json, of which every other file is derived again, too. Throws
+/// Error where a graft's donor is not given.
+void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const std::filesystem::path& source,
+                   const ValidateOptions& options, Progress& progress, ValidateReport& report);
+
 /// Which modules of the source to look at.
 using ModuleFilter = std::function<bool(const Linear&)>;
 

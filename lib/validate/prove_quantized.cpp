@@ -300,6 +300,8 @@ class GroupCheck : public GroupReader {
   /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 if the source has none.
   void check_input_scale(const EncodedMatrix& m) {
     if (m.part(EncodedPart::kInputScale) < 0) return;
+    // Of NVFP4 the rule's words chose it, among all modules of a layer.
+    if (group_.encode_rule().is_nvfp4()) return hold(m, EncodedPart::kInputScale, {m.input_scale});
     const Linear& w = *m.source;
     float scale = 1;
     if (w.input_scale) {

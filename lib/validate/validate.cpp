@@ -181,10 +181,22 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path, options.io);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
+  ValidateReport report;
+  if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
+    throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",
+                            path.string(), options.donor.string()));
+  }
+  if (manifest.recipe.edit) {
+    check_names(artifact, manifest, report);
+    check_listed_files(artifact, manifest, report);
+    check_hashes(artifact, manifest, progress, report);
+    validate_edit(artifact, manifest, source_path, options, progress, report);
+    report.seconds = watch.seconds();
+    return report;
+  }
   const Checkpoint source = open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io),
                                            manifest.recipe, expected_rows());
   const Plan plan = make_plan(source, manifest.recipe);
-  ValidateReport report;
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
   progress.phase = "hashing";
   check_names(artifact, manifest, report);

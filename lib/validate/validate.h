@@ -24,6 +24,7 @@ struct ValidateOptions {
   Io io = Io::kBuffered;  ///< how artifact and source pass
   int64_t experts = 4;    ///< of a layer that its tokens go to at most; 0: all that its router may pick
   int64_t layers = 4;     ///< that are run at most, see sample_layers(); 0: all
+  std::filesystem::path donor = {};  ///< of what was grafted, beside the source
 };
 
 /// Which layers were run. The rest of `found` was run: one LayerReport or DeviceLayerReport each.

@@ -103,7 +103,7 @@ TEST_CASE("help names every default") {
   const std::set<std::string> without = {
       "--include", "--exclude", "--also",    "--tensor", "--rule",   "--keep-global-scale",
       "--plan",    "--html",    "--against", "--at",     "--values", "--input",
-      "--random",  "--source",  "--tasks",   "--to",     "--recipe"};
+      "--random",  "--source",  "--tasks",   "--to",     "--recipe", "--donor", "--modules", "--experts", "--by"};
   size_t defaults = 0;
   for (const std::string& command : commands()) {
     const std::string help = help_of(command);

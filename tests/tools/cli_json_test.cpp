@@ -151,6 +151,10 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("convert", {"prune", in("src"), in("pruned")});
   hold("convert", {"quantize", in("bf16"), in("nvfp4"), "--pattern", "2:4"});
   hold("convert", {"quantize", in("bf16"), in("kept"), "--keep-global-scale", in("nvfp4")});
+  hold("convert", {"graft", in("src"), in("src"), in("grafted"), "--take", "model.norm"});
+  hold("convert --dry-run", {"drop", in("src"), in("dropped"), "--modules", "model.norm", "--dry-run"});
+  hold("convert", {"drop", in("src"), in("dropped"), "--modules", "model.norm"});
+  hold("validate", {"validate", in("grafted"), "--source", in("src"), "--donor", in("src")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan"), "--tasks", "2"});
   hold("convert --plan", {"convert", "--plan", in("a.plan"), "--task", "0/1"});

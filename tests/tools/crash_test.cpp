@@ -31,21 +31,24 @@ using Tree = std::map<std::string, std::string>;
 
 /// A conversion, what it must end with and where it is tried.
 struct Trial {
-  Words words;  ///< DST is the third
+  Words words;
+  size_t destination = 2;  ///< of the words
   Tree expected;
   fs::path out;
   mutable int checked = 0;
 
-  Trial(const fs::path& place, Words command, const std::string& source, Words options)
+  Trial(const fs::path& place, Words command, const std::string& source, Words options,
+        const std::string& donor = "")
       : words(std::move(command)), out(place / "out") {
     const fs::path whole = place / "whole";
     words.insert(words.begin() + 1, {source, whole.string()});
+    if (!donor.empty()) words.insert(words.begin() + static_cast<std::ptrdiff_t>(destination++), donor);
     words.insert(words.end(), options.begin(), options.end());
     words.insert(words.end(), {"-q", "-j", "2"});
     const Outcome o = run_program(words);
     REQUIRE_MESSAGE(o.code == 0, o.err);
     expected = read_tree(whole);
-    words[2] = out.string();
+    words[destination] = out.string();
   }
   Words resumed() const {
     Words all = words;
@@ -98,10 +101,11 @@ struct Trial {
 };
 
 /// Layers are converted one after the other, so that files are finished all the time.
-std::string synth_source(const Scratch& scratch, const std::string& layers, const std::string& experts) {
-  const std::string source = (scratch / "src").string();
+std::string synth_source(const Scratch& scratch, const std::string& layers, const std::string& experts,
+                         const std::string& seed = "0") {
+  const std::string source = (scratch / ("src" + seed)).string();
   const Outcome o = run_program({"synth", source, "--shape", "qwen3-moe", "--layers", layers, "--experts",
-                                 experts, "--vocab", "16", "-q"});
+                                 experts, "--vocab", "16", "--seed", seed, "-q"});
   REQUIRE_MESSAGE(o.code == 0, o.err);
   return source;
 }
@@ -110,11 +114,17 @@ std::string synth_source(const Scratch& scratch, const std::string& layers, cons
 
 TEST_CASE("killed sixty times at random moments, a conversion never looks complete and ends the same") {
   const Scratch scratch;
-  const std::string source = synth_source(scratch, "2", "8");
+  const std::string source = synth_source(scratch, "2", "8"), donor = synth_source(scratch, "2", "8", "9");
   const Trial trials[] = {
       {scratch / "v7", {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"}},
       {scratch / "pruned", {"prune"}, source, {"--max-shard-size", "2MB"}},
       {scratch / "fp8", {"convert", "--to", "fp8"}, source, {"--max-shard-size", "4MB"}},
+      {scratch / "dropped", {"drop", "--modules", "model.layers.1.*"}, source, {"--max-shard-size", "2MB"}},
+      {scratch / "grafted",
+       {"graft", "--take", "model.layers.1.*"},
+       source,
+       {"--max-shard-size", "2MB"},
+       donor},
   };
   std::mt19937 random(24);
   int kills = 0, conversions = 0;

@@ -9,6 +9,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
+#include "lib/methods/input_scales.h"
 #include "lib/output/output_directory.h"
 #include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"
@@ -111,9 +112,11 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
     print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
                  counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
   }
-  print_stdout("{}: {} in {}, {}, {} (from {})\n", o.destination,
-               counted(r.modules.size(), "matrix", "matrices"), plan.summary,
-               counted(plan.files.size(), "file"), format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+  print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
+               plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
+                                : counted(r.modules.size(), "matrix", "matrices"),
+               plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
+               format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   print_stdout("{}", Lines{weights_text(r, verbose)});
   print_stdout("{}", Lines{speed_text(r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
@@ -182,22 +185,33 @@ Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::k
 
 void add_conversion_options(Arguments& args, ConversionOptions& o) {
   add_source_and_selection(args, o);
+  add_writing_options(args, o, true);
+}
+
+void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check) {
   args.flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   args.flag("--no-verify", o.no_verify, "Do not read back what was written");
-  args.flag("--check", o.check,
-            "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
+  if (with_check) {
+    args.flag("--check", o.check,
+              "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
+  }
   add_io_option(args, o.io);
-  args.flag("--force", o.force, "Replace DST if twofour wrote it");
+  const std::string to = with_check ? "DST" : "OUT";
+  args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");
   args.flag("--resume", o.resume,
-            "Continue a run into DST that was interrupted, killed or failed: keep the finished weight files "
-            "that match their hashes and write the rest again. A complete DST is verified")
+            "Continue a run into " + to +
+                " that was interrupted, killed or failed: keep the finished weight files "
+                "that match their hashes and write the rest again. A complete " +
+                to + " is verified")
       .excludes("--force");
   args.footer(
       "A run that ends early keeps the weight files that it finished, and every command recognizes the "
       "directory as unfinished. A run that finished none, or that found a bad source, leaves nothing.");
 }
 
-Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+namespace {
+
+Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
   if (options.recipe.empty()) {
     recipe.rules[0].selection = {parse_pattern_option("--include", o.include),
@@ -209,6 +223,22 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   return recipe;
 }
 
+/// Input scales of a file become part of the recipe.
+void take_input_scales(Rule& rule) {
+  constexpr std::string_view kFrom = "from ";
+  if (!rule.input_scale.starts_with(kFrom)) return;
+  rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
+  rule.input_scale = "given";
+}
+
+}  // namespace
+
+Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+  Recipe recipe = recipe_as_said(options, o);
+  for (Rule& rule : recipe.rules) take_input_scales(rule);
+  return recipe;
+}
+
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
   if (o.keep_global_scale.empty()) return nullptr;
   auto kept = std::make_unique<const ReferenceCheckpoint>(open_source(o.keep_global_scale));
@@ -216,16 +246,22 @@ std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOption
   return kept;
 }
 
+Existing existing_of(const ConversionOptions& o) {
+  return o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+}
+
 int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
   Recipe recipe = make_recipe(recipe_options, o);
-  const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
   if (!recipe_options.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
-  OutputDirectory::check(o.destination, o.source, existing);
-  const Io io = parse_io(o.io);
-  const Checkpoint source = open_to_convert(o.source, recipe, io);
+  OutputDirectory::check(o.destination, o.source, existing_of(o));
+  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io));
   const auto kept = keep_global_scales(recipe_options, recipe);
-  const Plan plan = make_plan(source, recipe);
+  return write_checkpoint(o, source, make_plan(source, recipe), kept.get(), common);
+}
+
+int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const Plan& plan,
+                     const ReferenceCheckpoint* kept, const Common& common) {
   if (o.dry_run) {
     print_findings(common, plan.findings);
     if (common.json) {
@@ -241,7 +277,7 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
       progress.phase = "checking";
       check_tensor_hashes(o.source, "", progress);
     }
-    const ConvertOptions options{common.jobs, !o.no_verify, existing, best_isa(), io, kept.get()};
+    const ConvertOptions options{common.jobs, !o.no_verify, existing_of(o), best_isa(), parse_io(o.io), kept};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);

@@ -21,6 +21,8 @@ struct ConversionOptions {
 
 /// Adds them to a command.
 void add_conversion_options(Arguments& args, ConversionOptions& options);
+/// Adds those that say how the destination is written; `with_check`: --check, too, which reads SRC first.
+void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check);
 
 /// Adds --io, the way that the bytes of large files pass.
 void add_io_option(Arguments& args, std::string& io);
@@ -45,5 +47,12 @@ Json result_to_json(const Plan& plan, const ConvertResult& result);
 
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
+
+/// What to do about files that are there, as --force and --resume say.
+Existing existing_of(const ConversionOptions& options);
+
+/// Writes what a plan says of an opened source or, with --dry-run, shows it. Returns the exit code.
+int write_checkpoint(const ConversionOptions& options, const Checkpoint& source, const Plan& plan,
+                     const ReferenceCheckpoint* kept, const Common& common);
 
 }  // namespace twofour

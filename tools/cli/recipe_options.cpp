@@ -116,6 +116,20 @@ void add_arithmetic(Arguments& args, RecipeOptions& o) {
       .default_text("the dialect's");
 }
 
+void add_input_scales(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--input-scale", o.input_scale,
+          "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; "
+          "constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the "
+          "largest of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for "
+          "each module M")
+      .value_name("WORD")
+      .default_text("nvfp4: keep; quantize: none; deepseek-v4: constant=1.0 where the source has none");
+  args.flag(
+      "--one-input-scale-a-layer", o.one_input_scale_a_layer,
+      "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
+}
+
 void add_quantize_options(Arguments& args, RecipeOptions& o) {
   args.option("--block-scale", o.block_scale,
               "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes "
@@ -159,6 +173,7 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
   if (converts || quantizes) {
     add_arithmetic(args, o);
     add_exact(args, o);
+    add_input_scales(args, o);
   }
   if (quantizes) add_quantize_options(args, o);
   if (converts) add_recipe_option(args, o, prunes, quantizes);
@@ -188,6 +203,8 @@ Rule make_rule(const RecipeOptions& o) {
   rule.arithmetic = o.arithmetic;
   rule.block_scale = o.block_scale;
   rule.zero_block = o.zero_block;
+  rule.input_scale = o.input_scale;
+  rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});

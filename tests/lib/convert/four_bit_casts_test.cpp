@@ -116,7 +116,7 @@ TEST_CASE("MXFP4 becomes FP8 without loss where the exponents of a tile span at 
       const auto tile = static_cast<size_t>(i / kK / c.rows * across + i % kK / c.cols);
       const uint8_t byte = weight.bytes[static_cast<size_t>(i)];
       REQUIRE(double{e4m3_to_float(byte)} * number_of(scale, tile) == from.value(i));
-      REQUIRE((byte & 0x80) >> 4 == (from.code(i) & 8));
+      REQUIRE(((byte & 0x80) >> 4) == (from.code(i) & 8));
     }
     check_valid(scratch / "src", to);
   }

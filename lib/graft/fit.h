@@ -1,0 +1,16 @@
+#pragma once
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
+
+namespace twofour {
+
+/// Throws Error unless what comes from the donor fits the base's config and tensors: hidden size,
+/// vocabulary, layers, experts, and shapes of what it replaces. `comes` and `goes` are by position in the
+/// donor's and base's tensors.
+void refuse_unlike_shapes(const Checkpoint& base, const std::vector<Linear>& of_base,
+                          const std::vector<bool>& goes, const Checkpoint& donor,
+                          const std::vector<Linear>& of_donor, const std::vector<bool>& comes);
+
+}  // namespace twofour

@@ -1,0 +1,119 @@
+#include "lib/graft/mixed_words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/dialect_rows.h"
+#include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/scheme.h"
+#include "lib/findings/problems.h"
+
+namespace twofour {
+namespace {
+
+class MixedWriter {
+ public:
+  MixedWriter(const Checkpoint& base, const Checkpoint& donor, const Checkpoint& result,
+              const std::set<std::string>& came)
+      : result_(result), came_(came), dialect_(source_dialect(base)) {
+    const bool from_base = dialect_ != nullptr;
+    if (!from_base && !quantization_entry(base.config())) dialect_ = source_dialect(donor);
+    if (dialect_ == nullptr || dialect_->mixed_config == nullptr) {
+      throw Error(
+          fmt::format("{}: expected a quantization_config in a dialect that has words for several "
+                      "formats, modelopt or compressed-tensors, found another",
+                      base.path().string()));
+    }
+    if (dialect_ == &compressed_tensors_dialect()) {
+      for (const Checkpoint* c : {&base, &donor}) {
+        const bool same = source_dialect(*c) == dialect_;
+        words_.push_back(same ? source_quantization(*c) : Json());
+        lookups_.push_back(same ? make_lookup({words_.back()}) : nullptr);
+      }
+    }
+    model_.source = &base;
+    model_.fp8_kv_cache = from_base && dialect_->kv_scale_type && has_fp8_kv_cache(base);
+  }
+
+  ConfigEntries write() {
+    for (const Linear& m : find_weight_modules(result_, problems_)) add(m);
+    problems_.refuse();
+    model_.unquantized = unquantized_linears(model_);
+    for (const std::string& split : find_split_layers(model_)) problems_.add(split);
+    problems_.refuse();
+    ConfigEntries entries = dialect_->mixed_config(model_);
+    for (const std::string& conflict : find_lookup_conflicts(model_, entries)) problems_.add(conflict);
+    problems_.refuse();
+    return entries;
+  }
+
+ private:
+  void add(const Linear& m) {
+    WrittenModule one{m.name};
+    if (m.format != WeightFormat::kFloat) {
+      const Scheme scheme = scheme_of(result_, m);
+      Json entry = entry_of(m, scheme);
+      if (entry.is_null() || !is_spelled(m, scheme)) {
+        problems_.add(
+            fmt::format("{}: expected a format and names of the {} dialect, which the result is "
+                        "written in, found {}; convert it by twofour convert first",
+                        result_.tensors()[m.weight].name, dialect_->name, describe(scheme)));
+        return;
+      }
+      const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
+      one.entry = static_cast<size_t>(at - model_.entries.begin());
+      if (at == model_.entries.end()) model_.entries.push_back(std::move(entry));
+    }
+    model_.modules.push_back(std::move(one));
+  }
+
+  /// Groups of compressed-tensors say of activations what tensors do not.
+  Json entry_of(const Linear& m, const Scheme& scheme) const {
+    const size_t source = came_.contains(result_.tensors()[m.weight].name);
+    if (source >= lookups_.size() || !lookups_[source]) return dialect_->entry(scheme);
+    Json entry = lookups_[source]->find(m.name);
+    if (!entry.is_object()) return dialect_->entry(scheme);
+    if (!entry.contains("format")) entry["format"] = words_[source].value("format", Json());
+    return entry;
+  }
+
+  /// Whether the tensors have the names and types that loaders of the dialect read.
+  bool is_spelled(const Linear& m, const Scheme& scheme) const {
+    if (m.nvfp4)
+      return dialect_->nvfp4 != nullptr &&
+             std::string_view(result_.nvfp4_modules()[*m.nvfp4].dialect->name) == dialect_->nvfp4->name;
+    const auto spelling = dialect_->spelling(scheme, m.n, m.k);
+    if (!spelling || m.stacked) return spelling.has_value();
+    const TensorInfo& weight = result_.tensors()[m.weight];
+    if (weight.name != m.name + spelling->weight || weight.dtype != spelling->weight_type) return false;
+    if (!m.scale) return false;
+    const TensorInfo& scale = result_.tensors()[*m.scale];
+    return scale.name == m.name + spelling->scale &&
+           (!spelling->scale_type || *spelling->scale_type == scale.dtype) &&
+           scale.shape == (spelling->scale_shape.empty() ? dialect_->scalar_shape() : spelling->scale_shape);
+  }
+
+  const Checkpoint& result_;
+  const std::set<std::string>& came_;
+  const OutputDialect* dialect_;
+  std::vector<Json> words_;  ///< base's, donor's
+  std::vector<std::unique_ptr<LoaderLookup>> lookups_;
+  WrittenModel model_;
+  Problems problems_;
+};
+
+}  // namespace
+
+ConfigEntries write_mixed_words(const Checkpoint& base, const Checkpoint& donor, const Checkpoint& result,
+                                const std::set<std::string>& came) {
+  return MixedWriter(base, donor, result, came).write();
+}
+
+}  // namespace twofour

@@ -1,0 +1,121 @@
+#include "lib/graft/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "formats/error.h"
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+
+namespace {
+
+std::vector<std::string_view> parts_of_name(std::string_view name) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0;;) {
+    const size_t dot = name.find('.', at);
+    parts.push_back(name.substr(at, dot - at));
+    if (dot == name.npos) return parts;
+    at = dot + 1;
+  }
+}
+
+int64_t number_of(std::string_view part) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+  return error == std::errc() && end == part.data() + part.size() ? value : -1;
+}
+
+/// The projection that a KV scale beside it belongs to: "self_attn.k_scale" to "self_attn.k_proj".
+std::string projection_of_scale(std::string_view tensor) {
+  for (const auto& [scale, projection] :
+       {std::pair{".k_scale", ".k_proj"}, {".v_scale", ".v_proj"}, {".q_scale", ".q_proj"}}) {
+    if (tensor.ends_with(scale))
+      return std::string(tensor.substr(0, tensor.size() - std::string_view(scale).size())) + projection;
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t layer_count(const Json& config, const std::string& where) {
+  const Json& count = model_setting(config, "num_hidden_layers", where);
+  return count.is_number_integer() ? count.get<int64_t>() : kNoLayerCount;
+}
+
+std::string_view module_of(std::string_view tensor) {
+  const size_t dot = tensor.rfind('.');
+  return dot == tensor.npos ? tensor : tensor.substr(0, dot);
+}
+
+int64_t main_layer(std::string_view name) {
+  // The role of a name tells towers and drafts from layers of the language model.
+  const auto parts = parts_of_name(name);
+  if (std::find(parts.begin(), parts.end(), "mtp") != parts.end()) return -1;
+  const auto at = std::find(parts.begin(), parts.end(), "layers");
+  if (at == parts.end() || at + 1 == parts.end()) return -1;
+  const int64_t layer = number_of(at[1]);
+  return layer >= 0 && module_role(name, 0) == ModuleRole::kMtp ? layer : -1;
+}
+
+int64_t draft_layer(std::string_view name, int64_t layers) {
+  const auto parts = parts_of_name(name);
+  auto at = std::find(parts.begin(), parts.end(), "mtp");
+  if (at != parts.end()) {
+    ++at;
+    if (at != parts.end() && *at == "layers") ++at;
+    return at == parts.end() ? -1 : number_of(*at);
+  }
+  const int64_t layer = main_layer(name);
+  return layer >= layers ? layer - layers : -1;
+}
+
+ModulePatterns::ModulePatterns(const std::vector<std::string>& texts, const char* option) : option_(option) {
+  for (const std::string& text : texts) {
+    One one{text, role_from_name(text), std::nullopt};
+    try {
+      if (!one.role) one.pattern.emplace(text);
+    } catch (const Error& e) {
+      throw Error(fmt::format("{}: {}", option, e.what()));
+    }
+    all_.push_back(std::move(one));
+  }
+}
+
+bool ModulePatterns::matches(std::string_view module, std::string_view tensor, int64_t layers) {
+  bool any = false;
+  for (One& one : all_) {
+    const bool hit = one.role ? module_role(module, layers) == one.role
+                              : one.pattern->matches(module) || one.pattern->matches(tensor);
+    one.used = one.used || hit;
+    any = any || hit;
+  }
+  return any;
+}
+
+std::vector<bool> ModulePatterns::select(const Checkpoint& checkpoint, int64_t layers) {
+  std::vector<bool> selected;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    bool hit = matches(module_of(t.name), t.name, layers);
+    if (const std::string projection = projection_of_scale(t.name); !hit && !projection.empty())
+      hit = matches(projection, projection + ".weight", layers);
+    selected.push_back(hit);
+  }
+  return selected;
+}
+
+void ModulePatterns::refuse_unused(const std::string& where) const {
+  for (const One& one : all_) {
+    if (one.used) continue;
+    throw Error(fmt::format("{} '{}': expected a module, tensor or role of {}, found none that matches",
+                            option_, one.text, where));
+  }
+}
+
+bool ModulePatterns::has(ModuleRole role) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const One& one) { return one.role == role; });
+}
+
+}  // namespace twofour

@@ -1,0 +1,55 @@
+#include <memory>
+
+#include "lib/graft/open_edited.h"
+#include "lib/output/output_directory.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/option_values.h"
+
+namespace twofour {
+namespace {
+
+struct GraftArguments {
+  ConversionOptions common;
+  std::string donor;
+  std::vector<std::string> take;
+};
+
+int run_graft(const GraftArguments& o, const Common& common) {
+  const Edit edit{.kind = Edit::Kind::kGraft, .patterns = o.take};
+  OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
+  OutputDirectory::check_apart_from_kept(o.common.destination, o.donor);
+  const Checkpoint grafted = open_edited(o.common.source, o.donor, edit, parse_io(o.common.io));
+  const Recipe recipe(edit, parse_size_option("--max-shard-size", o.common.max_shard_size));
+  return write_checkpoint(o.common, grafted, make_plan(grafted, recipe), nullptr, common);
+}
+
+}  // namespace
+
+std::function<int()> setup_graft(Arguments& args, const Common& common) {
+  auto o = std::make_shared<GraftArguments>();
+  args.option("BASE", o->common.source, "Hugging Face checkpoint directory that modules come into")
+      .required();
+  args.option("DONOR", o->donor, "Checkpoint directory or file that they come from").required();
+  args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
+  args.option("--take", o->take,
+              "Modules or tensors of DONOR: name, glob, re:regex or role (mtp, head, embeddings, experts, "
+              "attention, ...)")
+      .value_name("PATTERN")
+      .required();
+  add_shard_size_option(args, o->common.max_shard_size);
+  add_writing_options(args, o->common, false);
+  args.footer(
+      "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to "
+      "a "
+      "module that comes, go; all others stay as they are.\n"
+      "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with "
+      "an "
+      "entry a layer, and what says how the modules that come are quantized. What these cannot say is "
+      "refused, "
+      "and so are shapes that do not fit BASE.\n"
+      "twofour validate OUT --source BASE --donor DONOR proves the result.");
+  return [o, &common] { return run_graft(*o, common); };
+}
+
+}  // namespace twofour
