@@ -201,9 +201,7 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
   }
 }
 
-const std::vector<Shard>& Checkpoint::shards() const {
-  return source_ ? source_->shards() : shards_;
-}
+const std::vector<Shard>& Checkpoint::shards() const { return source_ ? source_->shards() : shards_; }
 const std::vector<Shard>& TensorSource::shards() const { return stored().shards(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }

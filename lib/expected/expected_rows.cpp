@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "formats/error.h"
-#include "lib/threads/interrupt.h"
 #include "lib/expected/expected_quantization.h"
 #include "lib/expected/rederive.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {

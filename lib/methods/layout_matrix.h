@@ -7,8 +7,8 @@
 #include "formats/layouts/layout.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/selection/output_matrix.h"
 #include "lib/plan/transformation.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 

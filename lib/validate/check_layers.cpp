@@ -12,12 +12,12 @@
 #include "formats/error.h"
 #include "kernels/moe/moe.h"
 #include "lib/checkpoint/unsupported_terms.h"
+#include "lib/expected/rederive.h"
 #include "lib/io/file.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 #include "lib/validate/artifact_pieces.h"
-#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

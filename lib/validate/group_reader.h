@@ -7,12 +7,12 @@
 #include <cstring>
 #include <map>
 
-#include "lib/methods/quantized_group.h"
-#include "lib/threads/interrupt.h"
 #include "lib/expected/expected_quantization.h"
 #include "lib/expected/expected_rows.h"
-#include "lib/validate/proof.h"
 #include "lib/expected/rederive.h"
+#include "lib/methods/quantized_group.h"
+#include "lib/threads/interrupt.h"
+#include "lib/validate/proof.h"
 
 namespace twofour {
 

@@ -7,6 +7,7 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
+#include "lib/expected/rederive.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
@@ -14,7 +15,6 @@
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/piece_check.h"
 #include "lib/validate/proof.h"
-#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "formats/half.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/expected/rederive.h"
 #include "lib/methods/stacked_experts.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
-#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -7,11 +7,11 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/half.h"
+#include "lib/expected/rederive.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
-#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -13,6 +13,7 @@
 #include "lib/artifact/layout_names.h"
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/graft/open_edited.h"
 #include "lib/origins/prove_edit.h"
 #include "lib/plan/tensor_rewrite.h"
@@ -22,7 +23,6 @@
 #include "lib/validate/check_layers.h"
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/checks.h"
-#include "lib/expected/expected_rows.h"
 #include "lib/validate/proof.h"
 
 namespace twofour {

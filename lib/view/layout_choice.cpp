@@ -6,8 +6,8 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/selection/chooser.h"
 #include "lib/methods/quantize_select.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 namespace {
