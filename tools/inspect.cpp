@@ -79,11 +79,13 @@ void print_report_json(const InspectReport& r) {
                      {"total_bytes", r.data_bytes + r.header_bytes + r.other_bytes()},
                      {"default_set_bytes", r.default_set_bytes},
                      {"layout_bytes", r.layout_bytes},
+                     {"formats", r.formats},
                      {"findings", findings_to_json(r.findings)}};
   const auto list = [](const char* name, const auto& groups) -> JsonList {
     return {name, groups.size(), [&groups](size_t i) { return group_to_json(groups[i]); }};
   };
-  print_json(head, {list("tensors", r.tensors), list("nvfp4_modules", r.modules)});
+  print_json(head, {list("tensors", r.tensors), list("nvfp4_modules", r.modules),
+                    list("other_modules", r.other_modules)});
 }
 
 void print_stats(const WeightStats& s) {
@@ -144,6 +146,10 @@ void print_member(const ModuleStats& s) {
       s.global_max);
 }
 
+std::string shape_text(const ModuleGroup& m) {
+  return m.e > 1 ? fmt::format("[{}, {}, {}]", m.e, m.n, m.k) : fmt::format("[{}, {}]", m.n, m.k);
+}
+
 void print_report(const Common& common, const InspectReport& r, const std::string& path) {
   print_stdout("{}: {}\n{} in {}\n\n", path, r.what, counted(r.tensor_count, "tensor"),
                counted(r.file_count, "file"));
@@ -153,12 +159,15 @@ void print_report(const Common& common, const InspectReport& r, const std::strin
   }
   if (!r.modules.empty()) print_stdout("\nNVFP4 modules, [N, K] or [E, N, K]\n");
   for (const ModuleGroup& m : r.modules) {
-    const std::string shape =
-        m.e > 1 ? fmt::format("[{}, {}, {}]", m.e, m.n, m.k) : fmt::format("[{}, {}]", m.n, m.k);
-    print_stdout("  {}  {}  {}  {}\n", m.name, shape, m.dialect, format_bytes(m.bytes));
+    print_stdout("  {}  {}  {}  {}\n", m.name, shape_text(m), m.dialect, format_bytes(m.bytes));
     if (m.stats) print_stats(*m.stats);
     if (!common.verbose || m.members.size() < 2) continue;
     for (const ModuleStats& member : m.members) print_member(member);
+  }
+  if (!r.other_modules.empty()) {
+    print_stdout("\nmodules in other formats, [N, K] or [E, N, K]\n");
+    for (const ModuleGroup& m : r.other_modules)
+      print_stdout("  {}  {}  {}  {}\n", m.name, shape_text(m), m.dialect, format_bytes(m.bytes));
   }
   if (!r.layout_bytes.empty()) {
     print_stdout("\nwhat convert takes by default: {} now", format_bytes(r.default_set_bytes));

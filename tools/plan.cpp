@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "lib/output/output_directory.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
+#include "lib/transform/row_encoder.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/recipe_options.h"
 
@@ -42,8 +42,8 @@ int run_plan(const PlanArguments& o, const Common& common) {
     if (within.empty() || *within.begin() != "..")
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
-  const Checkpoint source = open_source(o.common.source);
   Recipe recipe = make_recipe(o.recipe, o.common);
+  const Checkpoint source = open_to_convert(o.common.source, recipe);
   const auto kept = keep_global_scales(o.recipe, recipe);
   const Plan plan = make_plan(source, recipe);
   write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get())));

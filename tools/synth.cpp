@@ -1,8 +1,8 @@
 #include "lib/synth/synth.h"
-#include "lib/dialects/output_dialect.h"
 #include "lib/threads/stopwatch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 
@@ -28,6 +28,13 @@ std::string experts_help() {
   return fmt::format("Experts of a layer, at least as many as the router picks for a token: {}", least);
 }
 
+std::string dialects_help() {
+  std::string text = "Dialects of shapes, the default first:\n";
+  for (const std::string& shape : synth_shapes())
+    text += fmt::format("  {:<24}{}\n", shape, fmt::join(synth_dialects(shape), ", "));
+  return text + "\nlib/synth/README.md says what each of them is.";
+}
+
 int run_synth(const SynthArguments& o, const Common& common) {
   SynthOptions options = o.synth;
   options.jobs = common.jobs;
@@ -46,14 +53,14 @@ int run_synth(const SynthArguments& o, const Common& common) {
     for (const auto& [name, bytes] : result.files) files.push_back({{"name", name}, {"bytes", bytes}});
     print_json({{"dry_run", options.dry_run},
                 {"shape", options.shape},
-                {"dialect", options.dialect},
+                {"dialect", result.dialect},
                 {"seed", options.seed},
                 {"tensors", result.tensors},
                 {"files", files},
                 {"bytes", result.bytes},
                 {"seconds", seconds}});
   } else if (!common.quiet) {
-    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, options.dialect,
+    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, result.dialect,
                counted(result.tensors, "tensor"), counted(result.shards, "file"), format_bytes(result.bytes),
                static_cast<double>(result.bytes) / 1e6 / seconds);
   }
@@ -72,13 +79,19 @@ std::function<int()> setup_synth(Arguments& args, const Common& common) {
   args.option("--experts", o->synth.experts, experts_help())
       .range(1, kSynthMostExperts)
       .default_text("the model's");
-  args.option("--dialect", o->synth.dialect, "How NVFP4 is stored").one_of(output_dialect_names(true));
+  args.option("--dialect", o->synth.dialect,
+              "How NVFP4 is stored, or whose publication of a model it is; released: its maker's")
+      .one_of(synth_dialects())
+      .default_text("the shape's first of these");
+  args.flag("--small", o->synth.small,
+            "Divide every size, so that a checkpoint takes megabytes; config.json has the same numbers");
   args.option("--vocab", o->synth.vocab, "Rows of the embedding").range(1, 10'000'000);
   add_seed_option(args, o->synth.seed, "Seed of the weights");
   add_shard_size_option(args, o->max_shard_size);
   args.flag("--headers-only", o->synth.headers_only,
             "Write files of full size with holes instead of weights, to try commands that read only headers");
   args.flag("--dry-run", o->synth.dry_run, "Show what would be written, write nothing");
+  args.footer(dialects_help());
   return [o, &common] { return run_synth(*o, common); };
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "formats/error.h"
+#include "kernels/device/check.h"
 #include "lib/checkpoint/index_file.h"
 #include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
@@ -52,6 +53,10 @@ const char* find_unfinished(const fs::path& directory) {
     if (fs::exists(fs::symlink_status(directory / name, error))) return name;
   }
   return nullptr;
+}
+
+void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::span<uint8_t>) const {
+  check(false, "rows of a module that is computed");
 }
 
 Checkpoint Checkpoint::open(const fs::path& path, Io io) {
@@ -212,6 +217,16 @@ void Checkpoint::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) co
   if (source_) return source_->read(tensor, offset, out);
   const Shard& shard = shard_of(tensor);
   shard.file.read(shard.data_begin + tensors_[tensor].begin + offset, out);
+}
+
+std::optional<uint64_t> Checkpoint::computed_from(const Nvfp4Linear& module) const {
+  return source_ ? source_->computed_from(module.codes) : std::nullopt;
+}
+
+void Checkpoint::read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
+                           std::span<uint8_t> scales) const {
+  check(source_ != nullptr, "a module that is computed");
+  source_->read_rows(module.codes, rows, codes, scales);
 }
 
 }  // namespace twofour

@@ -34,8 +34,13 @@ void forget_unused_metadata(Shard& shard);
 struct IndexFile;
 class Checkpoint;
 
-/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout, or a
-/// choice of tensors of one or two checkpoints.
+/// Rows [begin, end) of a matrix, inputs [k0, k1) of them.
+struct RowRange {
+  int64_t begin, end, k0, k1;
+};
+
+/// Where the tensors of a checkpoint come from that are not the bytes of its files: an artifact's layout, a
+/// choice of tensors of one or two checkpoints, or weights that are quantized as they are read.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -47,6 +52,17 @@ class TensorSource {
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each thread that reads may take beside its own buffers.
   virtual uint64_t reader_bytes() const = 0;
+  /// Whether the tensors are what an artifact's layout was made from.
+  virtual bool unpacks_layout() const { return false; }
+  /// Bytes that are read to compute a tensor that is computed from others, a module's with its codes; nothing
+  /// for one that is stored.
+  virtual std::optional<uint64_t> computed_from(size_t) const { return std::nullopt; }
+  /// Rows of an NVFP4 module by its codes, which are computed: `codes` [rows, (k1 - k0) / 2], `scales` [rows,
+  /// (k1 - k0) / 16]. Safe from several threads.
+  virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
+                         std::span<uint8_t> scales) const;
+  /// What was found on computing tensors so far, for people.
+  virtual Findings computed_findings() const { return {}; }
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
@@ -61,8 +77,8 @@ class Checkpoint {
   /// that `source` stores them in.
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
-  /// Whether the tensors come from a TensorSource.
-  bool is_view() const { return source_ != nullptr; }
+  /// Whether the tensors come from an artifact's layout.
+  bool is_view() const { return source_ != nullptr && source_->unpacks_layout(); }
   /// Bytes that each thread that reads may take beside its own buffers.
   uint64_t reader_bytes() const;
 
@@ -89,6 +105,15 @@ class Checkpoint {
   std::string where(size_t tensor) const;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
+  /// Whether a module's tensors are computed as they are read: planning reads none of them.
+  bool is_computed(const Nvfp4Linear& module) const { return computed_from(module).has_value(); }
+  /// What was found on computing tensors so far: a finding of each kind, with the first module.
+  Findings computed_findings() const { return source_ ? source_->computed_findings() : Findings{}; }
+  /// Bytes that are read to compute a module, if it is computed.
+  std::optional<uint64_t> computed_from(const Nvfp4Linear& module) const;
+  /// Rows of a module that is computed, as TensorSource::read_rows.
+  void read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
+                 std::span<uint8_t> scales) const;
 
  private:
   void open_shards(const std::vector<std::string>& names, Io io);

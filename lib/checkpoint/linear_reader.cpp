@@ -153,7 +153,7 @@ void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t 
     const bool awq = m.packing == Int4Packing::kAwq;
     const int64_t per_row = awq ? kInt4Pack : 1;
     return read_row_block({m.weight, e, ceil_div(m.n, per_row), awq ? m.k : ceil_div(m.k, kInt4Pack),
-                           int{sizeof(uint32_t)}, m.k_outer, n0 / per_row, ceil_div(n1, per_row)},
+                           int{sizeof(uint32_t)}, m.reads_across(), n0 / per_row, ceil_div(n1, per_row)},
                           weights_);
   }
   const bool codes = m.format == WeightFormat::kMxfp4 || m.format == WeightFormat::kNvfp4;
@@ -165,8 +165,8 @@ void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
   const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // one scale counts for every expert
-  read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), scale_columns(m), bytes, m.k_outer,
-                  n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
+  read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), scale_columns(m), bytes,
+                  m.reads_across(), n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
                  scales_);
 }
 
@@ -199,7 +199,7 @@ void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1,
 int64_t WeightReader::scale_columns(const Linear& m) const {
   if (m.format != WeightFormat::kInt4) return ceil_div(m.k, m.scale_cols);
   const auto& shape = checkpoint_.tensors()[*m.scale].shape;  // groups in any order may be of any size
-  return m.k_outer ? shape[0] : shape[1];
+  return m.reads_across() ? shape[0] : shape[1];
 }
 
 std::vector<float> WeightReader::read_float_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
@@ -281,8 +281,8 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
   std::vector<float> zeros(static_cast<size_t>((n1 - n0) * groups), 8.0f);
   if (!m.zero_points) return zeros;
   const int64_t first = n0 / kInt4Pack;
-  read_row_block({*m.zero_points, 0, ceil_div(m.n, kInt4Pack), groups, int{sizeof(uint32_t)}, m.k_outer,
-                  first, ceil_div(n1, kInt4Pack)},
+  read_row_block({*m.zero_points, 0, ceil_div(m.n, kInt4Pack), groups, int{sizeof(uint32_t)},
+                  m.reads_across(), first, ceil_div(n1, kInt4Pack)},
                  zero_points_);
   for (int64_t n = n0; n < n1; ++n) {
     const int shift = row_shift(m, n);

@@ -20,7 +20,11 @@ constexpr Block kMxBlock{1, kMxGroup};
 constexpr Block kKnownBlocks[] = {{kFp8Block, kFp8Block}, {32, 32}, {1, kFp8Block}, kMxBlock};
 
 /// Pieces of some size that something is cut into, the last one less.
-int64_t count_of(int64_t all, int64_t piece) { return (all + piece - 1) / piece; }
+int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece != 0); }
+
+/// What a size that a file states may be, so that no product of two overflows.
+constexpr int64_t kMostStated = int64_t{1} << 30;
+bool is_size(int64_t stated) { return stated > 0 && stated <= kMostStated; }
 
 std::optional<Block> parse_block(const Json& stated) {
   Block block{0, 0};
@@ -32,7 +36,7 @@ std::optional<Block> parse_block(const Json& stated) {
     const char *end = text.data() + text.size(), *at = std::from_chars(text.data(), end, block.first).ptr;
     if (at == end || *at != 'x' || std::from_chars(at + 1, end, block.second).ptr != end) return {};
   }
-  return block.first > 0 && block.second > 0 ? std::optional(block) : std::nullopt;
+  return is_size(block.first) && is_size(block.second) ? std::optional(block) : std::nullopt;
 }
 
 std::string text_at(const Json& json, const char* key) {
@@ -281,7 +285,6 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
   if (scale.size() != 2 || scale[0] == 0) return refuse(*m.scale, "[K/group, N]");
   const int64_t groups = scale[0];
   m.n = scale[1];
-  m.k_outer = true;
   const bool gptq = words[1] == m.n;
   if (!gptq && words[1] * kInt4Pack != m.n) {
     if (words[1] * 4 == m.n) return check_bits(m, 8);
@@ -311,7 +314,7 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
     return std::find(stated_.group_sizes.begin(), stated_.group_sizes.end(), size) !=
            stated_.group_sizes.end();
   };
-  const auto fits = [&](int64_t size) { return size > 0 && count_of(m.k, size) == groups; };
+  const auto fits = [&](int64_t size) { return is_size(size) && count_of(m.k, size) == groups; };
   const int64_t equal = m.k % groups == 0 ? m.k / groups : 0;
   const auto stated = std::find_if(stated_.group_sizes.begin(), stated_.group_sizes.end(), fits);
   m.scale_cols = equal;

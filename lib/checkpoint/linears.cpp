@@ -112,7 +112,18 @@ class Finder {
                     : fmt::format("{} codes with their scales beside them",
                                   weight_format_name(lacking->format)));
     }
+    if (!found && is_modelopt_int4(t)) {
+      expect(i, "INT4 of compressed-tensors, AWQ or GPTQ, not W4A16_AWQ or W4A8_AWQ as ModelOpt packs it");
+    }
     return found;
+  }
+
+  /// ModelOpt's [N/2, K], two rows a byte, beside scales of floats.
+  bool is_modelopt_int4(const TensorInfo& t) const {
+    if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
+    const auto scale = c_.find(t.name + "_scale");
+    const DType type = scale ? tensor(*scale).dtype : DType::kBool;
+    return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
   }
 
   /// Beside the weight or, of a piece of a table, beside the pieces.

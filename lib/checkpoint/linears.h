@@ -27,7 +27,7 @@ struct Linear {
   std::optional<size_t> bias{};         ///< goes with the module, never changes
   int64_t e = 1, n = 0, k = 0;
   bool stacked = false;
-  bool k_outer = false;  ///< stored [E, K, N]
+  bool k_outer = false;  ///< stored [E, K, N]; not said of words of INT4
   /// Looked up by rows, not multiplied: a quantized embedding, or a piece of one. Pieces share one scale.
   bool is_table = false;
   /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block; MXFP8 {1, 32}; of
@@ -41,6 +41,10 @@ struct Linear {
 
   /// The weight and all that belongs to its values: everything but the bias.
   std::vector<size_t> tensors() const;
+  /// Whether some rows lie in many pieces, one for each input or several of them.
+  bool reads_across() const {
+    return k_outer || (format == WeightFormat::kInt4 && packing != Int4Packing::kAlongK);
+  }
 };
 
 /// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names, and every

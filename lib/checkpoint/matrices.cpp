@@ -43,6 +43,22 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
   for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
 }
 
+void Matrices::add_tables_of(const Matrices& other) {
+  for (const Linear& m : other.modules_) {
+    const auto weight = checkpoint_.find(m.name + ".weight");
+    if (!m.is_table || m.format == WeightFormat::kFloat || !weight || all_.contains(m.name)) continue;
+    const TensorInfo& t = checkpoint_.tensors()[*weight];
+    const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+    if (!is_float || t.shape != std::vector<int64_t>{m.n, m.k}) continue;
+    Linear table{.name = m.name, .format = WeightFormat::kFloat, .weight = *weight};
+    table.n = m.n;
+    table.k = m.k;
+    table.is_table = true;
+    all_.emplace(m.name, StoredMatrix{modules_.size(), 0, 0, 1, m.n});
+    modules_.push_back(std::move(table));
+  }
+}
+
 void Matrices::add(size_t i, Findings& findings) {
   const Linear& m = modules_[i];
   const auto put = [&](const std::string& name, const StoredMatrix& matrix) -> const StoredMatrix* {

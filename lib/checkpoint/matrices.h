@@ -33,6 +33,8 @@ class Matrices {
 
   /// Modules that cannot be read, and those with more in their weights than is stored, become findings.
   Matrices(const Checkpoint& checkpoint, Findings& findings);
+  /// Adds embeddings of floats whose counterparts in `other` are quantized, so that their values compare.
+  void add_tables_of(const Matrices& other);
   Matrices(const Matrices&) = delete;
   Matrices& operator=(const Matrices&) = delete;
 

@@ -192,8 +192,9 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   }
   result.bytes_read = conversion.bytes_read();
   result.bytes_verified = conversion.bytes_verified();
-  const Findings io = conversion.io_findings();
-  result.findings.insert(result.findings.end(), io.begin(), io.end());
+  for (const Findings& found : {conversion.io_findings(), source.computed_findings()}) {
+    result.findings.insert(result.findings.end(), found.begin(), found.end());
+  }
   ConversionRecord record = join_records(plan, records);
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));

@@ -37,6 +37,17 @@ Json group_of(const char* format, Json weights, Json activations) {
           {"weights", std::move(weights)}};
 }
 
+/// A group for these modules; the order of keys is the producer's.
+Json with_targets(const Json& group, const std::vector<std::string>& targets) {
+  Json full = Json::object();
+  for (const auto& [key, value] : group.items()) {
+    if (key == "weights") full["targets"] = targets;
+    full[key] = value;
+  }
+  full["targets"] = targets;
+  return full;
+}
+
 Json nvfp4_group(bool weight_only) {
   const Json weights = {{"num_bits", 4},       {"type", "float"},   {"strategy", "tensor_group"},
                         {"group_size", 16},    {"symmetric", true}, {"dynamic", false},
@@ -124,9 +135,7 @@ ConfigEntries mixed_config(const WrittenModel& model) {
   }
   Json groups = Json::object();
   for (size_t i = 0; i < members.size(); ++i) {
-    Json group = model.entries[i];
-    group["targets"] = target_patterns(members, i);
-    groups[fmt::format("group_{}", i)] = std::move(group);
+    groups[fmt::format("group_{}", i)] = with_targets(model.entries[i], target_patterns(members, i));
   }
   return {config_entry({globs_to_regexes(model.unquantized), model.fp8_kv_cache}, "mixed-precision",
                        std::move(groups))};

@@ -16,7 +16,9 @@ Scheme scheme_of(const Checkpoint& c, const Linear& m) {
     return s;
   }
   s.scale_type = scale.dtype;
-  s.scale = scale.name.substr(m.name.size());
+  // Pieces of an embedding may share a scale beside them.
+  s.scale = scale.name.substr(scale.name.starts_with(m.name + ".") || m.stacked ? m.name.size()
+                                                                                : scale.name.rfind('.'));
   if (m.scale_rows == m.n && m.scale_cols == m.k) return s;
   s.granularity = m.scale_rows == 1 && m.scale_cols == m.k ? Granularity::kRow : Granularity::kBlock;
   if (s.granularity == Granularity::kBlock) {

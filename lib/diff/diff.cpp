@@ -167,7 +167,9 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
     result.findings.insert(result.findings.end(), c->findings().begin(), c->findings().end());
   }
   Findings odd;  // modules with tensors that disagree: compared tensor by tensor
-  const Matrices ours(a, odd), theirs(b, odd);
+  Matrices ours(a, odd), theirs(b, odd);
+  ours.add_tables_of(theirs);
+  theirs.add_tables_of(ours);
   for (Finding& f : odd) {
     f.id = "compared-as-stored";
     result.findings.push_back(std::move(f));

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -12,9 +14,10 @@
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/modules.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 namespace {
@@ -38,6 +41,53 @@ void fold_by(size_t count, Key key, Name name, Make make) {
 uint64_t module_bytes(const Checkpoint& c, const Nvfp4Linear& m) {
   return c.tensors()[m.codes].bytes() + c.tensors()[m.block_scale].bytes() +
          c.tensors()[m.global_scale].bytes();
+}
+
+std::string describe_scales(const Checkpoint& c, const Linear& m) {
+  const std::string type(dtype_name(c.tensors()[*m.scale].dtype));
+  if (m.format == WeightFormat::kInt4) {
+    const char* packing = m.packing == Int4Packing::kAwq    ? "AWQ"
+                          : m.packing == Int4Packing::kGptq ? "GPTQ"
+                                                            : "compressed-tensors";
+    return fmt::format("{}, groups of {}{}, {} scales", packing, m.scale_cols,
+                       m.group_index ? " in an order of their own" : "", type);
+  }
+  if (m.scale_rows == 1 && m.scale_cols == m.k) return fmt::format("rows, {} scales", type);
+  if (m.scale_rows == m.n && m.scale_cols == m.k) return fmt::format("tensor, {} scale", type);
+  return fmt::format("blocks of {} x {}, {} scales", m.scale_rows, m.scale_cols, type);
+}
+
+/// Quantized modules in other formats than NVFP4; counts all formats. What cannot be read becomes notes.
+void add_other_modules(const Checkpoint& c, const std::vector<Linear>& all,
+                       const std::function<bool(const Linear&)>& wanted, InspectReport& report) {
+  std::vector<const Linear*> modules;
+  std::set<size_t> counted;  // pieces of an embedding share a scale
+  for (const Linear& m : all) {
+    if (m.format == WeightFormat::kFloat || !wanted(m)) continue;
+    ++report.formats[weight_format_name(m.format)];
+    if (m.format != WeightFormat::kNvfp4) modules.push_back(&m);
+  }
+  const auto described = [&](const Linear& m) {
+    return fmt::format("{}{}, {}", m.is_table ? "embedding in " : "", weight_format_name(m.format),
+                       describe_scales(c, m));
+  };
+  fold_by(
+      modules.size(),
+      [&](size_t i) {
+        const Linear& m = *modules[i];
+        return fmt::format("{} {} {} {}", described(m), m.e, m.n, m.k);
+      },
+      [&](size_t i) { return modules[i]->name; },
+      [&](const std::string& name, const std::vector<size_t>& members) {
+        const Linear& m = *modules[members[0]];
+        ModuleGroup group{name, described(m), m.e, m.n, m.k, members.size()};
+        for (const size_t i : members) {
+          for (const size_t tensor : modules[i]->tensors()) {
+            if (counted.insert(tensor).second) group.bytes += c.tensors()[tensor].bytes();
+          }
+        }
+        report.other_modules.push_back(std::move(group));
+      });
 }
 
 /// What an artifact in a layout was made from, if twofour.json says so.
@@ -153,11 +203,16 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
     report.header_bytes += s.data_begin;
     report.other_files.erase(s.name);
   }
+  Problems problems;
+  const std::vector<Linear> linears = find_weight_modules(source, problems);
+  for (std::string& line : problems.lines())
+    report.findings.push_back({Severity::kNote, "unread-module", c.path().string(), std::move(line)});
   for (const NamePattern& p : only) {
     const bool used =
         std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
         std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
-                    [&](auto& m) { return p.matches(m.name); });
+                    [&](auto& m) { return p.matches(m.name); }) ||
+        std::any_of(linears.begin(), linears.end(), [&](auto& m) { return p.matches(m.name); });
     if (!used)
       throw Error(fmt::format(
           "--tensor '{}': expected to match a tensor or module, found none that it matches", p.text()));
@@ -200,9 +255,14 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
         }
         report.modules.push_back(std::move(group));
       });
+  add_other_modules(
+      source, linears,
+      [&](const Linear& m) { return wanted(m.name) || wanted(source.tensors()[m.weight].name); }, report);
   std::stable_sort(report.tensors.begin(), report.tensors.end(),
                    [](auto& a, auto& b) { return a.name < b.name; });
   std::stable_sort(report.modules.begin(), report.modules.end(),
+                   [](auto& a, auto& b) { return a.name < b.name; });
+  std::stable_sort(report.other_modules.begin(), report.other_modules.end(),
                    [](auto& a, auto& b) { return a.name < b.name; });
   add_layout_sizes(source, sizes, report);
   return report;

@@ -22,13 +22,13 @@ struct TensorGroup {
   uint64_t bytes = 0;
 };
 
-/// NVFP4 modules with names that differ only in numbers.
+/// Quantized modules with names that differ only in numbers.
 struct ModuleGroup {
   std::string name;
-  std::string dialect;
+  std::string dialect;  ///< of other formats than NVFP4 "FP8, blocks of 128 x 128, BF16 scales"
   int64_t e, n, k;
   size_t count = 0;
-  uint64_t bytes = 0;  ///< codes, block scales and global scales, as the files store them
+  uint64_t bytes = 0;  ///< codes and scales, as the files store them
   /// Of all together. Apart, for its 2 KiB are more than all else where no names fold.
   std::unique_ptr<const WeightStats> stats{};
   std::vector<ModuleStats> members{};  ///< with stats: of each
@@ -37,7 +37,9 @@ struct ModuleGroup {
 struct InspectReport {
   std::string what;  ///< "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", ...
   std::vector<TensorGroup> tensors;
-  std::vector<ModuleGroup> modules;
+  std::vector<ModuleGroup> modules;        ///< in NVFP4
+  std::vector<ModuleGroup> other_modules;  ///< in FP8, MXFP4 and INT4, embeddings too; without stats
+  std::map<std::string, size_t> formats;   ///< how many quantized modules there are of each: "INT4"
   size_t tensor_count = 0, file_count = 0;
   /// Together the bytes of the files that hold tensors; no checkpoint that can be opened has holes.
   uint64_t data_bytes = 0, header_bytes = 0;

@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/rules.h"
 #include "lib/names/config_pattern.h"
@@ -12,13 +13,14 @@
 namespace twofour {
 namespace {
 
-enum class StoredAs { kUnquantized, kNvfp4, kFp8, kOther };
+enum class StoredAs { kUnquantized, kNvfp4, kFp8, kMxfp4, kInt4 };
 
 const char* stored_name(StoredAs s) {
   return s == StoredAs::kUnquantized ? "unquantized"
          : s == StoredAs::kNvfp4     ? "NVFP4"
          : s == StoredAs::kFp8       ? "FP8"
-                                     : "another format";
+         : s == StoredAs::kMxfp4     ? "MXFP4"
+                                     : "INT4";
 }
 
 struct StoredModule {
@@ -26,6 +28,23 @@ struct StoredModule {
   size_t tensor;
   StoredAs stored;
 };
+
+/// Modules of MXFP4 and INT4, whose codes have scales beside them.
+void add_coded_modules(const LintInput& s, std::vector<StoredModule>& modules) {
+  for (const WeightDialect& d : weight_dialects()) {
+    const bool coded = d.format == WeightFormat::kMxfp4 || d.format == WeightFormat::kInt4;
+    if (!coded || *d.weight != '.') continue;
+    for (size_t i = 0; i < s.tensors.size(); ++i) {
+      const TensorInfo& t = s.tensors[i];
+      if (!d.weight_types.has(t.dtype) || t.shape.size() != 2 || !t.name.ends_with(d.weight)) continue;
+      std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
+      const auto scale = s.find(name + d.scale);
+      if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
+      modules.push_back(
+          {std::move(name), i, d.format == WeightFormat::kInt4 ? StoredAs::kInt4 : StoredAs::kMxfp4});
+    }
+  }
+}
 
 /// Matrices by module name, and how they are stored.
 std::vector<StoredModule> stored_modules(const LintInput& s) {
@@ -40,6 +59,7 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
     if (plain) modules.push_back({name, i, StoredAs::kUnquantized});
     if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, StoredAs::kFp8});
   }
+  add_coded_modules(s, modules);
   return modules;
 }
 
@@ -237,9 +257,9 @@ void check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
       reporter.add("config-dtype", s.file_of(m.tensor), m.name,
                    fmt::format("expected unquantized as the config's ignore list says, found {}",
                                stored_name(m.stored)));
-    } else if (m.stored == StoredAs::kFp8 && claims.only_nvfp4 && claims.layers.empty()) {
+    } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && claims.layers.empty()) {
       reporter.add("config-dtype", s.file_of(m.tensor), m.name,
-                   "expected NVFP4 as the config says, found FP8");
+                   fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
     } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
       reporter.add("config-dtype", s.file_of(m.tensor), m.name,
                    fmt::format("expected {} as the config says, found NVFP4", claims.algo));

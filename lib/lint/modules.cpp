@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "formats/weight_dialect.h"
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
@@ -46,6 +47,26 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
+/// Codes of INT4 that lack their scales, or zero points that their producers always write.
+void check_int4_complete(const LintInput& s, LintReporter& reporter) {
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    if (t.dtype != DType::kI32) continue;
+    for (const WeightDialect& d : weight_dialects()) {
+      if (d.format != WeightFormat::kInt4 || !t.name.ends_with(d.weight)) continue;
+      const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
+      if (s.find(module + ".weight")) continue;  // stored twice, which is reported as such
+      const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
+      for (const char* part : {d.scale, needs_zeros ? d.zero_points : d.scale}) {
+        if (s.find(module + part)) continue;
+        reporter.add("incomplete-module", s.file_of(i), module,
+                     fmt::format("expected {} beside its codes, found none", part));
+        break;
+      }
+    }
+  }
+}
+
 /// Modules with weights that are stored twice.
 void check_two_weights(const LintInput& s, LintReporter& reporter) {
   constexpr std::string_view kPacked = "_packed";
@@ -61,8 +82,10 @@ void check_two_weights(const LintInput& s, LintReporter& reporter) {
 
 /// The matrices that engines put into one, side by side.
 void check_gate_up(const LintInput& s, LintReporter& reporter) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs = {
-      {{".gate_proj.weight", ".up_proj.weight"}, {".w1.weight", ".w3.weight"}}};
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPairs = {
+      {{".gate_proj.weight", ".up_proj.weight"},
+       {".w1.weight", ".w3.weight"},
+       {".gate_proj.qweight", ".up_proj.qweight"}}};
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& gate = s.tensors[i];
     for (const auto& [own, other] : kPairs) {
@@ -205,6 +228,7 @@ void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter)
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
   check_complete(s, reporter);
+  check_int4_complete(s, reporter);
   lint_experts(s, reporter);
   check_layers(s, reporter);
   check_head(s, reporter);

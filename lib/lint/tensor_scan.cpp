@@ -183,10 +183,12 @@ bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   const std::string_view name = t.name;
   if (name.ends_with("_scales"))
     return s.find(std::string(name.substr(0, name.size() - 6)) + "blocks").has_value();
-  constexpr std::string_view kScale = ".weight_scale";
-  if (!name.ends_with(kScale)) return false;
-  const std::string module(name.substr(0, name.size() - kScale.size()));
-  return s.find(module + ".weight_packed") || s.find(module + ".weight");
+  for (const std::string_view suffix : {".weight_scale", ".weight_scale_inv", ".scale"}) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string module(name.substr(0, name.size() - suffix.size()));
+    return s.find(module + ".weight_packed") || s.find(module + ".weight");
+  }
+  return false;
 }
 
 /// Whether a tensor scales the FP8 weights of any dialect.

@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/manifest.h"
 
 namespace twofour {
 
@@ -24,6 +25,15 @@ LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under
   set_rule(target.rule);
 }
 
+namespace {
+
+/// The bits of a source's global scale: as planning read them, or as the work found them.
+uint32_t raw_bits_of(const OutputScales& scales, const LayoutResult& found, size_t source) {
+  return scales.is_computed(source) ? found.global_scales[source] : scales.raw_bits[source];
+}
+
+}  // namespace
+
 std::vector<TensorInfo> LayoutMatrix::outputs(const Checkpoint&) const {
   std::vector<TensorInfo> all;
   with_layout(layout, [&]<class L>() {
@@ -39,7 +49,18 @@ std::vector<TensorInfo> LayoutMatrix::outputs(const Checkpoint&) const {
   return all;
 }
 
-std::vector<Unit> LayoutMatrix::units(const Checkpoint&) const {
+std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
+  const auto bytes_of = [&](int64_t e, int64_t rows, int64_t k) {
+    const auto weights = static_cast<uint64_t>(rows * k);
+    if (!is_computed(e)) return weights / 2 + weights / kGroup;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < target.sources_per_expert; ++i) {
+      const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
+      bytes += *source.computed_from(source.nvfp4_modules()[s.module]);
+    }
+    return bytes / static_cast<uint64_t>(target.shape.n) * static_cast<uint64_t>(rows) *
+           static_cast<uint64_t>(k) / static_cast<uint64_t>(target.shape.k);
+  };
   // The unit of expert e and piece p has the index e * (pieces + 1) + p; the one behind hashes the expert's
   // sources, which cannot be hashed on the way where they are read in pieces.
   const auto pieces = pieces_of(target, tiling);
@@ -47,29 +68,34 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint&) const {
   for (int64_t e = 0; e < target.shape.e; ++e) {
     const uint64_t first = static_cast<uint64_t>(e) * (pieces.size() + 1);
     for (size_t p = 0; p < pieces.size(); ++p) {
-      const auto weights = static_cast<uint64_t>(pieces[p].rows * pieces[p].k);
-      all.push_back({.index = first + p, .read = weights / 2 + weights / kGroup});
+      all.push_back({.index = first + p, .read = bytes_of(e, pieces[p].rows, pieces[p].k)});
     }
     if (pieces.size() > 1) {
-      const auto weights = static_cast<uint64_t>(target.shape.n * target.shape.k);
-      all.push_back(
-          {.index = first + pieces.size(), .part = Unit::kNoPart, .read = weights / 2 + weights / kGroup});
+      all.push_back({.index = first + pieces.size(),
+                     .part = Unit::kNoPart,
+                     .read = bytes_of(e, target.shape.n, target.shape.k)});
     }
   }
+  // Global scales that are found on the way are written with their experts.
+  if (!scales.computed.empty()) return all;
   const uint64_t scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
   all.push_back({.index = 0, .part = part_count_, .begin = 0, .end = scale_bytes});
   return all;
 }
 
 Json LayoutMatrix::empty_result() const {
-  return LayoutResult{{}, std::vector<LayoutResult::Slice>(target.sources.size())}.to_json();
+  LayoutResult none{{}, std::vector<LayoutResult::Slice>(target.sources.size())};
+  if (!scales.computed.empty()) none.global_scales.resize(target.sources.size());
+  return none.to_json();
 }
 
 void LayoutMatrix::check_result(const Json& result) const {
-  const size_t found = LayoutResult::from_json(result).slices.size();
-  if (found == target.sources.size()) return;
-  throw Error(
-      fmt::format("{}: expected hashes of {} sources, found {}", target.name, target.sources.size(), found));
+  const LayoutResult found = LayoutResult::from_json(result);
+  const size_t scale_count = scales.computed.size();
+  if (found.slices.size() == target.sources.size() && found.global_scales.size() == scale_count) return;
+  throw Error(fmt::format("{}: expected hashes of {} sources and {} global scales, found {} and {}",
+                          target.name, target.sources.size(), scale_count, found.slices.size(),
+                          found.global_scales.size()));
 }
 
 Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
@@ -86,7 +112,7 @@ Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
     }
     one["rows"] = {s.first, s.step, s.count};
     one["global_scale_shape"] = source.tensors()[m.global_scale].shape;
-    one["global_scale_bits"] = fmt::format("{:08x}", scales.raw_bits[i]);
+    one["global_scale_bits"] = fmt::format("{:08x}", raw_bits_of(scales, found, i));
     one["codes_xxh3_128"] = found.slices[i].codes.hex();
     one["scales_xxh3_128"] = found.slices[i].scales.hex();
     sources.push_back(std::move(one));
@@ -107,14 +133,17 @@ std::string LayoutMatrix::content(const Json& result, std::span<const Hash128>) 
   std::string text;
   for (size_t i = 0; i < found.slices.size(); ++i) {
     text += found.slices[i].codes.hex() + found.slices[i].scales.hex() +
-            fmt::format("{:08x}", scales.raw_bits[i]);
+            fmt::format("{:08x}", raw_bits_of(scales, found, i));
   }
   return text;
 }
 
 std::vector<Transformation::StoredScale> LayoutMatrix::stored_scales() const {
   std::vector<StoredScale> all;
-  for (size_t i = 0; i < global_scales_.size(); ++i) all.push_back({global_scales_[i], scales.raw_bits[i]});
+  for (size_t i = 0; i < global_scales_.size(); ++i) {
+    all.push_back(
+        {global_scales_[i], scales.is_computed(i) ? std::nullopt : std::optional(scales.raw_bits[i])});
+  }
   return all;
 }
 
@@ -125,7 +154,13 @@ std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& re
 Json LayoutResult::to_json() const {
   std::string hashes;
   for (const Slice& s : slices) hashes += s.codes.hex() + s.scales.hex();
-  return {{"quality", twofour::to_json(quality)}, {"slices", std::move(hashes)}};
+  Json json = {{"quality", twofour::to_json(quality)}, {"slices", std::move(hashes)}};
+  if (!global_scales.empty()) {
+    std::string bits;
+    for (const uint32_t one : global_scales) bits += fmt::format("{:08x}", one);
+    json["global_scales"] = std::move(bits);
+  }
+  return json;
 }
 
 LayoutResult LayoutResult::from_json(const Json& json) {
@@ -136,7 +171,20 @@ LayoutResult LayoutResult::from_json(const Json& json) {
     found.slices.push_back({parse_hash("slices", text.substr(at, kDigits)),
                             parse_hash("slices", text.substr(at + kDigits, kDigits))});
   }
+  constexpr size_t kBitDigits = 8;
+  const auto bits = json.value("global_scales", "");
+  for (size_t at = 0; at + kBitDigits <= bits.size(); at += kBitDigits) {
+    found.global_scales.push_back(parse_bits("global_scales", bits.substr(at, kBitDigits)));
+  }
   return found;
+}
+
+SourceScale read_computed_scale(const Checkpoint& c, const LayoutMatrix& matrix, size_t source) {
+  const SourceRows& s = matrix.target.sources[source];
+  Problems problems;
+  const SourceScale scale = read_global_scale(c, c.nvfp4_modules()[s.module], s.expert, problems);
+  problems.refuse();
+  return scale;
 }
 
 namespace {

@@ -6,7 +6,8 @@
 
 #include "formats/layouts/layout.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/methods/output_matrix.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/selection/output_matrix.h"
 #include "lib/plan/transformation.h"
 
 namespace twofour {
@@ -16,6 +17,10 @@ struct OutputScales {
   std::vector<uint32_t> raw_bits;  ///< float32 bits as the source has them
   std::vector<float> own;
   std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
+  /// Sources with a global scale that only the work finds, since they are quantized as they are read: all of
+  /// an expert's are or none. Their `raw_bits` are 0 here, `own` and `folded` 1. Empty: none.
+  std::vector<bool> computed = {};
+  bool is_computed(size_t source) const { return !computed.empty() && computed[source]; }
 };
 
 /// How a target's experts are cut into pieces that fit the memory promised.
@@ -59,6 +64,11 @@ class LayoutMatrix : public Transformation {
   std::vector<StoredScale> stored_scales() const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
 
+  /// Whether an expert's sources are quantized as they are read.
+  bool is_computed(int64_t expert) const {
+    return scales.is_computed(static_cast<size_t>(expert) * target.sources_per_expert);
+  }
+
  private:
   std::vector<size_t> tensors_;        ///< of the source, that go into it
   std::vector<size_t> global_scales_;  ///< of the source, one a source of the target
@@ -72,9 +82,15 @@ struct LayoutResult {
     Hash128 codes, scales;
   };
   std::vector<Slice> slices;  ///< one a source of the target
+  /// Likewise: bits of the global scales that the work found, 0 of others; empty where it found none.
+  std::vector<uint32_t> global_scales = {};
   Json to_json() const;
   static LayoutResult from_json(const Json& json);
 };
+
+/// The global scale of source `source` of a matrix, which is computed, by a checkpoint that computes it.
+/// Throws Error where its weights cannot be quantized.
+SourceScale read_computed_scale(const Checkpoint& checkpoint, const LayoutMatrix& matrix, size_t source);
 
 /// What of an expert is packed at once: inputs [k0, k0 + k) of stored rows [r0, r0 + rows). All of it, but
 /// for giants. A piece is one run of bytes in each part, and the layout's map describes it as a matrix of its

@@ -7,7 +7,8 @@ namespace twofour {
 namespace {
 
 // What a rule may say beside `to` and its patterns.
-constexpr const char* kFold[] = {"--fold"};
+constexpr const char* kLayout[] = {"--fold",        "--pattern",    "--arithmetic",
+                                   "--block-scale", "--zero-block", "--exact"};
 constexpr const char* kPattern[] = {"--pattern"};
 constexpr const char* kInputScales[] = {"--input-scale", "--one-input-scale-a-layer"};
 constexpr const char* kDialect[] = {"--dialect", "--input-scale", "--one-input-scale-a-layer"};
@@ -23,7 +24,7 @@ constexpr const char* kQuantize[] = {"--dialect",     "--pattern",     "--arithm
 std::vector<MethodRow>& methods() {
   static std::vector<MethodRow> all = [] {
     std::vector<MethodRow> rows;
-    for_each_layout([&]<class L>() { rows.push_back({L::name, kFold, make_to_layout}); });
+    for_each_layout([&]<class L>() { rows.push_back({L::name, kLayout, make_to_layout}); });
     rows.push_back({"nvfp4", kDialect, make_to_dialect});
     rows.push_back({"fp8", kFp8, make_to_fp8});
     rows.push_back({"mxfp8", kMx, make_to_mxfp8});

@@ -141,6 +141,7 @@ class GatheredRows : public TensorRewrite {
 class ConvertedTensor : public Transformation {
  public:
   ConvertedTensor(size_t tensor, TensorInfo info, DType from);
+  const TensorRewrite& rewrite() const { return rewrite_; }
 
   std::string name(const Checkpoint& source) const override;
   std::vector<TensorInfo> outputs(const Checkpoint&) const override { return {info_}; }

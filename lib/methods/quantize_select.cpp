@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 namespace {
@@ -134,6 +134,10 @@ std::string and_more(size_t count) {
 
 }  // namespace
 
+bool is_left_in_floats(std::string_view name, int64_t layers) {
+  return is_left_alone(name) || is_beyond_layers(name, layers);
+}
+
 std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
                                    const Selection& selection, const EncodeRule& rule, Findings& findings,
                                    Problems& problems) {
@@ -147,7 +151,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
-    const bool left_alone = is_left_alone(m.name) || is_beyond_layers(m.name, layers);
+    const bool left_alone = is_left_in_floats(m.name, layers);
     const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
                                 : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
     if (m.is_table) continue;

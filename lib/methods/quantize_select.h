@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/findings/problems.h"
@@ -15,6 +16,10 @@ namespace twofour {
 std::vector<size_t> select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
                                    const Selection& selection, const EncodeRule& rule, Findings& findings,
                                    Problems& problems);
+
+/// Whether producers leave a linear of floats alone, by its name: embeddings, heads, routers, vision,
+/// prediction of further tokens, which layers from number `layers` on do.
+bool is_left_in_floats(std::string_view name, int64_t layers);
 
 /// Positions of modules that engines multiply as one, so that they share a global scale: gate and up, w1 and
 /// w3, q, k and v. Stacks stand alone. In the order of their first.

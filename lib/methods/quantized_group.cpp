@@ -45,7 +45,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
 int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
   // Rows that lie across are read in K pieces each, so many at once.
-  const int64_t weights = m.k_outer ? most : std::min(most, kQuantizeStripWeights);
+  const int64_t weights = m.reads_across() ? most : std::min(most, kQuantizeStripWeights);
   return std::clamp<int64_t>(weights / m.k, 1, m.n);
 }
 
@@ -180,6 +180,12 @@ std::vector<StackPart> stack_parts(const Checkpoint& c, const std::string& name,
 
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf) {
   return fmt::format("{}.{}.{}", parse_module_name(stack)->block, expert, leaf);
+}
+
+void complete_quantize_words(Rule& rule) {
+  if (rule.arithmetic.empty()) rule.arithmetic = "modelopt";
+  if (rule.block_scale.empty()) rule.block_scale = "max";
+  if (rule.zero_block.empty()) rule.zero_block = "producer";
 }
 
 }  // namespace twofour

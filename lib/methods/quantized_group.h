@@ -128,4 +128,7 @@ std::vector<StackPart> stack_parts(const Checkpoint& checkpoint, const std::stri
 /// "model.layers.0.mlp.experts.gate_up_proj" -> "model.layers.0.mlp.experts.3.gate_proj"
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf);
 
+/// Gives a layout's rule every word of how linears are quantized first.
+void complete_quantize_words(Rule& rule);
+
 }  // namespace twofour

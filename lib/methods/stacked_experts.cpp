@@ -18,11 +18,8 @@ constexpr int64_t kWidth = 2;
 
 /// The tensors of a linear that go into a stack; a stack's own bias stays as it is.
 std::vector<size_t> tensors_of(const Linear& m) {
-  std::vector<size_t> all;
-  for (const auto& tensor :
-       {std::optional(m.weight), m.scale, m.global_scale, m.input_scale, m.stacked ? std::nullopt : m.bias}) {
-    if (tensor) all.push_back(*tensor);
-  }
+  std::vector<size_t> all = m.tensors();
+  if (!m.stacked && m.bias) all.push_back(*m.bias);
   return all;
 }
 

@@ -1,7 +1,7 @@
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/stacked_experts.h"
@@ -137,12 +137,25 @@ class ToBf16 : public Method {
       planner.write(m.name, m.weight, {});
       input_scales += m.input_scale.has_value();
     }
+    refuse_split_tables(planner, chosen);
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen.empty()) {
       throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
                               c.path().string(), planner.linears().size()));
     }
     return input_scales;
+  }
+
+  /// Pieces of an embedding that share a scale go together.
+  static void refuse_split_tables(Planner& planner, const std::vector<size_t>& chosen) {
+    for (size_t i = 0; i < planner.linears().size(); ++i) {
+      const Linear& m = planner.linears()[i];
+      const bool stays = !std::binary_search(chosen.begin(), chosen.end(), i) && !planner.is_taken(m.weight);
+      if (!stays || !m.is_table || !m.scale || !planner.is_taken(*m.scale)) continue;
+      planner.problems.add(
+          fmt::format("{}: expected one rule for all pieces of an embedding, found none for {}",
+                      planner.source.where(*m.scale), m.name));
+    }
   }
 
   static void widen(const Rule& rule, const Linear& m, Planner& planner) {
@@ -163,7 +176,10 @@ class ToBf16 : public Method {
                                        c.where(m.weight), planner.limits.piece, weights->grain()));
     }
     module->add({std::move(info), m.weight, std::move(weights), true});
-    for (const size_t tensor : m.tensors()) module->consume(tensor);
+    for (const size_t tensor : m.tensors()) {
+      // The scale that pieces of an embedding share goes with the first of them.
+      if (tensor != m.weight && !(m.is_table && planner.is_taken(tensor))) module->consume(tensor);
+    }
     module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }

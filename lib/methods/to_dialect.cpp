@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/methods/input_scales.h"
+#include "lib/selection/input_scales.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/plan/output_files.h"

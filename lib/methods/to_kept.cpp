@@ -4,7 +4,7 @@
 #include <map>
 
 #include "lib/dialects/dialect_rows.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantized_group.h"
@@ -131,13 +131,19 @@ class Respelling {
   std::unique_ptr<LinearRewrite> made_;
 };
 
+/// Whether a linear is a piece of an embedding with the scale of all pieces, which no dialect has words for:
+/// models that have such pieces read them by code of their own.
+bool shares_scale(const Checkpoint& c, const Linear& m) {
+  return m.is_table && m.scale && !c.tensors()[*m.scale].name.starts_with(m.name + ".");
+}
+
 /// Whether the planner's dialect has a linear in these words already.
 bool is_own(const Linear& m, const Planner& planner) {
   const OutputDialect* to = planner.dialect();
   if (to == nullptr) return true;
   const Checkpoint& c = planner.source;
   if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
-  if (source_dialect(c) == to) return true;
+  if (source_dialect(c) == to || shares_scale(c, m)) return true;
   const auto spelling = to->spelling(scheme_of(c, m), m.n, m.k);
   return spelling && is_spelled(c, m, *spelling);
 }

@@ -8,6 +8,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/methods/method_list.h"
+#include "lib/methods/quantized_group.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -17,7 +18,10 @@ OutputScales read_scales(const Checkpoint& c, const OutputMatrix& target, Proble
   OutputScales scales;
   for (const SourceRows& s : target.sources) {
     const Nvfp4Linear& m = c.nvfp4_modules()[s.module];
-    const SourceScale scale = read_global_scale(c, m, s.expert, problems);
+    const bool is_computed = c.is_computed(m);
+    if (is_computed) scales.computed.resize(target.sources.size());
+    if (is_computed) scales.computed[scales.own.size()] = true;
+    const SourceScale scale = is_computed ? SourceScale{0, 1} : read_global_scale(c, m, s.expert, problems);
     scales.raw_bits.push_back(scale.raw_bits);
     scales.own.push_back(scale.multiplier);
   }
@@ -50,6 +54,20 @@ void check_fold(const OutputMatrix& target, const OutputScales& scales, Fold fol
        fmt::format(
            "gate and up differ in {} of {} experts, by a factor of up to {:.6g}: folded to the larger",
            unequal, scales.folded.size(), largest)});
+}
+
+/// Gate and up of an expert share a global scale if both are quantized first, or have their own.
+void check_computed(const Checkpoint& c, const OutputMatrix& target, const OutputScales& scales,
+                    Problems& problems) {
+  for (size_t i = 0; i + 1 < target.sources.size() && target.sources_per_expert == 2; i += 2) {
+    if (scales.is_computed(i) == scales.is_computed(i + 1)) continue;
+    const auto& name = [&](size_t s) { return c.nvfp4_modules()[target.sources[s].module].name; };
+    const size_t stored = scales.is_computed(i) ? i + 1 : i;
+    problems.add(
+        fmt::format("{}: expected NVFP4 like {}, found another format, which needs a global scale of "
+                    "its own: leave out the block or quantize all of it",
+                    name(i == stored ? i + 1 : i), name(stored)));
+  }
 }
 
 /// Whether the layout can hold the target; g8 pairs rows of gate and up, eight by eight.
@@ -136,6 +154,8 @@ class ToLayout : public Method {
     for (OutputMatrix& target : targets) {
       OutputScales scales = read_scales(c, target, planner.problems);
       check_layout(target, layout_, planner.problems);
+      check_computed(c, target, scales, planner.problems);
+      if (!scales.computed.empty()) complete_quantize_words(rule);
       check_fold(target, scales, fold_, planner.problems, planner.findings);
       const bool k_outer = c.nvfp4_modules()[target.sources[0].module].k_outer;
       const Tiling tiling = make_tiling(target, layout_, k_outer, planner.limits);
@@ -155,6 +175,11 @@ class ToLayout : public Method {
 
 }  // namespace
 
-std::unique_ptr<Method> make_to_layout(Rule& rule) { return std::make_unique<ToLayout>(rule); }
+std::unique_ptr<Method> make_to_layout(Rule& rule) {
+  Rule words = rule;
+  complete_quantize_words(words);
+  make_quantize(words);  // refuses words that are not known
+  return std::make_unique<ToLayout>(rule);
+}
 
 }  // namespace twofour

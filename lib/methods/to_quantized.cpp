@@ -9,11 +9,11 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/methods/input_scales.h"
+#include "lib/selection/input_scales.h"
 #include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
 

@@ -160,9 +160,36 @@ bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name
   return std::any_of(patterns.begin(), patterns.end(), [&](const NamePattern& p) { return p.matches(name); });
 }
 
+bool NamePattern::is_exact() const { return !regex_ && text_.find_first_of("*?[\\") == text_.npos; }
+
+NamePattern exact_pattern(std::string_view name) {
+  std::string text;
+  if (name.starts_with("re:")) {
+    text = "[r]";
+    name.remove_prefix(1);
+  }
+  for (const char c : name) {
+    const bool is_special = c == '*' || c == '?' || c == '[';
+    text += is_special ? std::string{'[', c, ']'} : std::string{c};
+  }
+  return NamePattern(std::move(text));
+}
+
+Matcher::Matcher(const std::vector<NamePattern>& patterns) : patterns_(patterns), used_(patterns.size()) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (patterns[i].is_exact()) {
+      names_.emplace(patterns[i].text(), i);
+    } else {
+      others_.push_back(i);
+    }
+  }
+}
+
 bool Matcher::matches(std::string_view name) {
   bool any = false;
-  for (size_t i = 0; i < patterns_.size(); ++i) {
+  const auto [first, last] = names_.equal_range(name);
+  for (auto it = first; it != last; ++it) used_[it->second] = any = true;
+  for (const size_t i : others_) {
     if (!patterns_[i].matches(name)) continue;
     used_[i] = any = true;
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace twofour {
@@ -20,6 +21,8 @@ class NamePattern {
   explicit NamePattern(std::string text);     ///< throws Error where the regular expression is not one
   bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
+  /// Whether it is a name, which nothing else matches.
+  bool is_exact() const;
 
  private:
   struct Regex;
@@ -41,6 +44,9 @@ size_t count_length(std::string_view brace);
 enum class Repeated { kNo, kPossessive, kWrong };
 Repeated repeated_repetition(std::string_view regex);
 
+/// The pattern that matches `name` alone.
+NamePattern exact_pattern(std::string_view name);
+
 /// Splits what users typed into patterns.
 std::vector<NamePattern> parse_patterns(const std::vector<std::string>& texts);
 
@@ -51,7 +57,7 @@ bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name
 class Matcher {
  public:
   /// `patterns` must outlive it.
-  explicit Matcher(const std::vector<NamePattern>& patterns) : patterns_(patterns), used_(patterns.size()) {}
+  explicit Matcher(const std::vector<NamePattern>& patterns);
   bool matches(std::string_view name);
   /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED".
   void refuse_unused(const char* option, const char* expected) const;
@@ -59,6 +65,8 @@ class Matcher {
  private:
   const std::vector<NamePattern>& patterns_;
   std::vector<bool> used_;
+  std::unordered_multimap<std::string_view, size_t> names_;  ///< those that are names
+  std::vector<size_t> others_;
 };
 
 }  // namespace twofour

@@ -94,6 +94,7 @@ void note_passed_through(Planner& planner) {
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     if (planner.is_planned(m.codes)) continue;
     if (passed++ == 0) example = m.name;
+    if (c.is_computed(m)) continue;
     // Refused as in what is converted; their block scales are looked at as they pass.
     const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
     for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, planner.problems);
@@ -146,7 +147,9 @@ std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   const auto path = source.path() / kManifestName;
   std::error_code error;
   if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return {};
-  Manifest manifest = read_manifest(path, source.tensors().size());
+  size_t tensors = 0;
+  for (const Shard& shard : source.shards()) tensors += shard.tensor_count;
+  Manifest manifest = read_manifest(path, tensors);
   if (!manifest.integrity_error.empty())
     throw Error(fmt::format("{}: {}", path.string(), manifest.integrity_error));
   return manifest;

@@ -161,10 +161,11 @@ class Transformation {
                        const std::vector<Json>& tensors) const = 0;
   /// What identifies the bytes that it read, as text: hashes and scales.
   virtual std::string content(const Json& result, std::span<const Hash128> outputs) const = 0;
-  /// Scales that planning read and that decide what is written: the source's tensor and the float32 bits.
+  /// Scales that decide what is written, in the order of its entries: the source's tensor and the float32
+  /// bits that planning read; nothing where the work finds them.
   struct StoredScale {
     size_t tensor;
-    uint32_t bits;
+    std::optional<uint32_t> bits;
   };
   virtual std::vector<StoredScale> stored_scales() const { return {}; }
   /// For people; nothing where weights stay as they are.

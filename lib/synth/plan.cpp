@@ -6,46 +6,77 @@
 #include <array>
 #include <bit>
 
-#include "formats/atom.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/dialects/output_dialect.h"
 #include "lib/io/file.h"
-#include "lib/names/config_pattern.h"
 #include "lib/names/natural.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {
 
-/// The tensors of one module, as the dialect stores it.
-void append_tensors(const SynthModule& m, const Nvfp4Dialect& dialect, std::vector<TensorInfo>& tensors) {
-  const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
-    tensors.push_back({std::move(name), dtype, std::move(shape)});
-  };
-  if (m.is_nvfp4()) {
-    // ModelOpt writes scalars without dimensions, compressed-tensors with one.
-    const std::vector<int64_t> scalar(dialect.divides ? 1 : 0, 1);
-    add(m.name + dialect.codes, DType::kU8, {m.n, m.k / 2});
-    add(m.name + dialect.block_scale, DType::kF8E4M3, {m.n, m.k / kGroup});
-    add(m.name + dialect.global_scale, DType::kF32, scalar);
-    add(m.name + dialect.input_scale, DType::kF32, scalar);
-  } else if (m.role == SynthRole::kVector) {
-    add(m.name, DType::kBF16, {m.n});
-  } else if (m.role == SynthRole::kConvolution) {
-    add(m.name + ".weight", DType::kBF16, {m.n, 1, m.k});
-  } else {
-    add(m.name + ".weight", DType::kBF16, {m.n, m.k});
+using enum SynthRole;
+
+/// Type and shape of a tensor of floats or numbers.
+std::pair<DType, std::vector<int64_t>> plain_tensor(const SynthModule& m, DType floats) {
+  const SynthMatrix& s = m.matrix;
+  switch (m.role) {
+    case kVector:
+    case kBias:
+      return {floats, {s.n}};
+    case kStackBias:
+      return {floats, {s.e, s.n}};
+    case kConvolution:
+      return {floats, {s.n, 1, s.k}};
+    case kPatches:
+      return {floats, {s.n, 3, 2, s.k, s.k}};
+    case kFilter:
+      return {DType::kF32, {s.n, 1, s.k}};
+    case kF32Vector:
+      return {DType::kF32, {s.n}};
+    case kF32Matrix:
+      return {DType::kF32, {s.n, s.k}};
+    case kExpertIds:
+      return {DType::kI64, {s.n, s.k}};
+    case kStack:
+      return {floats, {s.e, s.n, s.k}};
+    default:
+      return {floats, {s.n, s.k}};
   }
+}
+
+/// Of modules that have a weight, or a whole name.
+std::string plain_name(const SynthModule& m) {
+  return m.role == kEmbedding || m.is_linear() ? m.name() + ".weight" : m.name();
 }
 
 }  // namespace
 
-SynthFiles::SynthFiles(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size) {
+std::vector<SynthTensor> module_tensors(const SynthModule& m, bool first, DType floats) {
+  std::vector<SynthTensor> tensors;
+  if (m.format == nullptr) {
+    auto [type, shape] = plain_tensor(m, floats);
+    tensors.push_back({{plain_name(m), type, std::move(shape)}, SynthPart::kCodes});
+  } else {
+    tensors = quantized_tensors(m.matrix, *m.format);
+    if (!first && m.format->shared)
+      std::erase_if(tensors, [](const SynthTensor& t) { return t.part == SynthPart::kScales; });
+  }
+  if (m.has_kv_scale) {
+    const char* suffix = m.name().ends_with("k_proj") ? ".k_scale" : ".v_scale";
+    tensors.push_back({{m.name() + suffix, DType::kF32, {}}, SynthPart::kKvScale});
+  }
+  return tensors;
+}
+
+SynthFiles::SynthFiles(const SynthModel& model, uint64_t max_shard_size) {
   std::vector<TensorInfo> tensors;
   for_each_module(model, [&](std::span<const SynthModule> modules) {
-    for (const SynthModule& m : modules) append_tensors(m, dialect, tensors);
+    for (const SynthModule& m : modules) {
+      for (SynthTensor& t : module_tensors(m, &m == modules.data(), model.publication->floats))
+        tensors.push_back(std::move(t.info));
+    }
   });
   std::sort(tensors.begin(), tensors.end(),
             [](const TensorInfo& a, const TensorInfo& b) { return natural_less(a.name, b.name); });
@@ -98,26 +129,27 @@ std::string SynthFiles::index() const {
   return json + "  }\n}\n";
 }
 
-std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model,
-                                                                       const Nvfp4Dialect& dialect) {
-  const std::vector<std::string> unquantized = unquantized_modules(model);
-  const OutputDialect& written = output_dialect(dialect.name, true);
+std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model) {
+  const SynthPublication& publication = *model.publication;
   const char* token = "<|endoftext|>";
 
-  Json config = parse_json("config.json", model.shape->config);
-  config["num_hidden_layers"] = model.layers;
-  if (model.shape->experts_key != nullptr) {
-    config[model.shape->experts_key] = model.experts;
-    config["num_experts_per_tok"] = model.shape->top_k;
-  }
-  config["vocab_size"] = model.vocab;
-  config["bos_token_id"] = 0;
-  config["eos_token_id"] = 0;
-  config["torch_dtype"] = "bfloat16";
-  config["use_cache"] = true;
-  const Scheme scheme{.format = WeightFormat::kNvfp4, .has_input_scale = true};
-  const ConfigEntries entries = written.config({.unquantized = written.patterns(unquantized)}, scheme);
-  config["quantization_config"] = entries.quantization_config;
+  Json config = model.config;
+  Json& text = model.shape->text != nullptr ? config[model.shape->text] : config;
+  text["bos_token_id"] = 0;
+  text["eos_token_id"] = 0;
+  text["torch_dtype"] = publication.floats == DType::kF16 ? "float16" : "bfloat16";
+  text["use_cache"] = true;
+  const Json context = text["max_position_embeddings"];  // text moves with its neighbours
+  SynthListing listing{model, {}};
+  for_each_module(model, [&](std::span<const SynthModule> modules) {
+    listing.modules.insert(listing.modules.end(), modules.begin(), modules.end());
+  });
+  std::sort(listing.modules.begin(), listing.modules.end(),
+            [](const SynthModule& a, const SynthModule& b) { return natural_less(a.name(), b.name()); });
+  Json quantization = parse_json("quantization_config", publication.quantization), hf_quant = nullptr;
+  if (publication.hf_quant != nullptr) hf_quant = parse_json("hf_quant_config.json", publication.hf_quant);
+  if (publication.fill != nullptr) publication.fill(listing, quantization, hf_quant);
+  (publication.place != nullptr ? config[publication.place] : config)["quantization_config"] = quantization;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
   const Json added = {{"id", 0},         {"content", token},    {"single_word", false}, {"lstrip", false},
@@ -135,20 +167,19 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
                                  {"bos_token", token},
                                  {"eos_token", token},
                                  {"unk_token", token},
-                                 {"model_max_length", config["max_position_embeddings"]}};
+                                 {"model_max_length", context}};
 
   std::vector<std::pair<std::string, std::string>> files;
   const auto add = [&](const char* name, const Json& json) { files.emplace_back(name, json.dump(2) + '\n'); };
   add("config.json", config);
   add("generation_config.json", generation);
-  if (!entries.hf_quant_config.is_null()) add("hf_quant_config.json", entries.hf_quant_config);
+  if (!hf_quant.is_null()) add("hf_quant_config.json", hf_quant);
   add("tokenizer.json", tokenizer);
   add("tokenizer_config.json", tokenizer_config);
   return files;
 }
 
-void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model,
-                   const Nvfp4Dialect& dialect) {
+void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model) {
   std::vector<AtomicFile> files;
   files.reserve(plan.shards().size());
   for (const SynthShard& shard : plan.shards()) {
@@ -161,9 +192,10 @@ void write_headers(const std::filesystem::path& directory, const SynthFiles& pla
   for_each_module(model, [&](std::span<const SynthModule> modules) {
     check_interrupt();
     for (const SynthModule& m : modules) {
-      if (!m.is_nvfp4()) continue;
-      for (const char* scale : {dialect.global_scale, dialect.input_scale}) {
-        const SynthPlace place = plan.find(m.name + scale);
+      for (const SynthTensor& t : module_tensors(m, &m == modules.data(), model.publication->floats)) {
+        if (m.format == nullptr && t.part == SynthPart::kCodes) continue;
+        if (t.info.dtype != DType::kF32 || t.info.shape.size() > 1) continue;
+        const SynthPlace place = plan.find(t.info.name);
         files[place.shard].write(place.offset, kOne);
       }
     }

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "formats/dialect.h"
 #include "lib/synth/shapes.h"
 
 namespace twofour {
@@ -28,7 +27,7 @@ struct SynthPlace {
 /// natural order of their names fill one shard after another.
 class SynthFiles {
  public:
-  SynthFiles(const SynthModel& model, const Nvfp4Dialect& dialect, uint64_t max_shard_size);
+  SynthFiles(const SynthModel& model, uint64_t max_shard_size);
 
   const std::vector<SynthShard>& shards() const { return shards_; }
   size_t tensor_count() const { return tensors_.size(); }
@@ -50,14 +49,15 @@ class SynthFiles {
   uint64_t data_bytes_ = 0;
 };
 
-/// The files beside the weights, name and text: configuration as the dialect's loaders want it, and a
-/// tokenizer of one token, which is enough for them to start.
-std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model,
-                                                                       const Nvfp4Dialect& dialect);
+/// The tensors of a module. Of modules that share a scale, the `first` has it.
+std::vector<SynthTensor> module_tensors(const SynthModule& module, bool first, DType floats);
+
+/// The files beside the weights, name and text: configuration as the publication has it, and a tokenizer of
+/// one token, which is enough for loaders to start.
+std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model);
 
 /// Writes the weight files of a synthetic checkpoint with true headers, sizes and scales of matrices (all 1),
 /// but holes in place of weights: terabytes that take next to no space, for what looks at headers only.
-void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model,
-                   const Nvfp4Dialect& dialect);
+void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model);
 
 }  // namespace twofour

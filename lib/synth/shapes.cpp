@@ -1,229 +1,278 @@
 #include "lib/synth/shapes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
+#include <charconv>
+
+#include "formats/error.h"
+#include "kernels/device/check.h"
+#include "lib/names/pattern.h"
+#include "lib/synth/synth.h"
 
 namespace twofour {
 namespace {
 
 using enum SynthRole;
 using enum SynthScope;
-using enum SynthLayers;
 
-constexpr SynthRule kQwen3NextRules[] = {
-    {kModel, "model.embed_tokens", kVocab, 2048, kEmbedding},
-    {kModel, "model.norm.weight", 2048, 0, kVector},
-    {kModel, "lm_head", kVocab, 2048, kLinear},
-    {kLayer, "input_layernorm.weight", 2048, 0, kVector},
-    {kLayer, "post_attention_layernorm.weight", 2048, 0, kVector},
-    {kLayer, "linear_attn.in_proj_qkvz", 12288, 2048, kLinear, kLinearAttention},
-    {kLayer, "linear_attn.in_proj_ba", 64, 2048, kLinear, kLinearAttention},
-    {kLayer, "linear_attn.conv1d", 8192, 4, kConvolution, kLinearAttention},
-    {kLayer, "linear_attn.A_log", 32, 0, kVector, kLinearAttention},
-    {kLayer, "linear_attn.dt_bias", 32, 0, kVector, kLinearAttention},
-    {kLayer, "linear_attn.norm.weight", 128, 0, kVector, kLinearAttention},
-    {kLayer, "linear_attn.out_proj", 2048, 4096, kLinear, kLinearAttention},
-    {kLayer, "self_attn.q_proj", 8192, 2048, kLinear, kFullAttention},  // 16 heads of 256 and their gates
-    {kLayer, "self_attn.k_proj", 512, 2048, kLinear, kFullAttention},
-    {kLayer, "self_attn.v_proj", 512, 2048, kLinear, kFullAttention},
-    {kLayer, "self_attn.q_norm.weight", 256, 0, kVector, kFullAttention},
-    {kLayer, "self_attn.k_norm.weight", 256, 0, kVector, kFullAttention},
-    {kLayer, "self_attn.o_proj", 2048, 4096, kQuantized, kFullAttention},
-    {kLayer, "mlp.gate", kExperts, 2048, kLinear},
-    {kLayer, "mlp.shared_expert_gate", 1, 2048, kLinear},
-    {kLayer, "mlp.shared_expert.gate_proj", 512, 2048, kGate},
-    {kLayer, "mlp.shared_expert.up_proj", 512, 2048, kUp},
-    {kLayer, "mlp.shared_expert.down_proj", 2048, 512, kQuantized},
-    {kExpert, "gate_proj", 512, 2048, kGate},
-    {kExpert, "up_proj", 512, 2048, kUp},
-    {kExpert, "down_proj", 2048, 512, kQuantized},
-};
-constexpr const char* kQwen3NextConfig = R"({
-  "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
-  "intermediate_size": 5120, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-  "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": true, "full_attention_interval": 4,
-  "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 2, "attention_bias": false,
-  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
-  "linear_num_value_heads": 32, "linear_value_head_dim": 128, "hidden_act": "silu", "rms_norm_eps": 1e-06,
-  "rope_theta": 10000000, "rope_scaling": null, "partial_rotary_factor": 0.25,
-  "max_position_embeddings": 262144, "initializer_range": 0.02,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
-
-constexpr SynthRule kDeepSeekV4Rules[] = {
-    {kModel, "embed", kVocab, 7168, kEmbedding},
-    {kModel, "norm.weight", 7168, 0, kVector},
-    {kModel, "head", kVocab, 7168, kLinear},
-    {kLayer, "attn_norm.weight", 7168, 0, kVector},
-    {kLayer, "ffn_norm.weight", 7168, 0, kVector},
-    {kLayer, "attn.wq_a", 1536, 7168, kLinear},
-    {kLayer, "attn.q_norm.weight", 1536, 0, kVector},
-    {kLayer, "attn.wq_b", 65536, 1536, kLinear},  // 128 heads of 512
-    {kLayer, "attn.wkv", 512, 7168, kLinear},
-    {kLayer, "attn.kv_norm.weight", 512, 0, kVector},
-    {kLayer, "attn.attn_sink", 128, 0, kVector},
-    {kLayer, "attn.wo_a", 16384, 4096, kLinear},  // 16 groups of heads, each to rank 1024
-    {kLayer, "attn.wo_b", 7168, 16384, kLinear},
-    {kLayer, "ffn.gate", kExperts, 7168, kLinear},
-    {kLayer, "ffn.shared_experts.w1", 3072, 7168, kGate},
-    {kLayer, "ffn.shared_experts.w3", 3072, 7168, kUp},
-    {kLayer, "ffn.shared_experts.w2", 7168, 3072, kQuantized},
-    {kExpert, "w1", 3072, 7168, kGate},
-    {kExpert, "w3", 3072, 7168, kUp},
-    {kExpert, "w2", 7168, 3072, kQuantized},
-};
-constexpr const char* kDeepSeekV4Config = R"({
-  "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 7168,
-  "moe_intermediate_size": 3072, "n_shared_experts": 1, "norm_topk_prob": true, "swiglu_limit": 10.0,
-  "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "routed_scaling_factor": 2.5,
-  "num_hash_layers": 0, "num_nextn_predict_layers": 0, "rope_theta": 10000,
-  "max_position_embeddings": 1048576,
-  "num_attention_heads": 128, "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64,
-  "q_lora_rank": 1536, "o_lora_rank": 1024, "o_groups": 16, "sliding_window": 128, "hidden_act": "silu",
-  "rms_norm_eps": 1e-06, "attention_bias": false, "initializer_range": 0.02, "tie_word_embeddings": false})";
-
-constexpr SynthRule kMixtralRules[] = {
-    {kModel, "model.embed_tokens", kVocab, 4096, kEmbedding},
-    {kModel, "model.norm.weight", 4096, 0, kVector},
-    {kModel, "lm_head", kVocab, 4096, kLinear},
-    {kLayer, "input_layernorm.weight", 4096, 0, kVector},
-    {kLayer, "post_attention_layernorm.weight", 4096, 0, kVector},
-    {kLayer, "self_attn.q_proj", 4096, 4096, kLinear},
-    {kLayer, "self_attn.k_proj", 1024, 4096, kLinear},
-    {kLayer, "self_attn.v_proj", 1024, 4096, kLinear},
-    {kLayer, "self_attn.o_proj", 4096, 4096, kQuantized},
-    {kLayer, "block_sparse_moe.gate", kExperts, 4096, kLinear},
-    {kExpert, "w1", 14336, 4096, kGate},
-    {kExpert, "w3", 14336, 4096, kUp},
-    {kExpert, "w2", 4096, 14336, kQuantized},
-};
-constexpr const char* kMixtralConfig = R"({
-  "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
-  "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
-  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null, "max_position_embeddings": 32768,
-  "initializer_range": 0.02, "tie_word_embeddings": false, "router_aux_loss_coef": 0.02})";
-
-constexpr SynthRule kQwen3MoeRules[] = {
-    {kModel, "model.embed_tokens", kVocab, 2048, kEmbedding},
-    {kModel, "model.norm.weight", 2048, 0, kVector},
-    {kModel, "lm_head", kVocab, 2048, kLinear},
-    {kLayer, "input_layernorm.weight", 2048, 0, kVector},
-    {kLayer, "post_attention_layernorm.weight", 2048, 0, kVector},
-    {kLayer, "self_attn.q_proj", 4096, 2048, kLinear},
-    {kLayer, "self_attn.k_proj", 512, 2048, kLinear},
-    {kLayer, "self_attn.v_proj", 512, 2048, kLinear},
-    {kLayer, "self_attn.q_norm.weight", 128, 0, kVector},
-    {kLayer, "self_attn.k_norm.weight", 128, 0, kVector},
-    {kLayer, "self_attn.o_proj", 2048, 4096, kQuantized},
-    {kLayer, "mlp.gate", kExperts, 2048, kLinear},
-    {kExpert, "gate_proj", 768, 2048, kGate},
-    {kExpert, "up_proj", 768, 2048, kUp},
-    {kExpert, "down_proj", 2048, 768, kQuantized},
-};
-constexpr const char* kQwen3MoeConfig = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
-  "intermediate_size": 6144, "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": [],
-  "norm_topk_prob": true, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4,
-  "attention_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
-  "rope_scaling": null, "max_position_embeddings": 40960, "initializer_range": 0.02,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
-
-constexpr SynthRule kLlamaRules[] = {
-    {kModel, "model.embed_tokens", kVocab, 4096, kEmbedding},
-    {kModel, "model.norm.weight", 4096, 0, kVector},
-    {kModel, "lm_head", kVocab, 4096, kLinear},
-    {kLayer, "input_layernorm.weight", 4096, 0, kVector},
-    {kLayer, "post_attention_layernorm.weight", 4096, 0, kVector},
-    {kLayer, "self_attn.q_proj", 4096, 4096, kLinear},
-    {kLayer, "self_attn.k_proj", 1024, 4096, kLinear},
-    {kLayer, "self_attn.v_proj", 1024, 4096, kLinear},
-    {kLayer, "self_attn.o_proj", 4096, 4096, kQuantized},
-    {kLayer, "mlp.gate_proj", 14336, 4096, kGate},
-    {kLayer, "mlp.up_proj", 14336, 4096, kUp},
-    {kLayer, "mlp.down_proj", 4096, 14336, kQuantized},
-};
-constexpr const char* kLlamaConfig = R"({
-  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-  "intermediate_size": 14336,
-  "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 8, "attention_bias": false,
-  "mlp_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
-  "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-  "max_position_embeddings": 131072, "initializer_range": 0.02, "tie_word_embeddings": false})";
-
-constexpr SynthRule kTinyRules[] = {
-    {kModel, "model.embed_tokens", kVocab, 64, kEmbedding},
-    {kModel, "model.norm.weight", 64, 0, kVector},
-    {kLayer, "input_layernorm.weight", 64, 0, kVector},
-    {kLayer, "post_attention_layernorm.weight", 64, 0, kVector},
-    {kLayer, "self_attn.q_proj", 64, 64, kLinear},
-    {kLayer, "self_attn.k_proj", 32, 64, kLinear},
-    {kLayer, "self_attn.v_proj", 32, 64, kLinear},
-    {kLayer, "self_attn.q_norm.weight", 16, 0, kVector},
-    {kLayer, "self_attn.k_norm.weight", 16, 0, kVector},
-    {kLayer, "self_attn.o_proj", 64, 64, kQuantized},
-    {kLayer, "mlp.gate", kExperts, 64, kLinear},
-    {kExpert, "gate_proj", 32, 64, kGate},
-    {kExpert, "up_proj", 32, 64, kUp},
-    {kExpert, "down_proj", 64, 32, kQuantized},
-};
-constexpr const char* kTinyConfig = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
-  "intermediate_size": 64, "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [],
-  "norm_topk_prob": true, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
-  "attention_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
-  "rope_scaling": null, "max_position_embeddings": 512, "initializer_range": 0.02,
-  "tie_word_embeddings": true, "router_aux_loss_coef": 0.001})";
-
-constexpr SynthShape kShapes[] = {
-    {"tiny", "model.layers", "mlp.experts", "num_experts", 2, 8, 2, kTinyRules, kTinyConfig},
-    {"qwen3-next", "model.layers", "mlp.experts", "num_experts", 48, 512, 10, kQwen3NextRules,
-     kQwen3NextConfig},
-    {"qwen3-moe", "model.layers", "mlp.experts", "num_experts", 48, 128, 8, kQwen3MoeRules, kQwen3MoeConfig},
-    {"deepseek-v4", "layers", "ffn.experts", "n_routed_experts", 61, 384, 6, kDeepSeekV4Rules,
-     kDeepSeekV4Config},
-    {"mixtral", "model.layers", "block_sparse_moe.experts", "num_local_experts", 32, 8, 2, kMixtralRules,
-     kMixtralConfig},
-    {"llama", "model.layers", nullptr, nullptr, 32, 0, 0, kLlamaRules, kLlamaConfig},
-};
-
-bool has_layer(SynthLayers layers, int64_t layer) {
-  return layers == kAll || (layers == kFullAttention) == (layer % 4 == 3);
+const SynthShape& find_shape(const std::string& name) {
+  const auto shapes = synth_shape_table();
+  const auto same = [&](const SynthShape& s) { return s.name == name; };
+  const auto shape = std::find_if(shapes.begin(), shapes.end(), same);
+  if (shape != shapes.end()) return *shape;
+  throw Error(
+      fmt::format("synth: expected a shape of {}, found '{}'", fmt::join(synth_shapes(), ", "), name));
 }
+
+/// A shape may have several rows, of other modules each.
+std::pair<const SynthShape*, const SynthPublication*> find_publication(const SynthChoice& choice) {
+  const SynthShape& first = find_shape(choice.shape);
+  for (const SynthShape& shape : synth_shape_table()) {
+    if (std::string_view(shape.name) != first.name) continue;
+    for (const SynthPublication& p : shape.publications) {
+      if (choice.dialect.empty() || choice.dialect == p.dialect) return {&shape, &p};
+    }
+  }
+  throw Error(fmt::format("synth: expected a dialect of {}, found '{}'",
+                          fmt::join(synth_dialects(choice.shape), ", "), choice.dialect));
+}
+
+/// Replaces members of `base`, those of its objects one by one.
+void patch(Json& base, const Json& changes) {
+  for (const auto& [key, value] : changes.items()) {
+    if (value.is_object()) {
+      patch(base[key], value);
+    } else {
+      base[key] = value;
+    }
+  }
+}
+
+void patch(Json& base, const SynthJson& changes) {
+  for (const char* text : changes.texts) {
+    if (text != nullptr) patch(base, parse_json("config.json", text));
+  }
+}
+
+Json make_config(const SynthShape& shape, const SynthChoice& choice) {
+  Json config = Json::object();
+  patch(config, shape.config);
+  if (choice.small) patch(config, shape.small);
+  return config;
+}
+
+int64_t count(const Json& config, std::string_view key, int64_t fallback) {
+  return config.contains(key) ? config.at(key).get<int64_t>() : fallback;
+}
+
+void check_range(const char* what, int64_t found, int64_t least, int64_t most) {
+  if (found >= least && found <= most) return;
+  throw Error(fmt::format("synth: {}: expected {} to {}, found {}", what, least, most, found));
+}
+
+bool any_layer(SynthWhere where, int64_t layers) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (where == nullptr || where(layer, layers)) return true;
+  }
+  return false;
+}
+
+/// Emits modules in the order of the rows.
+class Walk {
+ public:
+  Walk(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f)
+      : model_(model), f_(f) {
+    for (const SynthFormatRule& rule : model.publication->rules) patterns_.emplace_back(rule.modules);
+    if (model.publication->kv_scales != nullptr) kv_scales_.emplace_back(model.publication->kv_scales);
+  }
+
+  void run() {
+    for (const SynthStack& stack : model_.shape->stacks) {
+      emit(stack, kModel, -1, "");
+      const int64_t first = model_.size(stack.first), end = first + model_.size(stack.count);
+      for (int64_t layer = first; layer < end; ++layer) {
+        const std::string prefix = fmt::format(fmt::runtime(stack.layer_prefix), layer);
+        emit(stack, kLayer, layer, prefix);
+        if (stack.expert_prefix == nullptr) continue;
+        for (int64_t expert = 0; expert < model_.experts; ++expert) {
+          emit(stack, kExpert, layer, prefix + fmt::format(fmt::runtime(stack.expert_prefix), expert));
+        }
+      }
+      if (!together_.empty()) f_(together_);
+      together_.clear();
+    }
+  }
+
+ private:
+  void emit(const SynthStack& stack, SynthScope scope, int64_t layer, const std::string& prefix) {
+    const int64_t as = stack.as_layer >= 0 ? stack.as_layer : layer;
+    for (const std::span<const SynthRule> rules : stack.rules) {
+      for (const SynthRule& rule : rules) {
+        if (rule.scope != scope || (rule.where != nullptr && !rule.where(as, model_.layers))) continue;
+        SynthModule module = make(rule, prefix, as);
+        if (stack.together) {
+          together_.push_back(std::move(module));
+        } else if (rule.role == kGate) {
+          pair_.assign(1, std::move(module));
+        } else {
+          if (rule.role != kUp) pair_.clear();
+          pair_.push_back(std::move(module));
+          f_(pair_);
+        }
+      }
+    }
+  }
+
+  SynthModule make(const SynthRule& rule, const std::string& prefix, int64_t layer) const {
+    const bool stack = rule.role == kStack || rule.role == kStackBias;
+    SynthModule m{{prefix + rule.name, stack ? model_.experts : 0, model_.size(rule.n), model_.size(rule.k)},
+                  rule.role};
+    if (!m.is_linear() && rule.role != kEmbedding && rule.role != kStack) return m;
+    const SynthPublication& p = *model_.publication;
+    if (rule.role <= kUp) m.format = p.format;
+    for (size_t i = 0; i < patterns_.size(); ++i) {
+      if (!patterns_[i].matches(m.name())) continue;
+      if (p.rules[i].where != nullptr && !p.rules[i].where(layer, model_.layers)) continue;
+      m.format = p.rules[i].format;
+      break;
+    }
+    m.has_kv_scale = any_matches(kv_scales_, m.name());
+    return m;
+  }
+
+  const SynthModel& model_;
+  const std::function<void(std::span<const SynthModule>)>& f_;
+  std::vector<NamePattern> patterns_, kv_scales_;
+  std::vector<SynthModule> pair_, together_;
+};
 
 }  // namespace
 
-std::span<const SynthShape> synth_shape_table() { return kShapes; }
+std::span<const SynthShape> synth_shape_table() {
+  static const std::vector<SynthShape> all = [] {
+    std::vector<SynthShape> rows;
+    for (const auto shapes :
+         {single_format_shapes(), qwen_shapes(), latent_attention_shapes(), further_shapes()})
+      rows.insert(rows.end(), shapes.begin(), shapes.end());
+    return rows;
+  }();
+  return all;
+}
+
+SynthModel make_synth_model(const SynthChoice& choice) {
+  const auto [shape, publication] = find_publication(choice);
+  if (shape->experts_key == nullptr && choice.experts) {
+    throw Error(fmt::format("synth: experts: expected none, as {} is a dense model, found {}", shape->name,
+                            *choice.experts));
+  }
+  SynthModel model{shape, publication, make_config(*shape, choice), 0, 0, choice.vocab};
+  Json& text = shape->text != nullptr ? model.config[shape->text] : model.config;
+  model.layers = choice.layers.value_or(count(text, "num_hidden_layers", shape->layers));
+  check_range("layers", model.layers, shape->least_layers, 1000);
+  check_range("vocab", model.vocab, 1, 10'000'000);
+  text["num_hidden_layers"] = model.layers;
+  if (shape->experts_key != nullptr) {
+    model.experts = choice.experts.value_or(count(text, shape->experts_key, shape->experts));
+    const int64_t top_k = count(text, shape->top_k_key, shape->top_k);
+    if (model.experts < top_k || model.experts > kSynthMostExperts) {
+      throw Error(
+          fmt::format("synth: experts: expected {} to {}, as the router of {} picks {} a token, found {}",
+                      top_k, kSynthMostExperts, shape->name, top_k, model.experts));
+    }
+    text[shape->experts_key] = model.experts;
+    text[shape->top_k_key] = top_k;
+  }
+  text["vocab_size"] = model.vocab;
+  if (shape->finish != nullptr) shape->finish(text, model.layers);
+  return model;
+}
+
+int64_t SynthModel::size(std::string_view expression) const {
+  const auto value = [&](std::string_view factor) -> int64_t {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(factor.data(), factor.data() + factor.size(), number);
+    if (error == std::errc() && end == factor.data() + factor.size()) return number;
+    if (text().contains(factor)) return text().at(factor).get<int64_t>();
+    if (config.contains(factor)) return config.at(factor).get<int64_t>();
+    const size_t dot = factor.find('.');
+    check(dot != factor.npos, "a key of the shape's config");
+    const std::string_view outer = factor.substr(0, dot);
+    const Json& nested = text().contains(outer) ? text().at(outer) : config.at(outer);
+    return nested.at(factor.substr(dot + 1)).get<int64_t>();
+  };
+  const auto split = [](std::string_view& rest, char at) {
+    const size_t end = std::min(rest.find(at), rest.size());
+    const std::string_view first = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return first;
+  };
+  int64_t sum = 0;
+  while (!expression.empty()) {
+    std::string_view term = split(expression, '+');
+    int64_t product = 1;
+    while (!term.empty()) {
+      std::string_view factor = split(term, '*');
+      product *= value(split(factor, '/'));
+      while (!factor.empty()) product /= value(split(factor, '/'));
+    }
+    sum += product;
+  }
+  return sum;
+}
 
 void for_each_module(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f) {
-  const auto count = [&](int64_t n) { return n == kVocab ? model.vocab : n == kExperts ? model.experts : n; };
-  std::array<SynthModule, 2> pair;
-  const auto emit = [&](SynthScope scope, int64_t layer, const std::string& prefix) {
-    for (const SynthRule& rule : model.shape->rules) {
-      if (rule.scope != scope || !has_layer(rule.layers, layer)) continue;
-      const bool second = rule.role == kUp;
-      pair[second] = {prefix + rule.name, rule.role, count(rule.n), rule.k};
-      if (rule.role != kGate) f(std::span(pair).first(second ? 2 : 1));
-    }
-  };
-  emit(kModel, 0, "");
-  for (int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string prefix = fmt::format("{}.{}.", model.shape->layer_prefix, layer);
-    emit(kLayer, layer, prefix);
-    for (int64_t expert = 0; expert < model.experts; ++expert) {
-      emit(kExpert, layer, fmt::format("{}{}.{}.", prefix, model.shape->expert_prefix, expert));
-    }
-  }
+  Walk(model, f).run();
 }
 
 std::vector<std::string> unquantized_modules(const SynthModel& model) {
   std::vector<std::string> globs;
-  for (const SynthRule& rule : model.shape->rules) {
-    if (rule.role != kLinear && rule.role != kConvolution) continue;
-    if (rule.layers == kFullAttention && model.layers < 4) continue;
-    globs.push_back(rule.scope == kModel ? std::string(rule.name) : fmt::format("*.{}", rule.name));
+  for (const SynthStack& stack : model.shape->stacks) {
+    for (const std::span<const SynthRule> rules : stack.rules) {
+      for (const SynthRule& rule : rules) {
+        if ((rule.role != kLinear && rule.role != kConvolution) || !any_layer(rule.where, model.layers))
+          continue;
+        globs.push_back(rule.scope == kModel ? std::string(rule.name) : fmt::format("*.{}", rule.name));
+      }
+    }
   }
   return globs;
+}
+
+int64_t synth_least_experts(const std::string& shape) { return find_shape(shape).top_k; }
+
+std::vector<std::string> synth_shapes() {
+  std::vector<std::string> names;
+  for (const SynthShape& shape : synth_shape_table()) {
+    if (std::find(names.begin(), names.end(), shape.name) == names.end()) names.emplace_back(shape.name);
+  }
+  return names;
+}
+
+namespace {
+
+/// Of shapes that `wanted` takes, once each.
+template <class F>
+std::vector<std::string> dialects_of(F wanted) {
+  std::vector<std::string> names;
+  for (const SynthShape& shape : synth_shape_table()) {
+    for (const SynthPublication& p : shape.publications) {
+      if (wanted(shape) && std::find(names.begin(), names.end(), p.dialect) == names.end())
+        names.emplace_back(p.dialect);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> synth_dialects() {
+  return dialects_of([](const SynthShape&) { return true; });
+}
+
+std::vector<std::string> synth_dialects(const std::string& shape) {
+  return dialects_of([&](const SynthShape& s) { return s.name == shape; });
 }
 
 }  // namespace twofour

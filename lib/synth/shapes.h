@@ -1,72 +1,162 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "formats/json.h"
+#include "lib/synth/formats.h"
 
 namespace twofour {
 
 /// What a tensor is, which decides how it is stored and drawn.
 enum class SynthRole {
-  kQuantized,  ///< NVFP4 with a global scale of its own
-  kGate,       ///< NVFP4; shares its global scale with the kUp behind it
+  kQuantized,  ///< a linear that single-format checkpoints quantize
+  kGate,       ///< the same; shares its global scale with the kUp behind it
   kUp,
-  kLinear,       ///< BF16 and listed among the modules that are not quantized
+  kLinear,       ///< a linear that they leave BF16 and list among the modules that are not quantized
   kConvolution,  ///< as kLinear, [N, 1, K]
+  kPatches,      ///< as kLinear, [N, 3, 2, K, K]: of images, two at a time
   kEmbedding,    ///< BF16; quantizers do not look at it
-  kVector,       ///< BF16 [N] around one, such as a norm; its name is the whole name of the tensor
+  kStack,        ///< [E, N, K], as many matrices as there are experts
+  // The name of these is the whole name of the tensor.
+  kVector,     ///< BF16 [N] around one, such as a norm
+  kBias,       ///< BF16 [N] around zero
+  kStackBias,  ///< BF16 [E, N] around zero
+  kFilter,     ///< F32 [N, 1, K]
+  kF32Vector,  ///< F32 [N] around zero
+  kF32Matrix,  ///< F32 [N, K]
+  kExpertIds,  ///< I64 [N, K], distinct within a row
 };
 enum class SynthScope { kModel, kLayer, kExpert };
-/// Of hybrid models every fourth layer has full attention, beginning with layer 3.
-enum class SynthLayers { kAll, kFullAttention, kLinearAttention };
+/// Which of `layers` layers have a module; null: all.
+using SynthWhere = bool (*)(int64_t layer, int64_t layers);
 
-/// One module of a model, or as many as there are layers or experts.
+/// One module of a model, or as many as there are layers or experts. Sizes are sums of products and quotients
+/// of numbers and of keys of config.json, as "num_attention_heads*head_dim", so that both always agree.
 struct SynthRule {
   SynthScope scope;
   const char* name;  ///< below the model, the layer or the expert
-  int64_t n, k;      ///< kVocab and kExperts are replaced by the options' values
+  const char *n, *k;
   SynthRole role;
-  SynthLayers layers = SynthLayers::kAll;
+  SynthWhere where = nullptr;
 };
-inline constexpr int64_t kVocab = -1, kExperts = -2;
+
+/// Layers that are alike: those of the model, of a draft, of a vision tower, or parts of a table.
+struct SynthStack {
+  const char* layer_prefix;   ///< with {} for the number: "model.layers.{}."
+  const char* expert_prefix;  ///< below the layer: "mlp.experts.{}."; nullptr: no experts
+  const char* count;          ///< as sizes are
+  std::array<std::span<const SynthRule>, 5> rules;  ///< each kGate is followed by its kUp
+  const char* first = "0";                          ///< the number of the first
+  int64_t as_layer = -1;                            ///< asked of SynthRule::where in place of the number
+  bool together = false;                            ///< one scale for all layers
+};
+
+/// Which modules of a publication have which format: the first row that fits.
+struct SynthFormatRule {
+  const char* modules;        ///< glob
+  const SynthFormat* format;  ///< nullptr: floats
+  SynthWhere where = nullptr;
+};
+
+struct SynthListing;
+
+/// How a model was published: the format of each module and what its configs say. The published texts are
+/// followed word for word where they are known, contradictions included.
+struct SynthPublication {
+  const char* dialect;
+  /// Format of kQuantized, kGate and kUp where no rule fits; nullptr: floats.
+  const SynthFormat* format;
+  std::span<const SynthFormatRule> rules;
+  const char* quantization;  ///< quantization_config, JSON
+  const char* hf_quant;      ///< hf_quant_config.json; nullptr: there is no such file
+  /// Adds what depends on the modules; nullptr: nothing does.
+  void (*fill)(const SynthListing& listing, Json& quantization, Json& hf_quant);
+  const char* place = nullptr;      ///< the key that quantization_config is nested under
+  const char* kv_scales = nullptr;  ///< glob of modules that have a k_scale or v_scale
+  DType floats = DType::kBF16;      ///< type of what is not quantized
+};
+
+/// A JSON object in several texts: members of later ones replace those of earlier ones.
+struct SynthJson {
+  constexpr SynthJson(const char* first, const char* second = nullptr, const char* third = nullptr)
+      : texts{first, second, third} {}
+  std::array<const char*, 3> texts;
+};
 
 /// A model that synth can write checkpoints of. Sources: the config.json of each model on the Hugging Face
-/// hub; for the tensors' names and shapes its implementation in transformers, for DeepSeek-V4 the reference
-/// inference code.
+/// hub; for the tensors' names and shapes its implementation in transformers or vLLM, for DeepSeek-V4 the
+/// reference inference code and the headers that it is published with.
 struct SynthShape {
   const char* name;
-  const char* layer_prefix;   ///< what precedes layer numbers
-  const char* expert_prefix;  ///< below the layer, what precedes expert numbers
-  const char* experts_key;    ///< in config.json; nullptr: a dense model
+  const char* experts_key;  ///< in config.json; nullptr: a dense model
+  const char* top_k_key;
   int64_t layers, experts, top_k;
-  std::span<const SynthRule> rules;  ///< each kGate is followed by its kUp
-  const char* config;                ///< JSON; counts and quantization_config are added
+  std::span<const SynthStack> stacks;
+  SynthJson config;  ///< counts and quantization_config are added
+  SynthJson small;   ///< what --small changes: sizes that blocks fit into, counts
+  std::span<const SynthPublication> publications;  ///< the default first
+  const char* text = nullptr;  ///< the key that the language model's config is nested under
+  void (*finish)(Json& text, int64_t layers) = nullptr;  ///< sets what config.json says of each layer
+  int64_t least_layers = 1;
 };
 
-/// A shape with the counts that the options say.
-struct SynthModel {
-  const SynthShape* shape;
-  int64_t layers, experts, vocab;
+/// What a user may choose of a shape.
+struct SynthChoice {
+  std::string shape, dialect;              ///< an empty dialect: the shape's default
+  std::optional<int64_t> layers, experts;  ///< the model's own where not given
+  int64_t vocab = 1024;
+  bool small = false;
 };
 
 /// One module of a model.
 struct SynthModule {
-  std::string name;
+  SynthMatrix matrix;
   SynthRole role;
-  int64_t n, k;
-  bool is_nvfp4() const {
-    return role == SynthRole::kQuantized || role == SynthRole::kGate || role == SynthRole::kUp;
-  }
+  const SynthFormat* format = nullptr;  ///< nullptr: floats, or what the role says
+  bool has_kv_scale = false;
+  const std::string& name() const { return matrix.name; }
+  /// Whether loaders of the model may take it for a linear.
+  bool is_linear() const { return role <= SynthRole::kPatches; }
+};
+
+/// A shape with its sizes: what config.json says.
+struct SynthModel {
+  const SynthShape* shape;
+  const SynthPublication* publication;
+  Json config;
+  int64_t layers, experts, vocab;
+  const Json& text() const { return shape->text != nullptr ? config.at(shape->text) : config; }
+  /// The value of a SynthRule's n or k.
+  int64_t size(std::string_view expression) const;
+};
+
+/// The modules of a model, for what its configs list.
+struct SynthListing {
+  const SynthModel& model;
+  std::vector<SynthModule> modules;  ///< by name, in natural order
 };
 
 std::span<const SynthShape> synth_shape_table();
+/// The rows of a file each.
+std::span<const SynthShape> single_format_shapes();
+std::span<const SynthShape> qwen_shapes();
+std::span<const SynthShape> latent_attention_shapes();
+std::span<const SynthShape> further_shapes();
 
-/// Calls `f` for every module of the model: gate and up together, the others alone.
+/// Throws Error on names, counts and combinations that there are not.
+SynthModel make_synth_model(const SynthChoice& choice);
+
+/// Calls `f` for every module of the model: those that share a scale together, the others alone.
 void for_each_module(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f);
 
-/// The linears of the model that stay BF16, as globs: "lm_head", "*.mlp.gate". Each matches something, none
-/// anything else.
+/// The linears of the model that no publication of one format quantizes, as globs: "lm_head", "*.mlp.gate".
+/// Each matches something, none anything else.
 std::vector<std::string> unquantized_modules(const SynthModel& model);
 
 }  // namespace twofour

@@ -13,9 +13,10 @@ namespace twofour {
 /// heavy-tailed distribution and quantized properly. The same options give the same bytes on any machine.
 struct SynthOptions {
   std::string shape = "tiny";              ///< one of synth_shapes()
-  std::string dialect = "modelopt";        ///< or "compressed-tensors"
+  std::string dialect;                     ///< one of synth_dialects(); empty: the shape's default
   std::optional<int64_t> layers, experts;  ///< the model's own where not given
   int64_t vocab = 1024;
+  bool small = false;  ///< every size divided, so that a checkpoint takes megabytes; config.json says it
   uint64_t seed = 0;
   uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
   int jobs = 1;
@@ -24,13 +25,18 @@ struct SynthOptions {
 };
 
 struct SynthResult {
-  uint64_t bytes = 0;  ///< of tensor data
+  std::string dialect;  ///< which it was
+  uint64_t bytes = 0;   ///< of tensor data
   size_t tensors = 0, shards = 0;
   std::vector<std::pair<std::string, uint64_t>> files{};  ///< weight files with their sizes
 };
 
 /// The names that `shape` may have.
 std::vector<std::string> synth_shapes();
+
+/// The names that `dialect` may have, of any shape or of one, the default first.
+std::vector<std::string> synth_dialects();
+std::vector<std::string> synth_dialects(const std::string& shape);
 
 /// The fewest experts that a layer of `shape` may have, as many as its router picks; 0: a dense model.
 int64_t synth_least_experts(const std::string& shape);

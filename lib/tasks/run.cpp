@@ -109,6 +109,8 @@ TaskResult run_task(const PlannedSource& planned, const TaskFile& tasks, const s
   result.bytes_read = conversion.bytes_read();
   result.bytes_verified = conversion.bytes_verified();
   result.findings = conversion.io_findings();
+  const Findings computed = source.computed_findings();
+  result.findings.insert(result.findings.end(), computed.begin(), computed.end());
   result.seconds = watch.seconds();
   return result;
 }

@@ -7,6 +7,7 @@
 #include "formats/json.h"
 #include "lib/artifact/manifest.h"
 #include "lib/convert/resume.h"
+#include "lib/transform/row_encoder.h"
 
 namespace twofour {
 
@@ -50,7 +51,7 @@ Hash128 hash_outputs(const Plan& plan) {
   }
   for (const auto& transformation : plan.transformations) {
     for (const auto& scale : transformation->stored_scales())
-      hasher.update(fmt::format("{:08x}", scale.bits));
+      if (scale.bits) hasher.update(fmt::format("{:08x}", *scale.bits));
   }
   return hasher.digest();
 }
@@ -122,11 +123,11 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
 }
 
 PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io) {
-  PlannedSource found{open_source(planned.source, ReadPath::kFast, {}, io), {}, nullptr};
+  const Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
+  PlannedSource found{open_to_convert(planned.source, recipe, io), {}, nullptr};
   if (!planned.kept.empty())
     found.kept = std::make_unique<const ReferenceCheckpoint>(open_source(planned.kept));
-  found.plan =
-      make_plan(found.source, recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe")));
+  found.plan = make_plan(found.source, recipe);
   check_same_plan(where, planned,
                   make_task_plan(found.source, found.plan, planned.destination, found.kept.get()));
   return found;

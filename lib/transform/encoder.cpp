@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/device/check.h"
+#include "lib/findings/problems.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -33,14 +34,43 @@ bool is_sound(const std::vector<EncodedResult>& results) {
 
 }  // namespace
 
-std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+void Encoder::begin(const QuantizedGroup& group) {
   group_ = &group;
   rule_ = group.encode_rule();
   quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
   is_cast_ = false;
+  surveys_.assign(group.matrices().size(), {});
+}
+
+GroupScale Encoder::first_pass(const QuantizedGroup& group) {
+  begin(group);
+  Results results(surveys_.size());
+  const auto refuse = [&] {
+    std::vector<std::string> lines;
+    for (const EncodedResult& r : results) lines.insert(lines.end(), r.problems.begin(), r.problems.end());
+    if (!lines.empty()) throw ErrorLines(std::move(lines));
+  };
+  survey(results);
+  refuse();
+  prepare(results);
+  refuse();
+  GroupScale scale;
+  for (const Survey& s : surveys_) scale.amax = std::max(scale.amax, s.amax);
+  scale.written = surveys_[0].scale.written;
+  if (is_cast_) {
+    scale.exponent = range_.exponent();
+    scale.written = std::ldexp(1.0f, rule_.divides ? -range_.exponent() : range_.exponent());
+  }
+  for (EncodedResult& r : results) {
+    std::move(r.findings.begin(), r.findings.end(), std::back_inserter(scale.findings));
+  }
+  return scale;
+}
+
+std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+  begin(group);
   Results results(group.matrices().size());
-  surveys_.assign(results.size(), {});
   survey(results);
   if (!is_sound(results) || only_check) return results;
   prepare(results);

@@ -12,6 +12,7 @@
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
 #include "lib/transform/reference_checkpoint.h"
+#include "lib/view/quantized_view.h"
 
 namespace twofour {
 
@@ -28,6 +29,8 @@ class Encoder {
   /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has problems
   /// or with `only_check`. Throws Error on I/O errors.
   std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
+  /// The first pass alone, of NVFP4. Throws Error where a matrix cannot be quantized.
+  GroupScale first_pass(const QuantizedGroup& group);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
  private:
@@ -69,6 +72,7 @@ class Encoder {
                                     int64_t begin, int64_t end, std::vector<T>& gathered);
 
   // --- encoder.cpp ---
+  void begin(const QuantizedGroup& group);
   void survey(Results& results);
   bool is_from(WeightFormat format) const;
   /// Whether values are sought to stay, of sources in four bits.

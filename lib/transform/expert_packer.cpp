@@ -87,6 +87,14 @@ void ExpertPacker::load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_bloc
   uint8_t* to = buffer(rows_, code_bytes + scale_bytes);
   row_block.codes = to;
   row_block.scales = to + code_bytes;
+  if (source_.is_computed(m)) {
+    source_.read_rows(m,
+                      {row_block.r0, row_block.r0 + row_block.rows, row_block.k0, row_block.k0 + row_block.k},
+                      {to, code_bytes}, {to + code_bytes, scale_bytes});
+    if (row_block.codes_hash != nullptr) row_block.codes_hash->update({to, code_bytes});
+    if (row_block.scales_hash != nullptr) row_block.scales_hash->update({to + code_bytes, scale_bytes});
+    return;
+  }
   if (m.k_outer) {
     load_k_outer(m, expert, row_block, to);
     return;
@@ -287,11 +295,31 @@ void ExpertPacker::check(const LayoutMatrix& matrix, int64_t e, std::span<Source
   }
 }
 
+/// Codes and block scales of the same rows come together.
+SourceResult ExpertPacker::hash_computed(const Nvfp4Linear& m, const Tiling& tiling) {
+  Hasher codes_hash, scales_hash;
+  const int64_t step = std::max<int64_t>(1, tiling.strip_rows * tiling.k_step / m.k);
+  for (int64_t r0 = 0; r0 < m.n; r0 += step) {
+    RowBlock row_block{r0, std::min(step, m.n - r0), 0, m.k};
+    row_block.codes_hash = &codes_hash;
+    row_block.scales_hash = &scales_hash;
+    load(m, 0, row_block);
+  }
+  SourceResult result;
+  result.codes_hash = codes_hash.digest();
+  result.scales_hash = scales_hash.digest();
+  return result;
+}
+
 void ExpertPacker::hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results) {
   const OutputMatrix& target = matrix.target;
   for (size_t i = 0; i < target.sources_per_expert; ++i) {
     const SourceRows& s = target.sources[static_cast<size_t>(e) * target.sources_per_expert + i];
     const Nvfp4Linear& m = source_.nvfp4_modules()[s.module];
+    if (source_.is_computed(m)) {
+      results[i] = hash_computed(m, matrix.tiling);
+      continue;
+    }
     const auto slice = [&](size_t tensor, int64_t per_byte) {
       Hasher hasher;
       const auto bytes = static_cast<uint64_t>(m.n * m.k / per_byte),

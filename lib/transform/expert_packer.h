@@ -60,6 +60,7 @@ class ExpertPacker {
   void prepare_parts(const LayoutMatrix& matrix, const Piece& piece);
   std::vector<Run> runs_of(const OutputMatrix& target, int64_t e, const Piece& piece) const;
   void load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block);
+  SourceResult hash_computed(const Nvfp4Linear& m, const Tiling& tiling);
   void load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block, uint8_t* to);
   /// Rows of a row block that belong to a source, and the row of the piece where they begin.
   static std::pair<DenseRows, int64_t> rows_of(const OutputMatrix& target, size_t source, const Piece& piece,

@@ -4,6 +4,8 @@
 #include <mutex>
 
 #include "formats/e4m3.h"
+#include "kernels/device/check.h"
+#include "lib/findings/problems.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/transform/expert_packer.h"
 
@@ -28,7 +30,8 @@ class LayoutWork : public Work {
   explicit LayoutWork(const LayoutMatrix& matrix)
       : matrix_(matrix),
         pieces_(pieces_of(matrix.target, matrix.tiling)),
-        results_(matrix.target.sources.size()) {}
+        results_(matrix.target.sources.size()),
+        found_scales_(matrix.scales.computed.size()) {}
 
   void run(const Unit& unit, Worker& worker, Sink& sink) override {
     source_ = &worker.source;
@@ -39,9 +42,48 @@ class LayoutWork : public Work {
                  {reinterpret_cast<const uint8_t*>(scales.data()), scales.size() * sizeof(float)});
       return;
     }
+    const auto e = static_cast<int64_t>(unit.index / (pieces_.size() + 1));
+    if (!matrix_.is_computed(e)) {
+      run_expert(unit, e, worker, sink);
+      write_scale(unit, e, sink);
+      return;
+    }
+    try {
+      find_scales(e, worker.source);
+      run_expert(unit, e, worker, sink);
+      write_scale(unit, e, sink);
+      sink.add_read(unit.read);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& error) {
+      for (const std::string& line : lines_of(error)) sink.refuse(line);
+    }
+  }
+
+  Json result(Sink& sink) override {
+    LayoutResult all;
+    for (size_t i = 0; i < results_.size(); ++i) {
+      const SourceResult& r = results_[i];
+      const bool is_computed = matrix_.scales.is_computed(i);
+      const float own = is_computed ? found_scales_[i].multiplier : matrix_.scales.own[i],
+                  folded = is_computed ? own : matrix_.scales.folded[i / matrix_.target.sources_per_expert];
+      Quality quality;
+      quality.add(r.stats, static_cast<double>(folded));
+      if (r.fold) {
+        add_fold(*r.fold, own, folded, quality);
+        check_fold(i, quality, sink);
+      }
+      all.quality += quality;
+      all.slices.push_back({r.codes_hash, r.scales_hash});
+    }
+    for (const SourceScale& scale : found_scales_) all.global_scales.push_back(scale.raw_bits);
+    return all.to_json();
+  }
+
+ private:
+  void run_expert(const Unit& unit, int64_t e, Worker& worker, Sink& sink) {
     auto& packer = worker.own<ExpertPacker>();
     const uint64_t before = packer.bytes_read();
-    const auto e = static_cast<int64_t>(unit.index / (pieces_.size() + 1));
     const size_t p = unit.index % (pieces_.size() + 1);
     std::vector<SourceResult> found(matrix_.target.sources_per_expert);
     const bool packs = unit.part == Unit::kAllParts && !sink.only_checks();
@@ -49,7 +91,7 @@ class LayoutWork : public Work {
       if (!sink.only_checks()) packer.hash(matrix_, e, found);
     } else if (packs) {
       packer.pack(matrix_, e, pieces_[p], found);
-    } else if (p == 0) {
+    } else if (p == 0 && !matrix_.is_computed(e)) {
       packer.check(matrix_, e, found);
     }
     sink.add_read(packer.bytes_read() - before);
@@ -60,25 +102,29 @@ class LayoutWork : public Work {
     }
   }
 
-  Json result(Sink& sink) override {
-    LayoutResult all;
-    for (size_t i = 0; i < results_.size(); ++i) {
-      const SourceResult& r = results_[i];
-      const float own = matrix_.scales.own[i],
-                  folded = matrix_.scales.folded[i / matrix_.target.sources_per_expert];
-      Quality quality;
-      quality.add(r.stats, static_cast<double>(folded));
-      if (r.fold) {
-        add_fold(*r.fold, own, folded, quality);
-        check_fold(i, quality, sink);
-      }
-      all.quality += quality;
-      all.slices.push_back({r.codes_hash, r.scales_hash});
-    }
-    return all.to_json();
+  /// Finds the global scale of an expert that is quantized as it is read. Throws Error where it cannot be.
+  void find_scales(int64_t e, const Checkpoint& source) {
+    const size_t each = matrix_.target.sources_per_expert, first = static_cast<size_t>(e) * each;
+    std::vector<SourceScale> scales;
+    for (size_t i = first; i < first + each; ++i) scales.push_back(read_computed_scale(source, matrix_, i));
+    const auto differs = [&](const SourceScale& s) { return s.raw_bits != scales[0].raw_bits; };
+    check(std::none_of(scales.begin(), scales.end(), differs), "one global scale of fused matrices");
+    const std::lock_guard lock(mutex_);
+    std::copy(scales.begin(), scales.end(), found_scales_.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
- private:
+  /// Where some experts' global scales are found on the way, all are written with the experts.
+  void write_scale(const Unit& unit, int64_t e, Sink& sink) {
+    const bool is_first = unit.part == Unit::kAllParts && unit.index % (pieces_.size() + 1) == 0;
+    if (found_scales_.empty() || !is_first || sink.only_checks()) return;
+    const auto expert = static_cast<size_t>(e);
+    const float scale = matrix_.is_computed(e)
+                            ? found_scales_[expert * matrix_.target.sources_per_expert].multiplier
+                            : matrix_.scales.folded[expert];
+    sink.write(matrix_.part_count(), expert * sizeof(scale),
+               {reinterpret_cast<const uint8_t*>(&scale), sizeof(scale)});
+  }
+
   uint64_t offset(int part, int64_t e, const Piece& piece) const {
     const OutputMatrix& target = matrix_.target;
     const int64_t expert = piece_bytes(matrix_.layout, part, target, whole_piece(target));
@@ -131,7 +177,8 @@ class LayoutWork : public Work {
   const std::vector<Piece> pieces_;
   std::atomic<const Checkpoint*> source_{nullptr};
   std::mutex mutex_;
-  std::vector<SourceResult> results_;  ///< one a source
+  std::vector<SourceResult> results_;      ///< one a source
+  std::vector<SourceScale> found_scales_;  ///< likewise, of those that are computed; empty: none is
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "lib/validate/artifact_pieces.h"
 #include "formats/layouts/layouts.h"
 #include "lib/threads/interrupt.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 

@@ -17,7 +17,7 @@
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 #include "lib/validate/artifact_pieces.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {
@@ -42,6 +42,10 @@ class ExpertWeights {
     check_interrupt();
     expert_ = e;
     const OutputMatrix& target = matrix_.target;
+    if (matrix_.is_computed(e)) {
+      const size_t first = static_cast<size_t>(e) * target.sources_per_expert;
+      computed_scale_ = static_cast<double>(read_computed_scale(source_, matrix_, first).multiplier);
+    }
     const Shape one{1, target.shape.n, target.shape.k, target.shape.gated};
     if (which_ == Weights::kArtifact) {
       groups_ = unpack_piece(matrix_.layout, one, reader_.read(e, whole_piece(target)));
@@ -56,7 +60,8 @@ class ExpertWeights {
     const OutputMatrix& target = matrix_.target;
     const OutputScales& scales = matrix_.scales;
     const auto half = static_cast<size_t>(target.sources_per_expert == 2 && n >= target.shape.n / 2);
-    const double g = which_ == Weights::kDense
+    const double g = matrix_.is_computed(expert_) ? computed_scale_
+                     : which_ == Weights::kDense
                          ? scales.own[static_cast<size_t>(expert_) * target.sources_per_expert + half]
                          : scales.folded[static_cast<size_t>(expert_)];
     const auto groups = static_cast<size_t>(target.shape.groups());
@@ -68,6 +73,7 @@ class ExpertWeights {
   Weights which_;
   PieceReader reader_;
   int64_t expert_ = 0;
+  double computed_scale_ = 0;  ///< of the expert, where it is quantized as it is read
   std::vector<DenseGroup> groups_;
 };
 

@@ -132,7 +132,9 @@ void check_values(const Checkpoint& artifact, const Checkpoint& source, const Pl
     };
   };
   Findings findings;
-  const Matrices ours(source, findings), theirs(artifact, findings);
+  Matrices ours(source, findings), theirs(artifact, findings);
+  ours.add_tables_of(theirs);
+  theirs.add_tables_of(ours);
   progress.phase = "comparing weights";
   for (const auto& [tolerance, tensors] : by_tolerance) {
     const std::vector<ValueReport> values =

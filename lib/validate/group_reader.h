@@ -9,9 +9,10 @@
 
 #include "lib/methods/quantized_group.h"
 #include "lib/threads/interrupt.h"
-#include "lib/validate/expected_quantization.h"
+#include "lib/expected/expected_quantization.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 
@@ -59,16 +60,7 @@ class GroupReader {
   }
 
   Floats rows(const EncodedMatrix& m, int64_t begin, int64_t end) {
-    const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
-    Floats all = derive_weights(source_, reader_, *m.source, m.expert, first, last + 1);
-    if (m.step == 1) return all;
-    Floats own;
-    own.reserve(static_cast<size_t>((end - begin) * m.k));
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * m.k;
-      own.insert(own.end(), row, row + m.k);
-    }
-    return own;
+    return matrix_weights(source_, reader_, m, begin, end);
   }
 
   /// The hash of a matrix's weights in float32; returns their largest magnitude.
@@ -139,36 +131,13 @@ class GroupReader {
     }
   }
 
-  /// The codes of a matrix's rows in a format of four bits, and the scales of their blocks.
-  struct StoredCopy {
-    Bytes codes, scales;
-  };
   StoredCopy stored_fp4(const EncodedMatrix& m, int64_t begin, int64_t end) {
-    const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
-    const StoredRows all = reader_.read_stored(*m.source, m.expert, first, last + 1);
-    StoredCopy own;
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto add = [&](std::span<const uint8_t> from, int64_t width, Bytes& to) {
-        const auto row = from.subspan(static_cast<size_t>(r * m.step * width), static_cast<size_t>(width));
-        to.insert(to.end(), row.begin(), row.end());
-      };
-      add(all.weights, m.k / 2, own.codes);
-      add(all.scales, m.k / m.source->scale_cols, own.scales);
-    }
-    return own;
+    return matrix_fp4(reader_, m, begin, end);
   }
 
   /// Rows of a matrix in a tensor of the source, `width` bytes each.
   Bytes stored(const EncodedMatrix& m, size_t tensor, int64_t width, int64_t begin, int64_t end) {
-    const int64_t first = m.expert * m.source->n + m.first + begin * m.step;
-    Bytes all(static_cast<size_t>(((end - begin - 1) * m.step + 1) * width)), own;
-    source_.read(tensor, static_cast<uint64_t>(first * width), all);
-    if (m.step == 1) return all;
-    for (int64_t r = 0; r < end - begin; ++r) {
-      const auto row = all.begin() + r * m.step * width;
-      own.insert(own.end(), row, row + width);
-    }
-    return own;
+    return matrix_bytes(source_, m, tensor, width, begin, end);
   }
 
   void check_bias(const EncodedMatrix& m) {

@@ -95,6 +95,21 @@ StoredSlice read_stored(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor
   return m.k_outer ? StoredSlice{to.data(), rows.step, n} : StoredSlice{to.data(), rows.step * width, 1};
 }
 
+/// Codes and block scales of the rows of a piece.
+std::pair<StoredSlice, StoredSlice> read_both(const Checkpoint& c, const Nvfp4Linear& m,
+                                              const SourceRows& rows, const Piece& piece,
+                                              std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
+  if (!c.is_computed(m)) {
+    return {read_stored(c, m, m.codes, 2, rows, piece, codes),
+            read_stored(c, m, m.block_scale, kGroup, rows, piece, scales)};
+  }
+  // What is quantized as it is read has rows of its own, one after another.
+  codes.resize(static_cast<size_t>(rows.count * piece.k / 2));
+  scales.resize(static_cast<size_t>(rows.count * piece.k / kGroup));
+  c.read_rows(m, {rows.first, rows.first + rows.count, piece.k0, piece.k0 + piece.k}, codes, scales);
+  return {{codes.data(), piece.k / 2, 1}, {scales.data(), piece.k / kGroup, 1}};
+}
+
 /// Figures of some rows. Squared halves are summed by block scale: exact, and multiplied by the scale once.
 struct RowSums {
   std::array<uint64_t, 256> energy{}, kept{};
@@ -243,8 +258,7 @@ void PieceCheck::derive(int64_t e, const Piece& piece, std::span<Figures> figure
     const size_t at = static_cast<size_t>(e) * target.sources_per_expert + i;
     const SourceRows rows = piece_rows(target.sources[at], target, piece);
     const Nvfp4Linear& m = source_.nvfp4_modules()[rows.module];
-    const StoredSlice codes = read_stored(source_, m, m.codes, 2, rows, piece, codes_);
-    const StoredSlice block_scales = read_stored(source_, m, m.block_scale, kGroup, rows, piece, scales_);
+    const auto [codes, block_scales] = read_both(source_, m, rows, piece, codes_, scales_);
     const float own = scales.own[at], folded = scales.folded[static_cast<size_t>(e)], factor = own / folded;
     std::array<uint8_t, 256> fold;
     for (unsigned b = 0; b < fold.size(); ++b) {

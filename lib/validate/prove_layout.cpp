@@ -14,7 +14,7 @@
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/piece_check.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {
@@ -178,17 +178,23 @@ Json LayoutMatrix::prove(Proof& proof) const {
                     wrong, first_expert, first.row, first.col, first.n, first.k, first.expected,
                     first.found));
   }
+  LayoutResult result;
+  result.global_scales.resize(scales.computed.size());
   std::vector<float> folded(scales.folded.size());
-  for (size_t e = 0; e < folded.size(); ++e) {
-    for (size_t i = 0; i < target.sources_per_expert; ++i) {
-      folded[e] = std::max(folded[e], scales.own[e * target.sources_per_expert + i]);
+  for (size_t s = 0; s < target.sources.size(); ++s) {
+    float& larger = folded[s / target.sources_per_expert];
+    if (!scales.is_computed(s)) {
+      larger = std::max(larger, scales.own[s]);
+      continue;
     }
+    const SourceScale found = read_computed_scale(proof.source, *this, s);
+    result.global_scales[s] = found.raw_bits;
+    larger = std::max(larger, found.multiplier);
   }
   proof.hold(part_count_, 0,
              {reinterpret_cast<const uint8_t*>(folded.data()), folded.size() * sizeof(float)});
   proof.finish();
 
-  LayoutResult result;
   for (size_t i = 0; i < stats.size(); ++i) {
     Quality one;
     one.add(stats[i], folded[i / target.sources_per_expert]);

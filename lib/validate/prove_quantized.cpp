@@ -2,18 +2,12 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "lib/validate/expected_mx.h"
+#include "lib/expected/expected_mx.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/group_reader.h"
 
 namespace twofour {
 namespace {
-
-/// Whether global scales of a dialect's linears are divisors.
-bool divides_in(std::string_view dialect) {
-  const auto all = nvfp4_dialects();
-  return std::any_of(all.begin(), all.end(),
-                     [&](const Nvfp4Dialect& d) { return d.name == dialect && !d.stacked && d.divides; });
-}
 
 /// Derives the output of one group of matrices again and compares the artifact with it.
 class GroupCheck : public GroupReader {
@@ -35,7 +29,7 @@ class GroupCheck : public GroupReader {
     };
     float largest = 0;
     all([&](const EncodedMatrix& m, EncodedResult& r) { largest = std::max(largest, survey(m, r)); });
-    set_weight_type();
+    rule_.weight_type = matrix_weight_type(source_, group_.matrices());
     if (is_fp8()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_fp8(m, r); });
     } else if (mx_) {
@@ -58,18 +52,6 @@ class GroupCheck : public GroupReader {
   bool casts(const EncodedMatrix& m) const {
     if (words_.exact == "off" || prunes_ || group_.kept().find(m.name)) return false;
     return m.source->format == WeightFormat::kMxfp4 || (is_fp8() && m.source->format == WeightFormat::kNvfp4);
-  }
-
-  /// The type that compressed-tensors rounds to: the source's, if all of the group are stored in it.
-  void set_weight_type() {
-    const auto type_of = [&](const EncodedMatrix& m) {
-      return m.source->format == WeightFormat::kFloat ? source_.tensors()[m.source->weight].dtype
-                                                      : DType::kF32;
-    };
-    rule_.weight_type = type_of(group_.matrices()[0]);
-    for (const EncodedMatrix& m : group_.matrices()) {
-      if (type_of(m) != rule_.weight_type) rule_.weight_type = DType::kF32;
-    }
   }
 
   void check_nvfp4(const EncodedMatrix& m, float largest, EncodedResult& result) {

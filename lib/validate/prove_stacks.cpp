@@ -8,7 +8,7 @@
 #include "lib/methods/stacked_experts.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -11,7 +11,7 @@
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 namespace twofour {
 namespace {

@@ -22,6 +22,7 @@
 #include "lib/validate/check_layers.h"
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/checks.h"
+#include "lib/expected/expected_rows.h"
 #include "lib/validate/proof.h"
 
 namespace twofour {
@@ -224,7 +225,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     report.seconds = watch.seconds();
     return report;
   }
-  const Checkpoint source = open_source(source_path, ReadPath::kReference, {}, options.io);
+  const Checkpoint source = open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io),
+                                           manifest.recipe, expected_rows());
   const Plan plan = make_plan(source, manifest.recipe);
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
   progress.phase = "hashing";

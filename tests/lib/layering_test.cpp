@@ -228,9 +228,9 @@ Findings reserved_includes(const Tree& tree) {
   return found;
 }
 
-/// What lib/validate must not share with convert, or one mistake could be in an artifact and in its proof.
-/// Nothing of lib/transform, by way of our headers neither; of kernels no include of what quantizes, casts
-/// and prunes.
+/// What lib/validate and lib/expected must not share with convert, or one mistake could be in an artifact and
+/// in its proof. Nothing of lib/transform, by way of our headers neither; of kernels no include of what
+/// quantizes, casts and prunes.
 const std::string kTransform = "lib/transform/";
 const std::vector<std::string> kEncoding = {"kernels/numbers/casts", "kernels/numbers/quantize",
                                             "kernels/pack/prune"};
@@ -240,7 +240,7 @@ const std::vector<std::string> kQuantizing = {"kernels/numbers/casts", "kernels/
 Findings shared_with_the_proof(const Tree& tree) {
   Findings found;
   for (const auto& [source, source_text] : tree) {
-    if (!source.starts_with("lib/validate/")) continue;
+    if (!source.starts_with("lib/validate/") && !source.starts_with("lib/expected/")) continue;
     for (const std::string& directive : directives(source_text)) {
       const auto path = quoted(directive);
       const auto begins = [&](const std::string& prefix) { return path && path->starts_with(prefix); };

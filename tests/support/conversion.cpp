@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/artifact/open_source.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
+#include "lib/transform/row_encoder.h"
 
 namespace twofour {
 
@@ -37,7 +37,7 @@ std::map<std::string, std::string> read_tree(const fs::path& directory) {
 
 ConvertResult convert(const fs::path& source, const fs::path& destination, const OneRule& recipe,
                       const ConvertOptions& options, const MemoryLimits& limits) {
-  const Checkpoint checkpoint = open_source(source);
+  const Checkpoint checkpoint = open_to_convert(source, recipe, Io::kCached, limits);
   const Plan plan = make_plan(checkpoint, recipe, limits);
   Progress progress;
   return convert(checkpoint, plan, destination, options, progress);

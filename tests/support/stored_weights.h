@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/checkpoint/linears.h"
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/slow_float.h"

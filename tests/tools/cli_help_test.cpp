@@ -187,7 +187,7 @@ TEST_CASE("synth takes as few experts as its help says for each shape") {
     CHECK_MESSAGE(text.find(fmt::format("{} {}", shape, least)) != text.npos, text);
     const auto run = [&](int64_t experts) {
       return run_program({"synth", out, "--shape", shape, "--experts", std::to_string(experts), "--layers",
-                          "1", "--dry-run", "-q"});
+                          "2", "--dry-run", "-q"});
     };
     CHECK(run(least).code == 0);
     check_one_line(run(least - 1), least == 1 ? "--experts" : fmt::format("expected {} to 10000", least));

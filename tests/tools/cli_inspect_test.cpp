@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "formats/json.h"
+#include "lib/synth/synth.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"
@@ -153,6 +154,19 @@ TEST_CASE("inspect finds pruned quads by reading the weights") {
   }
   CHECK(codes == weights);
   CHECK(weights == 4 * 3 * 48 * 96 + 96 * 96);
+}
+
+TEST_CASE("inspect accounts for small checkpoints of every shape") {
+  const Scratch scratch;
+  for (const std::string& shape : synth_shapes()) {
+    CAPTURE(shape);
+    const std::string path = (scratch / shape).string();
+    REQUIRE(run_program({"synth", path, "--shape", shape, "--small", "--vocab", "64", "-q"}).code == 0);
+    const Json json = json_of(run_program({"inspect", path, "--json"}));
+    uint64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(path)) bytes += entry.file_size();
+    CHECK(json["total_bytes"] == bytes);
+  }
 }
 
 }  // namespace cli_inspect_test

@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/artifact/open_source.h"
 #include "lib/plan/plan.h"
 #include "lib/synth/synth.h"
 #include "lib/tasks/split.h"
 #include "lib/threads/stopwatch.h"
+#include "lib/transform/row_encoder.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/option_values.h"
@@ -46,7 +46,7 @@ PlanBench bench_plan(const std::filesystem::path& path, const Recipe& recipe, si
   std::vector<double> parse, open, plan, split, ratio;
   for (int round = 0; round < rounds; ++round) {
     Stopwatch watch;
-    const Checkpoint source = open_source(path);
+    const Checkpoint source = open_to_convert(path, recipe);
     open.push_back(watch.lap());
     const Plan planned = make_plan(source, recipe);
     plan.push_back(watch.lap());

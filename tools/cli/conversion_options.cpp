@@ -9,8 +9,9 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
-#include "lib/methods/input_scales.h"
+#include "lib/selection/input_scales.h"
 #include "lib/output/output_directory.h"
+#include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
@@ -254,7 +255,7 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
   if (!recipe_options.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   OutputDirectory::check(o.destination, o.source, existing_of(o));
-  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io));
   const auto kept = keep_global_scales(recipe_options, recipe);
   return write_checkpoint(o, source, make_plan(source, recipe), kept.get(), common);
 }

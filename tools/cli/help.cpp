@@ -51,10 +51,25 @@ std::string wrapped(const std::string& text, size_t column = 0) {
   return out;
 }
 
+/// "{a,b,c}" from `column` on, continued on further lines where it is too long for one.
+std::string choices_text(const std::vector<std::string>& choices, size_t column) {
+  std::string text = "{";
+  size_t used = column + 1;
+  for (const std::string& choice : choices) {
+    if (used + choice.size() + 1 > kWidth && used > column + 1) {
+      text += "\n" + std::string(column + 1, ' ');
+      used = column + 1;
+    }
+    text += choice + (&choice == &choices.back() ? "}" : ",");
+    used += choice.size() + 1;
+  }
+  return text;
+}
+
 std::string argument_lines(const ArgumentEntry& entry) {
   std::string head = fmt::format("  {}", fmt::join(entry.names, ","));
   if (!entry.value.empty() && !entry.names.empty()) head += ' ';
-  head += entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
+  head += entry.choices.empty() ? entry.value : choices_text(entry.choices, head.size());
   const std::string text = entry.description + limits_text(entry);
   if (head.size() + 2 > kColumn) {
     head += "\n" + std::string(kColumn, ' ');

@@ -271,6 +271,28 @@ TEST_CASE("AWQ and GPTQ with tensors that disagree, or as the configuration does
   CHECK(reshaped(true, "qweight", {64, 4}) == at + "qweight: expected integers of 4 bits, found 8 bits");
 }
 
+TEST_CASE("INT4 as ModelOpt packs it is refused by name") {
+  Tensors tensors;
+  StoredTensor(DType::kU8, {8, 64}, 1).add_to(tensors, "m.weight");
+  random_scales(DType::kBF16, {16, 2}, 2).add_to(tensors, "m.weight_scale");
+  CHECK(message(tensors) ==
+        at +
+            "weight: expected INT4 of compressed-tensors, AWQ or GPTQ, not W4A16_AWQ or W4A8_AWQ as ModelOpt "
+            "packs it, found U8 [8, 64]");
+}
+
+TEST_CASE("sizes that a configuration states may be absurd") {
+  const StoredInt4 w(12, 64, 64, DType::kBF16, 1);
+  Tensors tensors;
+  w.add_packed(tensors, "m", true);
+  for (const char* size :
+       {"0", "-1", "-128", "9223372036854775807", "1073741824", "64.5", "\"64\"", "null"}) {
+    check_int4(tensors, w, Int4Packing::kAlongK,
+               R"({"quantization_config": {"config_groups": {"g": {"weights": {"group_size": )" +
+                   std::string(size) + "}}}}}");
+  }
+}
+
 TEST_CASE("INT4 scales that are no numbers and groups that do not exist are refused by their place") {
   const auto refused = [](auto&& damage) {
     StoredInt4 w(16, 64, 32, DType::kF16, 1);

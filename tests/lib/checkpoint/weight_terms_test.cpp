@@ -93,11 +93,32 @@ TEST_CASE("an order of groups changes weights where it is not the order of input
   CHECK(find_weight_terms(access_to(c)).size() == 1);
 }
 
-TEST_CASE("terms of weights in formats that are not read are not ours to report") {
+TEST_CASE("zero points and orders of groups beside INT4 are accounted for, other terms are not") {
   Tensors tensors{{"m.qweight", DType::kI32, {1}, {0, 0, 0, 0}},
                   {"x.weight_packed", DType::kI32, {1}, {0, 0, 0, 0}}};
-  tensors.push_back(int32s("m.g_idx", {2}, {1, 0}));
-  tensors.push_back(int32s("x.weight_g_idx", {2}, {1, 0}));
+  for (const char* name : {"m.g_idx", "m.qzeros", "x.weight_g_idx", "x.weight_zero_point"})
+    tensors.push_back(int32s(name, {2}, {1, 0}));
+  const auto count = [&] {
+    const Scratch scratch;
+    return find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size();
+  };
+  CHECK(count() == 0);
+  add_bf16(tensors, "m.pre_quant_scale", {1});
+  add_bf16(tensors, "x.lora_A.weight", {1, 1});
+  CHECK(count() == 2);
+}
+
+TEST_CASE("zero points beside weights whose decoder does not know them are found") {
+  CHECK(found_with(int32s("m.qzeros", {1}, {0})) == "m");
+  Tensors tensors;
+  StoredTensor(DType::kI8, {4, 16}, 1).add_to(tensors, "m.weight");
+  tensors.push_back(int32s("m.weight_zero_point", {1}, {3}));
+  const Scratch scratch;
+  CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size() == 1);
+}
+
+TEST_CASE("terms of weights that are not there are not ours to report") {
+  const Tensors tensors{int32s("m.g_idx", {2}, {1, 0}), int32s("x.weight_g_idx", {2}, {1, 0})};
   const Scratch scratch;
   CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).empty());
 }

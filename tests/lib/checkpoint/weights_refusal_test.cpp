@@ -53,7 +53,8 @@ TEST_CASE("tensors of a module that disagree are refused") {
                  R"({"quantization_config": {"config_groups": {
                       "g": {"weights": {"block_structure": [64, 64]}},
                       "h": {"weights": {"block_structure": "32x32"}}}}})") == stated("[64, 64] or [32, 32]"));
-  for (const char* odd : {"[128]", "[128,0]", "\"128x\"", "\"128 x 128\"", "{}", "[128,128.5]"}) {
+  for (const char* odd :
+       {"[128]", "[128,0]", "\"128x\"", "\"128 x 128\"", "{}", "[128,128.5]", "[9223372036854775807,128]"}) {
     CHECK(fp8_with(".weight_scale_inv", DType::kF32, {2, 2},
                    R"({"quantization_config": {"weight_block_size": )" + std::string(odd) + "}}") ==
           stated(odd));

@@ -324,7 +324,7 @@ TEST_CASE("a pattern that matches nothing is refused, whichever list it is in") 
   };
   for (const char* list : {"--include", "--exclude", "--also"}) {
     refuses([](Tensors&) {},
-            {fmt::format("{} 'model.layers.7.*': expected to match NVFP4 experts or an MLP as a whole "
+            {fmt::format("{} 'model.layers.7.*': expected to match experts or an MLP as a whole "
                          "(model.layers.0.mlp.experts), found none",
                          list)},
             "{}", with(list));
@@ -334,7 +334,8 @@ TEST_CASE("a pattern that matches nothing is refused, whichever list it is in") 
 TEST_CASE("a checkpoint with nothing to convert is refused") {
   Tensors plain;
   add_bf16(plain, "model.norm.weight", {32});
-  CHECK(contains(refusal(plain), "expected NVFP4 modules, found none among 1 tensors"));
+  CHECK(contains(refusal(plain),
+                 "expected NVFP4 modules, or experts or MLPs to quantize, found none among 1 tensors"));
   add_modelopt(plain, "model.layers.0.self_attn.o_proj", random_matrix(16, 16, 1));
   CHECK(contains(refusal(plain), "expected NVFP4 experts or MLPs to convert, found none in 1 NVFP4 modules"));
 }
@@ -361,9 +362,9 @@ TEST_CASE("experts without gate are refused by the layout that interleaves gate 
 TEST_CASE("an unknown layout is refused") {
   OneRule recipe;
   recipe.to = "v9";
-  CHECK(contains(
-      refusal(sound(), "{}", recipe),
-      "--to: expected one of v7, v7-packed, g8, nvfp4, fp8, bf16, keep, prune, quantize, found 'v9'"));
+  CHECK(contains(refusal(sound(), "{}", recipe),
+                 "--to: expected one of v7, v7-packed, g8, nvfp4, fp8, mxfp8, mxfp4, bf16, keep, prune, "
+                 "quantize, found 'v9'"));
 }
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {

@@ -12,7 +12,6 @@
 #include "formats/safetensors.h"
 #include "lib/names/natural.h"
 #include "lib/names/pattern.h"
-#include "tests/support/dialects.h"
 
 namespace synth_plan_test {
 
@@ -21,17 +20,19 @@ using namespace twofour;
 namespace {
 
 /// With layers of both kinds of a hybrid model, and few experts.
-SynthModel few_layers(const SynthShape& shape) {
-  return {&shape, 4, std::min<int64_t>(shape.experts, 12), 64};
+SynthModel few_layers(const SynthShape& shape, const char* dialect, int64_t layers = 4) {
+  SynthChoice choice{.shape = shape.name, .dialect = dialect, .layers = layers, .experts = {}, .vocab = 64};
+  if (shape.experts > 0) choice.experts = std::min<int64_t>(shape.experts, 12);
+  return make_synth_model(choice);
 }
 
 }  // namespace
 
 TEST_CASE("shards are filled in natural order up to the limit") {
-  for (const SynthShape& shape : synth_shape_table()) {
+  for (const SynthShape& shape : single_format_shapes()) {
     CAPTURE(shape.name);
     constexpr uint64_t kLimit = 40'000'000;
-    const SynthFiles plan(few_layers(shape), dialect("modelopt"), kLimit);
+    const SynthFiles plan(few_layers(shape, "modelopt"), kLimit);
     std::string last;
     uint64_t bytes = 0;
     size_t count = 0;
@@ -52,12 +53,12 @@ TEST_CASE("shards are filled in natural order up to the limit") {
 }
 
 TEST_CASE("every shape has the names that readers know") {
-  for (const SynthShape& shape : synth_shape_table()) {
+  for (const SynthShape& shape : single_format_shapes()) {
     for (const char* name : {"modelopt", "compressed-tensors"}) {
       CAPTURE(shape.name);
       CAPTURE(name);
-      const SynthModel model = few_layers(shape);
-      const SynthFiles plan(model, dialect(name), 1u << 30);
+      const SynthModel model = few_layers(shape, name);
+      const SynthFiles plan(model, 1u << 30);
       std::vector<TensorInfo> tensors;
       for (const SynthShard& shard : plan.shards()) {
         const auto header =
@@ -83,16 +84,14 @@ TEST_CASE("every shape has the names that readers know") {
 }
 
 TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
-  for (const SynthShape& shape : synth_shape_table()) {
+  for (const SynthShape& shape : single_format_shapes()) {
     for (const char* name : {"modelopt", "compressed-tensors"}) {
       for (const int64_t layers : {1, 4}) {
         CAPTURE(shape.name);
         CAPTURE(name);
-        SynthModel model = few_layers(shape);
-        model.layers = layers;
+        const SynthModel model = few_layers(shape, name, layers);
         std::map<std::string, Json> files;
-        for (const auto& [file, text] : synth_auxiliary_files(model, dialect(name)))
-          files[file] = parse_json(file, text);
+        for (const auto& [file, text] : synth_auxiliary_files(model)) files[file] = parse_json(file, text);
         const Json& config = files.at("config.json")["quantization_config"];
         CHECK(config["quant_method"] == name);
         const auto patterns = parse_patterns(config["ignore"].get<std::vector<std::string>>());
@@ -100,8 +99,8 @@ TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
         for_each_module(model, [&](std::span<const SynthModule> modules) {
           for (const SynthModule& m : modules) {
             const bool listed = m.role == SynthRole::kLinear || m.role == SynthRole::kConvolution;
-            CHECK_MESSAGE(any_matches(patterns, m.name) == listed, m.name);
-            for (size_t i = 0; i < patterns.size(); ++i) used[i] = used[i] || patterns[i].matches(m.name);
+            CHECK_MESSAGE(any_matches(patterns, m.name()) == listed, m.name());
+            for (size_t i = 0; i < patterns.size(); ++i) used[i] = used[i] || patterns[i].matches(m.name());
           }
         });
         for (size_t i = 0; i < patterns.size(); ++i) CHECK_MESSAGE(used[i], patterns[i].text());
@@ -111,10 +110,10 @@ TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
 }
 
 TEST_CASE("the configuration is what each dialect's loaders want") {
-  const SynthModel model{&synth_shape_table().front(), 2, 4, 77};
+  const SynthModel model =
+      make_synth_model({.shape = "tiny", .dialect = "modelopt", .layers = 2, .experts = 4, .vocab = 77});
   std::map<std::string, Json> files;
-  for (const auto& [file, text] : synth_auxiliary_files(model, dialect("modelopt")))
-    files[file] = parse_json(file, text);
+  for (const auto& [file, text] : synth_auxiliary_files(model)) files[file] = parse_json(file, text);
   CHECK(files.at("config.json")["vocab_size"] == 77);
   CHECK(files.at("config.json")["num_experts"] == 4);
   CHECK(files.at("config.json")["num_hidden_layers"] == 2);
@@ -127,7 +126,9 @@ TEST_CASE("the configuration is what each dialect's loaders want") {
   }
 
   files.clear();
-  for (const auto& [file, text] : synth_auxiliary_files(model, dialect("compressed-tensors"))) {
+  const SynthModel other = make_synth_model(
+      {.shape = "tiny", .dialect = "compressed-tensors", .layers = 2, .experts = 4, .vocab = 77});
+  for (const auto& [file, text] : synth_auxiliary_files(other)) {
     files[file] = parse_json(file, text);
   }
   CHECK(files.count("hf_quant_config.json") == 0);

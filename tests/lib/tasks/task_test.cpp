@@ -11,6 +11,7 @@
 #include "lib/tasks/run.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_directory.h"
+#include "lib/transform/row_encoder.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
@@ -55,7 +56,7 @@ OneRule small_files(const std::string& layout) {
 
 /// A plan as a process makes it, through its text.
 TaskFile plan_tasks(const fs::path& source, const fs::path& destination, const OneRule& recipe) {
-  const Checkpoint checkpoint = open_source(source);
+  const Checkpoint checkpoint = open_to_convert(source, recipe);
   const TaskFile plan = make_task_plan(checkpoint, make_plan(checkpoint, recipe), destination);
   return parse_task_plan("plan.json", format_task_plan(plan));
 }
@@ -97,9 +98,12 @@ TEST_CASE("1, 2, 3 and 7 tasks, in any order, write what one machine writes") {
   bf16.to = "bf16";
   convert(scratch / "src", scratch / "bf16", bf16);
   std::mt19937 random(1);
-  for (const std::string layout : {"v7", "v7-packed", "g8", "nvfp4", "bf16", "fp8", "prune", "quantize"}) {
-    CAPTURE(layout);
-    const fs::path source = scratch / (layout == "quantize" ? "bf16" : "src");
+  for (const std::string made :
+       {"v7", "v7-packed", "g8", "nvfp4", "bf16", "fp8", "prune", "quantize", "bf16 to v7", "bf16 to g8"}) {
+    CAPTURE(made);
+    const std::string layout = made.substr(made.rfind(' ') + 1);
+    const bool from_floats = layout != made || layout == "quantize";
+    const fs::path source = scratch / (from_floats ? "bf16" : "src");
     const OneRule recipe = small_files(layout);
     fs::remove_all(scratch / "alone");
     convert(source, scratch / "alone", recipe);

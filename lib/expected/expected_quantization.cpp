@@ -1,4 +1,4 @@
-#include "lib/validate/expected_quantization.h"
+#include "lib/expected/expected_quantization.h"
 
 #include <fmt/format.h>
 

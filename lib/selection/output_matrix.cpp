@@ -1,4 +1,4 @@
-#include "lib/methods/output_matrix.h"
+#include "lib/selection/output_matrix.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 #include "lib/names/natural.h"
 #include "lib/plan/method.h"
 
@@ -230,8 +230,9 @@ void add_matrices(const Checkpoint& c, const std::string& name, const Block& blo
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection) {
   const auto& modules = checkpoint.nvfp4_modules();
   if (modules.empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors",
-                            checkpoint.path().string(), checkpoint.tensors().size()));
+    throw Error(
+        fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found none among {} tensors",
+                    checkpoint.path().string(), checkpoint.tensors().size()));
   }
   const Blocks blocks = find_blocks(checkpoint);
   const bool is_moe = std::any_of(blocks.begin(), blocks.end(),
@@ -260,7 +261,7 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
     targets.push_back(single_target(modules[i], i));
     targets.back().rule = chooser.reason();
   }
-  const char* expected = "NVFP4 experts or an MLP as a whole (model.layers.0.mlp.experts)";
+  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
   chooser.refuse_unused(expected);
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",

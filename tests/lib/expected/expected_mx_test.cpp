@@ -1,4 +1,4 @@
-#include "lib/validate/expected_mx.h"
+#include "lib/expected/expected_mx.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/methods/chooser.h"
+#include "lib/selection/chooser.h"
 
 #include <fmt/format.h>
 

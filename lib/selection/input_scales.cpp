@@ -1,4 +1,4 @@
-#include "lib/methods/input_scales.h"
+#include "lib/selection/input_scales.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lib/validate/rederive.h"
+#include "lib/expected/rederive.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,413 @@
+#include "lib/synth/formats.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "formats/atom.h"
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/e8m0.h"
+#include "formats/error.h"
+#include "formats/half.h"
+#include "formats/weight_dialect.h"
+#include "kernels/device/check.h"
+#include "kernels/numbers/casts.h"
+#include "kernels/numbers/quantize.h"
+
+namespace twofour {
+namespace {
+
+using enum SynthEncoding;
+using enum SynthCodes;
+using enum SynthPart;
+
+constexpr DType kF8 = DType::kF8E4M3, kU8 = DType::kU8, kI8 = DType::kI8, kI32 = DType::kI32,
+                kF32 = DType::kF32, kBf16 = DType::kBF16, kF16 = DType::kF16, kE8 = DType::kF8E8M0;
+/// What the largest code and the largest block scale make of a global scale of 1.
+constexpr float kNvfp4Most = kE2m1Max * kE4m3Max;
+constexpr QuantizeRule kFourOverSix{Arithmetic::modelopt, BlockScale::four_over_six, ZeroBlock::producer,
+                                    DType::kF32};
+
+bool is_transposed(const SynthFormat& f) { return f.codes == kAwq || f.codes == kGptq; }
+int64_t tile_rows(const SynthMatrix& m, const SynthFormat& f) { return f.rows > 0 ? f.rows : m.rows(); }
+int64_t tile_columns(const SynthMatrix& m, const SynthFormat& f) { return f.columns > 0 ? f.columns : m.k; }
+int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
+bool has_single_scale(const SynthFormat& f) { return f.rows == 0 && f.columns == 0; }
+
+std::vector<int64_t> codes_shape(const SynthMatrix& m, SynthCodes codes) {
+  std::vector<int64_t> shape;
+  if (m.e > 0) shape.push_back(m.e);
+  switch (codes) {
+    case kBytes:
+      shape.insert(shape.end(), {m.n, m.k});
+      break;
+    case kNibbles:
+      shape.insert(shape.end(), {m.n, m.k / 2});
+      break;
+    case kBlocks:
+      shape.insert(shape.end(), {m.n, m.k / kMxGroup, kMxGroup / 2});
+      break;
+    case kPacked:
+      shape.insert(shape.end(), {m.n, m.k / 8});
+      break;
+    case kAwq:
+      shape.insert(shape.end(), {m.k, m.n / 8});
+      break;
+    case kGptq:
+      shape.insert(shape.end(), {m.k / 8, m.n});
+      break;
+  }
+  return shape;
+}
+
+std::vector<int64_t> scales_shape(const SynthMatrix& m, const SynthFormat& f) {
+  if (has_single_scale(f)) return std::vector<int64_t>(f.scalar_rank, 1);
+  const int64_t n = tiles(m.n, f.rows > 0 ? f.rows : m.n), k = tiles(m.k, tile_columns(m, f));
+  if (is_transposed(f)) return {k, n};
+  std::vector<int64_t> shape;
+  if (m.e > 0) shape.push_back(m.e);
+  if (f.reduced_axes) {
+    shape.insert(shape.end(), {n});
+    if (f.columns > 0) shape.insert(shape.end(), {1, k, 1});
+  } else {
+    shape.insert(shape.end(), {n, k});
+  }
+  return shape;
+}
+
+std::string parent(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
+template <class T>
+void append(std::vector<uint8_t>& bytes, T value) {
+  const auto raw = std::bit_cast<std::array<uint8_t, sizeof(T)>>(value);
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+}
+
+/// A scale as `type` holds it, F16 as well.
+float stored_scale(DType type, float scale) {
+  return type == kF16 ? fp16_to_float(fp16_from_float(scale)) : round_scale(type, scale);
+}
+
+void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
+  switch (type) {
+    case kF32:
+      return append(bytes, scale);
+    case kBf16:
+      return append(bytes, bf16_from_float(scale));
+    case kF16:
+      return append(bytes, fp16_from_float(scale));
+    default:
+      bytes.push_back(e8m0_from_float(scale));
+  }
+}
+
+/// What a code of 1 stands for in a tile whose largest magnitude is `amax`, as it is stored.
+float tile_scale(const SynthFormat& f, float amax) {
+  switch (f.encoding) {
+    case kFp8:
+      return stored_scale(f.powers_of_two ? kE8 : f.scale_type, fp8_scale_of(amax));
+    case kMxfp8:
+      return round_scale(kE8, amax / kE4m3Max);
+    case kMxfp4:
+      return round_scale(kE8, amax / kE2m1Max);
+    default:
+      return stored_scale(f.scale_type, amax > 0 ? amax / 7.0f : 1.0f);
+  }
+}
+
+struct Tiles {
+  std::vector<float> scales;    ///< [rows / tile, columns / tile]
+  std::vector<unsigned> zeros;  ///< of kUint4
+};
+
+/// Scales of the tiles of `weights` [rows, k].
+Tiles choose_scales(const SynthMatrix& m, const SynthFormat& f, std::span<const float> weights, float amax) {
+  Tiles out;
+  const int64_t rows = static_cast<int64_t>(weights.size()) / m.k, height = std::min(tile_rows(m, f), rows),
+                width = tile_columns(m, f);
+  for (int64_t row = 0; row < rows; row += height) {
+    for (int64_t column = 0; column < m.k; column += width) {
+      float most = has_single_scale(f) ? amax : 0, low = 0, high = 0;
+      for (int64_t r = row; r < std::min(rows, row + height) && !has_single_scale(f); ++r) {
+        for (int64_t c = column; c < std::min(m.k, column + width); ++c) {
+          const float w = weights[static_cast<size_t>(r * m.k + c)];
+          most = std::max(most, std::fabs(w)), low = std::min(low, w), high = std::max(high, w);
+        }
+      }
+      if (f.encoding == kUint4) {
+        const float range = high - low, scale = stored_scale(f.scale_type, range > 0 ? range / 15.0f : 1.0f);
+        out.scales.push_back(scale);
+        out.zeros.push_back(static_cast<unsigned>(std::clamp(std::nearbyintf(-low / scale), 0.0f, 15.0f)));
+      } else {
+        out.scales.push_back(tile_scale(f, most));
+      }
+    }
+  }
+  return out;
+}
+
+/// One code, of 4 or 8 bits. INT4 is stored with 8 added.
+unsigned encode_weight(const SynthFormat& f, float weight, float scale, unsigned zero) {
+  const float x = weight / scale;
+  switch (f.encoding) {
+    case kMxfp4:
+      return e2m1_from_float(x);
+    case kInt4:
+      return static_cast<unsigned>(std::clamp(std::nearbyintf(x), -8.0f, 7.0f) + 8.0f);
+    case kUint4:
+      return static_cast<unsigned>(std::clamp(std::nearbyintf(x) + static_cast<float>(zero), 0.0f, 15.0f));
+    default:
+      return e4m3_from_float(x);
+  }
+}
+
+/// Codes of 4 bits, the first of two in the low half of a byte.
+std::vector<uint8_t> pack_nibbles(const std::vector<uint8_t>& codes) {
+  std::vector<uint8_t> bytes(codes.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+  return bytes;
+}
+
+/// [n, k] as [k, n], where eight of n make a word in AWQ's order, or eight of k in their own.
+std::vector<uint8_t> pack_transposed(const std::vector<uint8_t>& codes, int64_t n, int64_t k,
+                                     SynthCodes how) {
+  constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+  std::vector<uint8_t> out;
+  out.reserve(codes.size());
+  const auto code = [&](int64_t row, int64_t column) { return codes[static_cast<size_t>(row * k + column)]; };
+  if (how == kAwq) {
+    for (int64_t c = 0; c < k; ++c) {
+      for (int64_t r = 0; r < n; r += 8) {
+        for (const int64_t i : kAwqOrder) out.push_back(code(r + i, c));
+      }
+    }
+  } else {
+    for (int64_t c = 0; c < k; c += 8) {
+      for (int64_t r = 0; r < n; ++r) {
+        for (int64_t i = 0; i < 8; ++i) out.push_back(code(r, c + i));
+      }
+    }
+  }
+  return pack_nibbles(out);
+}
+
+std::vector<SynthBytes> encode_nvfp4(const SynthMatrix& m, const SynthFormat& f, int64_t row,
+                                     std::span<const float> weights, float amax) {
+  std::vector<uint8_t> codes(weights.size() / 2), scales(weights.size() / kGroup);
+  if (f.encoding == kNvfp4FourOverSix) {
+    quantize_nvfp4(kFourOverSix, global_scale_of(kFourOverSix, amax), weights, codes.data(), scales.data());
+  } else {
+    for (size_t at = 0; at < weights.size(); at += static_cast<size_t>(m.k)) {
+      quantize_nvfp4_row(weights.data() + at, m.k, amax / kNvfp4Most, codes.data() + at / 2,
+                         scales.data() + at / kGroup);
+    }
+  }
+  const auto before = static_cast<uint64_t>(row * m.k);
+  return {{kCodes, before / 2, std::move(codes)}, {kScales, before / kGroup, std::move(scales)}};
+}
+
+/// Zero points [K/g, N/8], packed as the codes are. GPTQ's first format stores one less than each.
+std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, const Tiles& tiles_of) {
+  const int64_t groups = m.k / f.columns;
+  std::vector<uint8_t> zeros(static_cast<size_t>(m.n * groups));
+  for (int64_t r = 0; r < m.n; ++r) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const auto i = static_cast<size_t>(r * groups + g);
+      zeros[i] = f.codes == kGptq ? uint8_t{7} : static_cast<uint8_t>(tiles_of.zeros[i]);
+    }
+  }
+  // Along N in both: AWQ's order of columns, or GPTQ's own.
+  if (f.codes == kAwq) return pack_transposed(zeros, m.n, groups, kAwq);
+  std::vector<uint8_t> rows;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t r = 0; r < m.n; ++r) rows.push_back(zeros[static_cast<size_t>(r * groups + g)]);
+  }
+  return pack_nibbles(rows);
+}
+
+}  // namespace
+
+const SynthFormat
+    kModelOptNvfp4 = {kNvfp4,
+                      kNibbles,
+                      ".weight",
+                      kU8,
+                      ".weight_scale",
+                      kF8,
+                      1,
+                      kGroup,
+                      ".weight_scale_2",
+                      ".input_scale",
+                      0,
+                      false,
+                      false,
+                      false,
+                      false,
+                      "NVFP4"},
+    kModelOptNvfp4WeightOnly = {kNvfp4, kNibbles,          ".weight", kU8, ".weight_scale", kF8,   1,
+                                kGroup, ".weight_scale_2", nullptr,   0,   false,           false, false,
+                                false,  "W4A16_NVFP4"},
+    kModelOptNvfp4FourOverSix =
+        {kNvfp4FourOverSix, kNibbles,       ".weight", kU8,   ".weight_scale", kF8,   1,     kGroup,
+         ".weight_scale_2", ".input_scale", 0,         false, false,           false, false, "NVFP4"},
+    kModelOptNvfp4FourOverSixWeightOnly =
+        {kNvfp4FourOverSix, kNibbles, ".weight", kU8,   ".weight_scale", kF8,   1,     kGroup,
+         ".weight_scale_2", nullptr,  0,         false, false,           false, false, "W4A16_NVFP4"},
+    kQuarkNvfp4 = {kNvfp4, kNibbles,          ".weight",       kU8, ".weight_scale", kF8, 1,
+                   kGroup, ".weight_scale_2", ".input_scale_2"},
+    kCtNvfp4 = {kNvfp4,
+                kNibbles,
+                ".weight_packed",
+                kU8,
+                ".weight_scale",
+                kF8,
+                1,
+                kGroup,
+                ".weight_global_scale",
+                ".input_global_scale",
+                1,
+                true},
+    kModelOptFp8 = {kFp8,    kBytes,         ".weight", kF8,   ".weight_scale", kF32,  0,     0,
+                    nullptr, ".input_scale", 0,         false, false,           false, false, "FP8"},
+    kModelOptFp8Table = {kFp8,    kBytes,  ".weight", kF8,   ".weight_scale", kBf16, 0,    0,
+                         nullptr, nullptr, 0,         false, false,           false, true, "FP8"},
+    kModelOptFp8Mtp = {kFp8,
+                       kBytes,
+                       ".weight",
+                       kF8,
+                       ".weight_scale_inv",
+                       kBf16,
+                       kFp8Block,
+                       kFp8Block,
+                       nullptr,
+                       nullptr,
+                       0,
+                       false,
+                       false,
+                       false,
+                       false,
+                       "FP8_BLOCK_SCALES"},
+    kModelOptFp8Pb = {kFp8,    kBytes,    ".weight", kF8,     ".weight_scale_inv",
+                      kF32,    kFp8Block, kFp8Block, nullptr, nullptr,
+                      0,       false,     false,     false,   false,
+                      "FP8_PB"},
+    kModelOptMxfp8 = {kMxfp8, kBytes, ".weight", kF8,     ".weight_scale_inv",
+                      kU8,    1,      kMxGroup,  nullptr, nullptr,
+                      0,      false,  false,     false,   false,
+                      "MXFP8"},
+    kVendorMxfp8 = {kMxfp8, kBytes, ".weight", kF8, ".weight_scale_inv", kU8, 1, kMxGroup},
+    kDeepSeekFp8 = {kFp8, kBytes, ".weight", kF8, ".weight_scale_inv", kF32, kFp8Block, kFp8Block},
+    kDeepSeekV4Fp8 = {kFp8,      kBytes,  ".weight", kF8, ".scale", kE8,   kFp8Block,
+                      kFp8Block, nullptr, nullptr,   0,   false,    false, true},
+    kLingFp8 = {kFp8, kBytes,    ".weight", kF8,     ".weight_scale_inv",
+                kF32, kFp8Block, kFp8Block, nullptr, nullptr,
+                0,    false,     false,     true},
+    kCtFp8Row = {kFp8, kBytes, ".weight", kF8, ".weight_scale", kBf16, 1, 0},
+    kCtFp8Block = {kFp8, kBytes, ".weight", kF8, ".weight_scale", kBf16, kFp8Block, kFp8Block},
+    kGptOssMxfp4 = {kMxfp4, kBlocks, "_blocks", kU8, "_scales", kU8, 1, kMxGroup},
+    kDeepSeekV4Mxfp4 = {kMxfp4, kNibbles, ".weight", kI8, ".scale", kE8, 1, kMxGroup},
+    kLingMxfp4 = {kMxfp4, kNibbles, ".weight", kU8, ".weight_scale_inv", kU8, 1, kMxGroup},
+    kCtMxfp4 = {kMxfp4, kNibbles, ".weight_packed", kU8, ".weight_scale", kU8, 1, kMxGroup},
+    kCtInt4G32 = {kInt4, kPacked, ".weight_packed", kI32, ".weight_scale", kBf16, 1, 32},
+    kCtInt4G128 = {kInt4, kPacked, ".weight_packed", kI32, ".weight_scale", kBf16, 1, 128},
+    kAwqInt4 = {kUint4, kAwq, ".qweight", kI32, ".scales", kF16, 1, 128},
+    kGptqInt4 = {kInt4, kGptq, ".qweight", kI32, ".scales", kF16, 1, 128};
+
+std::vector<SynthTensor> quantized_tensors(const SynthMatrix& m, const SynthFormat& f) {
+  const int64_t divisor = f.codes == kBytes ? 1 : f.columns > 1 ? f.columns : 8;
+  if (m.k % divisor != 0 || (is_transposed(f) && m.n % 8 != 0)) {
+    throw Error(fmt::format("synth: {}: expected K to be a multiple of {}, found [{}, {}]", m.name, divisor,
+                            m.n, m.k));
+  }
+  std::vector<SynthTensor> tensors;
+  const auto add = [&](const std::string& name, DType type, std::vector<int64_t> shape, SynthPart part) {
+    tensors.push_back({{name, type, std::move(shape)}, part});
+  };
+  const std::vector<int64_t> scalar(f.scalar_rank, 1);
+  add(m.name + f.weight, f.weight_type, codes_shape(m, f.codes), kCodes);
+  add((f.shared ? parent(m.name) : m.name) + f.scale, f.scale_type, scales_shape(m, f), kScales);
+  if (f.global != nullptr) add(m.name + f.global, kF32, scalar, kGlobal);
+  if (f.input != nullptr) add(m.name + f.input, kF32, scalar, kInputScale);
+  if (f.codes == kPacked) add(m.name + ".weight_shape", DType::kI64, {2}, kShape);
+  if (is_transposed(f)) add(m.name + ".qzeros", kI32, {m.k / f.columns, m.n / 8}, kZeros);
+  if (f.codes == kGptq) add(m.name + ".g_idx", kI32, {m.k}, kGroups);
+  return tensors;
+}
+
+bool needs_amax(const SynthFormat& f) {
+  return f.encoding == kNvfp4 || f.encoding == kNvfp4FourOverSix || has_single_scale(f);
+}
+
+int64_t strip_rows(const SynthFormat& f) { return is_transposed(f) ? 0 : std::max<int64_t>(f.rows, 1); }
+
+std::vector<SynthBytes> encode_rows(const SynthMatrix& m, const SynthFormat& f, int64_t row,
+                                    std::span<const float> weights, float amax) {
+  if (f.encoding == kNvfp4 || f.encoding == kNvfp4FourOverSix) return encode_nvfp4(m, f, row, weights, amax);
+  const int64_t rows = static_cast<int64_t>(weights.size()) / m.k, width = tile_columns(m, f),
+                height = std::min(tile_rows(m, f), rows), across = tiles(m.k, width);
+  check(is_transposed(f) ? rows == m.n : row % strip_rows(f) == 0, "strips of whole tiles");
+  const Tiles of = choose_scales(m, f, weights, amax);
+  std::vector<uint8_t> codes(weights.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < m.k; ++c) {
+      const auto i = static_cast<size_t>(r * m.k + c),
+                 t = static_cast<size_t>(r / height * across + c / width);
+      codes[i] = static_cast<uint8_t>(
+          encode_weight(f, weights[i], of.scales[t], of.zeros.empty() ? 0u : of.zeros[t]));
+    }
+  }
+  std::vector<SynthBytes> out;
+  const auto before = static_cast<uint64_t>(row * m.k);
+  if (is_transposed(f)) {
+    out.push_back({kCodes, 0, pack_transposed(codes, m.n, m.k, f.codes)});
+    out.push_back({kZeros, 0, pack_zeros(m, f, of)});
+  } else if (f.codes == kBytes) {
+    out.push_back({kCodes, before, std::move(codes)});
+  } else {
+    out.push_back({kCodes, before / 2, pack_nibbles(codes)});
+  }
+  if (has_single_scale(f)) return out;
+  std::vector<uint8_t> scales;
+  for (int64_t i = 0; i < static_cast<int64_t>(of.scales.size()); ++i) {
+    // Transposed ones are [K/g, N].
+    const int64_t at = is_transposed(f) ? i % m.n * across + i / m.n : i;
+    append_scale(scales, f.scale_type, of.scales[static_cast<size_t>(at)]);
+  }
+  const uint64_t first =
+      static_cast<uint64_t>(row / tile_rows(m, f) * across) * (scales.size() / of.scales.size());
+  out.push_back({kScales, first, std::move(scales)});
+  return out;
+}
+
+std::vector<SynthBytes> encode_single(const SynthMatrix& m, const SynthFormat& f, float amax, float input) {
+  std::vector<SynthBytes> out;
+  const auto add = [&](SynthPart part, DType type, float multiplier) {
+    std::vector<uint8_t> bytes;
+    append_scale(bytes, type, f.divides ? 1.0f / multiplier : multiplier);
+    out.push_back({part, 0, std::move(bytes)});
+  };
+  if (has_single_scale(f)) add(kScales, f.scale_type, tile_scale(f, amax));
+  if (f.global != nullptr) {
+    add(kGlobal, kF32,
+        f.encoding == kNvfp4FourOverSix ? global_scale_of(kFourOverSix, amax).stored : amax / kNvfp4Most);
+  }
+  if (f.input != nullptr) add(kInputScale, kF32, input / (f.encoding == kFp8 ? kE4m3Max : kNvfp4Most));
+  std::vector<uint8_t> bytes;
+  if (f.codes == kPacked) {
+    append(bytes, m.n), append(bytes, m.k);
+    out.push_back({kShape, 0, bytes});
+  }
+  if (f.codes == kGptq) {
+    for (int64_t i = 0; i < m.k; ++i) append(bytes, static_cast<int32_t>(i / f.columns));
+    out.push_back({kGroups, 0, bytes});
+  }
+  return out;
+}
+
+}  // namespace twofour

@@ -1,0 +1,107 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/safetensors.h"
+
+namespace twofour {
+
+/// How the weights of a synthetic matrix become codes.
+enum class SynthEncoding {
+  kNvfp4,
+  kNvfp4FourOverSix,
+  kFp8,    ///< scale: largest magnitude of a tile / 448
+  kMxfp8,  ///< groups of 32; scale: the least power of two that brings them into E4M3
+  kMxfp4,  ///< groups of 32; scale: the least power of two that brings them into E2M1
+  kInt4,   ///< -8 .. 7; scale: largest magnitude of a group / 7
+  kUint4,  ///< 0 .. 15 about a zero point; scale: the range of a group / 15
+};
+
+/// How codes of 4 or 8 bits are stored.
+enum class SynthCodes {
+  kBytes,    ///< [N, K]
+  kNibbles,  ///< [N, K/2], the even k in the low nibble
+  kBlocks,   ///< [E, N, K/32, 16], nibbles
+  kPacked,   ///< I32 [N, K/8] of codes + 8, the lowest k in the low bits
+  kAwq,      ///< I32 [K, N/8]; bits 4i to 4i + 3 hold column 0, 2, 4, 6, 1, 3, 5, 7 of eight
+  kGptq,     ///< I32 [K/8, N] of codes + 8, the lowest k in the low bits
+};
+
+/// What a tensor of a quantized matrix holds.
+enum class SynthPart {
+  kCodes,
+  kScales,
+  kGlobal,      ///< one scale above the others
+  kInputScale,  ///< one scale of activations
+  kKvScale,     ///< one scale of the KV cache
+  kZeros,       ///< zero points, packed as codes are
+  kShape,       ///< I64 [2]: N, K
+  kGroups,      ///< I32 [K]: the group of each column
+};
+
+/// A number format as a producer stores it. Suffixes follow the module's name.
+struct SynthFormat {
+  SynthEncoding encoding;
+  SynthCodes codes;
+  const char* weight;
+  DType weight_type;
+  const char* scale;
+  DType scale_type;
+  int64_t rows, columns;  ///< of weights that share a scale; 0: all
+  const char* global = nullptr;
+  const char* input = nullptr;
+  size_t scalar_rank = 0;      ///< of single scales: [] or [1]
+  bool divides = false;        ///< single scales are stored as their reciprocals
+  bool reduced_axes = false;   ///< scales of tiles are [N/128, 1, K/128, 1], those of rows [N]
+  bool powers_of_two = false;  ///< FP8: scales are, rounded up
+  bool shared = false;         ///< one scale for modules that are drawn together, under their parent's name
+  const char* algorithm = nullptr;  ///< its name in ModelOpt's configs
+};
+
+/// A matrix [n, k], or a stack of `e` of them.
+struct SynthMatrix {
+  std::string name;
+  int64_t e, n, k;  ///< e 0: no stack
+  int64_t rows() const { return (e > 0 ? e : 1) * n; }
+};
+
+struct SynthTensor {
+  TensorInfo info;
+  SynthPart part;
+};
+
+/// The tensors of a quantized matrix. Dimensions that codes do not fit throw Error.
+std::vector<SynthTensor> quantized_tensors(const SynthMatrix& matrix, const SynthFormat& format);
+
+/// Whether all scales of a matrix depend on its largest magnitude.
+bool needs_amax(const SynthFormat& format);
+/// The fewest rows, from a multiple of itself on, that are encoded alone; 0: all.
+int64_t strip_rows(const SynthFormat& format);
+
+/// One run of bytes of a tensor.
+struct SynthBytes {
+  SynthPart part;
+  uint64_t offset;  ///< in the tensor
+  std::vector<uint8_t> bytes;
+};
+
+/// Codes and scales of `weights` [rows, k], which are rows of `matrix` from `row` on, whose largest magnitude
+/// is `amax` where it is needed. The same on any machine.
+std::vector<SynthBytes> encode_rows(const SynthMatrix& matrix, const SynthFormat& format, int64_t row,
+                                    std::span<const float> weights, float amax);
+
+/// The tensors of a matrix that hold one thing, whatever its weights are: single scales, shape and groups.
+/// `input`: what stands for activations' scale.
+std::vector<SynthBytes> encode_single(const SynthMatrix& matrix, const SynthFormat& format, float amax,
+                                      float input);
+
+// Formats as public checkpoints have them.
+extern const SynthFormat kModelOptNvfp4, kModelOptNvfp4WeightOnly, kModelOptNvfp4FourOverSix,
+    kModelOptNvfp4FourOverSixWeightOnly, kQuarkNvfp4, kCtNvfp4, kModelOptFp8, kModelOptFp8Table,
+    kModelOptFp8Mtp, kModelOptFp8Pb, kModelOptMxfp8, kVendorMxfp8, kDeepSeekFp8, kDeepSeekV4Fp8, kLingFp8,
+    kCtFp8Row, kCtFp8Block, kGptOssMxfp4, kDeepSeekV4Mxfp4, kLingMxfp4, kCtMxfp4, kCtInt4G32, kCtInt4G128,
+    kAwqInt4, kGptqInt4;
+
+}  // namespace twofour

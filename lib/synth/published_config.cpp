@@ -1,0 +1,124 @@
+#include "lib/synth/published_config.h"
+
+#include <algorithm>
+
+#include "lib/names/pattern.h"
+
+namespace twofour {
+namespace {
+
+struct KeyedFormat {
+  std::string key;
+  const SynthFormat* format;
+};
+
+/// "P.experts" of "P.experts.7.w1", the parent of a part of a table; otherwise the name.
+std::string container_of(const SynthModule& module) {
+  const std::string& name = module.name();
+  if (module.format->shared) return name.substr(0, name.rfind('.'));
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = name.find(kExperts);
+  return at != name.npos ? name.substr(0, at + kExperts.size() - 1) : name;
+}
+
+std::vector<KeyedFormat> keyed_formats(const SynthListing& listing, bool containers) {
+  std::vector<KeyedFormat> keys;
+  for (const SynthModule& m : listing.modules) {
+    if (m.format == nullptr) continue;
+    std::string key = containers || m.format->shared ? container_of(m) : m.name();
+    if (keys.empty() || keys.back().key != key) keys.push_back({std::move(key), m.format});
+  }
+  return keys;
+}
+
+/// MiniMax's script leaves group_size out for MXFP8, ModelOpt where there is no group.
+Json layer_entry(const SynthFormat& f) {
+  Json entry = {{"quant_algo", f.algorithm}};
+  if (f.columns > 0 && f.encoding != SynthEncoding::kMxfp8) entry["group_size"] = f.columns;
+  return entry;
+}
+
+/// As ModelOpt writes them: activations of 4 bits even for weight-only formats, nothing for blocks of FP8.
+Json config_groups(const std::vector<KeyedFormat>& keys) {
+  std::vector<const SynthFormat*> formats;
+  for (const KeyedFormat& k : keys) {
+    if (std::find(formats.begin(), formats.end(), k.format) == formats.end()) formats.push_back(k.format);
+  }
+  Json groups = Json::object();
+  for (const SynthFormat* format : formats) {
+    const bool nvfp4 = format->codes == SynthCodes::kNibbles;
+    if (!nvfp4 && format->columns > 0) continue;
+    Json numbers = {{"dynamic", false}, {"num_bits", nvfp4 ? 4 : 8}, {"type", "float"}};
+    if (nvfp4) numbers["group_size"] = 16;
+    std::vector<std::string> targets;
+    for (const KeyedFormat& k : keys) {
+      if (k.format == format) targets.push_back(k.key);
+    }
+    std::sort(targets.begin(), targets.end());
+    groups["group_" + std::to_string(groups.size())] = {
+        {"input_activations", numbers}, {"weights", numbers}, {"targets", targets}};
+  }
+  return groups;
+}
+
+void fill_modelopt(const SynthListing& listing, Json& quantization, Json& hf_quant, bool containers) {
+  const std::vector<KeyedFormat> keys = keyed_formats(listing, containers);
+  Json layers = Json::object();
+  for (const KeyedFormat& k : keys) layers.items().emplace_back(k.key, layer_entry(*k.format));
+  if (quantization.contains("config_groups")) quantization["config_groups"] = config_groups(keys);
+  quantization["quantized_layers"] = layers;
+  if (!hf_quant.is_null()) hf_quant["quantization"]["quantized_layers"] = layers;
+}
+
+}  // namespace
+
+void fill_modelopt_linears(const SynthListing& listing, Json& quantization, Json& hf_quant) {
+  fill_modelopt(listing, quantization, hf_quant, false);
+}
+
+void fill_modelopt_containers(const SynthListing& listing, Json& quantization, Json& hf_quant) {
+  fill_modelopt(listing, quantization, hf_quant, true);
+}
+
+std::vector<std::string> float_modules(const SynthListing& listing, const std::string& pattern) {
+  const NamePattern wanted(pattern);
+  std::vector<std::string> names;
+  for (const SynthModule& m : listing.modules) {
+    if (m.format == nullptr && m.is_linear() && wanted.matches(m.name())) names.push_back(m.name());
+  }
+  return names;
+}
+
+void append_names(Json& list, const std::vector<std::string>& names) {
+  for (const std::string& name : names) list.push_back(name);
+}
+
+void fill_nvfp4_scheme(Json& group) {
+  Json weights = {{"actorder", nullptr},
+                  {"block_structure", nullptr},
+                  {"dynamic", false},
+                  {"group_size", 16},
+                  {"num_bits", 4},
+                  {"observer", "memoryless_minmax"},
+                  {"observer_kwargs", Json::object()},
+                  {"scale_dtype", "torch.float8_e4m3fn"},
+                  {"strategy", "tensor_group"},
+                  {"symmetric", true},
+                  {"type", "float"},
+                  {"zp_dtype", nullptr}};
+  Json activations = weights;
+  activations["dynamic"] = "local";
+  activations["observer"] = "static_minmax";
+  group["format"] = "nvfp4-pack-quantized";
+  group["input_activations"] = activations;
+  group["output_activations"] = nullptr;
+  group["weights"] = weights;
+}
+
+void fill_ignored_names(const SynthListing& listing, Json& quantization, Json&) {
+  std::vector<std::string> names = float_modules(listing, "*");
+  std::erase_if(names, [](const std::string& n) { return n.starts_with("mtp.") || n.ends_with("conv1d"); });
+  append_names(quantization["ignore"], names);
+}
+
+}  // namespace twofour

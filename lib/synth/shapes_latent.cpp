@@ -1,0 +1,467 @@
+#include "lib/synth/published_config.h"
+#include "lib/synth/shapes.h"
+
+// Models with multi-head latent attention: DeepSeek-V3 and what is built like it, and DeepSeek-V4.
+
+namespace twofour {
+namespace {
+
+using enum SynthRole;
+using enum SynthScope;
+
+/// What SynthWhere is asked of drafts of DeepSeek-V4.
+constexpr int64_t kDraft = 1000;
+
+bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
+bool is_sparse_after_three(int64_t layer, int64_t) { return layer >= 3; }
+bool is_dense_of_one(int64_t layer, int64_t) { return layer < 1; }
+bool is_sparse_after_one(int64_t layer, int64_t) { return layer >= 1; }
+/// GLM-5.2's layers with an index of tokens of their own; the draft's 78 is one.
+bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2; }
+bool hashes(int64_t layer, int64_t) { return layer < 3; }
+bool scores(int64_t layer, int64_t) { return layer >= 3; }
+bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraft && layer % 2 == 0; }
+bool compresses_by_128(int64_t layer, int64_t) { return layer < kDraft && !compresses_by_4(layer, 0); }
+
+constexpr SynthRule kModelRules[] = {
+    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
+    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
+    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
+};
+constexpr SynthRule kLatentRules[] = {
+    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "self_attn.q_a_proj", "q_lora_rank", "hidden_size", kLinear},
+    {kLayer, "self_attn.q_a_layernorm.weight", "q_lora_rank", "0", kVector},
+    {kLayer, "self_attn.q_b_proj",
+     "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim", "q_lora_rank", kLinear},
+    {kLayer, "self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim", "hidden_size", kLinear},
+    {kLayer, "self_attn.kv_a_layernorm.weight", "kv_lora_rank", "0", kVector},
+    {kLayer, "self_attn.kv_b_proj", "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim",
+     "kv_lora_rank", kLinear},
+    {kLayer, "self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", kLinear},
+};
+constexpr SynthRule kIndexRules[] = {
+    {kLayer, "self_attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", kLinear, has_index},
+    {kLayer, "self_attn.indexer.wk", "index_head_dim", "hidden_size", kLinear, has_index},
+    {kLayer, "self_attn.indexer.k_norm.weight", "index_head_dim", "0", kVector, has_index},
+    {kLayer, "self_attn.indexer.k_norm.bias", "index_head_dim", "0", kBias, has_index},
+    {kLayer, "self_attn.indexer.weights_proj", "index_n_heads", "hidden_size", kLinear, has_index},
+};
+template <SynthWhere dense, SynthWhere sparse>
+constexpr std::array<SynthRule, 11> kMlpRules = {{
+    {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate, dense},
+    {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp, dense},
+    {kLayer, "mlp.down_proj", "hidden_size", "intermediate_size", kLinear, dense},
+    {kLayer, "mlp.gate", "n_routed_experts", "hidden_size", kLinear, sparse},
+    {kLayer, "mlp.gate.e_score_correction_bias", "n_routed_experts", "0", kF32Vector, sparse},
+    {kLayer, "mlp.shared_experts.gate_proj", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate,
+     sparse},
+    {kLayer, "mlp.shared_experts.up_proj", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp,
+     sparse},
+    {kLayer, "mlp.shared_experts.down_proj", "hidden_size", "n_shared_experts*moe_intermediate_size", kLinear,
+     sparse},
+    {kExpert, "gate_proj", "moe_intermediate_size", "hidden_size", kGate, sparse},
+    {kExpert, "up_proj", "moe_intermediate_size", "hidden_size", kUp, sparse},
+    {kExpert, "down_proj", "hidden_size", "moe_intermediate_size", kLinear, sparse},
+}};
+/// Of a draft that is numbered as a layer behind the last. DeepSeek-V3's repeats embedding and head, GLM's
+/// does not: so the tensors come to the counts that are published, 91,991 and 232,385.
+constexpr SynthRule kInlineHeadRules[] = {
+    {kLayer, "embed_tokens", "vocab_size", "hidden_size", kEmbedding},
+    {kLayer, "shared_head.head", "vocab_size", "hidden_size", kLinear},
+};
+constexpr SynthRule kInlineDraftRules[] = {
+    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
+    {kLayer, "shared_head.norm.weight", "hidden_size", "0", kVector},
+};
+constexpr auto& kMlpAfterThree = kMlpRules<is_dense_of_three, is_sparse_after_three>;
+constexpr auto& kMlpAfterOne = kMlpRules<is_dense_of_one, is_sparse_after_one>;
+
+constexpr const char* kSmallLatent = R"({
+  "hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 128, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 32,
+  "qk_rope_head_dim": 32, "v_head_dim": 64, "n_routed_experts": 4, "num_experts_per_tok": 2})";
+
+// DeepSeek-V3, as published.
+constexpr SynthStack kDeepSeekV3Stacks[] = {
+    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kModelRules, kLatentRules, kMlpAfterThree}},
+    {"model.layers.{}.",
+     "mlp.experts.{}.",
+     "num_nextn_predict_layers",
+     {kLatentRules, kMlpAfterThree, kInlineDraftRules, kInlineHeadRules},
+     "num_hidden_layers",
+     61},
+};
+constexpr const char* kDeepSeekV3Config = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
+  "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+  "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+  "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+  "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+  "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+  "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false,
+  "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128})";
+constexpr const char* kSmallDeepSeekV3 = R"({"n_group": 2, "topk_group": 1, "num_hidden_layers": 5})";
+constexpr SynthFormatRule kDeepSeekV3Modules[] = {
+    {"*.mlp.gate", nullptr},
+    {"*.self_attn.*", &kDeepSeekFp8},
+    {"*.mlp.*", &kDeepSeekFp8},
+};
+const SynthPublication kDeepSeekV3Publications[] = {
+    {"released", nullptr, kDeepSeekV3Modules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+       "quant_method": "fp8", "weight_block_size": [128, 128]})",
+     nullptr, nullptr},
+};
+
+// Kimi-K2-Thinking: DeepSeek-V3's modules. Its entry of quantization is the one that Kimi-K2.5 repeats.
+constexpr SynthStack kKimiK2Stacks[] = {
+    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kModelRules, kLatentRules, kMlpAfterOne}},
+};
+constexpr const char* kKimiK2Config = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
+  "max_position_embeddings": 262144, "n_group": 1, "topk_group": 1, "n_routed_experts": 384,
+  "num_attention_heads": 64, "num_key_value_heads": 64, "num_nextn_predict_layers": 0,
+  "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 64.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 50000.0, "routed_scaling_factor": 2.827})";
+constexpr const char* kSmallKimiK2 = R"({"num_hidden_layers": 3})";
+constexpr SynthFormatRule kKimiK2Modules[] = {{"*.mlp.experts.*", &kCtInt4G32}};
+const SynthPublication kKimiK2Publications[] = {
+    {"released", nullptr, kKimiK2Modules, R"({
+       "config_groups": {"group_0": {"input_activations": null, "output_activations": null,
+         "targets": ["Linear"],
+         "weights": {"actorder": null, "block_structure": null, "dynamic": false, "group_size": 32,
+           "num_bits": 4, "observer": "minmax", "observer_kwargs": {}, "strategy": "group",
+           "symmetric": true, "type": "int"}}},
+       "format": "pack-quantized",
+       "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+         "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+       "kv_cache_scheme": null, "quant_method": "compressed-tensors", "quantization_status": "compressed"})",
+     nullptr, nullptr},
+};
+
+// GLM-5.2 and 5.3, which have the same modules. Configs: nvidia/GLM-5.2-NVFP4 as published. It names routers
+// nowhere, as they are no linears to ModelOpt.
+constexpr SynthStack kGlmStacks[] = {
+    {"model.layers.{}.",
+     "mlp.experts.{}.",
+     "num_hidden_layers",
+     {kModelRules, kLatentRules, kIndexRules, kMlpAfterThree}},
+    {"model.layers.{}.",
+     "mlp.experts.{}.",
+     "num_nextn_predict_layers",
+     {kLatentRules, kIndexRules, kMlpAfterThree, kInlineDraftRules},
+     "num_hidden_layers",
+     78},
+};
+constexpr const char* kGlmConfig = R"({
+  "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
+  "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
+  "index_head_dim": 128, "index_n_heads": 32, "index_share_for_mtp_iteration": true,
+  "index_skip_topk_offset": 3, "index_topk": 2048, "index_topk_freq": 4, "index_topk_pattern": null,
+  "indexer_rope_interleave": true, "indexer_types": [], "initializer_range": 0.02,
+  "intermediate_size": 12288, "kv_lora_rank": 512, "max_position_embeddings": 1048576, "mlp_bias": false,
+  "mlp_layer_types": [], "model_type": "glm_moe_dsa", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+  "n_group": 1, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 78, "num_key_value_heads": 64,
+  "num_nextn_predict_layers": 1, "pretraining_tp": 1, "q_lora_rank": 2048, "qk_head_dim": 256,
+  "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_interleave": true,
+  "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"}, "routed_scaling_factor": 2.5,
+  "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+  "v_head_dim": 256})";
+constexpr const char* kSmallGlm = R"({"head_dim": 32, "qk_head_dim": 64, "index_head_dim": 32,
+  "index_n_heads": 4, "num_hidden_layers": 5})";
+void set_glm_lists(Json& text, int64_t layers) {
+  Json indexers = Json::array(), mlps = Json::array();
+  for (int64_t i = 0; i < layers; ++i) {
+    indexers.push_back(has_index(i, layers) ? "full" : "shared");
+    mlps.push_back(is_dense_of_three(i, layers) ? "dense" : "sparse");
+  }
+  text["indexer_types"] = indexers;
+  text["mlp_layer_types"] = mlps;
+}
+
+constexpr SynthFormatRule kGlmNvfp4Modules[] = {
+    {"*.mlp.experts.*", &kModelOptNvfp4, [](int64_t layer, int64_t) { return layer < 78; }},
+};
+void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
+  const int64_t layers = listing.model.layers;
+  std::vector<std::string> names = {"lm_head", "model.embed_tokens"};
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i);
+    if (is_sparse_after_three(i, layers)) {
+      names.push_back(prefix + ".mlp.shared_experts*");
+      names.push_back(prefix + ".self_attn*");
+    } else {
+      names.push_back(prefix + (i == 0 ? "*" : ".*"));
+    }
+  }
+  names.push_back("model.layers." + std::to_string(layers) + "*");
+  append_names(quantization["ignore"], names);
+  append_names(hf_quant["quantization"]["exclude_modules"], names);
+}
+
+// NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617); its config is not public, so
+// it is what ModelOpt writes for them. Dense layers and the draft are taken to be BF16.
+constexpr SynthFormatRule kGlmMixedModules[] = {
+    {"*", nullptr, [](int64_t layer, int64_t) { return layer == 78; }},
+    {"*.mlp.experts.*", &kModelOptNvfp4},
+    {"*.mlp.shared_experts.*", &kModelOptFp8Pb},
+    {"*.self_attn.indexer.*", nullptr},
+    {"*.self_attn.*", &kModelOptFp8Pb},
+};
+
+// amd/GLM-5-NVFP4 and 5.1, by Quark 0.12: experts and shared experts. Patterns: its page on the hub; the
+// draft is BF16 with no pattern for it (vllm#49187). The form of the config: vLLM, quantization/quark;
+// inferred.
+constexpr SynthFormatRule kGlmQuarkModules[] = {
+    {"*", nullptr, [](int64_t layer, int64_t) { return layer == 78; }},
+    {"*.mlp.experts.*", &kQuarkNvfp4},
+    {"*.mlp.shared_experts.*", &kQuarkNvfp4},
+};
+const SynthPublication kGlm52Publications[] = {
+    {"nvidia", nullptr, kGlmNvfp4Modules, R"({
+       "config_groups": {"group_0": {
+         "input_activations": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16},
+         "weights": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16},
+         "targets": ["Linear"]}},
+       "ignore": [], "quant_algo": "NVFP4",
+       "kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"},
+       "producer": {"name": "modelopt", "version": "0.46.0.dev65+g977d34dc3"}, "quant_method": "modelopt"})",
+     R"({"producer": {"name": "modelopt", "version": "0.46.0.dev65+g977d34dc3"},
+       "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+         "exclude_modules": []}})",
+     fill_glm},
+    {"nvidia-mixed", nullptr, kGlmMixedModules, R"({
+       "config_groups": {}, "quantized_layers": {}, "ignore": [], "quant_algo": "MIXED_PRECISION",
+       "kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"},
+       "producer": {"name": "modelopt", "version": "0.46.0"}, "quant_method": "modelopt"})",
+     R"({"producer": {"name": "modelopt", "version": "0.46.0"},
+       "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8",
+         "quantized_layers": {}}})",
+     fill_modelopt_linears},
+    {"quark", nullptr, kGlmQuarkModules, R"({
+       "algo_config": null,
+       "exclude": ["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.up_proj",
+         "*mlp.down_proj"],
+       "export": {"kv_cache_group": [], "min_kv_scale": 0.0, "pack_method": "reorder",
+         "weight_format": "real_quantized", "weight_merge_groups": null},
+       "global_quant_config": {
+         "bias": null, "output_tensors": null, "target_device": null,
+         "input_tensors": [
+           {"ch_axis": -1, "dtype": "fp4", "group_size": 16, "is_dynamic": true, "qscheme": "per_group",
+            "scale_type": "float", "symmetric": true},
+           {"dtype": "fp8_e4m3", "is_dynamic": false, "is_scale_quant": true, "qscheme": "per_tensor"}],
+         "weight": [
+           {"ch_axis": -1, "dtype": "fp4", "group_size": 16, "is_dynamic": false, "qscheme": "per_group",
+            "scale_type": "float", "symmetric": true},
+           {"dtype": "fp8_e4m3", "is_dynamic": false, "is_scale_quant": true, "qscheme": "per_tensor"}]},
+       "kv_cache_quant_config": {}, "layer_quant_config": {}, "layer_type_quant_config": {},
+       "quant_method": "quark", "quant_mode": "eager_mode", "softmax_quant_spec": null,
+       "version": "0.12"})",
+     nullptr, nullptr},
+};
+
+// gpustack/GLM-5.3-W4A8: INT4 experts with dynamic FP8 activations, FP8 blocks elsewhere (sglang#37207,
+// lightseekorg/tokenspeed#1321). Targets and the list to ignore are inferred.
+constexpr SynthFormatRule kGlm53Modules[] = {
+    {"*.mlp.experts.*", &kCtInt4G128}, {"*.mlp.gate", nullptr},   {"*.weights_proj", nullptr},
+    {"*.self_attn.*", &kCtFp8Block},   {"*.mlp.*", &kCtFp8Block},
+};
+const SynthPublication kGlm53Publications[] = {
+    {"w4a8", nullptr, kGlm53Modules, R"({
+       "config_groups": {
+         "group_0": {"format": "pack-quantized",
+           "input_activations": {"actorder": null, "block_structure": null, "dynamic": true,
+             "group_size": null, "num_bits": 8, "observer": null, "observer_kwargs": {}, "strategy": "token",
+             "symmetric": true, "type": "float"},
+           "output_activations": null,
+           "targets": ["re:.*mlp\\.experts\\.[0-9]+\\.(gate|up|down)_proj$"],
+           "weights": {"actorder": null, "block_structure": null, "dynamic": false, "group_size": 128,
+             "num_bits": 4, "observer": "minmax", "observer_kwargs": {}, "strategy": "group",
+             "symmetric": true, "type": "int"}},
+         "group_1": {"format": "float-quantized",
+           "input_activations": {"actorder": null, "block_structure": null, "dynamic": true,
+             "group_size": 128, "num_bits": 8, "observer": null, "observer_kwargs": {}, "strategy": "group",
+             "symmetric": true, "type": "float"},
+           "output_activations": null,
+           "targets": ["re:.*self_attn\\..*", "re:.*mlp\\.(shared_experts\\.)?(gate|up|down)_proj$"],
+           "weights": {"actorder": null, "block_structure": [128, 128], "dynamic": false,
+             "group_size": null, "num_bits": 8, "observer": "minmax", "observer_kwargs": {},
+             "strategy": "block", "symmetric": true, "type": "float"}}},
+       "format": "mixed-precision", "global_compression_ratio": null, "ignore": [], "kv_cache_scheme": null,
+       "quant_method": "compressed-tensors", "quantization_status": "compressed"})",
+     nullptr, fill_ignored_names},
+};
+
+// DeepSeek-V4-Pro as released. Names, types and shapes: the header of V4-Flash's draft, which has the same
+// modules in other sizes. Sizes of compressors: the reference inference code; their type is not stated.
+constexpr SynthRule kReleasedRules[] = {
+    {kModel, "embed", "vocab_size", "hidden_size", kEmbedding},
+    {kModel, "norm.weight", "hidden_size", "0", kVector},
+    {kModel, "head", "vocab_size", "hidden_size", kLinear},
+    {kModel, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
+    {kModel, "hc_head_base", "hc_mult", "0", kF32Vector},
+    {kModel, "hc_head_scale", "1", "0", kF32Vector},
+};
+constexpr SynthRule kReleasedLayerRules[] = {
+    {kLayer, "attn_norm.weight", "hidden_size", "0", kVector},
+    {kLayer, "ffn_norm.weight", "hidden_size", "0", kVector},
+    {kLayer, "hc_attn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
+    {kLayer, "hc_attn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
+    {kLayer, "hc_attn_scale", "3", "0", kF32Vector},
+    {kLayer, "hc_ffn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
+    {kLayer, "hc_ffn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
+    {kLayer, "hc_ffn_scale", "3", "0", kF32Vector},
+    {kLayer, "attn.wq_a", "q_lora_rank", "hidden_size", kLinear},
+    {kLayer, "attn.q_norm.weight", "q_lora_rank", "0", kVector},
+    {kLayer, "attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank", kLinear},
+    {kLayer, "attn.wkv", "head_dim", "hidden_size", kLinear},
+    {kLayer, "attn.kv_norm.weight", "head_dim", "0", kVector},
+    {kLayer, "attn.attn_sink", "num_attention_heads", "0", kF32Vector},
+    {kLayer, "attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups", kLinear},
+    {kLayer, "attn.wo_b", "hidden_size", "o_groups*o_lora_rank", kLinear},
+    {kLayer, "ffn.gate", "n_routed_experts", "hidden_size", kLinear},
+    {kLayer, "ffn.gate.bias", "n_routed_experts", "0", kF32Vector, scores},
+    {kLayer, "ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", kExpertIds, hashes},
+    {kLayer, "ffn.shared_experts.w1", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate},
+    {kLayer, "ffn.shared_experts.w3", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp},
+    {kLayer, "ffn.shared_experts.w2", "hidden_size", "n_shared_experts*moe_intermediate_size", kLinear},
+    {kExpert, "w1", "moe_intermediate_size", "hidden_size", kGate},
+    {kExpert, "w3", "moe_intermediate_size", "hidden_size", kUp},
+    {kExpert, "w2", "hidden_size", "moe_intermediate_size", kLinear},
+};
+/// One that compresses by 4 overlaps, and is twice as wide.
+constexpr SynthRule kCompressorRules[] = {
+    {kLayer, "attn.compressor.wkv", "head_dim", "hidden_size", kLinear, compresses_by_128},
+    {kLayer, "attn.compressor.wgate", "head_dim", "hidden_size", kLinear, compresses_by_128},
+    {kLayer, "attn.compressor.ape", "128", "head_dim", kF32Matrix, compresses_by_128},
+    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_128},
+    {kLayer, "attn.compressor.wkv", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
+    {kLayer, "attn.compressor.wgate", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
+    {kLayer, "attn.compressor.ape", "4", "2*head_dim", kF32Matrix, compresses_by_4},
+    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_4},
+    {kLayer, "attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", kLinear, compresses_by_4},
+    {kLayer, "attn.indexer.weights_proj", "index_n_heads", "hidden_size", kLinear, compresses_by_4},
+    {kLayer, "attn.indexer.compressor.wkv", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
+    {kLayer, "attn.indexer.compressor.wgate", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
+    {kLayer, "attn.indexer.compressor.ape", "4", "2*index_head_dim", kF32Matrix, compresses_by_4},
+    {kLayer, "attn.indexer.compressor.norm.weight", "index_head_dim", "0", kVector, compresses_by_4},
+};
+constexpr SynthRule kReleasedDraftRules[] = {
+    {kLayer, "e_proj", "hidden_size", "hidden_size", kLinear},
+    {kLayer, "h_proj", "hidden_size", "hidden_size", kLinear},
+    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "norm.weight", "hidden_size", "0", kVector},
+    {kLayer, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
+    {kLayer, "hc_head_base", "hc_mult", "0", kF32Vector},
+    {kLayer, "hc_head_scale", "1", "0", kF32Vector},
+};
+constexpr SynthStack kReleasedStacks[] = {
+    {"layers.{}.",
+     "ffn.experts.{}.",
+     "num_hidden_layers",
+     {kReleasedRules, kReleasedLayerRules, kCompressorRules}},
+    {"mtp.{}.",
+     "ffn.experts.{}.",
+     "num_nextn_predict_layers",
+     {kReleasedLayerRules, kReleasedDraftRules},
+     "0",
+     kDraft},
+};
+constexpr const char* kReleasedConfig = R"({
+  "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "compress_ratios": [], "compress_rope_theta": 160000, "expert_dtype": "fp4", "hc_eps": 1e-06, "hc_mult": 4,
+  "hc_sinkhorn_iters": 20, "head_dim": 512, "hidden_act": "silu", "hidden_size": 7168, "index_head_dim": 128,
+  "index_n_heads": 64, "index_topk": 1024, "initializer_range": 0.02, "max_position_embeddings": 1048576,
+  "model_type": "deepseek_v4", "moe_intermediate_size": 3072, "n_routed_experts": 384, "n_shared_experts": 1,
+  "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 6, "num_hash_layers": 3,
+  "num_hidden_layers": 61, "num_key_value_heads": 1, "num_nextn_predict_layers": 1, "o_groups": 16,
+  "o_lora_rank": 1024, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 65536,
+    "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sqrtsoftplus", "sliding_window": 128,
+  "swiglu_limit": 10.0, "tie_word_embeddings": false, "topk_method": "noaux_tc"})";
+constexpr const char* kSmallReleased = R"({
+  "hc_mult": 2, "head_dim": 64, "hidden_size": 256, "index_head_dim": 32, "index_n_heads": 4,
+  "moe_intermediate_size": 128, "n_routed_experts": 4, "num_attention_heads": 8, "num_experts_per_tok": 2,
+  "num_hidden_layers": 5, "o_groups": 4, "o_lora_rank": 64, "q_lora_rank": 128, "qk_rope_head_dim": 32})";
+void set_ratios(Json& text, int64_t layers) {
+  Json ratios = Json::array();
+  for (int64_t i = 0; i < layers; ++i) ratios.push_back(compresses_by_4(i, layers) ? 4 : 128);
+  for (int64_t i = 0; i < text["num_nextn_predict_layers"].get<int64_t>(); ++i) ratios.push_back(0);
+  text["compress_ratios"] = ratios;
+}
+constexpr SynthFormatRule kReleasedModules[] = {
+    {"*.ffn.experts.*", &kDeepSeekV4Mxfp4}, {"*.ffn.shared_experts.*", &kDeepSeekV4Fp8},
+    {"*.attn.w*", &kDeepSeekV4Fp8},         {"*.attn.indexer.wq_b", &kDeepSeekV4Fp8},
+    {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
+};
+const SynthPublication kReleasedPublications[] = {
+    {"released", nullptr, kReleasedModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+       "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})",
+     nullptr, nullptr},
+};
+
+const SynthShape kLatentShapes[] = {
+    {"deepseek-v4", "n_routed_experts", "num_experts_per_tok", 61, 384, 6, kReleasedStacks, kReleasedConfig,
+     kSmallReleased, kReleasedPublications, nullptr, set_ratios},
+    {"deepseek-v3",
+     "n_routed_experts",
+     "num_experts_per_tok",
+     61,
+     256,
+     8,
+     kDeepSeekV3Stacks,
+     kDeepSeekV3Config,
+     {kSmallLatent, kSmallDeepSeekV3},
+     kDeepSeekV3Publications},
+    {"kimi-k2-thinking",
+     "n_routed_experts",
+     "num_experts_per_tok",
+     61,
+     384,
+     8,
+     kKimiK2Stacks,
+     {kDeepSeekV3Config, kKimiK2Config},
+     {kSmallLatent, kSmallKimiK2},
+     kKimiK2Publications},
+    {"glm-5.2",
+     "n_routed_experts",
+     "num_experts_per_tok",
+     78,
+     256,
+     8,
+     kGlmStacks,
+     kGlmConfig,
+     {kSmallLatent, kSmallGlm},
+     kGlm52Publications,
+     nullptr,
+     set_glm_lists},
+    {"glm-5.3",
+     "n_routed_experts",
+     "num_experts_per_tok",
+     78,
+     256,
+     8,
+     kGlmStacks,
+     kGlmConfig,
+     {kSmallLatent, kSmallGlm},
+     kGlm53Publications,
+     nullptr,
+     set_glm_lists},
+};
+
+}  // namespace
+
+std::span<const SynthShape> latent_attention_shapes() { return kLatentShapes; }
+
+}  // namespace twofour

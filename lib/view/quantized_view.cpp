@@ -1,0 +1,412 @@
+#include "lib/view/quantized_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "kernels/device/check.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/dialects/output_dialect.h"
+#include "lib/methods/module_rewrite.h"
+#include "lib/names/natural.h"
+#include "lib/plan/method.h"
+#include "lib/view/layout_choice.h"
+
+namespace twofour {
+namespace {
+
+/// The dialect that linears appear in where the recipe says none.
+constexpr const char* kDefaultDialect = "modelopt";
+
+/// A checkpoint with some linears in NVFP4.
+class QuantizedView : public TensorSource {
+ public:
+  struct Tensor {
+    TensorInfo info;
+    uint32_t shard;
+    size_t stored = 0;  ///< of the source, if it is stored
+    // Or one of these:
+    const TensorRewrite* rewrite = nullptr;
+    const QuantizedGroup* group = nullptr;
+    size_t number = 0, matrix = 0;  ///< of the group, and of its matrix
+    EncodedPart part = EncodedPart::kValues;
+  };
+
+  QuantizedView(Checkpoint source, MakeRowQuantizer make)
+      : source_(std::move(source)), make_(std::move(make)) {}
+  /// Takes what was planned. Throws Error where two tensors have one name.
+  void show(std::vector<std::unique_ptr<const Transformation>> planned);
+
+  const Checkpoint& stored() const override { return source_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
+  uint64_t reader_bytes() const override { return source_.reader_bytes() + worker_bytes_; }
+  bool unpacks_layout() const override { return source_.is_view(); }
+  std::optional<uint64_t> computed_from(size_t tensor) const override;
+  void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
+                 std::span<uint8_t> scales) const override;
+  Findings computed_findings() const override;
+
+ private:
+  /// A group's scale, once it is known.
+  struct Shared {
+    std::mutex mutex;
+    std::optional<GroupScale> scale;
+  };
+  void add_group(const QuantizedGroup& group);
+  void add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite);
+  void read_rewritten(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
+  GroupScale scale_of(const Tensor& tensor, RowQuantizer& quantizer) const;
+  void read_bytes(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
+  void read_bias(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
+  /// Calls f(quantizer) with one that no other thread has.
+  template <class F>
+  void with_quantizer(F&& f) const;
+
+  const Checkpoint source_;
+  const MakeRowQuantizer make_;
+  std::vector<std::unique_ptr<const Transformation>> planned_;
+  std::vector<Tensor> tensors_;
+  uint64_t worker_bytes_ = 0;
+  mutable std::deque<Shared> shared_;  ///< one a group
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<RowQuantizer>> idle_;
+  mutable Findings findings_;
+};
+
+void QuantizedView::show(std::vector<std::unique_ptr<const Transformation>> planned) {
+  planned_ = std::move(planned);
+  std::vector<bool> is_gone(source_.tensors().size());
+  for (const auto& one : planned_) {
+    const auto* group = dynamic_cast<const QuantizedGroup*>(one.get());
+    for (const size_t i : one->sources()) is_gone[i] = true;
+    if (group != nullptr) {
+      add_group(*group);
+    } else if (const auto* parted = dynamic_cast<const PartedRewrite*>(one.get())) {
+      for (const PartedRewrite::Part& part : parted->parts())
+        add_rewritten(part.info, part.source, *part.rewrite);
+    } else if (const auto* converted = dynamic_cast<const ConvertedTensor*>(one.get())) {
+      add_rewritten(converted->outputs(source_)[0], converted->sources()[0], converted->rewrite());
+    } else {
+      check(false, "a kind of transformation that quantizing plans");
+    }
+  }
+  for (size_t i = 0; i < is_gone.size(); ++i) {
+    if (is_gone[i]) continue;
+    tensors_.push_back({source_.tensors()[i], source_.shard_index_of(i), i});
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const Tensor& a, const Tensor& b) { return a.info.name < b.info.name; });
+  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
+                                        [](auto& a, auto& b) { return a.info.name == b.info.name; });
+  if (twice == tensors_.end()) return;
+  throw Error(
+      fmt::format("{}: expected this name to be free for quantized weights, found a tensor of that name",
+                  json_quote(twice->info.name)));
+}
+
+void QuantizedView::add_group(const QuantizedGroup& group) {
+  const std::vector<TensorInfo> outputs = group.outputs(source_);
+  for (size_t m = 0; m < group.matrices().size(); ++m) {
+    const EncodedMatrix& matrix = group.matrices()[m];
+    for (size_t p = 0; p < kEncodedParts; ++p) {
+      const int part = matrix.parts[p];
+      if (part < 0) continue;
+      Tensor t{outputs[static_cast<size_t>(part)], source_.shard_index_of(matrix.source->weight)};
+      t.group = &group;
+      t.number = shared_.size();
+      t.matrix = m;
+      t.part = static_cast<EncodedPart>(p);
+      tensors_.push_back(std::move(t));
+    }
+  }
+  shared_.emplace_back();
+  worker_bytes_ = std::max(worker_bytes_, group.worker_bytes());
+}
+
+void QuantizedView::add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite) {
+  Tensor t{info, source_.shard_index_of(source), source};
+  t.rewrite = &rewrite;
+  tensors_.push_back(std::move(t));
+  worker_bytes_ = std::max(worker_bytes_, 3 * rewrite.step());
+}
+
+template <class F>
+void QuantizedView::with_quantizer(F&& f) const {
+  std::unique_ptr<RowQuantizer> mine;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      mine = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (!mine) mine = make_(source_);
+  f(*mine);
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(mine));
+}
+
+GroupScale QuantizedView::scale_of(const Tensor& t, RowQuantizer& quantizer) const {
+  Shared& shared = shared_[t.number];
+  const std::lock_guard lock(shared.mutex);
+  if (!shared.scale) {
+    GroupScale scale = quantizer.survey(*t.group);
+    const std::lock_guard lock_findings(mutex_);
+    std::move(scale.findings.begin(), scale.findings.end(), std::back_inserter(findings_));
+    scale.findings.clear();
+    shared.scale = std::move(scale);
+  }
+  return *shared.scale;
+}
+
+Findings QuantizedView::computed_findings() const {
+  std::map<std::string, std::pair<Finding, size_t>> kinds;  // the first by name, and how many there are
+  const std::lock_guard lock(mutex_);
+  for (const Finding& f : findings_) {
+    const auto [at, is_new] = kinds.try_emplace(f.id, f, 0);
+    ++at->second.second;
+    if (natural_less(f.where, at->second.first.where)) at->second.first = f;
+  }
+  Findings all;
+  for (auto& [id, kind] : kinds) {
+    auto& [first, count] = kind;
+    if (count > 1) first.message += fmt::format(" ({} more are like this)", count - 1);
+    all.push_back(std::move(first));
+  }
+  return all;
+}
+
+std::optional<uint64_t> QuantizedView::computed_from(size_t tensor) const {
+  const Tensor& t = tensors_[tensor];
+  if (t.group == nullptr) return std::nullopt;
+  const EncodedMatrix& m = t.group->matrices()[t.matrix];
+  const Linear& from = *m.source;
+  uint64_t bytes = source_.tensors()[from.weight].bytes();
+  if (from.scale) bytes += source_.tensors()[*from.scale].bytes();
+  // Once for the global scale and once more to quantize.
+  return 2 * bytes / static_cast<uint64_t>(from.e * from.n) * static_cast<uint64_t>(m.rows);
+}
+
+void QuantizedView::read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
+                              std::span<uint8_t> scales) const {
+  const Tensor& t = tensors_[codes_tensor];
+  with_quantizer([&](RowQuantizer& quantizer) {
+    quantizer.quantize(*t.group, scale_of(t, quantizer), t.matrix, rows, codes, scales);
+  });
+}
+
+void QuantizedView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+  const Tensor& t = tensors_[tensor];
+  if (out.empty()) return;
+  if (t.rewrite != nullptr) return read_rewritten(t, offset, out);
+  if (t.group == nullptr) return source_.read(t.stored, offset, out);
+  switch (t.part) {
+    case EncodedPart::kValues:
+    case EncodedPart::kScales:
+      return read_bytes(t, offset, out);
+    case EncodedPart::kBias:
+      return read_bias(t, offset, out);
+    default:
+      with_quantizer([&](RowQuantizer& quantizer) {
+        const float written = scale_of(t, quantizer).written;
+        std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(&written) + offset, out.size());
+      });
+  }
+}
+
+/// Bytes of codes or block scales, through whole rows.
+void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
+  const EncodedMatrix& m = t.group->matrices()[t.matrix];
+  const int64_t width = t.part == EncodedPart::kValues ? m.k / 2 : m.k / kGroup;
+  const int64_t step = t.group->strip_rows(*m.source);
+  const auto begin = static_cast<int64_t>(offset), end = begin + static_cast<int64_t>(out.size());
+  with_quantizer([&](RowQuantizer& quantizer) {
+    const GroupScale scale = scale_of(t, quantizer);
+    std::vector<uint8_t> codes, scales;
+    for (int64_t row = begin / width; row * width < end; row += step) {
+      const RowRange rows{row, std::min(row + step, (end + width - 1) / width), 0, m.k};
+      const auto count = static_cast<size_t>(rows.end - rows.begin);
+      codes.resize(count * static_cast<size_t>(m.k / 2));
+      scales.resize(count * static_cast<size_t>(m.k / kGroup));
+      quantizer.quantize(*t.group, scale, t.matrix, rows, codes, scales);
+      const auto& from = t.part == EncodedPart::kValues ? codes : scales;
+      const int64_t lo = std::max(begin, row * width), hi = std::min(end, rows.end * width);
+      std::copy(from.begin() + (lo - row * width), from.begin() + (hi - row * width),
+                out.begin() + (lo - begin));
+    }
+  });
+}
+
+/// Whole grains, as rewrites make them.
+void QuantizedView::read_rewritten(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
+  const uint64_t grain = t.rewrite->grain(), step = t.rewrite->step(), end = offset + out.size();
+  with_quantizer([&](RowQuantizer& quantizer) {
+    std::vector<uint8_t> bytes;
+    for (uint64_t begin = offset / grain * grain; begin < end; begin += step) {
+      bytes.resize(std::min({step, t.info.bytes() - begin, (end - begin + grain - 1) / grain * grain}));
+      quantizer.rewrite(*t.rewrite, begin, bytes);
+      const uint64_t lo = std::max(offset, begin), hi = std::min(end, begin + bytes.size());
+      std::memcpy(&out[lo - offset], &bytes[lo - begin], hi - lo);
+    }
+  });
+}
+
+void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
+  const EncodedMatrix& m = t.group->matrices()[t.matrix];
+  const size_t bias = *m.source->bias;
+  const auto width = static_cast<size_t>(dtype_bits(source_.tensors()[bias].dtype)) / 8;
+  std::vector<uint8_t> all(static_cast<size_t>(m.source->n) * width), own;
+  source_.read(bias, static_cast<uint64_t>(m.expert) * all.size(), all);
+  for (int64_t r = 0; r < m.rows; ++r) {
+    const auto at = all.begin() + static_cast<int64_t>(width) * (m.first + r * m.step);
+    own.insert(own.end(), at, at + static_cast<int64_t>(width));
+  }
+  std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
+}
+
+/// The rule by which `quantize` makes what a layout's rule needs of these linears.
+Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
+                     const std::vector<size_t>& chosen) {
+  Rule all;
+  all.to = "quantize";
+  all.dialect = std::move(dialect);
+  all.arithmetic = rule.arithmetic;
+  all.block_scale = rule.block_scale;
+  all.zero_block = rule.zero_block;
+  all.pattern = rule.pattern;
+  all.exact = rule.exact;
+  complete_quantize_words(all);
+  for (const size_t i : chosen) all.selection.include.push_back(exact_pattern(linears[i].name));
+  all.selection.also = all.selection.include;
+  return all;
+}
+
+bool same_words(const Rule& a, const Rule& b) {
+  const auto words = [](const Rule& r) {
+    return std::tie(r.arithmetic, r.block_scale, r.zero_block, r.pattern, r.exact);
+  };
+  return words(a) == words(b);
+}
+
+/// The rules by which all linears are quantized; those of the same words are one.
+std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dialect,
+                                   const std::vector<Linear>& linears,
+                                   const std::vector<std::vector<size_t>>& chosen) {
+  std::vector<Rule> rules;
+  for (size_t r = 0; r < recipe.rules.size(); ++r) {
+    if (chosen[r].empty()) continue;
+    Rule rule = quantizing_rule(recipe.rules[r], dialect, linears, chosen[r]);
+    const auto same =
+        std::find_if(rules.begin(), rules.end(), [&](const Rule& x) { return same_words(x, rule); });
+    if (same == rules.end()) {
+      rules.push_back(std::move(rule));
+      continue;
+    }
+    for (const auto list : {&Selection::include, &Selection::also}) {
+      auto& to = same->selection.*list;
+      const auto& from = rule.selection.*list;
+      to.insert(to.end(), from.begin(), from.end());
+    }
+  }
+  return rules;
+}
+
+/// The dialect of the checkpoint that layouts are made from.
+std::string dialect_of(const Checkpoint& c, const Recipe& recipe) {
+  if (recipe.dialect.empty()) return kDefaultDialect;
+  if (recipe.dialect != "source") return recipe.dialect;
+  const OutputDialect* own = source_dialect(c);
+  return own != nullptr && own->nvfp4 != nullptr ? std::string(own->name) : kDefaultDialect;
+}
+
+void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
+                  const std::vector<std::vector<size_t>>& chosen, Problems& problems) {
+  for (const std::vector<size_t>& of_rule : chosen) {
+    for (const size_t i : of_rule) {
+      const Linear& m = linears[i];
+      if (m.k % kGroup == 0) continue;
+      problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
+                               kGroup, m.k));
+    }
+  }
+}
+
+Finding quantized_finding(const Checkpoint& c, const std::vector<Linear>& linears,
+                          const std::vector<std::vector<size_t>>& chosen) {
+  std::map<std::string, size_t> counts;
+  for (const std::vector<size_t>& of_rule : chosen) {
+    for (const size_t i : of_rule) {
+      const bool is_float = linears[i].format == WeightFormat::kFloat;
+      ++counts[std::string(is_float ? dtype_name(c.tensors()[linears[i].weight].dtype)
+                                    : weight_format_name(linears[i].format))];
+    }
+  }
+  std::string formats;
+  for (const auto& [format, count] : counts) {
+    formats += fmt::format("{}{} in {}", formats.empty() ? "" : ", ", counted(count, "module"), format);
+  }
+  return {Severity::kNote, "quantized-first", c.path().string(),
+          fmt::format("expected NVFP4 for a layout, found {}: quantized first", formats)};
+}
+
+/// A planned config file; null where none is written.
+Json planned_json(const std::map<std::string, std::string>& texts, const char* name) {
+  const auto at = texts.find(name);
+  return at == texts.end() ? Json(nullptr) : parse_json(name, at->second);
+}
+
+}  // namespace
+
+Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
+                          const MemoryLimits& limits) {
+  if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return source;
+  Problems ignored;  // of linears that are not chosen; planning finds those of the others
+  const std::vector<Linear> linears = find_weight_modules(source, ignored);
+  const auto chosen = choose_to_quantize(source, linears, recipe);
+  if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); })) return source;
+
+  refuse_entries_that_cannot_be_kept(source);
+  auto view = std::make_shared<QuantizedView>(std::move(source), make);
+  const Checkpoint& c = view->stored();
+  Findings findings = c.findings();
+  // What the view shows is examined again.
+  std::erase_if(findings, [](const Finding& f) { return f.id == "incomplete-module"; });
+  Problems problems;
+  check_inputs(c, linears, chosen, problems);
+  problems.refuse();
+  findings.push_back(quantized_finding(c, linears, chosen));
+  std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe), linears, chosen);
+  Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
+  for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
+  Rule rest{.to = "keep"};
+  make_method(rest)->finish(planner);
+  refuse_changed_weights(
+      c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+  problems.refuse();
+  const auto texts = planner.texts();
+  problems.refuse();
+  view->show(planner.take());
+
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> shards;
+  for (const QuantizedView::Tensor& t : view->tensors()) {
+    tensors.push_back(t.info);
+    shards.push_back(t.shard);
+  }
+  return Checkpoint::over(view, std::move(tensors), std::move(shards), planned_json(texts, "config.json"),
+                          planned_json(texts, "hf_quant_config.json"), std::move(findings));
+}
+
+}  // namespace twofour

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Makes the environments where they are missing, tests the scripts, and holds the program against the loaders.
+# Arguments: the program, then what run.py takes.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+environments=$here/../../build/loaders
+export TWOFOUR=${1:?program} VLLM=$environments/vllm/bin/python
+shift
+"$here/environments/make.sh" "$environments"
+"$environments/producers/bin/python" "$here/test_dequantize.py"
+"$VLLM" "$here/test_resolve.py"
+"$environments/producers/bin/python" "$here/run.py" "$@"
