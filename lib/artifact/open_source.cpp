@@ -50,7 +50,6 @@ class ArtifactView : public TensorSource {
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
   /// As Checkpoint::reader_bytes.
   uint64_t reader_bytes() const override;
-  bool unpacks_layout() const override { return true; }
 
  private:
   struct Tile;

@@ -52,8 +52,9 @@ class TensorSource {
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each thread that reads may take beside its own buffers.
   virtual uint64_t reader_bytes() const = 0;
-  /// Whether the tensors are what an artifact's layout was made from.
-  virtual bool unpacks_layout() const { return false; }
+  /// Whether it is another checkpoint than the files hold, so that twofour.json beside them does not describe
+  /// it.
+  virtual bool is_another() const { return true; }
   /// Bytes that are read to compute a tensor that is computed from others, a module's with its codes; nothing
   /// for one that is stored.
   virtual std::optional<uint64_t> computed_from(size_t) const { return std::nullopt; }
@@ -77,8 +78,8 @@ class Checkpoint {
   /// that `source` stores them in.
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
-  /// Whether the tensors come from an artifact's layout.
-  bool is_view() const { return source_ != nullptr && source_->unpacks_layout(); }
+  /// Whether the tensors come from a TensorSource that shows another checkpoint than its files hold.
+  bool is_view() const { return source_ != nullptr && source_->is_another(); }
   /// Bytes that each thread that reads may take beside its own buffers.
   uint64_t reader_bytes() const;
 

@@ -1,12 +1,12 @@
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/stacked_experts.h"
 #include "lib/names/pattern.h"
 #include "lib/plan/output_files.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 

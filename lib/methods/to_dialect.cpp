@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/selection/input_scales.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/plan/output_files.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 namespace {

@@ -4,10 +4,10 @@
 #include <map>
 
 #include "lib/dialects/dialect_rows.h"
-#include "lib/selection/chooser.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 namespace {

@@ -165,7 +165,8 @@ class ToLayout : public Method {
                                                  std::move(global_scales)));
     }
     if (!targets.empty()) planner.add_layout(std::move(group));
-    warn_of_experts_left(planner, ExpertsLeft::kAny);
+    warn_of_experts_left(
+        planner.source, [&](size_t i) { return planner.is_taken(i); }, ExpertsLeft::kAny, planner.findings);
   }
 
  private:

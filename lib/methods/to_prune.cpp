@@ -7,8 +7,8 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/selection/output_matrix.h"
 #include "lib/plan/output_files.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 

@@ -9,13 +9,13 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/selection/input_scales.h"
 #include "lib/methods/loader_limits.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/selection/output_matrix.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/selection/input_scales.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 namespace {
@@ -262,7 +262,10 @@ class GroupPlanner {
       }
       planner_.add(std::move(group));
     }
-    if (words_.selection.from_default) warn_of_experts_left(planner_, ExpertsLeft::kBesideOwn);
+    if (words_.selection.from_default)
+      warn_of_experts_left(
+          planner_.source, [&](size_t i) { return planner_.is_taken(i); }, ExpertsLeft::kBesideOwn,
+          planner_.findings);
   }
 
  private:

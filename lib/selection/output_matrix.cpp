@@ -10,9 +10,8 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/selection/chooser.h"
 #include "lib/names/natural.h"
-#include "lib/plan/method.h"
+#include "lib/selection/chooser.h"
 
 namespace twofour {
 namespace {
@@ -307,12 +306,9 @@ bool is_stack_of_weights(const TensorInfo& t) {
 
 }  // namespace
 
-void warn_of_experts_left(Planner& planner, ExpertsLeft which) {
-  const Checkpoint& c = planner.source;
-  int64_t layers = INT64_MAX;
-  for (const Json* count : model_settings(c.config(), "num_hidden_layers")) {
-    if (count->is_number_integer()) layers = count->get<int64_t>();
-  }
+void warn_of_experts_left(const Checkpoint& c, const std::function<bool(size_t)>& is_taken, ExpertsLeft which,
+                          Findings& findings) {
+  const int64_t layers = model_layers(c.config());
   std::set<size_t> nvfp4;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) nvfp4.insert(m.codes);
   std::map<std::string, bool, NaturalOrder> taken;  // by block, or stack without a known name
@@ -328,14 +324,13 @@ void warn_of_experts_left(Planner& planner, ExpertsLeft which) {
       if (nvfp4.contains(i) || drafts || !routed) continue;  // unknown stacks are reported one by one
     }
     bool& any = taken[routed ? name->block : std::string(module)];
-    any = any || planner.is_taken(i);
+    any = any || is_taken(i);
   }
   std::erase_if(taken, [](const auto& block) { return block.second; });
   if (taken.empty()) return;
-  planner.findings.push_back(
-      {Severity::kWarning, "experts-left", taken.begin()->first,
-       fmt::format("routed experts that stay as they are while others are converted: {}",
-                   counted(taken.size(), "block"))});
+  findings.push_back({Severity::kWarning, "experts-left", taken.begin()->first,
+                      fmt::format("routed experts that stay as they are while others are converted: {}",
+                                  counted(taken.size(), "block"))});
 }
 
 }  // namespace twofour

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,6 @@
 #include "lib/checkpoint/checkpoint.h"
 
 namespace twofour {
-
-class Planner;
 
 /// Rows of a stored module that make up rows of a target: row i is row `first + i * step` of the module.
 struct SourceRows {
@@ -47,8 +46,9 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
 /// not predict further tokens, which are left as producers leave them.
 enum class ExpertsLeft { kAny, kBesideOwn };
 
-/// One warning where a plan takes nothing of a block of routed experts, whatever format they are in, or of a
-/// stack of matrices under a name that no naming of experts has: others were converted, these not.
-void warn_of_experts_left(Planner& planner, ExpertsLeft which);
+/// One warning where no rule takes anything of a block of routed experts, whatever format they are in, or of
+/// a stack of matrices under a name that no naming of experts has: others were converted, these not.
+void warn_of_experts_left(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_taken,
+                          ExpertsLeft which, Findings& findings);
 
 }  // namespace twofour

@@ -52,7 +52,7 @@ class QuantizedView : public TensorSource {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
   uint64_t reader_bytes() const override { return source_.reader_bytes() + worker_bytes_; }
-  bool unpacks_layout() const override { return source_.is_view(); }
+  bool is_another() const override { return source_.is_view(); }
   std::optional<uint64_t> computed_from(size_t tensor) const override;
   void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const override;

@@ -53,7 +53,7 @@ TEST_CASE("each format in each dialect is proven, and one flipped byte is found"
       {{"--to", "fp8", "--dialect", "compressed-tensors", "--block", "32x32", "--scale-dtype", "bf16"},
        "\"float-quantized\""},
       {{"--to", "fp8", "--dialect", "compressed-tensors", "--block", "1x128"}, "\"float-quantized\""},
-      {{"--to", "fp8", "--dialect", "modelopt", "--block", "128x128"}, "\"FP8_PB_WO\""},
+      {{"--to", "fp8", "--dialect", "modelopt", "--granularity", "tensor"}, "\"FP8\""},
       {{"--to", "fp8", "--dialect", "deepseek", "--block", "32x32", "--scale-dtype", "bf16"}, "\"fp8\""},
       {{"--to", "fp8", "--dialect", "deepseek-v4"}, "\"ue8m0\""},
       {{"--to", "fp8", "--dialect", "deepseek-v4", "--block", "32x32", "--scale-dtype", "f32"}, "\"fp8\""},
@@ -64,6 +64,7 @@ TEST_CASE("each format in each dialect is proven, and one flipped byte is found"
     const std::string src = (scratch / (c.options[3] == "deepseek-v4" ? "v4" : "plain")).string();
     std::vector<std::string> arguments{"convert", src, out, "-q"};
     arguments.insert(arguments.end(), c.options.begin(), c.options.end());
+    if (c.options[1] == "fp8") arguments.insert(arguments.end(), {"--odd-blocks", "write"});
     CAPTURE(c.options);
     const Outcome made = run_program(arguments);
     REQUIRE_MESSAGE(made.code == 0, made.err);
@@ -107,7 +108,8 @@ TEST_CASE("options of formats name what they expect") {
   CHECK(error_of({"mxfp8", "--dialect", "deepseek"}) ==
         "twofour: --dialect: expected modelopt or compressed-tensors, which have MXFP8, found deepseek\n");
   CHECK(error_of({"bf16", "--exact", "strict"}) ==
-        "twofour: --exact: expected with --to fp8, mxfp8, mxfp4 or quantize only, found with --to bf16\n");
+        "twofour: --exact: expected with --to v7, v7-packed, g8, fp8, mxfp8, mxfp4 or quantize only, found "
+        "with --to bf16\n");
 }
 
 }  // namespace cli_formats_test

@@ -372,8 +372,8 @@ TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as ask
     rule.odd_blocks = "";
     const std::string message = message_of(plan);
     CHECK(message.find(
-              "model.safetensors: model.layers.0.self_attn.k_proj.weight: expected N and K to be multiples "
-              "of 128 for blocks in the " +
+              "model.safetensors: model.layers.0.self_attn.k_proj.weight: expected N a multiple of 128 and "
+              "K of 128 for blocks in the " +
               dialect + " dialect") == 0);
     CHECK(message.find(", found [64, 256]; --odd-blocks keep leaves such linears as they are") !=
           message.npos);

@@ -69,6 +69,7 @@ OneRule rule_to(const std::string& to, const std::string& dialect, const std::st
   rule.block = block;
   rule.scale_dtype = scale_dtype;
   rule.exact = exact;
+  if (to == "fp8") rule.odd_blocks = "write";
   return rule;
 }
 

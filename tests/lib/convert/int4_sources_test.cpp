@@ -71,6 +71,7 @@ OneRule quantize_to(const std::string& to, const std::string& dialect) {
   OneRule recipe;
   recipe.to = to;
   recipe.dialect = dialect;
+  if (to == "fp8" && dialect == "deepseek") recipe.odd_blocks = "write";
   return recipe;
 }
 
@@ -85,7 +86,7 @@ TEST_CASE("INT4 of every producer is quantized as its values in F32 are, and pro
     write_checkpoint(scratch / "plain", {model.plain}, "{}");
     for (const OneRule& recipe :
          {quantize_to("quantize", "modelopt"), quantize_to("quantize", "compressed-tensors"),
-          quantize_to("fp8", "deepseek")}) {
+          quantize_to("fp8", "compressed-tensors")}) {
       const fs::path to = scratch / (recipe.to + recipe.dialect),
                      from_plain = scratch / (recipe.to + recipe.dialect + "p");
       OneRule of_layers = recipe;
