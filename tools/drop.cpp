@@ -73,6 +73,7 @@ std::function<int()> setup_drop(Arguments& args, const Common& common) {
           "tie the lower number, and with groups of experts equally many of each")
       .value_name("FILE");
   args.exactly_one_of({"--modules", "--experts"});
+  o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false);
   args.footer(

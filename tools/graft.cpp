@@ -37,6 +37,7 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
               "attention, ...)")
       .value_name("PATTERN")
       .required();
+  o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false);
   args.footer(

@@ -245,7 +245,6 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   planner.begin_rule("");
-  if (what.empty()) what = "keep";
   if (plan.recipe.edit) {
     planner.set_texts(original_texts(source));
     plan.summary = plan.recipe.what();
