@@ -107,9 +107,8 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
-  const auto format = group.at("format").get<std::string>();
-  group["targets"] = {"Linear"};
-  return {config_entry(c, format, {{"group_0", std::move(group)}})};
+  return {
+      config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, {"Linear"})}})};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {

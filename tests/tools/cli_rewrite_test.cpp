@@ -56,7 +56,9 @@ TEST_CASE("a dialect is for nvfp4 alone and must be another than the source's") 
   const std::string out = (scratch / "out").string();
   const Outcome v7 = run_program({"convert", kGolden, out, "--to", "v7", "--dialect", "modelopt"});
   CHECK(v7.code == 2);
-  CHECK(v7.err == "twofour: --dialect: expected with --to nvfp4, fp8 or quantize only, found with --to v7\n");
+  CHECK(v7.err ==
+        "twofour: --dialect: expected with --to nvfp4, fp8, mxfp8, mxfp4 or quantize only, found with --to "
+        "v7\n");
   CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "modelopt"}).code == 2);
   CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "compressed-tensors"}).code == 0);
 }

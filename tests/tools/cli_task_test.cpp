@@ -142,9 +142,9 @@ TEST_CASE("options that do not go together, missing ones, and plans that are not
   CHECK(refusal({"plan", kGolden, there, "--to", "v7", "-o", planned.plan}).ends_with("found files in it\n"));
   CHECK(contains(refusal({"plan", kGolden, planned.out, "-o", planned.plan}),
                  "expected one of --to, --recipe, found none"));
-  CHECK(
-      contains(refusal({"plan", kGolden, planned.out, "--to", "v7", "--pattern", "2:4", "-o", planned.plan}),
-               "--pattern: expected with --to prune or quantize only, found with --to v7"));
+  CHECK(contains(
+      refusal({"plan", kGolden, planned.out, "--to", "v7", "--granularity", "row", "-o", planned.plan}),
+      "--granularity: expected with --to fp8 only, found with --to v7"));
   CHECK(contains(refusal({"convert", "--plan", kGolden + "/config.json", "--task", "0/1"}), "config.json"));
   CHECK(contains(refusal({"merge", planned.out}), "expected a directory that the tasks of a plan wrote"));
   succeed({"convert", "--plan", planned.plan, "--task", "0/2"});
