@@ -109,6 +109,12 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = recipe_from_json(where, json.at("recipe"));
+    for (Rule& rule : manifest.recipe.rules) {
+      // FP8 of versions that quantized every source as floats, and blocks of any shape.
+      if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
+      rule.exact = "off";
+      rule.odd_blocks = "write";
+    }
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());
     }

@@ -94,11 +94,6 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.scale_dtype = json.value("scale_dtype", "");
   r.odd_blocks = json.value("odd_blocks", "");
   r.exact = json.value("exact", "");
-  // FP8 of versions that quantized every source as floats.
-  if (r.to == "fp8" && r.scale_dtype.empty()) {
-    r.exact = "off";
-    r.odd_blocks = "write";
-  }
   r.input_scale = json.value("input_scale", "");
   if (json.contains("input_scales")) r.input_scales = kept_from_json(where, json["input_scales"]);
   r.one_input_scale_a_layer = json.value("one_input_scale_a_layer", false);
