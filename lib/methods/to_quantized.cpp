@@ -243,6 +243,8 @@ class GroupPlanner {
     for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty()) {
       problems_.refuse();
+      // In a recipe what is quantized so already stays; a match that finds nothing was refused.
+      if (!planner_.is_single) return planner_.keep_config();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
         return m.format == WeightFormat::kNvfp4;
       });
