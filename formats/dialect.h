@@ -53,7 +53,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
 /// How messages end about weights in a format that is known and not read: no damage.
 inline constexpr const char* kNotSupported = ", which is not supported";
 
-/// Codes in a format that is known by its names only, so that nobody takes them for absent.
+/// Codes in a format that is known by its names only: they are reported, not read.
 struct UnreadCodes {
   size_t tensor;       ///< the codes
   std::string module;  ///< "model.layers.0.mlp.up_proj"

@@ -28,7 +28,7 @@ void decode_fp8(std::span<const uint8_t> bytes, float scale, float* out, Isa isa
 /// inference/kernel.py, fast_round_scale.
 float round_scale(DType type, float scale);
 
-/// Scales of a type, each of which it has, as bytes.
+/// Scales as bytes of a type. The type must have each of them.
 void store_scales(DType type, std::span<const float> scales, uint8_t* out);
 
 /// MXFP4 to NVFP4 without loss: codes stay, a block of 32 with scale 2^k becomes two of 16 with scale

@@ -32,7 +32,7 @@ struct ShippedRecipe {
   std::string_view summary() const;  ///< its first line, a comment
 };
 std::span<const ShippedRecipe> shipped_recipes();
-/// nullptr if there is none of that name.
+/// The recipe of that name, or nullptr.
 const ShippedRecipe* find_shipped_recipe(std::string_view name);
 
 }  // namespace twofour

@@ -40,7 +40,7 @@ std::vector<ExpertBlock> find_expert_blocks(const Checkpoint& checkpoint);
 struct ExpertRules {
   int64_t experts = 0;  ///< the count that config.json states
   int64_t top_k = 1;    ///< experts a token
-  int64_t groups = 1;   ///< of experts, of which a token may use `top_groups`
+  int64_t groups = 1;   ///< of experts; a token uses `top_groups` of them
   int64_t top_groups = 1;
   bool two_a_group = false;  ///< groups are scored by their best two
 };

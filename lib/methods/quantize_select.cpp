@@ -159,8 +159,9 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() ||
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
-    // A recipe names what is to be NVFP4; what is so already stays.
-    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4()) is_chosen[i] = false;
+    // A recipe names what is to be NVFP4; what is so already stays, but is refused where it is to be pruned.
+    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.prune)
+      is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
                                rule.group(), m.k));

@@ -16,7 +16,7 @@ class Chooser {
   Chooser(const Selection& selection, int64_t layers);
   /// Whether it chooses a module, of the method's default set or not.
   bool chooses(std::string_view module, bool is_default);
-  /// Whether it adds a module that is none of those that `include` restricts: by name or role.
+  /// Whether a name or role adds a module outside the default set.
   bool adds(std::string_view module);
   /// What chose the last module: "default set", "--include", "--also" or a role's name.
   const char* reason() const { return reason_; }
