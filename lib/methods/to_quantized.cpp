@@ -264,10 +264,11 @@ class GroupPlanner {
       }
       planner_.add(std::move(group));
     }
-    if (words_.selection.from_default)
-      warn_of_experts_left(
-          planner_.source, [&](size_t i) { return planner_.is_taken(i); }, ExpertsLeft::kBesideOwn,
-          planner_.findings);
+    const bool converts_experts = std::any_of(chosen.begin(), chosen.end(), [&](size_t i) {
+      const auto name = parse_module_name(all[i].name);
+      return name && name->kind == BlockKind::kRoutedExperts;
+    });
+    if (words_.label.empty() || converts_experts) planner_.watch_experts({});
   }
 
  private:
