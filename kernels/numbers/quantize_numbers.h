@@ -138,10 +138,34 @@ int64_t add_errors(const float* weights, const float* values, int64_t count, Err
 }
 
 template <class V>
+int64_t add_squares(const float* weights, int64_t count, double* sums) {
+  using D = typename V::D;
+  constexpr int kParts = 16 / V::kDoubles;
+  const int64_t whole = count / 16 * 16;
+  D square[kParts];
+  for (int p = 0; p < kParts; ++p) square[p] = V::load_doubles(sums + p * V::kDoubles);
+  for (int64_t i = 0; i < whole; i += 16) {
+    for (int p = 0; p < kParts; ++p) {
+      const D w = V::load_as_doubles(weights + i + p * V::kDoubles);
+      square[p] += w * w;
+    }
+  }
+  for (int p = 0; p < kParts; ++p) V::store_doubles(sums + p * V::kDoubles, square[p]);
+  return whole;
+}
+
+template <class V>
+int64_t look_up_codes(const uint8_t* tables, const uint8_t* codes, const uint8_t* which, int64_t blocks,
+                      uint8_t* out) {
+  for (int64_t b = 0; b < blocks; ++b) V::look_up_codes(tables + 16 * which[b], codes + 16 * b, out + 32 * b);
+  return blocks;
+}
+
+template <class V>
 inline constexpr QuantizeOps kQuantizeOps = {
-    widen_bf16<V>,        widen_f16<V>,      largest_magnitude<V>, quantize_vectors<V>,
-    dequantize_blocks<V>, add_errors<V>,     encode_fp8<V>,        decode_fp8<V>,
-    prune_2_4<V>,         quantize_mxfp8<V>, quantize_mxfp4<V>,
+    widen_bf16<V>, widen_f16<V>,      largest_magnitude<V>, quantize_vectors<V>, dequantize_blocks<V>,
+    add_errors<V>, add_squares<V>,    encode_fp8<V>,        decode_fp8<V>,       look_up_codes<V>,
+    prune_2_4<V>,  quantize_mxfp8<V>, quantize_mxfp4<V>,
 };
 
 }  // namespace twofour

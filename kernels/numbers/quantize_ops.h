@@ -60,8 +60,13 @@ struct QuantizeOps {
   int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                         float* out);
   int64_t (*add_errors)(const float* weights, const float* values, int64_t count, ErrorLanes& sums);
+  /// ErrorLanes::weights alone.
+  int64_t (*add_squares)(const float* weights, int64_t count, double* sums);
   int64_t (*encode_fp8)(const float* x, int64_t count, float scale, uint8_t* out);
   int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
+  /// Blocks of 32 codes through tables of 16 bytes, each through table which[block].
+  int64_t (*look_up_codes)(const uint8_t* tables, const uint8_t* codes, const uint8_t* which, int64_t blocks,
+                           uint8_t* out);
   /// `count` a multiple of four.
   int64_t (*prune_2_4)(float* x, int64_t count);
   /// Blocks of 32.
