@@ -83,6 +83,30 @@ void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa) {
   }
 }
 
+void round_to_bf16(std::span<const float> numbers, uint8_t* out, Isa isa) {
+  const QuantizeOps* ops = quantize_ops(isa);
+  const auto count = static_cast<int64_t>(numbers.size());
+  const int64_t done = ops == nullptr ? 0 : ops->round_to_bf16(numbers.data(), count, out);
+  for (auto i = static_cast<size_t>(done); i < numbers.size(); ++i) {
+    const uint16_t half = bf16_from_float(numbers[i]);
+    std::memcpy(out + 2 * i, &half, sizeof(half));
+  }
+}
+
+void decode_int4(std::span<const uint8_t> codes, int64_t group, const float* zero_points, const float* scales,
+                 float* out, Isa isa) {
+  const QuantizeOps* ops = quantize_ops(isa);
+  const auto count = static_cast<int64_t>(codes.size());
+  const int64_t done =
+      ops == nullptr ? 0 : ops->decode_int4(codes.data(), count, group, zero_points, scales, out);
+  for (int64_t begin = done; begin < count; begin += group) {
+    const float zero_point = zero_points[begin / group], scale = scales[begin / group];
+    for (int64_t k = begin; k < std::min(begin + group, count); ++k) {
+      out[k] = (static_cast<float>(codes[static_cast<size_t>(k)]) - zero_point) * scale;
+    }
+  }
+}
+
 float fp8_scale_of(float amax) {
   const float scale = amax / kE4m3Max;
   return scale == 0.0f ? 1.0f : scale;

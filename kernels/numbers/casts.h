@@ -14,6 +14,13 @@ namespace twofour {
 /// any alignment.
 void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa = best_isa());
 
+/// BF16, nearest even, two bytes a number at any alignment. NaN stays NaN.
+void round_to_bf16(std::span<const float> numbers, uint8_t* out, Isa isa = best_isa());
+
+/// (code - zero point) * scale of INT4, one code a byte: input k takes zero point and scale k / `group`.
+void decode_int4(std::span<const uint8_t> codes, int64_t group, const float* zero_points, const float* scales,
+                 float* out, Isa isa = best_isa());
+
 /// The scale that brings magnitudes up to `amax` into E4M3: amax / 448, or 1 where that is zero.
 float fp8_scale_of(float amax);
 

@@ -83,6 +83,11 @@ struct Avx2 {
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), raw(index), 1)) & 0xFF;
   }
+  /// Of numbers below 2^16.
+  [[gnu::always_inline]] static void store_u16(uint8_t* p, I x) {
+    const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(raw(x), raw(x)), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(pairs));
+  }
   [[gnu::always_inline]] static void store_bytes(uint8_t* p, I x) {
     const __m256i pairs = _mm256_packus_epi32(raw(x), raw(x)), bytes = _mm256_packus_epi16(pairs, pairs);
     const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);

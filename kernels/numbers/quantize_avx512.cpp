@@ -90,6 +90,9 @@ struct Avx512 {
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm512_i32gather_epi32(raw(index), table, 1)) & 0xFF;
   }
+  [[gnu::always_inline]] static void store_u16(uint8_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(raw(x)));
+  }
   [[gnu::always_inline]] static void store_bytes(uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(raw(x)));
   }

@@ -52,6 +52,10 @@ struct ErrorLanes {
 struct QuantizeOps {
   int64_t (*widen_bf16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
+  int64_t (*round_to_bf16)(const float* x, int64_t count, uint8_t* out);
+  /// Whole groups, where they fill vectors; see casts.h.
+  int64_t (*decode_int4)(const uint8_t* codes, int64_t count, int64_t group, const float* zero_points,
+                         const float* scales, float* out);
   /// Raises `largest`, the bits of a magnitude.
   int64_t (*largest_magnitude)(const float* x, int64_t count, int32_t& largest);
   int64_t (*quantize)(const BlockScaleChoice& plan, const float* x, int64_t blocks, uint8_t* codes,

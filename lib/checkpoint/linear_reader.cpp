@@ -97,14 +97,10 @@ void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes
   }
 }
 
-void scale_codes(const uint8_t* codes, int64_t count, float zero, float scale, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = (static_cast<float>(codes[i]) - zero) * scale;
-}
-
 bool has_nan(std::span<const uint8_t> fp8) {
-  bool found = false;
-  for (const uint8_t byte : fp8) found |= (byte & 0x7F) == kE4m3Nan;
-  return found;
+  int largest = 0;  // magnitudes sort as their bits do, NaN above all
+  for (const uint8_t byte : fp8) largest = std::max(largest, byte & 0x7F);
+  return largest == kE4m3Nan;
 }
 
 }  // namespace
@@ -317,10 +313,7 @@ void WeightReader::read_int4(const Linear& m, int64_t n0, int64_t n1, std::span<
       }
       continue;
     }
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t begin = g * m.scale_cols, end = std::min(m.k, begin + m.scale_cols);
-      scale_codes(codes.data() + begin, end - begin, zero[g], scale[g], to + begin);
-    }
+    decode_int4(std::span(codes).first(static_cast<size_t>(m.k)), m.scale_cols, zero, scale, to);
   }
 }
 

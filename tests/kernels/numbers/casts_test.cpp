@@ -9,6 +9,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "formats/half.h"
 #include "kernels/numbers/quantize.h"
 #include "tests/support/slow_float.h"
 
@@ -118,6 +119,55 @@ TEST_CASE("NVFP4 decodes to code times block scale, times the global scale, roun
         for (size_t i = 0; i < 16 * blocks; ++i) {
           const float value = e2m1_to_float(code_of(codes, i)) * e4m3_to_float(scales[i / 16]) * global;
           REQUIRE(std::bit_cast<uint32_t>(found[i]) == std::bit_cast<uint32_t>(value));
+        }
+        CHECK(found.back() == 5);
+      }
+    }
+  }
+}
+
+TEST_CASE("floats become the nearest BF16, ties to even, NaN stays NaN") {
+  std::mt19937 random(4);
+  std::vector<float> numbers;
+  for (unsigned upper = 0; upper < 0x10000; ++upper) {
+    for (const unsigned lower : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      numbers.push_back(std::bit_cast<float>(upper << 16 | lower));
+    }
+  }
+  for (int i = 0; i < 10007; ++i) numbers.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  for (const Isa isa : available_isas()) {
+    CAPTURE(isa_name(isa));
+    for (const size_t count : {size_t{0}, size_t{5}, size_t{31}, numbers.size()}) {
+      std::vector<uint8_t> found(2 * count + 1, 0xA5);
+      round_to_bf16(std::span(numbers).last(count), found.data(), isa);
+      for (size_t i = 0; i < count; ++i) {
+        const uint16_t expected = bf16_from_float(numbers[numbers.size() - count + i]);
+        REQUIRE(found[2 * i] + 256 * found[2 * i + 1] == expected);
+      }
+      CHECK(found.back() == 0xA5);
+    }
+  }
+}
+
+TEST_CASE("INT4 decodes to code less zero point, times scale, for groups of any size") {
+  for (const int64_t group : {1, 7, 8, 32, 48, 128, 1000}) {
+    for (const size_t count : {size_t{0}, size_t{5}, size_t{32}, size_t{97}, size_t{1000}}) {
+      std::vector<uint8_t> codes = random_bytes(count, 5);
+      for (uint8_t& code : codes) code &= 15;
+      std::mt19937 random(6);
+      std::vector<float> zeros, scales;
+      for (size_t g = 0; g <= count; ++g) {
+        zeros.push_back(static_cast<float>(random() % 17));
+        scales.push_back(std::normal_distribution<float>()(random) * 0.3f);
+      }
+      for (const Isa isa : available_isas()) {
+        CAPTURE(isa_name(isa));
+        std::vector<float> found(count + 1, 5);
+        decode_int4(codes, group, zeros.data(), scales.data(), found.data(), isa);
+        for (size_t k = 0; k < count; ++k) {
+          const size_t g = k / static_cast<size_t>(group);
+          const float expected = (static_cast<float>(codes[k]) - zeros[g]) * scales[g];
+          REQUIRE(std::bit_cast<uint32_t>(found[k]) == std::bit_cast<uint32_t>(expected));
         }
         CHECK(found.back() == 5);
       }
