@@ -34,6 +34,7 @@ struct Selection {
   /// that set; without it nothing but `also` and `roles` chooses.
   bool from_default = true;
   std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
+  bool is_match = false;               ///< of a recipe file, for messages; decides nothing
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;

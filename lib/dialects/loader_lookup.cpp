@@ -118,7 +118,10 @@ std::string entry_text(const WrittenModel& model, const std::optional<size_t>& e
   if (!entry) return "none";
   const Json& json = model.entries[*entry];
   if (json.contains("quant_algo")) return json["quant_algo"].get<std::string>();
-  return json.value("format", json.dump());
+  const std::string strategy = json.value("weights", Json::object()).value("strategy", "");
+  const bool has_inputs = json.contains("input_activations") && json["input_activations"].is_object();
+  return fmt::format("{} ({}, {})", json.value("format", json.dump()), strategy,
+                     has_inputs ? "with activations" : "weights alone");
 }
 
 std::vector<LoadedModule> stored_modules(const WrittenModel& model) {

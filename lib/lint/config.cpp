@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <map>
 #include <set>
@@ -305,6 +306,41 @@ void check_input_scales(const LintInput& s, const Claims& claims, LintReporter& 
                fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
 }
 
+/// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
+std::map<std::string, std::string> listed_layers(const Json& entry) {
+  std::map<std::string, std::string> layers;
+  if (entry.is_object() && entry.contains("quantization")) return listed_layers(entry["quantization"]);
+  if (!entry.is_object() || !entry.contains("quantized_layers") || !entry["quantized_layers"].is_object())
+    return layers;
+  for (const auto& [name, layer] : entry["quantized_layers"].items()) {
+    std::string algo = text_at(layer, "quant_algo");
+    std::transform(algo.begin(), algo.end(), algo.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const bool blocks = algo.starts_with("fp8_pb") || algo == "fp8_block_scales";
+    layers[name] = blocks ? "fp8 in blocks" : algo;
+  }
+  return layers;
+}
+
+/// Lists of mixed formats, which engines read in one file or the other.
+void check_listed_layers(const LintInput& s, LintReporter& reporter) {
+  const auto ours = listed_layers(s.quantization), theirs = listed_layers(s.hf_quant_config["quantization"]);
+  if (ours.empty() || theirs.empty() || ours == theirs) return;
+  std::map<std::string, std::string> all = ours;
+  all.insert(theirs.begin(), theirs.end());
+  size_t count = 0;
+  std::string first;
+  for (const auto& [name, algo] : all) {
+    const auto a = ours.find(name), b = theirs.find(name);
+    if (a != ours.end() && b != theirs.end() && a->second == b->second) continue;
+    if (count++ > 0) continue;
+    first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
+                        name, b == theirs.end() ? "nothing" : b->second);
+  }
+  reporter.add("config-disagrees", "hf_quant_config.json", "quantized_layers",
+               fmt::format("expected {} ({} modules differ)", first, count));
+}
+
 }  // namespace
 
 bool is_no_linear(std::string_view name) {
@@ -351,6 +387,7 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
       report_other("quant_algo",
                    fmt::format("expected {} as config.json says, found {}", claims.algo, other));
     }
+    check_listed_layers(s, reporter);
     const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
     const auto& a = claims.ignored;

@@ -154,6 +154,19 @@ void Planner::add_layout(LayoutGroup group) {
   std::move(group.modules.begin(), group.modules.end(), std::back_inserter(same->modules));
 }
 
+void Planner::watch_experts(const ExpertsLeft& which) {
+  if (!watched_) watched_.emplace();
+  watched_->nvfp4 = watched_->nvfp4 || which.nvfp4;
+  watched_->drafts = watched_->drafts || which.drafts;
+  watched_->stacks = watched_->stacks || which.stacks;
+}
+
+void Planner::warn_of_left_experts() {
+  if (!watched_) return;
+  warn_of_experts_left(
+      source, [&](size_t i) { return is_taken(i); }, *watched_, findings);
+}
+
 void Planner::set_texts(std::map<std::string, std::string> texts) {
   if (texts_) {
     throw Error(

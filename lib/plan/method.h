@@ -16,6 +16,7 @@
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 #include "lib/plan/plan.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 
@@ -60,6 +61,11 @@ class Planner {
   /// The configuration is written anew: number formats change.
   void rewrite_formats() { rewrites_formats_ = true; }
   bool rewrites_formats() const { return rewrites_formats_; }
+  /// Experts that no rule takes are worth a warning.
+  void watch_experts(const ExpertsLeft& which);
+  /// That warning, after all rules.
+  void warn_of_left_experts();
+
   /// A linear of the output, the tensor of the source's weights and its scheme, of floats where it is not
   /// quantized.
   void write(std::string module, size_t weight, const Scheme& scheme);
@@ -106,6 +112,7 @@ class Planner {
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;
   bool keeps_config_ = false;
+  std::optional<ExpertsLeft> watched_;
 };
 
 /// How the modules of a rule change: the rule's words with their types.

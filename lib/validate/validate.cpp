@@ -91,8 +91,9 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   const auto threads = static_cast<uint64_t>(omp_get_max_threads());
   std::vector<ProofFindings> found(count);
   std::vector<Json> results(count);
+  ExpectedInputScales input_scales(source);
   const auto prove = [&](size_t t) {
-    Proof proof(source, artifact, plan, t, progress, found[t]);
+    Proof proof(source, artifact, plan, t, input_scales, progress, found[t]);
     proof.on_device = on_device;
     results[t] = plan.transformations[t]->prove(proof);
   };
