@@ -72,13 +72,22 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-using Key = std::tuple<bool, std::string, std::string>;  ///< limit, module without digits, message
+/// A name with every number as one digit.
+std::string without_numbers(std::string_view name) {
+  std::string folded = without_digits(name);
+  const auto last =
+      std::unique(folded.begin(), folded.end(), [](char a, char b) { return a == '0' && b == '0'; });
+  folded.erase(last, folded.end());
+  return folded;
+}
+
+using Key = std::tuple<bool, std::string, std::string>;  ///< limit, module without numbers, message
 
 std::map<Key, Alike> group_findings(const std::vector<LookupFinding>& findings) {
   std::map<Key, Alike> all;
   for (const LookupFinding& f : findings) {
     // Whatever modules have a format, an engine's limit is one.
-    const std::string module = f.is_limit ? "" : without_digits(f.module);
+    const std::string module = f.is_limit ? "" : without_numbers(f.module);
     Alike& a = all[{f.is_limit, module, replaced(f.message, f.engine, kPlaceOfEngine)}];
     if (a.engines.empty() || a.engines.back() != f.engine) a.engines.push_back(f.engine);
     if (a.engines.size() == 1) a.modules.push_back(f.module);
