@@ -373,7 +373,9 @@ std::vector<RecipeKey> rule_keys() {
     keys.push_back({row.key, either(row.words), with(row.with) + row.description});
   keys.push_back({"method", either(kMethods), "with pattern: what is pruned (default: magnitude)"});
   keys.push_back({"input_scale", kInputScales,
-                  with(kKeep | kNvfp4) + "scales of inputs; constant is constant=1.0 (default: keep)"});
+                  with(kKeep | kNvfp4) +
+                      "scales of inputs, as --input-scale; NVFP4 that a rule to: nvfp4 matches keeps "
+                      "those it has (default: as --input-scale)"});
   keys.push_back({"one_input_scale_a_layer", "true or false",
                   with(kKeep | kNvfp4) + "experts of a layer share the largest (default: false)"});
   keys.push_back({"fold", either(kFolds), with(kLayout) + "as --fold (default: larger)"});

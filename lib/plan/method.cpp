@@ -57,11 +57,9 @@ void Planner::write_kept(const Linear& m) {
   // Groups say of activations what tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
       dialect_->name == "compressed-tensors") {
-    if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
-    Json entry = lookup_->find(m.name);
-    if (entry.is_object() && !entry.contains("format"))
-      entry["format"] = source_quantization(source).value("format", Json());
-    if (entry.is_object()) return write(m.name, m.weight, scheme, std::move(entry));
+    if (!groups_) groups_.emplace(source_quantization(source));
+    if (Json entry = groups_->find(m.name); entry.is_object())
+      return write(m.name, m.weight, scheme, std::move(entry));
   }
   write(m.name, m.weight, scheme);
 }
@@ -101,7 +99,8 @@ ConfigEntries Planner::written_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
-    return dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]);
+    return checked(
+        dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(
@@ -110,7 +109,10 @@ ConfigEntries Planner::written_entries() {
   }
   for (const std::string& split : find_split_layers(written_)) problems.add(split);
   ConfigEntries entries = dialect_->mixed_config(written_);
-  if (!problems.empty()) return entries;
+  return problems.empty() ? checked(std::move(entries)) : entries;
+}
+
+ConfigEntries Planner::checked(ConfigEntries entries) {
   for (const std::string& conflict : find_lookup_conflicts(written_, entries)) problems.add(conflict);
   return entries;
 }

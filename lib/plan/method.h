@@ -11,6 +11,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
@@ -97,9 +98,11 @@ class Planner {
   const std::string& label_of(const std::vector<size_t>& sources) const;
   void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
   ConfigEntries written_entries();
+  /// Adds a problem where a loader would not find the formats that are written.
+  ConfigEntries checked(ConfigEntries entries);
 
   std::vector<LayoutGroup> layouts_;
-  std::unique_ptr<LoaderLookup> lookup_;  ///< in the source's own configuration
+  std::optional<SourceGroups> groups_;  ///< of the source's own configuration
   std::optional<std::vector<Linear>> linears_;
   int64_t layers_;
   const OutputDialect* dialect_ = nullptr;

@@ -122,9 +122,9 @@ void add_input_scales(Arguments& args, RecipeOptions& o) {
           "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; "
           "constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the "
           "largest of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for "
-          "each module M")
+          "each module M (examples/input_scales)")
       .value_name("WORD")
-      .default_text("nvfp4: keep; quantize: none; deepseek-v4: constant=1.0 where the source has none");
+      .default_text("nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the layer has none");
   args.flag(
       "--one-input-scale-a-layer", o.one_input_scale_a_layer,
       "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
