@@ -41,6 +41,12 @@ class Known:
   files: tuple = ()  # globs
 
 
+def words_for_new(command):
+  """What NEW is told beside, so that it must write what OLD wrote: defaults that 568ef9b did not have."""
+  is_fp8 = "--to" in command and command[command.index("--to") + 1:][:1] == ["fp8"]
+  return ["--exact", "off", "--odd-blocks", "write"] if is_fp8 else []
+
+
 # --- What is done with every source -------------------------------------------------------------------------
 LAYOUTS = ("v7", "v7-packed", "g8")
 TO = {"v7": ["v7"], "v7-packed": ["v7-packed"], "g8": ["g8"], "nvfp4": ["nvfp4"],
