@@ -14,7 +14,7 @@
 
 namespace twofour::planted {
 
-enum class Fault { kNone, kGlobalScale, kBlockScale, kZeroBlock, kFp8Scale, kCast };
+enum class Fault { kNone, kGlobalScale, kBlockScale, kZeroBlock, kFp8Scale, kCast, kShift };
 Fault fault = Fault::kNone;
 
 #define TWOFOUR_GLOBAL_SCALE "_ZN7twofour15global_scale_ofERKNS_12QuantizeRuleEf"
@@ -23,6 +23,7 @@ Fault fault = Fault::kNone;
   "73709551615EEPhS9_NS_3IsaE"
 #define TWOFOUR_FP8_SCALE "_ZN7twofour12fp8_scale_ofEf"
 #define TWOFOUR_CAST "_ZN7twofour17cast_mxfp4_scalesESt4spanIKhLm18446744073709551615EEiPh"
+#define TWOFOUR_SHIFTS "_ZN7twofour12mxfp4_shiftsESt4spanIKhLm18446744073709551615EEfPh"
 
 GlobalScale real_global_scale(const QuantizeRule&, float) asm("__real_" TWOFOUR_GLOBAL_SCALE);
 GlobalScale wrong_global_scale(const QuantizeRule&, float) asm("__wrap_" TWOFOUR_GLOBAL_SCALE);
@@ -34,6 +35,8 @@ float real_fp8_scale(float) asm("__real_" TWOFOUR_FP8_SCALE);
 float wrong_fp8_scale(float) asm("__wrap_" TWOFOUR_FP8_SCALE);
 void real_cast(std::span<const uint8_t>, int, uint8_t*) asm("__real_" TWOFOUR_CAST);
 void wrong_cast(std::span<const uint8_t>, int, uint8_t*) asm("__wrap_" TWOFOUR_CAST);
+void real_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__real_" TWOFOUR_SHIFTS);
+void wrong_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__wrap_" TWOFOUR_SHIFTS);
 
 /// A range of 4 times 448 in place of 6 times.
 GlobalScale wrong_global_scale(const QuantizeRule& rule, float amax) {
@@ -58,6 +61,10 @@ float wrong_fp8_scale(float amax) {
 
 void wrong_cast(std::span<const uint8_t> scales, int exponent, uint8_t* out) {
   real_cast(scales, fault == Fault::kCast ? exponent + 1 : exponent, out);
+}
+
+void wrong_shifts(std::span<const uint8_t> scales, float fp8_scale, uint8_t* shifts) {
+  real_shifts(scales, fault == Fault::kShift ? 2 * fp8_scale : fp8_scale, shifts);
 }
 
 }  // namespace twofour::planted
@@ -177,4 +184,10 @@ TEST_CASE("a wrong cast of MXFP4 is found") {
   REQUIRE_MESSAGE(found.size() == 1, text_of(found));
   CHECK(found[0].where == kDown + ".weight_scale");
   CHECK(found[0].message.find("8 bytes differ") == 0);
+  rule.to = "fp8";
+  CHECK(differences_of(scratch / "src", scratch / "out", rule, Fault::kNone).empty());
+  const Findings values = differences_of(scratch / "src", scratch / "out", rule, Fault::kShift);
+  REQUIRE_MESSAGE(values.size() == 1, text_of(values));
+  CHECK(values[0].where == kDown + ".weight");
+  CHECK(values[0].message.find("128 bytes differ") == 0);
 }
