@@ -26,6 +26,7 @@ enum class Fault {
   kZeroBlock,
   kFp8Scale,
   kCast,
+  kShift,           ///< codes cast to FP8 under twice their scale
   kMxArithmetic,    ///< the other producer's
   kMxNibbles,       ///< two codes of a byte exchanged
   kMxCastCodes,     ///< MXFP4 as E4M3, two codes exchanged
@@ -58,6 +59,7 @@ Fault fault = Fault::kNone;
   "_ZN7twofour19choose_input_scalesERKNS_10CheckpointERKNS_14InputScaleRuleERNS_8ProblemsE"
 #define TWOFOUR_FP8_SCALE "_ZN7twofour12fp8_scale_ofEf"
 #define TWOFOUR_CAST "_ZN7twofour17cast_mxfp4_scalesESt4spanIKhLm18446744073709551615EEiPh"
+#define TWOFOUR_SHIFTS "_ZN7twofour12mxfp4_shiftsESt4spanIKhLm18446744073709551615EEfPh"
 
 GlobalScale real_global_scale(const QuantizeRule&, float) asm("__real_" TWOFOUR_GLOBAL_SCALE);
 GlobalScale wrong_global_scale(const QuantizeRule&, float) asm("__wrap_" TWOFOUR_GLOBAL_SCALE);
@@ -82,6 +84,8 @@ float real_round_scale(DType, float) asm("__real_" TWOFOUR_ROUND_SCALE);
 float wrong_round_scale(DType, float) asm("__wrap_" TWOFOUR_ROUND_SCALE);
 using ReadRows = void(WeightReader*, const Linear&, int64_t, int64_t, int64_t, std::span<float>);
 ReadRows real_read_rows asm("__real_" TWOFOUR_READ_ROWS), wrong_read_rows asm("__wrap_" TWOFOUR_READ_ROWS);
+void real_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__real_" TWOFOUR_SHIFTS);
+void wrong_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__wrap_" TWOFOUR_SHIFTS);
 
 /// A range of 4 times 448 in place of 6 times.
 GlobalScale wrong_global_scale(const QuantizeRule& rule, float amax) {
@@ -173,6 +177,10 @@ void wrong_read_rows(WeightReader* reader, const Linear& module, int64_t e, int6
   if (fault == Fault::kDecodeScale) {
     for (float& x : out) x *= 2;
   }
+}
+
+void wrong_shifts(std::span<const uint8_t> scales, float fp8_scale, uint8_t* shifts) {
+  real_shifts(scales, fault == Fault::kShift ? 2 * fp8_scale : fp8_scale, shifts);
 }
 
 }  // namespace twofour::planted
@@ -292,6 +300,12 @@ TEST_CASE("a wrong cast of MXFP4 is found") {
   REQUIRE_MESSAGE(found.size() == 1, text_of(found));
   CHECK(found[0].where == kDown + ".weight_scale");
   CHECK(found[0].message.find("8 bytes differ") == 0);
+  rule.to = "fp8";
+  CHECK(differences_of(scratch / "src", scratch / "out", rule, Fault::kNone).empty());
+  const Findings values = differences_of(scratch / "src", scratch / "out", rule, Fault::kShift);
+  REQUIRE_MESSAGE(values.size() == 1, text_of(values));
+  CHECK(values[0].where == kDown + ".weight");
+  CHECK(values[0].message.find("128 bytes differ") == 0);
 }
 
 namespace {
