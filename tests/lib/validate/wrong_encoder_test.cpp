@@ -49,7 +49,7 @@ Fault fault = Fault::kNone;
   "_ZN7twofour14quantize_mxfp8ERKNS_6MxRuleESt4spanIKfLm18446744073709551615EEPhS6_NS_3IsaE"
 #define TWOFOUR_MXFP4 \
   "_ZN7twofour14quantize_mxfp4ERKNS_6MxRuleESt4spanIKfLm18446744073709551615EEPhS6_NS_3IsaE"
-#define TWOFOUR_MX_CODES "_ZN7twofour16cast_mxfp4_codesESt4spanIKhLm18446744073709551615EEPh"
+#define TWOFOUR_MX_CODES "_ZN7twofour16cast_mxfp4_codesESt4spanIKhLm18446744073709551615EEPS1_PhNS_3IsaE"
 #define TWOFOUR_MXFP4_TILE "_ZN7twofour16mxfp4_tile_scaleENS_5DTypeERKNS_10Mxfp4RangeE"
 #define TWOFOUR_NVFP4_TILE "_ZN7twofour16nvfp4_tile_scaleENS_5DTypeEff"
 #define TWOFOUR_ROUND_SCALE "_ZN7twofour11round_scaleENS_5DTypeEf"
@@ -74,8 +74,8 @@ void wrong_cast(std::span<const uint8_t>, int, uint8_t*) asm("__wrap_" TWOFOUR_C
 using QuantizeMx = void(const MxRule&, std::span<const float>, uint8_t*, uint8_t*, Isa);
 QuantizeMx real_mxfp8 asm("__real_" TWOFOUR_MXFP8), wrong_mxfp8 asm("__wrap_" TWOFOUR_MXFP8),
     real_mxfp4 asm("__real_" TWOFOUR_MXFP4), wrong_mxfp4 asm("__wrap_" TWOFOUR_MXFP4);
-void real_mx_codes(std::span<const uint8_t>, uint8_t*) asm("__real_" TWOFOUR_MX_CODES);
-void wrong_mx_codes(std::span<const uint8_t>, uint8_t*) asm("__wrap_" TWOFOUR_MX_CODES);
+void real_mx_codes(std::span<const uint8_t>, const uint8_t*, uint8_t*, Isa) asm("__real_" TWOFOUR_MX_CODES);
+void wrong_mx_codes(std::span<const uint8_t>, const uint8_t*, uint8_t*, Isa) asm("__wrap_" TWOFOUR_MX_CODES);
 float real_mxfp4_tile(DType, const Mxfp4Range&) asm("__real_" TWOFOUR_MXFP4_TILE);
 float wrong_mxfp4_tile(DType, const Mxfp4Range&) asm("__wrap_" TWOFOUR_MXFP4_TILE);
 float real_nvfp4_tile(DType, float, float) asm("__real_" TWOFOUR_NVFP4_TILE);
@@ -152,8 +152,8 @@ void wrong_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* co
     codes[i] = static_cast<uint8_t>(codes[i] << 4 | codes[i] >> 4);
 }
 
-void wrong_mx_codes(std::span<const uint8_t> codes, uint8_t* out) {
-  real_mx_codes(codes, out);
+void wrong_mx_codes(std::span<const uint8_t> codes, const uint8_t* shifts, uint8_t* out, Isa isa) {
+  real_mx_codes(codes, shifts, out, isa);
   if (fault != Fault::kMxCastCodes) return;
   for (size_t i = 0; i < codes.size(); ++i) std::swap(out[2 * i], out[2 * i + 1]);
 }
