@@ -11,14 +11,14 @@
 namespace twofour {
 namespace {
 
-// The first row wins that has a global-scale suffix at the end of a tensor's name and codes that exist.
+// The first row wins that has the suffix of a global scale at the end of a tensor's name.
 constexpr Nvfp4Dialect kDialects[] = {
+    {"quark", "quark", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale_2", false, false, true},
     {"modelopt", "modelopt", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale", false, false},
     {"modelopt", "modelopt", "", "_weight_scale", "_weight_scale_2", "_input_scale", false, true},
     {"compressed-tensors", "compressed-tensors", ".weight_packed", ".weight_scale", ".weight_global_scale",
      ".input_global_scale", true, false},
 };
-// Quark writes ModelOpt's names but for its input scale, which passes through like any other tensor.
 
 [[noreturn]] void fail_shape(const std::string& where, const TensorInfo& t, const std::string& expected) {
   throw Error(
@@ -92,6 +92,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
     Nvfp4Linear m;
     m.dialect = &dialect;
     m.name = global.name.substr(0, global.name.size() - std::string_view(dialect.global_scale).size());
+    if (dialect.known_by_input && !find_tensor(tensors, m.name + dialect.input_scale)) continue;
     m.global_scale = global_scale;
     const auto codes = find_tensor(tensors, m.name + dialect.codes);
     const auto scale = find_tensor(tensors, m.name + dialect.block_scale);

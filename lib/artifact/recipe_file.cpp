@@ -192,6 +192,7 @@ const std::vector<WordRow>& word_rows() {
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
 constexpr std::string_view kMethods[] = {"magnitude"};
+constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
 
@@ -312,6 +313,10 @@ Rule read_rule(const YamlPlace& place, size_t index) {
     const std::string& word = fold->word(kFolds);
     rule.fold = word == "strict" ? Fold::kStrict : word == "any" ? Fold::kAny : Fold::kLarger;
   }
+  if (const auto drafts = place.find("draft_experts")) {
+    check_with(*drafts, ~0u & ~kKeep, *target);
+    rule.selection.draft_experts = parse_draft_experts(drafts->word(kDraftExperts));
+  }
   if (const auto scale = place.find("input_scale")) {
     check_with(*scale, kKeep | kNvfp4, *target);
     rule.input_scale = input_scale_of(*scale);
@@ -362,6 +367,10 @@ std::vector<RecipeKey> rule_keys() {
                   with(kKeep | kNvfp4) + "scales of inputs; constant is constant=1.0 (default: keep)"});
   keys.push_back({"one_input_scale_a_layer", "true or false",
                   with(kKeep | kNvfp4) + "experts of a layer share the largest (default: false)"});
+  keys.push_back({"draft_experts", either(kDraftExperts),
+                  with(~0u & ~kKeep) +
+                      "experts of layers that predict further tokens stay as they are, or are chosen as the "
+                      "others are (default: chosen by name, not as experts)"});
   keys.push_back({"fold", either(kFolds), with(kLayout) + "as --fold (default: larger)"});
   return keys;
 }

@@ -30,7 +30,8 @@ constexpr TermKind kTerms[] = {
     {"pre_quant_scale", Harmless::kNever, "which scales the inputs"},
     {"svdquant_lora_a", Harmless::kNever, "which adds a low-rank matrix"},
     {"svdquant_lora_b", Harmless::kNever, "which adds a low-rank matrix"},
-    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported"},
+    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported",
+     WeightFormat::kNvfp4},
     {"weight_zero_point", Harmless::kZeros, "which is not zero and subtracted from codes",
      WeightFormat::kInt4},
     {"qzeros", Harmless::kNever, "which is subtracted from codes", WeightFormat::kInt4},
@@ -148,8 +149,9 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
   return std::nullopt;
 }
 
-/// Whether the decoder of these weights computes with the term.
+/// Whether the decoder of these weights accounts for the term.
 bool is_decoded(const TensorInfo& weight, const TermName& term) {
+  if (term.decoder == WeightFormat::kNvfp4) return weight.dtype == DType::kU8;
   return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32;
 }
 
@@ -183,6 +185,7 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     const auto tensor = static_cast<size_t>(at - tensors.begin());
     // An artifact has the terms of its source, not the weights.
     const auto term = parse_term_name(at->name);
+    if (term && term->decoder == WeightFormat::kNvfp4) continue;
     const std::string linear(term ? term->linear : linear_of(at->name, "bias"));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block || (term && is_harmless(access, tensor, term->harmless))) continue;

@@ -67,7 +67,8 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
 /// take for quantized.
 bool is_no_linear(std::string_view name) {
   for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
-                           "audio", "patch", "pos_emb", "lora", "position", "projector"}) {
+                           "audio", "patch", "pos_emb", "lora", "position", "projector", "res_proj",
+                           "routed_expert_down_proj", "routed_expert_up_proj"}) {
     if (name.find(part) != name.npos) return true;
   }
   return false;
@@ -83,6 +84,13 @@ bool is_router(std::string_view name) {
   const auto ends = [&](std::string_view end) { return name.ends_with(end); };
   return ends(".router") || ends(".mlp.gate") || ends(".ffn.gate") || ends(".block_sparse_moe.gate") ||
          ends(".mixer.gate") || ends(".feed_forward.gate") || ends(".shared_expert_gate");
+}
+
+/// Whether the router is a module of its own kind, which no loader takes for a linear: one with a bias for
+/// the choice of experts. Source: vLLM, models/deepseek_v2.py (GateLinear without quant_config);
+/// transformers, DeepseekV3TopkRouter and its like.
+bool is_own_router(const LintInput& s, const std::string& name) {
+  return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias");
 }
 
 /// What a quantization config promises, of either producer; see reference texts of both for the keys.
@@ -272,7 +280,7 @@ void check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
                                  algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !(tied && is_head(m.name))) {
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
       reporter.add("unquantized-not-ignored", s.file_of(m.tensor), m.name,
                    "expected in the config's ignore list or quantized, found neither");
     }

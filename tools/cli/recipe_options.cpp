@@ -130,6 +130,16 @@ void add_input_scales(Arguments& args, RecipeOptions& o) {
       "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
 }
 
+void add_draft_experts(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--draft-experts", o.draft_experts,
+          "Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them as "
+          "they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM "
+          "expects")
+      .one_of({"keep", "cast"})
+      .default_text("as --include and --also say");
+}
+
 void add_quantize_options(Arguments& args, RecipeOptions& o) {
   args.option("--block-scale", o.block_scale,
               "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes "
@@ -156,7 +166,7 @@ void add_recipe_option(Arguments& args, RecipeOptions& o, bool prunes, bool quan
                   "twofour help recipes")
           .value_name("FILE");
   std::vector<const char*> words = {"--to",   "--include",     "--exclude", "--also",
-                                    "--fold", "--granularity", "--dialect"};
+                                    "--fold", "--granularity", "--dialect", "--draft-experts"};
   if (prunes || quantizes) words.push_back("--pattern");
   if (quantizes)
     words.insert(words.end(), {"--arithmetic", "--block-scale", "--zero-block", "--keep-global-scale"});
@@ -174,6 +184,7 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
     add_arithmetic(args, o);
     add_exact(args, o);
     add_input_scales(args, o);
+    add_draft_experts(args, o);
   }
   if (quantizes) add_quantize_options(args, o);
   if (converts) add_recipe_option(args, o, prunes, quantizes);
@@ -205,6 +216,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.zero_block = o.zero_block;
   rule.input_scale = o.input_scale;
   rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
+  rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});
