@@ -84,6 +84,15 @@ std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::stri
   return static_cast<size_t>(at - tensors.begin());
 }
 
+namespace {
+
+bool has_one_number(std::span<const TensorInfo> tensors, const std::string& name) {
+  const auto at = find_tensor(tensors, name);
+  return at && (tensors[*at].shape.empty() || tensors[*at].shape == std::vector<int64_t>{1});
+}
+
+}  // namespace
+
 std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where) {
   const TensorInfo& global = tensors[global_scale];
@@ -92,7 +101,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
     Nvfp4Linear m;
     m.dialect = &dialect;
     m.name = global.name.substr(0, global.name.size() - std::string_view(dialect.global_scale).size());
-    if (dialect.known_by_input && !find_tensor(tensors, m.name + dialect.input_scale)) continue;
+    if (dialect.known_by_input && !has_one_number(tensors, m.name + dialect.input_scale)) continue;
     m.global_scale = global_scale;
     const auto codes = find_tensor(tensors, m.name + dialect.codes);
     const auto scale = find_tensor(tensors, m.name + dialect.block_scale);

@@ -150,8 +150,11 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
 }
 
 /// Whether the decoder of these weights accounts for the term.
-bool is_decoded(const TensorInfo& weight, const TermName& term) {
-  if (term.decoder == WeightFormat::kNvfp4) return weight.dtype == DType::kU8;
+bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const TermName& term) {
+  if (term.decoder == WeightFormat::kNvfp4) {
+    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
+    return weight.dtype == DType::kU8 && one;
+  }
   return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32;
 }
 
@@ -160,7 +163,7 @@ std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t te
   if (!name) return std::nullopt;
   std::string linear(name->linear);
   const auto weight = find_weight(access, linear);
-  if (!weight || is_decoded(access.tensors[*weight], *name)) return std::nullopt;
+  if (!weight || is_decoded(access.tensors[*weight], access.tensors[tensor], *name)) return std::nullopt;
   if (is_harmless(access, tensor, name->harmless)) return std::nullopt;
   return WeightTerm{
       tensor, *weight, std::move(linear),

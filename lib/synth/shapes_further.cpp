@@ -354,6 +354,7 @@ void fill_m3_vendor(const SynthListing& listing, Json& quantization, Json&) {
   append_names(quantization["ignored_layers"], m3_excludes(listing));
 }
 constexpr SynthFormatRule kM3Modules[] = {
+    {"*.mtp.*", nullptr},
     {"*.block_sparse_moe.gate", nullptr},
     {"*.block_sparse_moe.experts.*", &kModelOptNvfp4},
     {"language_model.model.layers.*", &kModelOptMxfp8},
