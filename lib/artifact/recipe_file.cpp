@@ -154,7 +154,8 @@ const std::vector<WordRow>& word_rows() {
        {"f32", "bf16", "e8m0"},
        kFp8,
        nullptr,
-       "type of the scales of blocks (default: the dialect's)"},
+       "type of the scales of blocks (default: f32; of DeepSeek-V4 e8m0 beside experts that stay in four "
+       "bits)"},
       {"exact",
        &Rule::exact,
        {"best", "strict"},

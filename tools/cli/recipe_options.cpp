@@ -61,7 +61,7 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
           "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, "
           "compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0")
       .value_name("TYPE")
-      .default_text("f32; deepseek-v4: e8m0");
+      .default_text("f32; deepseek-v4: e8m0 beside experts that stay in four bits");
   args.option("--odd-blocks", o.odd_blocks,
               "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
               "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
