@@ -114,6 +114,10 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   return c;
 }
 
+std::map<std::string, std::string> Checkpoint::config_texts() const {
+  return source_ ? source_->config_texts() : std::map<std::string, std::string>{};
+}
+
 void Checkpoint::note_incomplete_modules() {
   for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
     if (dialect.known_by_input) continue;  // has the names of another

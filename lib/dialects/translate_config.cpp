@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/names/config_pattern.h"
@@ -31,6 +33,28 @@ std::vector<std::string> unquantized_names(const Checkpoint& c) {
     names.push_back(t.name.substr(0, t.name.size() - std::string_view(".weight").size()));
   }
   return names;
+}
+
+/// Globs in whose place the names of `names` that they match are listed, since vLLM holds globs against the
+/// name of what it fuses: "*.q_proj" is none of "qkv_proj".
+std::vector<std::string> name_what_is_fused(const std::vector<std::string>& globs,
+                                            const std::vector<std::string>& names) {
+  std::vector<std::string> all;
+  for (const std::string& glob : globs) {
+    const NamePattern pattern(glob);
+    std::vector<std::string> matched;
+    bool is_part = false;
+    for (const std::string& name : is_wild(glob) ? names : std::vector<std::string>()) {
+      if (!pattern.matches(name)) continue;
+      matched.push_back(name);
+      const auto fused = fused_group(name);
+      is_part = is_part || (fused && !pattern.matches(fused->first + ".qkv_proj") &&
+                            !pattern.matches(fused->first + ".gate_up_proj"));
+    }
+    if (!is_part) matched = {glob};
+    std::move(matched.begin(), matched.end(), std::back_inserter(all));
+  }
+  return all;
 }
 
 /// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
@@ -71,7 +95,8 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   };
   const std::vector<std::string> names = unquantized_names(source);
   try {
-    config.unquantized = to.excludes_by_glob ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
+    config.unquantized = to.excludes_by_glob ? name_what_is_fused(regexes_to_globs(ignored, names), names)
+                                             : globs_to_regexes(ignored);
     if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
     const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {

@@ -216,7 +216,7 @@ class Keep : public Method {
     }
     chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
     for (const size_t i : kept) planner.keep(i);
-    if (!rule.input_scale.empty()) {
+    if (changes_input_scales(rule)) {
       change_scales(rule, kept, planner);
     } else if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
       planner.rewrite_formats();
@@ -263,9 +263,9 @@ class Keep : public Method {
     planner.rewrite_formats();
     std::vector<Linear> modules;
     for (const Linear& m : planner.linears()) {
-      if (m.nvfp4 && !m.stacked && std::binary_search(kept.begin(), kept.end(), m.weight))
-        modules.push_back(m);
+      if (m.nvfp4 && std::binary_search(kept.begin(), kept.end(), m.weight)) modules.push_back(m);
     }
+    if (modules.empty()) throw Error("--input-scale: expected NVFP4 among the modules that stay, found none");
     change_input_scales(rule, modules, planner);
   }
 

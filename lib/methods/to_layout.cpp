@@ -153,6 +153,8 @@ class ToLayout : public Method {
     warn_of_extra_experts(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
+    const bool converts_experts =
+        std::any_of(targets.begin(), targets.end(), [](const OutputMatrix& t) { return t.shape.e > 1; });
     for (OutputMatrix& target : targets) {
       OutputScales scales = read_scales(c, target, planner.problems);
       check_layout(target, layout_, planner.problems);
@@ -167,8 +169,9 @@ class ToLayout : public Method {
                                                  std::move(global_scales)));
     }
     if (!targets.empty()) planner.add_layout(std::move(group));
-    warn_of_experts_left(
-        planner.source, [&](size_t i) { return planner.is_taken(i); }, ExpertsLeft::kAny, planner.findings);
+    // Of recipes roles name drafts apart, and a rule may be of other modules alone.
+    const bool by_flags = rule.label.empty();
+    if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});
   }
 
  private:

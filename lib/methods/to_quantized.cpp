@@ -14,6 +14,7 @@
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 #include "lib/selection/output_matrix.h"
 
@@ -239,7 +240,7 @@ class GroupPlanner {
     apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
                         problems_);
     for (const size_t i : chosen) choose(all[i]);
-    if (modules_.empty()) {
+    if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
       // In a recipe what is quantized so already stays; a match that finds nothing was refused.
       if (!planner_.is_single) return planner_.keep_config();
@@ -262,10 +263,12 @@ class GroupPlanner {
       }
       planner_.add(std::move(group));
     }
-    if (words_.selection.from_default)
-      warn_of_experts_left(
-          planner_.source, [&](size_t i) { return planner_.is_taken(i); }, ExpertsLeft::kBesideOwn,
-          planner_.findings);
+    write_input_scales(words_.to, input_scales_, chosen_, already_nvfp4_, planner_);
+    const bool converts_experts = std::any_of(chosen.begin(), chosen.end(), [&](size_t i) {
+      const auto name = parse_module_name(all[i].name);
+      return name && name->kind == BlockKind::kRoutedExperts;
+    });
+    if (words_.label.empty() || converts_experts) planner_.watch_experts({});
   }
 
  private:
@@ -329,39 +332,54 @@ class GroupPlanner {
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
   }
 
-  /// Input scales of NVFP4 by the rule's words. Without any those of the source are dropped, but
-  /// DeepSeek-V4's loaders need them.
+  /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
+  /// words those of the source are dropped, but DeepSeek-V4's loaders need them.
   void choose_nvfp4_input_scales() {
     if (!rule_.is_nvfp4()) return;
-    const bool needed = dialect_.name == "deepseek-v4";
-    if (words_.input_scale.empty() && !needed) return;
-    if (needed && words_.input_scale == "none") {
-      throw Error(
-          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
-          "found none asked for");
+    input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
+    InputScaleRule& rule = *input_scales_;
+    if (rule.words.empty() && !rule.is_needed) {
+      if (rule.one_a_layer)
+        throw Error("--one-input-scale-a-layer: expected --input-scale beside it, found none");
+      return;
     }
-    Rule words = words_;
-    std::vector<InputScaleModule> modules;
     for (const auto& group : groups_) {
-      for (const EncodedMatrix& m : group->matrices()) {
-        // amax / 448 as amax / 2688.
-        modules.push_back({m.name, fp8_input_scale(c_, *m.source, m.expert, problems_) / kE2m1Max});
-      }
+      for (const EncodedMatrix& m : group->matrices())
+        rule.modules.push_back({m.name, m.source, m.expert, true});
     }
-    const bool has_any = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.existing > 0; });
-    if (words.input_scale.empty()) words.input_scale = has_any ? "neighbours" : "constant";
-    const std::vector<float> scales = choose_input_scales(words, modules, problems_);
+    already_nvfp4_ = rule.modules.size();
+    for (const Linear& m : nvfp4_without_scale())
+      rule.modules.push_back({m.name, std::make_shared<const Linear>(m), 0, true});
+    add_neighbours(rule, planner_);
+    chosen_ = choose_input_scales(c_, rule, problems_);
     size_t at = 0;
     for (auto& group : groups_) {
+      group->set_input_scales(input_scales_);
       for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
-        if (scales[at] <= 0) continue;
-        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scales[at] : scales[at]);
-        group->add_part(
-            i, EncodedPart::kInputScale,
-            {modules[at].name + dialect_.nvfp4->input_scale, DType::kF32, dialect_.scalar_shape(), 0, 0});
+        const float scale = chosen_[at].multiplier;
+        if (scale <= 0) continue;
+        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scale : scale);
+        group->add_part(i, EncodedPart::kInputScale,
+                        {group->matrices()[i].name + dialect_.nvfp4->input_scale, DType::kF32,
+                         dialect_.scalar_shape(), 0, 0});
       }
     }
     input_scales_dropped_ = 0;
+  }
+
+  /// Linears that a rule matches and that lack nothing but the input scale that it asks for.
+  std::vector<Linear> nvfp4_without_scale() const {
+    std::vector<Linear> matched;
+    const std::string& words = words_.input_scale;
+    if (!rule_.is_nvfp4() || words_.selection.from_default || words.empty() || words == "none" ||
+        words == "keep")
+      return matched;
+    Chooser chooser(words_.selection, planner_.layers());
+    for (const Linear& m : planner_.linears()) {
+      const bool lacks = m.nvfp4 && !m.input_scale && !m.stacked && !planner_.is_taken(m.weight);
+      if (lacks && chooser.chooses(m.name, false)) matched.push_back(m);
+    }
+    return matched;
   }
 
   void begin_group() { groups_.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, planner_.limits)); }
@@ -484,6 +502,9 @@ class GroupPlanner {
   const std::shared_ptr<const FixedGlobalScales> kept_;
   std::vector<Linear> modules_;  ///< that are quantized
   std::vector<std::unique_ptr<QuantizedGroup>> groups_;
+  std::shared_ptr<InputScaleRule> input_scales_;
+  std::vector<ChosenInputScale> chosen_;  ///< of its modules
+  size_t already_nvfp4_ = 0;              ///< the first of them that is
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;

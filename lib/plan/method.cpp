@@ -58,11 +58,9 @@ void Planner::write_kept(const Linear& m) {
   // Groups say of activations what tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
       dialect_->name == "compressed-tensors") {
-    if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
-    Json entry = lookup_->find(m.name);
-    if (entry.is_object() && !entry.contains("format"))
-      entry["format"] = source_quantization(source).value("format", Json());
-    if (entry.is_object()) return write(m.name, m.weight, scheme, std::move(entry));
+    if (!groups_) groups_.emplace(source_quantization(source));
+    if (Json entry = groups_->find(m.name); entry.is_object())
+      return write(m.name, m.weight, scheme, std::move(entry));
   }
   write(m.name, m.weight, scheme);
 }
@@ -166,7 +164,8 @@ ConfigEntries Planner::quantization_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
-    return dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]);
+    return checked(
+        dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(
@@ -175,7 +174,10 @@ ConfigEntries Planner::quantization_entries() {
   }
   for (const std::string& split : find_split_layers(written_)) problems.add(split);
   ConfigEntries entries = dialect_->mixed_config(written_);
-  if (!problems.empty()) return entries;
+  return problems.empty() ? checked(std::move(entries)) : entries;
+}
+
+ConfigEntries Planner::checked(ConfigEntries entries) {
   for (const std::string& conflict : find_lookup_conflicts(written_, entries)) problems.add(conflict);
   return entries;
 }
@@ -212,6 +214,19 @@ void Planner::add_layout(LayoutGroup group) {
     return;
   }
   std::move(group.modules.begin(), group.modules.end(), std::back_inserter(same->modules));
+}
+
+void Planner::watch_experts(const ExpertsLeft& which) {
+  if (!watched_) watched_.emplace();
+  watched_->nvfp4 = watched_->nvfp4 || which.nvfp4;
+  watched_->drafts = watched_->drafts || which.drafts;
+  watched_->stacks = watched_->stacks || which.stacks;
+}
+
+void Planner::warn_of_left_experts() {
+  if (!watched_) return;
+  warn_of_experts_left(
+      source, [&](size_t i) { return is_taken(i); }, *watched_, findings);
 }
 
 void Planner::set_texts(std::map<std::string, std::string> texts) {

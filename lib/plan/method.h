@@ -11,10 +11,12 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 #include "lib/plan/plan.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 
@@ -59,6 +61,11 @@ class Planner {
   /// The configuration is written anew: number formats change.
   void rewrite_formats() { rewrites_formats_ = true; }
   bool rewrites_formats() const { return rewrites_formats_; }
+  /// Experts that no rule takes are worth a warning.
+  void watch_experts(const ExpertsLeft& which);
+  /// That warning, after all rules.
+  void warn_of_left_experts();
+
   /// A linear of the output, the tensor of the source's weights and its scheme, of floats where it is not
   /// quantized.
   void write(std::string module, size_t weight, const Scheme& scheme);
@@ -102,9 +109,11 @@ class Planner {
   ConfigEntries quantization_entries();
   void note_odd_scale_types();
   void note_odd_drafts();
+  /// Adds a problem where a loader would not find the formats that are written.
+  ConfigEntries checked(ConfigEntries entries);
 
   std::vector<LayoutGroup> layouts_;
-  std::unique_ptr<LoaderLookup> lookup_;  ///< in the source's own configuration
+  std::optional<SourceGroups> groups_;  ///< of the source's own configuration
   std::optional<std::vector<Linear>> linears_;
   int64_t layers_;
   const OutputDialect* dialect_ = nullptr;
@@ -115,6 +124,7 @@ class Planner {
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;
   bool keeps_config_ = false;
+  std::optional<ExpertsLeft> watched_;
 };
 
 /// How the modules of a rule change: the rule's words with their types.

@@ -244,6 +244,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
+  planner.warn_of_left_experts();
   planner.begin_rule("");
   if (plan.recipe.edit) {
     planner.set_texts(original_texts(source));

@@ -50,9 +50,9 @@ bool Chooser::chooses(std::string_view module, bool is_default) {
 }
 
 void Chooser::refuse_unused(const char* expected) const {
-  include_.refuse_unused("--include", expected);
+  include_.refuse_unused(selection_.is_match ? "match" : "--include", expected);
   exclude_.refuse_unused("--exclude", expected);
-  also_.refuse_unused("--also", expected);
+  also_.refuse_unused(selection_.is_match ? "match" : "--also", expected);
   // Recipes for many families name roles that some of them lack.
   const bool any = std::find(used_roles_.begin(), used_roles_.end(), true) != used_roles_.end();
   if (any || used_roles_.empty() || !selection_.include.empty() || !selection_.also.empty()) return;

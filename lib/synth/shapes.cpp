@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "kernels/device/check.h"
 #include "lib/names/pattern.h"
 #include "lib/synth/synth.h"
@@ -227,6 +228,20 @@ void for_each_module(const SynthModel& model, const std::function<void(std::span
   Walk(model, f).run();
 }
 
+namespace {
+
+/// The modules that a rule names, one by one.
+void add_names(const SynthModel& model, const SynthRule& rule, std::vector<std::string>& names) {
+  const std::string end = fmt::format(".{}", rule.name);
+  for_each_module(model, [&](std::span<const SynthModule> modules) {
+    for (const SynthModule& m : modules) {
+      if (m.name().ends_with(end)) names.push_back(m.name());
+    }
+  });
+}
+
+}  // namespace
+
 std::vector<std::string> unquantized_modules(const SynthModel& model) {
   std::vector<std::string> globs;
   for (const SynthStack& stack : model.shape->stacks) {
@@ -234,6 +249,11 @@ std::vector<std::string> unquantized_modules(const SynthModel& model) {
       for (const SynthRule& rule : rules) {
         if ((rule.role != kLinear && rule.role != kConvolution) || !any_layer(rule.where, model.layers))
           continue;
+        // vLLM compares globs with the name of what it fuses, "qkv_proj", and names with those of its parts.
+        if (rule.scope != kModel && fused_group(std::string(".") + rule.name)) {
+          add_names(model, rule, globs);
+          continue;
+        }
         globs.push_back(rule.scope == kModel ? std::string(rule.name) : fmt::format("*.{}", rule.name));
       }
     }

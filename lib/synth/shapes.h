@@ -158,8 +158,8 @@ SynthModel make_synth_model(const SynthChoice& choice);
 /// Calls `f` for every module of the model: those that share a scale together, the others alone.
 void for_each_module(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f);
 
-/// The linears of the model that no publication of one format quantizes, as globs: "lm_head", "*.mlp.gate".
-/// Each matches something, none anything else.
+/// The linears of the model that no publication of one format quantizes, as globs: "lm_head", "*.mlp.gate";
+/// what engines fuse by its names. Each matches something, none anything else.
 std::vector<std::string> unquantized_modules(const SynthModel& model);
 
 }  // namespace twofour

@@ -227,6 +227,8 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
 /// Input scales of a file become part of the recipe.
 void take_input_scales(Rule& rule) {
   constexpr std::string_view kFrom = "from ";
+  if (rule.input_scale == "given" || rule.input_scale == kFrom)
+    throw Error(fmt::format("--input-scale: expected from FILE, found '{}'", rule.input_scale));
   if (!rule.input_scale.starts_with(kFrom)) return;
   rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
   rule.input_scale = "given";

@@ -24,6 +24,9 @@ enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 /// there before.
 void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
 
+/// The option of that name excludes all that says how rules choose and change modules.
+void exclude_rule_words(Arguments& args, const std::string& option);
+
 /// The recipe of a file of that name or, for a name without "/" and ".", else the shipped one.
 Recipe open_recipe(const std::string& name);
 
