@@ -24,11 +24,6 @@ constexpr const char* kFusedNames[] = {"gate_up_proj", "gate_up_proj", "qkv_proj
 /// Embeddings, which models' classes look after.
 bool is_table(std::string_view module) { return module.find("embed") != module.npos; }
 
-bool is_head(std::string_view module) {
-  return lookups::leaf_of(module) == "lm_head" || module == "head" || module == "output" ||
-         module.ends_with("shared_head.head");
-}
-
 /// Floats that models' classes build as such, whatever a configuration says.
 bool is_built_as_float(const LoadedModule& m) {
   if (m.format.kind != NamedFormat::Kind::kFloat) return false;
@@ -54,7 +49,7 @@ class Layers {
       layer.parts.push_back(m.name);
       layer.modules.push_back(&m);
     } else {
-      at(m.name, is_head(m.name) ? Kind::kHead : Kind::kLinear, m.name).modules.push_back(&m);
+      at(m.name, is_output_head(m.name) ? Kind::kHead : Kind::kLinear, m.name).modules.push_back(&m);
     }
   }
 
@@ -138,6 +133,11 @@ std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
 
 }  // namespace
 }  // namespace loader_lookup
+
+bool is_output_head(std::string_view module) {
+  return lookups::leaf_of(module) == "lm_head" || module == "head" || module == "output" ||
+         module.ends_with("shared_head.head");
+}
 
 std::span<const Engine> engines() {
   static constexpr Engine all[] = {{"vLLM", lookups::read_vllm},

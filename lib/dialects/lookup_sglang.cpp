@@ -34,6 +34,11 @@ constexpr std::string_view kGroupExperts[] = {"NVFP4",
                                               "FP8 by blocks",
                                               "INT4"};
 
+/// What it calls a layer.
+std::string name_of(const EngineLayer& layer) {
+  return layer.name.ends_with(".fused_qkv_a_proj") ? layer.name + "_with_mqa" : layer.name;
+}
+
 /// Whether a listed name is a part of the path: "mlp.gate" of "layers.0.mlp.gate", not of "mlp.gate_proj".
 bool is_path_part(const std::string& listed, const std::string& name) {
   return ("." + name + ".").find("." + listed + ".") != std::string::npos;
@@ -103,8 +108,9 @@ class Exclusions {
   }
   bool has(const EngineLayer& layer) const {
     if (layer.kind != Kind::kExperts && is_skipped(texts_, layer)) return true;
+    const std::string name = name_of(layer);
     const std::string_view model = "language_model.";
-    return matches(layer.name) || (layer.name.starts_with(model) && matches(layer.name.substr(model.size())));
+    return matches(name) || (name.starts_with(model) && matches(name.substr(model.size())));
   }
 
  private:
@@ -188,14 +194,15 @@ class Groups : public LoaderLookup {
     return false;
   }
   bool is_ignored(const EngineLayer& layer) const {
-    if (layer.kind != Kind::kFused || groups_.ignored.has_name(layer.name)) return is_ignored(layer.name);
+    if (layer.kind != Kind::kFused || groups_.ignored.has_name(name_of(layer)))
+      return is_ignored(name_of(layer));
     std::vector<bool> parts;
     for (const std::string& part : layer.parts) parts.push_back(is_ignored(part));
     return all_or_none(parts, layer, kEngine);
   }
   const Json* find_layer(const EngineLayer& layer) const {
     if (is_ignored(layer)) return nullptr;
-    if (const auto at = groups_.targets.find(layer.name)) return groups_.groups[*at];
+    if (const auto at = groups_.targets.find(name_of(layer))) return groups_.groups[*at];
     if (const Json* linear = groups_.of_class("ColumnParallelLinear")) return linear;
     const bool all = layer.kind == Kind::kFused &&
                      std::all_of(layer.parts.begin(), layer.parts.end(),

@@ -45,6 +45,13 @@ bool is_known(std::string_view algorithm) {
   return std::find(std::begin(kAlgorithms), std::end(kAlgorithms), algorithm) != std::end(kAlgorithms);
 }
 
+/// What it calls a layer: what it fuses of latent attention by one of its parts.
+std::string name_of(const EngineLayer& layer) {
+  constexpr std::string_view kFused = ".fused_qkv_a_proj";
+  if (!layer.name.ends_with(kFused)) return layer.name;
+  return layer.name.substr(0, layer.name.size() - kFused.size()) + ".kv_a_proj_with_mqa";
+}
+
 /// Patterns that a name or anything above it matches, from end to end. What is fused is excluded with any of
 /// its linears.
 class Exclusions {
@@ -63,9 +70,11 @@ class Exclusions {
   }
   bool all_known() const { return all_known_; }
   bool has(const EngineLayer& layer) const {
-    if (has_name(layer.name)) return true;
-    return layer.kind == Kind::kFused && std::any_of(layer.parts.begin(), layer.parts.end(),
-                                                     [&](const std::string& part) { return has_name(part); });
+    const std::string name = name_of(layer);
+    if (has_name(name)) return true;
+    return layer.kind == Kind::kFused && name == layer.name &&
+           std::any_of(layer.parts.begin(), layer.parts.end(),
+                       [&](const std::string& part) { return has_name(part); });
   }
   bool has_name(std::string_view name) const {
     for (;; name = name.substr(0, name.rfind('.'))) {
@@ -115,7 +124,7 @@ const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   if (layer.kind == Kind::kExperts) return layers.first_with(layer.name);
   if (layer.kind != Kind::kFused ||
       !(layer.name.ends_with(".qkv_proj") || layer.name.ends_with(".gate_up_proj")))
-    return layers.find(layer.name);
+    return layers.find(name_of(layer));
   const std::string above = layer.name.substr(0, layer.name.rfind('.'));
   if (layer.name.ends_with(".qkv_proj")) return layers.first_with(above + ".q_proj");
   const Json* gate = layers.first_with(above + ".gate_proj");

@@ -19,6 +19,7 @@ namespace twofour {
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
   bool fp8_kv_cache = false;
+  std::vector<std::string> heads = {};  ///< that are quantized, by name
 };
 
 /// What a dialect writes into config.json and beside it.

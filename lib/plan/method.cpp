@@ -164,8 +164,11 @@ ConfigEntries Planner::quantization_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
-    return checked(
-        dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]));
+    QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
+    for (const WrittenModule& m : written_.modules) {
+      if (m.entry && is_output_head(m.name)) config.heads.push_back(m.name);
+    }
+    return checked(dialect_->config(config, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(

@@ -290,6 +290,12 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!plan.keeps_config) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
   }
+  const bool same_formats = plan.keeps_config || recipe.edit;
+  for (const char* name : kSideConfigs) {
+    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
+    plan.findings.push_back(
+        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
+  }
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
   for (const auto& [name, bytes] : plan.auxiliary_files) {
     check_name(source.path(), name, problems);

@@ -110,6 +110,23 @@ TEST_CASE("zero points and orders of groups beside INT4 are accounted for, other
   CHECK(count() == 2);
 }
 
+TEST_CASE("terms of one producer's INT4 beside another's are found") {
+  const auto count = [](const char* codes, const char* term) {
+    const Tensors tensors{{"m" + std::string(codes), DType::kI32, {1}, {0, 0, 0, 0}},
+                          int32s("m" + std::string(term), {2}, {1, 0})};
+    const Scratch scratch;
+    return find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size();
+  };
+  for (const char* term : {".qzeros", ".g_idx"}) {
+    CHECK(count(".qweight", term) == 0);
+    CHECK(count(".weight_packed", term) == 1);
+  }
+  for (const char* term : {".weight_zero_point", ".weight_g_idx"}) {
+    CHECK(count(".weight_packed", term) == 0);
+    CHECK(count(".qweight", term) == 1);
+  }
+}
+
 TEST_CASE("zero points beside weights whose decoder does not know them are found") {
   CHECK(found_with(int32s("m.qzeros", {1}, {0})) == "m");
   Tensors tensors;

@@ -190,6 +190,17 @@ TEST_CASE("layers for further tokens are found under the names of the files alon
     CHECK(contains(faults(config, modules), found(file + "self_attn.o_proj", engine, kEight, kFloats)));
 }
 
+TEST_CASE("latent attention is one name in each engine") {
+  std::vector<LoadedModule> latent;
+  for (const char* leaf : {"q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj"})
+    latent.push_back({kLayer + "self_attn." + leaf, kEight});
+  CHECK(faults(mixed(joined({latent, experts(kFour)})), joined({latent, experts(kFour)})) == "");
+  for (LoadedModule& m : latent) m.format = kFloats;
+  std::vector<std::string> names;
+  for (const LoadedModule& m : latent) names.push_back(m.name);
+  CHECK(faults(single("NVFP4", names), joined({latent, experts(kFour)})) == "");
+}
+
 TEST_CASE("an empty map is refused by vLLM") {
   CHECK(contains(faults(mixed({}), attention(kEight)), "expected modules, which vLLM demands, found none"));
 }
@@ -309,6 +320,10 @@ TEST_CASE("groups: an unquantized linear is ignored or stops SGLang") {
 TEST_CASE("groups: a head is reached by its name alone") {
   const std::vector<LoadedModule> modules = joined({experts(kFour), {{"lm_head", kFloats}}});
   CHECK(faults(groups({group_of(kFour, {"Linear"})}), modules) == "");
+  const auto quantized = joined({experts(kFour), {{"lm_head", kFour}}});
+  CHECK(faults(groups({group_of(kFour, {"Linear"})}), quantized) ==
+        found("lm_head", "vLLM", kFour, kFloats) + found("lm_head", "SGLang", kFour, kFloats));
+  CHECK(faults(groups({group_of(kFour, {"Linear", "re:.*lm_head$"})}), quantized) == "");
 }
 
 TEST_CASE("lists of the fp8 method are names") {
