@@ -32,7 +32,8 @@ constexpr TermKind kTerms[] = {
     {"pre_quant_scale", Harmless::kNever, "which scales the inputs"},
     {"svdquant_lora_a", Harmless::kNever, "which adds a low-rank matrix"},
     {"svdquant_lora_b", Harmless::kNever, "which adds a low-rank matrix"},
-    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported"},
+    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported",
+     WeightFormat::kNvfp4},
     {"weight_zero_point", Harmless::kZeros, "which is not zero and subtracted from codes",
      WeightFormat::kInt4, ".weight_packed"},
     {"qzeros", Harmless::kNever, "which is subtracted from codes", WeightFormat::kInt4, ".qweight"},
@@ -152,8 +153,12 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
   return std::nullopt;
 }
 
-/// Whether the decoder of these weights computes with the term.
-bool is_decoded(const TensorInfo& weight, const TermName& term) {
+/// Whether the decoder of these weights accounts for the term.
+bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const TermName& term) {
+  if (term.decoder == WeightFormat::kNvfp4) {
+    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
+    return weight.dtype == DType::kU8 && one;
+  }
   return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32 &&
          weight.name.ends_with(term.codes);
 }
@@ -163,7 +168,7 @@ std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t te
   if (!name) return std::nullopt;
   std::string linear(name->linear);
   const auto weight = find_weight(access, linear);
-  if (!weight || is_decoded(access.tensors[*weight], *name)) return std::nullopt;
+  if (!weight || is_decoded(access.tensors[*weight], access.tensors[tensor], *name)) return std::nullopt;
   if (is_harmless(access, tensor, name->harmless)) return std::nullopt;
   return WeightTerm{
       tensor, *weight, std::move(linear),
@@ -188,6 +193,7 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     const auto tensor = static_cast<size_t>(at - tensors.begin());
     // An artifact has the terms of its source, not the weights.
     const auto term = parse_term_name(at->name);
+    if (term && term->decoder == WeightFormat::kNvfp4) continue;
     const std::string linear(term ? term->linear : linear_of(at->name, "bias"));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block || (term && is_harmless(access, tensor, term->harmless))) continue;

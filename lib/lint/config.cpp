@@ -281,7 +281,7 @@ std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintRepo
                                            algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !(tied && is_head(m.name))) {
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
       report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
@@ -345,10 +345,15 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
 
 bool is_no_linear(std::string_view name) {
   for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
-                           "audio", "patch", "pos_emb", "lora", "position", "projector"}) {
+                           "audio", "patch", "pos_emb", "lora", "position", "projector", "res_proj",
+                           "routed_expert_down_proj", "routed_expert_up_proj"}) {
     if (name.find(part) != name.npos) return true;
   }
   return false;
+}
+
+bool is_own_router(const LintInput& s, const std::string& name) {
+  return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias");
 }
 
 void lint_config(const LintInput& s, LintReporter& reporter) {

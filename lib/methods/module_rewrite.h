@@ -63,7 +63,7 @@ class ModuleRewrite : public PartedRewrite {
   struct Scales {
     std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
     std::vector<float> multipliers;  ///< one an expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
+    uint32_t input_scale_bits = 0;   ///< of the input scale, where it is written anew
   };
 
   /// `prunes`: part 0 are pruned codes.

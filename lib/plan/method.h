@@ -72,6 +72,14 @@ class Planner {
   /// A linear that keeps its format, in the source's own words where they are of this dialect.
   void write_kept(const Linear& linear);
   bool is_written(size_t weight) const { return described_[weight]; }
+  /// The schemes of quantized routed experts but those of drafts; what rules have not taken is as in the
+  /// source.
+  std::vector<Scheme> expert_schemes();
+  /// The type that all FP8 scales of the output have, where its dialect wants one. Found when first asked
+  /// for, once all rules are planned.
+  std::optional<DType> fp8_scale_type();
+  /// What is planned is the source of layouts: FP8 that stays keeps its scales.
+  void show_to_layouts() { one_scale_type_.emplace(); }
   /// A glob or name of what stays unquantized, beside linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
 
@@ -98,6 +106,9 @@ class Planner {
   const std::string& label_of(const std::vector<size_t>& sources) const;
   void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
   ConfigEntries written_entries();
+  ConfigEntries quantization_entries();
+  void note_odd_scale_types();
+  void note_odd_drafts();
   /// Adds a problem where a loader would not find the formats that are written.
   ConfigEntries checked(ConfigEntries entries);
 
@@ -108,6 +119,7 @@ class Planner {
   const OutputDialect* dialect_ = nullptr;
   WrittenModel written_;
   std::vector<Scheme> schemes_;  ///< of written_.entries
+  std::optional<std::optional<DType>> one_scale_type_;
   std::vector<std::string> left_;
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;

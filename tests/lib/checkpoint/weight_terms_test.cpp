@@ -43,11 +43,13 @@ std::vector<int32_t> groups_of(int32_t size, int32_t count = 64) {
 }  // namespace
 
 TEST_CASE("tensors beside a linear that change its weights are found") {
-  for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".input_scale_2",
-                             ".lora_A.weight", ".lora_B.default.weight", ".lora_magnitude_vector"}) {
+  for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_A.weight",
+                             ".lora_B.default.weight", ".lora_magnitude_vector"}) {
     CAPTURE(suffix);
     CHECK(found_with({"m" + std::string(suffix), DType::kBF16, {1}, {0, 0}}) == "m");
   }
+  CHECK(found_with({"m.input_scale_2", DType::kBF16, {2}, {0, 0, 0, 0}}) == "m");
+  CHECK(found_with({"m.input_scale_2", DType::kBF16, {1}, {0, 0}}).empty());   // Quark's
   CHECK(found_with({"m_pre_quant_scale", DType::kBF16, {1}, {0, 0}}) == "m");  // as of stacks
   for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "m.xlora_A"})
     CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
