@@ -111,6 +111,10 @@ bool is_draft_expert(std::string_view module, int64_t layers);
 /// as the files do.
 std::string name_in_transformers(std::string_view model_type, std::string_view module);
 
+/// What vLLM calls a module where its expressions for modules are asked by another name than the files'.
+/// Empty: as the files do.
+std::string name_in_vllm(std::string_view model_type, std::string_view module);
+
 /// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
 /// scale: the name before the module's last dot, and which group. Nothing for a module of no group.
 std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module);

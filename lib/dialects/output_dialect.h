@@ -68,6 +68,8 @@ struct OutputDialect {
   ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
   /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
   std::optional<Spelling> (*spelling)(const Scheme& scheme, int64_t n, int64_t k);
+  /// The scheme as routed experts have it; nullptr: as other linears.
+  Scheme (*of_experts)(Scheme scheme) = nullptr;
   /// What its configuration says of modules of a scheme; null: it cannot hold it.
   Json (*entry)(const Scheme& scheme);
   /// The configuration of several schemes; nullptr: it has no words for that.

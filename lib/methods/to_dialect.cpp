@@ -10,6 +10,8 @@
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantized_group.h"
 #include "lib/plan/output_files.h"
+#include "lib/selection/chooser.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 namespace {
@@ -213,6 +215,9 @@ class ToDialect : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
+    // Of other formats there need be no NVFP4, where the dialect is named.
+    if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
+      return keep_all(rule, output_dialect(rule.dialect, true), planner);
     std::vector<size_t> modules = all_modules(c, rule);
     if (rule.dialect.empty()) {
       // The other one of a checkpoint, its own of an artifact.
@@ -247,6 +252,7 @@ class ToDialect : public Method {
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.set_dialect(dialect);
     planner.rewrite_formats();
+    refuse_part(rule, planner);
     std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
       if (planner.is_taken(m.weight)) continue;
@@ -263,6 +269,26 @@ class ToDialect : public Method {
   static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
     for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
     planner.set_texts(original_texts(planner.source));
+  }
+
+  /// Throws Error unless the selection has every quantized linear: the dialect is that of all.
+  static void refuse_part(const Rule& rule, Planner& planner) {
+    Chooser chooser(rule.selection, planner.layers());
+    size_t chosen = 0, all = 0;
+    for (const Linear& m : planner.linears()) {
+      if (m.format == WeightFormat::kFloat) continue;
+      ++all;
+      chosen += chooser.chooses(m.name, true);
+    }
+    const std::string where = planner.source.path().string();
+    if (all == 0)
+      throw Error(fmt::format("{}: expected quantized linears, found none among {} tensors", where,
+                              planner.source.tensors().size()));
+    chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
+    if (chosen == all) return;
+    throw Error(fmt::format(
+        "--to {}: expected all {} quantized linears, which one configuration describes, found {} chosen",
+        rule.to, all, chosen));
   }
 
   /// Everything as it was, block scales looked at.

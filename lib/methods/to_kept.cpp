@@ -23,6 +23,21 @@ bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
          scale.shape == to.scale_shape;
 }
 
+/// The scheme that a linear of `scheme` has in a dialect.
+Scheme scheme_in(const OutputDialect& dialect, const Scheme& scheme, const Linear& m) {
+  const auto name = parse_module_name(m.name);
+  const bool routed = name && name->kind == BlockKind::kRoutedExperts;
+  return routed && dialect.of_experts != nullptr ? dialect.of_experts(scheme) : scheme;
+}
+
+/// Whether all F32 values of a tensor are numbers of another type, so that nothing is rounded.
+bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
+  if (type != DType::kBF16) return false;
+  std::vector<uint32_t> bits(c.tensors()[tensor].bytes() / sizeof(float));
+  c.read(tensor, 0, {reinterpret_cast<uint8_t*>(bits.data()), bits.size() * sizeof(float)});
+  return std::all_of(bits.begin(), bits.end(), [](uint32_t b) { return (b & 0xFFFF) == 0; });
+}
+
 /// Plans a linear in a dialect's spelling: a stack expert by expert, as engines want it.
 class Respelling {
  public:
@@ -31,7 +46,11 @@ class Respelling {
         planner_(planner),
         c_(planner.source),
         dialect_(*planner.dialect()),
+<<<<<<< HEAD
         scheme_(scheme),
+=======
+        scheme_(scheme_in(*planner.dialect(), scheme_of(planner.source, m), m)),
+>>>>>>> loaders
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
   /// What is written has the names of its matrices.
@@ -92,15 +111,19 @@ class Respelling {
 
   void add_scales(const std::string& name, const Spelling& spelling, int64_t e, const StackPart& part) {
     const TensorInfo& scale = c_.tensors()[*m_.scale];
-    const DType type = spelling.scale_type.value_or(scale.dtype);
+    const DType type = spelling.scale_type.value_or(remembered(&Manifest::ScaleTypes::scale, *m_.scale));
     const bool same_bytes = type == scale.dtype || (dtype_bits(type) == 8 && dtype_bits(scale.dtype) == 8);
     const bool whole =
         m_.scale_rows == m_.n || (part.first % m_.scale_rows == 0 && (part.step == 1 || m_.scale_rows == 1));
     std::unique_ptr<const TensorRewrite> rewrite;
     if (same_bytes && whole) rewrite = rows_of(*m_.scale, m_.scale_rows, e, part);
+<<<<<<< HEAD
     const bool converts = type == DType::kF32 || (type == DType::kF8E8M0 && scale.dtype == DType::kF32);
     if (!same_bytes && converts && !m_.stacked) {
       if (type == DType::kF8E8M0) check_powers(*m_.scale);
+=======
+    if (!same_bytes && (type == DType::kF32 || type == DType::kBF16) && !m_.stacked)
+>>>>>>> loaders
       rewrite = std::make_unique<ConvertedScalars>(*m_.scale, scale.dtype, type, false);
     }
     if (!rewrite) {
@@ -137,8 +160,12 @@ class Respelling {
     const std::string name = m_.name + spelling.input_scale;
     if (m_.input_scale) {
       const DType type = c_.tensors()[*m_.input_scale].dtype;
-      add(name, DType::kF32, dialect_.scalar_shape(), *m_.input_scale,
-          std::make_unique<ConvertedScalars>(*m_.input_scale, type, DType::kF32, false));
+      const DType written = spelling.needs_input_scale
+                                ? DType::kF32
+                                : remembered(&Manifest::ScaleTypes::input_scale, *m_.input_scale);
+      add(name, written == DType::kBF16 ? written : DType::kF32, dialect_.scalar_shape(), *m_.input_scale,
+          std::make_unique<ConvertedScalars>(*m_.input_scale, type,
+                                             written == DType::kBF16 ? written : DType::kF32, false));
     } else if (spelling.needs_input_scale) {
       add(name, DType::kF32, dialect_.scalar_shape(), m_.weight, std::make_unique<ConstantScalar>(1.0f));
       planner_.findings.push_back(
@@ -146,6 +173,17 @@ class Respelling {
            "has no input scale, which loaders of the dialect require: 1 is written, and "
            "activations beyond 448 saturate"});
     }
+  }
+
+  /// The type that a tensor of scales had before twofour wrote the source, where no value is lost by going
+  /// back to it; else the one that it has.
+  DType remembered(std::optional<DType> Manifest::ScaleTypes::*which, size_t tensor) const {
+    const DType own = c_.tensors()[tensor].dtype;
+    if (planner_.written == nullptr || own != DType::kF32 || m_.stacked) return own;
+    const auto at = planner_.written->scale_types.find(m_.name);
+    if (at == planner_.written->scale_types.end()) return own;
+    const DType before = (at->second.*which).value_or(own);
+    return before != own && holds_exactly(c_, tensor, before) ? before : own;
   }
 
   const Linear& m_;

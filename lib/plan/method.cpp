@@ -208,6 +208,15 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
   made_.push_back(std::move(transformation));
 }
 
+void Planner::drop(size_t tensor) {
+  if (taken_[tensor]) return;
+  taken_[tensor] = std::any_of(made_.begin(), made_.end(), [&](auto& one) { return one->drop(tensor); });
+}
+
+std::vector<std::unique_ptr<const Transformation>> Planner::take() {
+  return {std::make_move_iterator(made_.begin()), std::make_move_iterator(made_.end())};
+}
+
 void Planner::add_layout(LayoutGroup group) {
   const auto same = std::find_if(layouts_.begin(), layouts_.end(), [&](const LayoutGroup& g) {
     return g.layout == group.layout && g.pattern == group.pattern;

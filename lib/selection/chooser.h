@@ -18,6 +18,8 @@ class Chooser {
   bool chooses(std::string_view module, bool is_default);
   /// Whether a name or role adds a module outside the default set.
   bool adds(std::string_view module);
+  /// Whether the last module was chosen for its role alone: no name says it.
+  bool chose_by_role() const { return by_role_; }
   /// What chose the last module: "default set", "--include", "--also" or a role's name.
   const char* reason() const { return reason_; }
   /// Whether it is an expert of a draft that is chosen as the experts of the model are.
@@ -35,6 +37,7 @@ class Chooser {
   Matcher include_, exclude_, also_;
   std::vector<bool> used_roles_;
   const char* reason_ = "";
+  bool by_role_ = false;
 };
 
 }  // namespace twofour
