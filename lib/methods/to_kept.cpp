@@ -46,11 +46,7 @@ class Respelling {
         planner_(planner),
         c_(planner.source),
         dialect_(*planner.dialect()),
-<<<<<<< HEAD
-        scheme_(scheme),
-=======
-        scheme_(scheme_in(*planner.dialect(), scheme_of(planner.source, m), m)),
->>>>>>> loaders
+        scheme_(scheme_in(*planner.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
   /// What is written has the names of its matrices.
@@ -117,13 +113,10 @@ class Respelling {
         m_.scale_rows == m_.n || (part.first % m_.scale_rows == 0 && (part.step == 1 || m_.scale_rows == 1));
     std::unique_ptr<const TensorRewrite> rewrite;
     if (same_bytes && whole) rewrite = rows_of(*m_.scale, m_.scale_rows, e, part);
-<<<<<<< HEAD
-    const bool converts = type == DType::kF32 || (type == DType::kF8E8M0 && scale.dtype == DType::kF32);
+    const bool converts =
+        type == DType::kF32 || type == DType::kBF16 || (type == DType::kF8E8M0 && scale.dtype == DType::kF32);
     if (!same_bytes && converts && !m_.stacked) {
       if (type == DType::kF8E8M0) check_powers(*m_.scale);
-=======
-    if (!same_bytes && (type == DType::kF32 || type == DType::kBF16) && !m_.stacked)
->>>>>>> loaders
       rewrite = std::make_unique<ConvertedScalars>(*m_.scale, scale.dtype, type, false);
     }
     if (!rewrite) {

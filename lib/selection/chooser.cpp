@@ -46,12 +46,8 @@ bool Chooser::chooses(std::string_view module, bool is_default) {
   const bool usual = selection_.from_default && is_default && (selection_.include.empty() || included);
   reason_ = !usual ? "--also" : selection_.include.empty() ? "default set" : "--include";
   const bool role = has_role(module);
-<<<<<<< HEAD
-  return (usual || added || role) && !exclude_.matches(module) && !keeps_draft(module);
-=======
   by_role_ = role && !usual && !added;
-  return (usual || added || role) && !exclude_.matches(module);
->>>>>>> loaders
+  return (usual || added || role) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 void Chooser::refuse_unused(const char* expected) const {
