@@ -266,25 +266,39 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
   return static_cast<ModuleRole>(at - std::begin(kRoleNames));
 }
 
-std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
-                  [&](std::string_view part) { return has_part(module, part); }))
-    return std::nullopt;
-  if (layer_of(module) >= layers) return ModuleRole::kMtp;
-  const std::string_view leaf = split_last(module).second;
-  const auto fits = [&](const RoleRule& rule) {
-    return rule.is_last ? leaf == rule.part : has_part(module, rule.part);
-  };
-  // A draft is what it predicts, whatever its layers are made of.
-  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
-  if (at != std::end(kRoles) && at->role == ModuleRole::kMtp) return at->role;
+namespace {
+
+/// The role of a module within its layer, a draft's or the model's.
+std::optional<ModuleRole> role_in_layer(std::string_view module) {
   if (const auto known = parse_module_name(module)) {
     if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
     if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
     return ModuleRole::kMlp;
   }
+  const std::string_view leaf = split_last(module).second;
+  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role != ModuleRole::kMtp && (rule.is_last ? leaf == rule.part : has_part(module, rule.part));
+  });
   if (at == std::end(kRoles)) return std::nullopt;
   return at->role;
+}
+
+}  // namespace
+
+std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
+  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                  [&](std::string_view part) { return has_part(module, part); }))
+    return std::nullopt;
+  // A draft is what it predicts, whatever its layers are made of.
+  const bool drafts = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role == ModuleRole::kMtp && has_part(module, rule.part);
+  });
+  return drafts || layer_of(module) >= layers ? ModuleRole::kMtp : role_in_layer(module);
+}
+
+bool is_draft_expert(std::string_view module, int64_t layers) {
+  return module_role(module, layers) == ModuleRole::kMtp &&
+         role_in_layer(module) == ModuleRole::kRoutedExperts;
 }
 
 namespace {
@@ -292,18 +306,42 @@ namespace {
 /// A module that is loaded under another name than the files have, and is a linear to what quantizes.
 struct RenamedModule {
   std::string_view model_type;
-  std::string_view in_files, in_transformers;  ///< ends of its name
+  std::string_view in_files, in_loader;  ///< ends of its name, from a dot on, or the whole
 };
 /// Source: transformers 5.17, conversion_mapping.py; PhimoeTopKRouter is a Linear.
-constexpr RenamedModule kRenamed[] = {{"phimoe", ".block_sparse_moe.gate", ".mlp.router"}};
+constexpr RenamedModule kRenamedInTransformers[] = {{"phimoe", ".block_sparse_moe.gate", ".mlp.router"},
+                                                    {"deepseek_v4", "head", "lm_head"}};
+
+/// A part of modules' names that vLLM calls otherwise. Exact names in a configuration follow, expressions do
+/// not.
+struct RenamedPart {
+  std::string_view model_type;
+  std::string_view in_files, in_loader;
+};
+/// Source: vLLM 0.33, hf_to_vllm_mapper of the models' classes.
+constexpr RenamedPart kRenamedInVllm[] = {{"jamba", ".self_attn.", "."},
+                                          {"gpt_oss", ".self_attn.", ".attn."},
+                                          {"lfm2_moe", ".conv.", ".short_conv."},
+                                          {"deepseek_v4", ".shared_experts.w2", ".shared_experts.down_proj"}};
 
 }  // namespace
 
 std::string name_in_transformers(std::string_view model_type, std::string_view module) {
-  for (const RenamedModule& row : kRenamed) {
-    if (row.model_type != model_type || !module.ends_with(row.in_files)) continue;
+  for (const RenamedModule& row : kRenamedInTransformers) {
+    const bool fits = row.in_files[0] == '.' ? module.ends_with(row.in_files) : module == row.in_files;
+    if (row.model_type != model_type || !fits) continue;
     std::string name(module.substr(0, module.size() - row.in_files.size()));
-    return name += row.in_transformers;
+    return name += row.in_loader;
+  }
+  return {};
+}
+
+std::string name_in_vllm(std::string_view model_type, std::string_view module) {
+  for (const RenamedPart& row : kRenamedInVllm) {
+    const size_t at = module.find(row.in_files);
+    if (row.model_type != model_type || at == module.npos) continue;
+    std::string name(module);
+    return name.replace(at, row.in_files.size(), row.in_loader);
   }
   return {};
 }

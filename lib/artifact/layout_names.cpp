@@ -13,10 +13,6 @@
 namespace twofour {
 namespace {
 
-bool is_layout(std::string_view name) {
-  return with_layout(name, []<class L>() {});
-}
-
 bool is_method(std::string_view name) {
   const auto& others = other_method_names();
   return is_layout(name) || std::find(others.begin(), others.end(), name) != others.end();
@@ -134,6 +130,10 @@ void check_groups(std::string_view where, const Json& groups,
 
 }  // namespace
 
+bool is_layout(std::string_view name) {
+  return with_layout(name, []<class L>() {});
+}
+
 UnknownLayout::UnknownLayout(std::string file, std::string at, std::string_view name)
     : Error(
           fmt::format("{}: {}: expected a layout that this version knows ({}), found {}; use the version of "
@@ -173,10 +173,15 @@ void refuse_unknown_layout(const Checkpoint& c) {
 
 bool holds_layout(const Checkpoint& c) {
   refuse_unknown_layout(c);
-  return c.is_directory() && std::any_of(c.shards().begin(), c.shards().end(), [](const Shard& s) {
-           const auto it = s.metadata.find("twofour.layout");
-           return it != s.metadata.end() && (it->second == kMixedLayout || is_layout(it->second));
-         });
+  if (!c.is_directory()) return false;
+  // Files of several number formats are mixed, too.
+  const auto entry = quantization_entry(c.config());
+  const bool has_layouts =
+      entry && entry->value.is_object() && entry->value.value("quant_method", Json()) == "twofour";
+  return std::any_of(c.shards().begin(), c.shards().end(), [&](const Shard& s) {
+    const auto it = s.metadata.find("twofour.layout");
+    return it != s.metadata.end() && (it->second == kMixedLayout ? has_layouts : is_layout(it->second));
+  });
 }
 
 void check_layout_names(std::string_view where, const Json& manifest,

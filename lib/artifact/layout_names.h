@@ -15,6 +15,9 @@ namespace twofour {
 /// `layout` of an artifact with several layouts, which `groups` names.
 inline constexpr const char* kMixedLayout = "mixed";
 
+/// Whether it is one of the layouts of formats/layouts.
+bool is_layout(std::string_view name);
+
 /// A file of an artifact names a layout that this version does not know.
 struct UnknownLayout : Error {
   UnknownLayout(std::string where, std::string place, std::string_view name);
@@ -31,7 +34,8 @@ std::optional<UnknownLayout> find_unknown_layout(const std::filesystem::path& di
 /// Throws UnknownLayout where there is one.
 void refuse_unknown_layout(const Checkpoint& checkpoint);
 
-/// Whether a checkpoint says of itself that it is in one of the layouts, or in several. Throws UnknownLayout.
+/// Whether a checkpoint says of itself that modules are in a layout: files of several formats say "mixed",
+/// and config.json whether layouts are among them. Throws UnknownLayout.
 bool holds_layout(const Checkpoint& checkpoint);
 
 /// Holds the layouts that a twofour.json names against each other: `layout` is "mixed" where there are

@@ -42,6 +42,15 @@ void take_source(const std::string& where, const Json& json, Manifest& manifest)
       shape("input_scale_shape")};
 }
 
+/// Takes what a manifest says of the scales of a linear that was respelled.
+void take_scale_types(const Json& json, Manifest& manifest) {
+  const auto type = [&](const char* key) -> std::optional<DType> {
+    return json.contains(key) ? dtype_from_name(json.at(key).get<std::string>()) : std::nullopt;
+  };
+  const Manifest::ScaleTypes types{type("scale_dtype"), type("input_scale_dtype")};
+  if (types.scale || types.input_scale) manifest.scale_types[json.at("module").get<std::string>()] = types;
+}
+
 }  // namespace
 
 std::string manifest_seal(const Hash128& hash) {
@@ -74,6 +83,10 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
       return false;
     }
     if (json.contains("weights_xxh3_128")) return false;
+    if (json.contains("module") && json.contains("dtype")) {
+      take_scale_types(json, manifest);
+      return false;
+    }
     if (json.contains("gated")) {
       const Json& shape = json.at("shape");
       const auto name = json.at("name").get<std::string>();

@@ -55,10 +55,15 @@ struct Manifest {
     uint32_t global_scale = 0, input_scale = 0;
     std::optional<std::vector<int64_t>> global_scale_shape = {}, input_scale_shape = {};  ///< since format 3
   };
-  std::map<std::string, Original> originals;   ///< by rewritten module that has one global scale
-  std::map<std::string, Output> outputs;       ///< by tensor
-  std::map<std::string, Hash128> files;        ///< as in ConversionRecord
-  size_t folds = 0;                            ///< matrices with folded global scales
+  /// Types that scales of a linear in another format than NVFP4 had, where they were converted.
+  struct ScaleTypes {
+    std::optional<DType> scale = {}, input_scale = {};
+  };
+  std::map<std::string, ScaleTypes> scale_types;  ///< by rewritten linear
+  std::map<std::string, Original> originals;      ///< by rewritten module that has one global scale
+  std::map<std::string, Output> outputs;          ///< by tensor
+  std::map<std::string, Hash128> files;           ///< as in ConversionRecord
+  size_t folds = 0;                               ///< matrices with folded global scales
   std::map<std::string, Shape> shapes;         ///< by target, rewritten module or quantized matrix: "P.w13"
   std::map<std::string, std::string> layouts;  ///< likewise; of a module in no layout its method
 };

@@ -12,6 +12,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/manifest.h"
 
 namespace twofour {
@@ -68,31 +69,41 @@ SourceEntry parse_source(const Json& json) {
 }
 
 /// Takes each source and tensor and drops it as it is parsed, so that the document is never held whole.
+/// Modules that are in no layout are as the artifact's source has them.
 Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   Parsed parsed;
-  std::vector<SourceEntry> sources;
+  std::vector<Json> sources;  // of the module that is being read
   std::vector<std::string> tensors;
+  std::map<std::string, std::string> layouts;
   const auto keep = [&](Json& json) {
-    if (json.contains("codes_xxh3_128")) {
-      sources.push_back(parse_source(json));
+    if (json.contains("codes_xxh3_128") || json.contains("weights_xxh3_128")) {
+      sources.push_back(std::move(json));
       return false;
     }
     if (json.contains("xxh3_128")) {
       tensors.push_back(json.at("name").get<std::string>());
       return false;
     }
+    if (json.contains("module") && json.contains("dtype")) return false;
     if (!json.contains("sources")) {
       if (json.contains("gated"))
         throw Error(fmt::format("no sources of {}", json_quote_short(json.value("name", ""))));
       return true;
     }
-    const Json& shape = json.at("shape");
-    parsed.matrices.push_back({json.at("name").get<std::string>(),
-                               json.at("layout").get<std::string>(),
-                               {whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
-                                whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()},
-                               std::move(tensors),
-                               std::move(sources)});
+    const auto name = json.at("name").get<std::string>();
+    const std::string& layout = layouts[name] = json.at("layout").get<std::string>();
+    if (is_layout(layout)) {
+      const Json& shape = json.at("shape");
+      parsed.matrices.push_back({name,
+                                 layout,
+                                 {whole_number<int64_t>(shape.at(0)), whole_number<int64_t>(shape.at(1)),
+                                  whole_number<int64_t>(shape.at(2)), json.at("gated").get<bool>()},
+                                 std::move(tensors),
+                                 {}});
+      for (const Json& source : sources) parsed.matrices.back().sources.push_back(parse_source(source));
+    } else {
+      parsed.copied.insert(tensors.begin(), tensors.end());
+    }
     tensors.clear();
     sources.clear();
     return false;
@@ -107,10 +118,8 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
     parsed.integrity_error = damage;
     const auto format = whole_number<int64_t>(json.at("format"));
     if (format < kOldestManifestFormat || format > kManifestFormat) throw Error("another format");
-    std::map<std::string, std::string> layouts;
-    for (const MatrixEntry& m : parsed.matrices) layouts[m.name] = m.layout;
     check_layout_names(where, json, layouts);
-    parsed.copied = {tensors.begin(), tensors.end()};
+    parsed.copied.insert(tensors.begin(), tensors.end());
     parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
   } catch (const Json::exception&) {
     refuse("something else");

@@ -154,7 +154,8 @@ const std::vector<WordRow>& word_rows() {
        {"f32", "bf16", "e8m0"},
        kFp8,
        nullptr,
-       "type of the scales of blocks (default: the dialect's)"},
+       "type of the scales of blocks (default: f32; of DeepSeek-V4 e8m0 beside experts that stay in four "
+       "bits)"},
       {"odd_blocks",
        &Rule::odd_blocks,
        {"refuse", "keep", "write"},
@@ -198,6 +199,7 @@ const std::vector<WordRow>& word_rows() {
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
 constexpr std::string_view kMethods[] = {"magnitude"};
+constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
 
@@ -324,6 +326,10 @@ Rule read_rule(const YamlPlace& place, size_t index) {
     const std::string& word = fold->word(kFolds);
     rule.fold = word == "strict" ? Fold::kStrict : word == "any" ? Fold::kAny : Fold::kLarger;
   }
+  if (const auto drafts = place.find("draft_experts")) {
+    check_with(*drafts, ~0u & ~kKeep, *target);
+    rule.selection.draft_experts = parse_draft_experts(drafts->word(kDraftExperts));
+  }
   if (const auto scale = place.find("input_scale")) {
     check_with(*scale, kKeep | kNvfp4, *target);
     check_not_pruned(*scale, rule);
@@ -378,6 +384,10 @@ std::vector<RecipeKey> rule_keys() {
                       "those it has (default: as --input-scale)"});
   keys.push_back({"one_input_scale_a_layer", "true or false",
                   with(kKeep | kNvfp4) + "experts of a layer share the largest (default: false)"});
+  keys.push_back({"draft_experts", either(kDraftExperts),
+                  with(~0u & ~kKeep) +
+                      "experts of layers that predict further tokens stay as they are, or are chosen as the "
+                      "others are (default: chosen by name, not as experts)"});
   keys.push_back({"fold", either(kFolds), with(kLayout) + "as --fold (default: larger)"});
   return keys;
 }

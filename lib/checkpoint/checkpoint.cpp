@@ -120,6 +120,7 @@ std::map<std::string, std::string> Checkpoint::config_texts() const {
 
 void Checkpoint::note_incomplete_modules() {
   for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
+    if (dialect.known_by_input) continue;  // has the names of another
     for (const TensorInfo& scale : tensors_) {
       if (scale.dtype != DType::kF8E4M3 || !scale.name.ends_with(dialect.block_scale)) continue;
       const std::string module =

@@ -106,6 +106,16 @@ std::vector<std::string> find_odd_settings(const Json& config) {
   return odd;
 }
 
+std::string other_name(const Json& config, std::string_view module,
+                       std::string (*rename)(std::string_view model_type, std::string_view module)) {
+  for (const Json* type : model_settings(config, "model_type")) {
+    if (!type->is_string()) continue;
+    std::string name = rename(type->get_ref<const std::string&>(), module);
+    if (!name.empty()) return name;
+  }
+  return {};
+}
+
 int64_t model_layers(const Json& config) {
   for (const Json* number : model_settings(config, "num_hidden_layers")) {
     if (number->is_number_integer()) return number->get<int64_t>();

@@ -32,6 +32,11 @@ std::string quoted_setting(const Json& value);
 /// is fine.
 std::vector<std::string> find_odd_settings(const Json& config);
 
+/// What loaders call a module that files name otherwise, by `rename` (name_in_transformers, name_in_vllm) for
+/// a model_type that config.json states. Empty: as the files do.
+std::string other_name(const Json& config, std::string_view module,
+                       std::string (*rename)(std::string_view model_type, std::string_view module));
+
 /// The layers that a config.json counts; INT64_MAX where it does not. Further ones predict further tokens.
 int64_t model_layers(const Json& config);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "formats/atom.h"
+#include "formats/naming.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/target_patterns.h"
 #include "lib/names/config_pattern.h"
@@ -134,7 +136,10 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
 ConfigEntries mixed_config(const WrittenModel& model) {
   std::vector<std::vector<std::string>> members(model.entries.size());
   for (const WrittenModule& m : model.modules) {
-    if (m.entry) members[*m.entry].push_back(m.name);
+    if (!m.entry) continue;
+    members[*m.entry].push_back(m.name);
+    if (auto other = other_name(model.source->config(), m.name, name_in_vllm); !other.empty())
+      members[*m.entry].push_back(std::move(other));
   }
   Json groups = Json::object();
   for (size_t i = 0; i < members.size(); ++i) {

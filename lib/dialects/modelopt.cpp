@@ -52,6 +52,12 @@ Json group_of(const Json& entry) {
   return {{"input_activations", activations}, {"weights", weights}};
 }
 
+/// Engines read blocks of routed experts under the names of DeepSeek's.
+Scheme of_experts(Scheme s) {
+  if (s.is_block(kFp8Block, kFp8Block)) s.scale = kScaleInverse;
+  return s;
+}
+
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format == WeightFormat::kNvfp4)
@@ -141,6 +147,7 @@ const OutputDialect& modelopt_dialect() {
       .fp8_granularities = modelopt::kGranularities,
       .config = modelopt::config_of,
       .spelling = modelopt::spelling_of,
+      .of_experts = modelopt::of_experts,
       .entry = modelopt::entry_of,
       .mixed_config = modelopt::mixed_config,
   };

@@ -26,6 +26,7 @@ struct QuantizedConfig {
 struct ConfigEntries {
   Json quantization_config;
   Json hf_quant_config = nullptr;  ///< null: there is no such file
+  Json settings = Json::object();  ///< members of config.json beside the entry; null: there is none
 };
 
 /// A linear of a checkpoint that is written, and what its configuration says of it.
@@ -67,10 +68,17 @@ struct OutputDialect {
   ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
   /// How it spells a scheme of a matrix [n, k], other than NVFP4; nothing: it cannot hold it.
   std::optional<Spelling> (*spelling)(const Scheme& scheme, int64_t n, int64_t k);
+  /// The scheme as routed experts have it; nullptr: as other linears.
+  Scheme (*of_experts)(Scheme scheme) = nullptr;
   /// What its configuration says of modules of a scheme; null: it cannot hold it.
   Json (*entry)(const Scheme& scheme);
   /// The configuration of several schemes; nullptr: it has no words for that.
   ConfigEntries (*mixed_config)(const WrittenModel& model);
+  /// Members of config.json beside its entry that the formats of modules decide; nullptr: none.
+  Json (*settings)(const WrittenModel& model) = nullptr;
+  /// The type that loaders want of all FP8 scales, by the schemes of the routed experts; nullptr: each its
+  /// own.
+  std::optional<DType> (*fp8_scale_type)(std::span<const Scheme> experts) = nullptr;
 
   std::vector<int64_t> scalar_shape() const { return std::vector<int64_t>(scalar_rank, 1); }
   /// Patterns of this dialect that match what globs match.

@@ -62,9 +62,13 @@ std::string layers_expression(const Layers& layers, size_t group) {
   return fmt::format("(?:{})", fmt::join(sorted, "|"));
 }
 
-/// What loaders ask for beside a leaf's own name.
-std::string_view asked_as(std::string_view leaf) {
-  return leaf == "w1" ? "gate_proj" : leaf == "w2" ? "down_proj" : leaf == "w3" ? "up_proj" : "";
+/// What loaders ask for beside a leaf's own name. Of experts without a gate they ask for one all the same.
+std::vector<std::string_view> asked_as(std::string_view leaf, bool gated) {
+  if (leaf == "w1") return {"gate_proj"};
+  if (leaf == "w2") return {"down_proj"};
+  if (leaf == "w3") return {"up_proj"};
+  if (leaf == "up_proj" && !gated) return {"gate_proj"};
+  return {};
 }
 
 class Targets {
@@ -93,8 +97,9 @@ class Targets {
       std::set<std::string>& all = leaves[expression];
       all.insert(form.leaf);
       const auto parsed = parse_module_name(name);
-      const bool routed = parsed && parsed->kind == BlockKind::kRoutedExperts;
-      if (routed && !asked_as(form.leaf).empty()) all.emplace(asked_as(form.leaf));
+      if (!parsed || parsed->kind != BlockKind::kRoutedExperts) continue;
+      for (const std::string_view leaf : asked_as(form.leaf, parsed->naming->gate != nullptr))
+        all.emplace(leaf);
     }
     for (const auto& [expression, all] : leaves) {
       const std::string leaf = all.size() == 1 ? *all.begin() : fmt::format("(?:{})", fmt::join(all, "|"));

@@ -18,16 +18,6 @@ std::string block_of(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
 }
 
-/// What transformers calls it, where that is another name than the files'.
-std::string other_name(const Json& config, const std::string& module) {
-  for (const Json* type : model_settings(config, "model_type")) {
-    if (!type->is_string()) continue;
-    std::string name = name_in_transformers(type->get_ref<const std::string&>(), module);
-    if (!name.empty()) return name;
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<std::string> unquantized_linears(const WrittenModel& model) {
@@ -44,7 +34,7 @@ std::vector<std::string> unquantized_linears(const WrittenModel& model) {
     const std::string block = block_of(m.name);
     if (block.empty() || quantized_blocks.count(block)) {
       names.push_back(m.name);
-      if (auto other = other_name(model.source->config(), m.name); !other.empty())
+      if (auto other = other_name(model.source->config(), m.name, name_in_transformers); !other.empty())
         names.push_back(std::move(other));
     } else if (blocks.insert(block).second) {
       names.push_back(block + "*");

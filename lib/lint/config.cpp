@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/rules.h"
@@ -162,10 +163,14 @@ class ModuleNames {
       const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
       if (names_.empty() || names_.back() != name) names_.push_back(name);
     }
+    for (const std::string_view name : names_) {
+      if (auto other = other_name(s.config, name, name_in_transformers); !other.empty())
+        others_.insert(std::move(other));
+    }
   }
-  /// Whether `path` is a tensor, a module or something above one.
+  /// Whether `path` is a tensor, a module, by either name that loaders know, or something above one.
   bool has(const std::string& path) const {
-    if (find_tensor(tensors_, path)) return true;
+    if (find_tensor(tensors_, path) || others_.count(path) > 0) return true;
     const std::string below = path + ".";
     const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), below,
                                      [](const TensorInfo& t, const std::string& b) { return t.name < b; });
@@ -200,6 +205,7 @@ class ModuleNames {
  private:
   std::span<const TensorInfo> tensors_;
   std::vector<std::string_view> names_;
+  std::unordered_set<std::string> others_;  ///< what transformers calls modules that have another name there
   std::unordered_set<std::string> folded_;
 };
 
@@ -281,7 +287,7 @@ std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintRepo
                                            algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !(tied && is_head(m.name))) {
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
       report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
@@ -345,10 +351,15 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
 
 bool is_no_linear(std::string_view name) {
   for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
-                           "audio", "patch", "pos_emb", "lora", "position", "projector"}) {
+                           "audio", "patch", "pos_emb", "lora", "position", "projector", "res_proj",
+                           "routed_expert_down_proj", "routed_expert_up_proj"}) {
     if (name.find(part) != name.npos) return true;
   }
   return false;
+}
+
+bool is_own_router(const LintInput& s, const std::string& name) {
+  return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias");
 }
 
 void lint_config(const LintInput& s, LintReporter& reporter) {

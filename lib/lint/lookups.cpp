@@ -51,7 +51,7 @@ std::vector<LoadedModule> stored_modules(const LintInput& s, const std::set<std:
     constexpr std::string_view kWeight = ".weight";
     if (!t.name.ends_with(kWeight) || t.shape.size() != 2 || t.dtype == DType::kU8) continue;
     std::string module = t.name.substr(0, t.name.size() - kWeight.size());
-    if (is_no_linear(module)) continue;
+    if (is_no_linear(module) || is_own_router(s, module)) continue;
     const NamedFormat format = weight_format(s, module, t);
     if (format.kind != kOther) modules.push_back({std::move(module), format});
   }

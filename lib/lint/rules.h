@@ -40,6 +40,10 @@ void lint_lookups(const LintInput& input, const std::set<std::string>& reported,
 /// Whether a matrix of that name belongs to something else than a linear, or to a linear that loaders never
 /// take for quantized.
 bool is_no_linear(std::string_view name);
+/// Whether a router is a module of its own kind, which no loader takes for a linear: one with a bias for the
+/// choice of experts. Source: vLLM, models/deepseek_v2.py (GateLinear without quant_config); transformers,
+/// DeepseekV3TopkRouter and its like.
+bool is_own_router(const LintInput& input, const std::string& name);
 /// Types of what a quantization config has: groups, layers, lists.
 void lint_config_types(const LintInput& input, LintReporter& reporter);
 /// The group sizes that configs state against the one that the block scales have.

@@ -76,6 +76,12 @@ bool PartedRewrite::passes(size_t tensor) const {
                      [&](const Part& part) { return part.source == tensor && !part.changes; });
 }
 
+bool PartedRewrite::converts(const Checkpoint& source, size_t tensor) const {
+  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+    return part.source == tensor && part.info.dtype != source.tensors()[tensor].dtype;
+  });
+}
+
 Json PartedRewrite::part_entries(const Checkpoint& source, const std::vector<Json>& tensors) const {
   Json all = Json::array();
   for (size_t p = 0; p < tensors.size(); ++p) {
@@ -174,7 +180,14 @@ Json LinearRewrite::entries(const Checkpoint& source, const Json& result,
   Json from = {{"module", module_.name},
                {"format", weight_format_key(module_.format)},
                {"dtype", dtype_name(source.tensors()[module_.weight].dtype)}};
-  if (widens()) from["weights_xxh3_128"] = result;  // as float32
+  if (widens()) {
+    from["weights_xxh3_128"] = result;  // as float32
+  } else {
+    for (const auto& [key, tensor] :
+         {std::pair{"scale_dtype", module_.scale}, {"input_scale_dtype", module_.input_scale}}) {
+      if (tensor && converts(source, *tensor)) from[key] = dtype_name(source.tensors()[*tensor].dtype);
+    }
+  }
   return Json::array({{{"name", module_.name},
                        {"layout", becomes()},
                        {"shape", {module_.e, module_.n, module_.k}},

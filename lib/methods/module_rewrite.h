@@ -26,10 +26,16 @@ class PartedRewrite : public Transformation {
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// A tensor of the source that goes into part 0 or is dropped.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
+  bool drop(size_t tensor) override {
+    consume(tensor);
+    return true;
+  }
   const std::vector<Part>& parts() const { return parts_; }
   const std::string& becomes() const { return becomes_; }
   /// Whether a tensor of the source is written byte for byte.
   bool passes(size_t tensor) const;
+  /// Whether a tensor of the source is written in another type.
+  bool converts(const Checkpoint& source, size_t tensor) const;
 
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
   std::vector<size_t> sources() const override;
@@ -63,7 +69,7 @@ class ModuleRewrite : public PartedRewrite {
   struct Scales {
     std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
     std::vector<float> multipliers;  ///< one an expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
+    uint32_t input_scale_bits = 0;   ///< of the input scale, where it is written anew
   };
 
   /// `prunes`: part 0 are pruned codes.

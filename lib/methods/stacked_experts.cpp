@@ -48,7 +48,7 @@ std::vector<TensorInfo> StackedExperts::outputs(const Checkpoint&) const {
 }
 
 std::vector<size_t> StackedExperts::sources() const {
-  std::set<size_t> all;
+  std::set<size_t> all(dropped_.begin(), dropped_.end());
   for (const auto& m : stack_.matrices) {
     const auto own = tensors_of(*m);
     all.insert(own.begin(), own.end());

@@ -45,6 +45,10 @@ class StackedExperts : public Transformation {
   std::string name(const Checkpoint&) const override { return stack_.weights.name; }
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
   std::vector<size_t> sources() const override;
+  bool drop(size_t tensor) override {
+    dropped_.push_back(tensor);
+    return true;
+  }
   std::vector<Unit> units(const Checkpoint& source) const override;
   uint64_t worker_bytes() const override;
   std::string decision(int part) const override { return part == 0 ? "bf16" : "copy"; }
@@ -61,6 +65,7 @@ class StackedExperts : public Transformation {
 
  private:
   ExpertStack stack_;
+  std::vector<size_t> dropped_;
   MemoryLimits limits_;
 };
 

@@ -109,6 +109,7 @@ class ToBf16 : public Method {
       input_scales += m.input_scale.has_value();
     }
     planner.set_texts(bf16_texts(c, names));
+    if (names.size() == c.nvfp4_modules().size()) planner.quantize_nothing();
     return input_scales;
   }
 
@@ -140,6 +141,7 @@ class ToBf16 : public Method {
     refuse_split_tables(planner, chosen);
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen.empty()) {
+      planner.problems.refuse();
       throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
                               c.path().string(), planner.linears().size()));
     }

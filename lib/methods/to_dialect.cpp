@@ -10,6 +10,8 @@
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantized_group.h"
 #include "lib/plan/output_files.h"
+#include "lib/selection/chooser.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 namespace {
@@ -95,7 +97,8 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
                      Planner& planner, const InputScaleChoice& input_scale) {
   const Checkpoint& c = planner.source;
   const Nvfp4Dialect& to = *dialect.nvfp4;
-  const bool same = m.dialect->name == to.name;
+  // Two dialects may spell one multiplier alike.
+  const bool own = m.dialect->name == to.name, same = m.dialect->divides == to.divides;
   ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
   if (m.dialect->stacked) {
     planner.problems.add(fmt::format(
@@ -109,7 +112,7 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   };
   const uint32_t stored = scales.raw_bits[0];
   const bool keeps_own = !input_scale.rule || input_scale.scale.is_own;
-  if (m.input_scale && keeps_own && !same)
+  if (m.input_scale && keeps_own && !own)
     scales.input_scale_bits = stored_input_scale(c, *m.input_scale, planner.problems);
   const uint32_t input_stored = scales.input_scale_bits;
   auto module = std::make_unique<ModuleRewrite>(m, becomes, std::move(scales), false, kScaleTolerance);
@@ -125,8 +128,12 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
                std::make_unique<CopiedTensor>(m.block_scale, true)});
   const auto add_scalar = [&](size_t tensor, const char* suffix, const auto& before, uint32_t remembered) {
-    if (same) {
+    if (own) {
       module->add({c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, false)});
+    } else if (same) {
+      module->add({scalar_info(m.name + suffix, shape(before)), tensor,
+                   std::make_unique<ConvertedScalars>(tensor, c.tensors()[tensor].dtype, DType::kF32, false),
+                   true});
     } else {
       module->add(
           {scalar_info(m.name + suffix, shape(before)), tensor, reciprocal(tensor, remembered), true});
@@ -208,6 +215,9 @@ class ToDialect : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
+    // Of other formats there need be no NVFP4, where the dialect is named.
+    if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
+      return keep_all(rule, output_dialect(rule.dialect, true), planner);
     std::vector<size_t> modules = all_modules(c, rule);
     if (rule.dialect.empty()) {
       // The other one of a checkpoint, its own of an artifact.
@@ -215,16 +225,14 @@ class ToDialect : public Method {
       for (const std::string& name : output_dialect_names(true)) {
         if ((name == own) == c.is_view() && rule.dialect.empty()) rule.dialect = name;
       }
+      if (rule.dialect.empty()) return keep_source(rule, modules, planner);
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
     if (has_other_formats(c) || changes_input_scales(rule)) return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
-    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
-      for (const size_t m : modules) keep(rule, c.nvfp4_modules()[m], planner);
-      planner.set_texts(original_texts(c));
-      return;
-    }
+    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept))
+      return keep_source(rule, modules, planner);
     std::erase_if(modules, is_kept);
     if (modules.empty()) {
       throw Error(
@@ -244,6 +252,7 @@ class ToDialect : public Method {
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.set_dialect(dialect);
     planner.rewrite_formats();
+    refuse_part(rule, planner);
     std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
       if (planner.is_taken(m.weight)) continue;
@@ -254,6 +263,32 @@ class ToDialect : public Method {
       }
     }
     if (!rescaled.empty()) change_input_scales(rule, rescaled, planner);
+  }
+
+  /// The source of an artifact, in its own dialect, which need not be one that is written.
+  static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
+    for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
+    planner.set_texts(original_texts(planner.source));
+  }
+
+  /// Throws Error unless the selection has every quantized linear: the dialect is that of all.
+  static void refuse_part(const Rule& rule, Planner& planner) {
+    Chooser chooser(rule.selection, planner.layers());
+    size_t chosen = 0, all = 0;
+    for (const Linear& m : planner.linears()) {
+      if (m.format == WeightFormat::kFloat) continue;
+      ++all;
+      chosen += chooser.chooses(m.name, true);
+    }
+    const std::string where = planner.source.path().string();
+    if (all == 0)
+      throw Error(fmt::format("{}: expected quantized linears, found none among {} tensors", where,
+                              planner.source.tensors().size()));
+    chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
+    if (chosen == all) return;
+    throw Error(fmt::format(
+        "--to {}: expected all {} quantized linears, which one configuration describes, found {} chosen",
+        rule.to, all, chosen));
   }
 
   /// Everything as it was, block scales looked at.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "formats/e8m0.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
@@ -21,15 +23,30 @@ bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
          scale.shape == to.scale_shape;
 }
 
+/// The scheme that a linear of `scheme` has in a dialect.
+Scheme scheme_in(const OutputDialect& dialect, const Scheme& scheme, const Linear& m) {
+  const auto name = parse_module_name(m.name);
+  const bool routed = name && name->kind == BlockKind::kRoutedExperts;
+  return routed && dialect.of_experts != nullptr ? dialect.of_experts(scheme) : scheme;
+}
+
+/// Whether all F32 values of a tensor are numbers of another type, so that nothing is rounded.
+bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
+  if (type != DType::kBF16) return false;
+  std::vector<uint32_t> bits(c.tensors()[tensor].bytes() / sizeof(float));
+  c.read(tensor, 0, {reinterpret_cast<uint8_t*>(bits.data()), bits.size() * sizeof(float)});
+  return std::all_of(bits.begin(), bits.end(), [](uint32_t b) { return (b & 0xFFFF) == 0; });
+}
+
 /// Plans a linear in a dialect's spelling: a stack expert by expert, as engines want it.
 class Respelling {
  public:
-  Respelling(const std::string& becomes, const Linear& m, Planner& planner)
+  Respelling(const std::string& becomes, const Linear& m, const Scheme& scheme, Planner& planner)
       : m_(m),
         planner_(planner),
         c_(planner.source),
         dialect_(*planner.dialect()),
-        scheme_(scheme_of(planner.source, m)),
+        scheme_(scheme_in(*planner.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
   /// What is written has the names of its matrices.
@@ -90,14 +107,18 @@ class Respelling {
 
   void add_scales(const std::string& name, const Spelling& spelling, int64_t e, const StackPart& part) {
     const TensorInfo& scale = c_.tensors()[*m_.scale];
-    const DType type = spelling.scale_type.value_or(scale.dtype);
+    const DType type = spelling.scale_type.value_or(remembered(&Manifest::ScaleTypes::scale, *m_.scale));
     const bool same_bytes = type == scale.dtype || (dtype_bits(type) == 8 && dtype_bits(scale.dtype) == 8);
     const bool whole =
         m_.scale_rows == m_.n || (part.first % m_.scale_rows == 0 && (part.step == 1 || m_.scale_rows == 1));
     std::unique_ptr<const TensorRewrite> rewrite;
     if (same_bytes && whole) rewrite = rows_of(*m_.scale, m_.scale_rows, e, part);
-    if (!same_bytes && type == DType::kF32 && !m_.stacked)
+    const bool converts =
+        type == DType::kF32 || type == DType::kBF16 || (type == DType::kF8E8M0 && scale.dtype == DType::kF32);
+    if (!same_bytes && converts && !m_.stacked) {
+      if (type == DType::kF8E8M0) check_powers(*m_.scale);
       rewrite = std::make_unique<ConvertedScalars>(*m_.scale, scale.dtype, type, false);
+    }
     if (!rewrite) {
       planner_.problems.add(fmt::format("{}: expected scales that the {} dialect can hold ({}), found {}",
                                         c_.where(*m_.scale), dialect_.name, dtype_name(type),
@@ -107,13 +128,37 @@ class Respelling {
     add(name + spelling.scale, type, spelling.scale_shape, *m_.scale, std::move(rewrite));
   }
 
+  /// Only powers of two have a place in E8M0.
+  void check_powers(size_t tensor) {
+    constexpr uint64_t kPiece = 1u << 20;
+    std::vector<float> some(kPiece / sizeof(float));
+    const uint64_t bytes = c_.tensors()[tensor].bytes();
+    for (uint64_t at = 0; at < bytes; at += kPiece) {
+      const uint64_t count = std::min(kPiece, bytes - at) / sizeof(float);
+      c_.read(tensor, at, {reinterpret_cast<uint8_t*>(some.data()), count * sizeof(float)});
+      const auto bad = std::find_if(some.begin(), some.begin() + static_cast<int64_t>(count),
+                                    [](float x) { return e8m0_from_float(x) == kE8m0Nan; });
+      if (bad == some.begin() + static_cast<int64_t>(count)) continue;
+      planner_.problems.add(
+          fmt::format("{}: expected scales that are powers of two, as loaders of {} read E8M0 beside experts "
+                      "of four bits, "
+                      "found {}; a rule of its own (to: fp8, scale_dtype: e8m0) rounds these weights again",
+                      c_.where(tensor), dialect_.name, *bad));
+      return;
+    }
+  }
+
   void add_input_scale(const Spelling& spelling) {
     if (spelling.input_scale == nullptr) return;
     const std::string name = m_.name + spelling.input_scale;
     if (m_.input_scale) {
       const DType type = c_.tensors()[*m_.input_scale].dtype;
-      add(name, DType::kF32, dialect_.scalar_shape(), *m_.input_scale,
-          std::make_unique<ConvertedScalars>(*m_.input_scale, type, DType::kF32, false));
+      const DType written = spelling.needs_input_scale
+                                ? DType::kF32
+                                : remembered(&Manifest::ScaleTypes::input_scale, *m_.input_scale);
+      add(name, written == DType::kBF16 ? written : DType::kF32, dialect_.scalar_shape(), *m_.input_scale,
+          std::make_unique<ConvertedScalars>(*m_.input_scale, type,
+                                             written == DType::kBF16 ? written : DType::kF32, false));
     } else if (spelling.needs_input_scale) {
       add(name, DType::kF32, dialect_.scalar_shape(), m_.weight, std::make_unique<ConstantScalar>(1.0f));
       planner_.findings.push_back(
@@ -121,6 +166,17 @@ class Respelling {
            "has no input scale, which loaders of the dialect require: 1 is written, and "
            "activations beyond 448 saturate"});
     }
+  }
+
+  /// The type that a tensor of scales had before twofour wrote the source, where no value is lost by going
+  /// back to it; else the one that it has.
+  DType remembered(std::optional<DType> Manifest::ScaleTypes::*which, size_t tensor) const {
+    const DType own = c_.tensors()[tensor].dtype;
+    if (planner_.written == nullptr || own != DType::kF32 || m_.stacked) return own;
+    const auto at = planner_.written->scale_types.find(m_.name);
+    if (at == planner_.written->scale_types.end()) return own;
+    const DType before = (at->second.*which).value_or(own);
+    return before != own && holds_exactly(c_, tensor, before) ? before : own;
   }
 
   const Linear& m_;
@@ -137,14 +193,25 @@ bool shares_scale(const Checkpoint& c, const Linear& m) {
   return m.is_table && m.scale && !c.tensors()[*m.scale].name.starts_with(m.name + ".");
 }
 
+/// The scheme that a linear has in the planner's dialect, where it keeps format and values.
+Scheme kept_scheme(const Linear& m, Planner& planner) {
+  Scheme scheme = scheme_of(planner.source, m);
+  if (m.format != WeightFormat::kFp8 || m.stacked) return scheme;
+  // U8 and E8M0 are one type.
+  const DType type = planner.fp8_scale_type().value_or(scheme.scale_type);
+  if (dtype_bits(type) != dtype_bits(scheme.scale_type)) scheme.scale_type = type;
+  return scheme;
+}
+
 /// Whether the planner's dialect has a linear in these words already.
-bool is_own(const Linear& m, const Planner& planner) {
+bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
   const OutputDialect* to = planner.dialect();
   if (to == nullptr) return true;
   const Checkpoint& c = planner.source;
   if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
-  if (source_dialect(c) == to || shares_scale(c, m)) return true;
-  const auto spelling = to->spelling(scheme_of(c, m), m.n, m.k);
+  if (shares_scale(c, m)) return true;
+  if (source_dialect(c) == to && (m.format == WeightFormat::kFloat || scheme == scheme_of(c, m))) return true;
+  const auto spelling = to->spelling(scheme, m.n, m.k);
   return spelling && is_spelled(c, m, *spelling);
 }
 
@@ -152,13 +219,14 @@ bool is_own(const Linear& m, const Planner& planner) {
 
 void keep_linear(const std::string& becomes, const Linear& m, Planner& planner) {
   const Checkpoint& c = planner.source;
-  if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+  const Scheme scheme = kept_scheme(m, planner);
+  if (m.format == WeightFormat::kFloat || is_own(m, scheme, planner)) {
     planner.write_kept(m);
   } else if (m.nvfp4 && planner.dialect()->nvfp4 != nullptr) {
     planner.write(m.name, m.weight, scheme_of(c, m));
     translate_nvfp4(becomes, c.nvfp4_modules()[*m.nvfp4], *planner.dialect(), planner);
   } else {
-    Respelling(becomes, m, planner).run();
+    Respelling(becomes, m, scheme, planner).run();
   }
 }
 
@@ -195,7 +263,7 @@ class Keep : public Method {
       if (planner.is_written(m.weight)) continue;
       if (!planner.is_planned(m.weight)) {
         keep_linear("keep", m, planner);
-      } else if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+      } else if (m.format == WeightFormat::kFloat || is_own(m, kept_scheme(m, planner), planner)) {
         planner.write_kept(m);  // pruned, or in a layout
       } else {
         planner.problems.add(
@@ -217,9 +285,11 @@ class Keep : public Method {
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
     if (planner.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
-      if (own == nullptr || own->nvfp4 == nullptr)
+      // One that is read and not written becomes ModelOpt's.
+      const bool foreign = own == nullptr && quantization_entry(planner.source.config());
+      if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error("--input-scale: expected a source with a configuration of NVFP4, found none");
-      planner.set_dialect(*own);
+      planner.set_dialect(foreign ? output_dialects()[0] : *own);
     }
     planner.rewrite_formats();
     std::vector<Linear> modules;

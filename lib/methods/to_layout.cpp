@@ -75,8 +75,10 @@ void check_layout(const OutputMatrix& target, const std::string& layout, Problem
   with_layout(layout, [&]<class L>() {
     if constexpr (L::pairs_gate_and_up) {
       if (target.name.ends_with(".w13") && !target.shape.gated) {
-        problems.add(fmt::format("{}: expected gate and up, which {} interleaves, found up alone",
-                                 target.name, layout));
+        problems.add(
+            fmt::format("{}: expected gate and up, whose rows {} pairs, found up alone, as in models "
+                        "without gates; v7 and v7-packed hold it",
+                        target.name, layout));
       } else if (target.shape.gated && target.shape.n % 16 != 0) {
         problems.add(fmt::format("{}: expected a multiple of 8 rows of gate, found {}", target.name,
                                  target.shape.n / 2));

@@ -129,8 +129,6 @@ EncodeRule fp8_rule(Rule& r) {
   } else if (!r.block.empty()) {
     throw Error(fmt::format("--block: expected with --granularity block, found with {}", r.granularity));
   }
-  // DeepSeek-V4's own scales are powers of two.
-  if (r.scale_dtype.empty() && dialect.name == "deepseek-v4") r.scale_dtype = "e8m0";
   scheme.scale_type = choose_word("--scale-dtype", r.scale_dtype, dialect, kScaleTypes, has_type);
   check_exact(r);
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
@@ -286,6 +284,7 @@ class GroupPlanner {
       const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
       const bool is_stack = t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup;
       if (!is_float || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos) continue;
+      if (is_left_in_floats(t.name, planner_.layers())) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
       planner_.leave(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
@@ -444,6 +443,8 @@ class GroupPlanner {
     if (m.stacked && m.bias) group.consume(*m.bias);
     input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;
+    const auto name = parse_module_name(m.name);
+    has_experts_ = has_experts_ || (name && name->kind == BlockKind::kRoutedExperts);
   }
 
   void report() {
@@ -471,6 +472,13 @@ class GroupPlanner {
            fmt::format("the source's KV cache is FP8, which the {} dialect cannot describe: its scales are "
                        "copied, its configuration is not",
                        dialect_.name));
+    }
+    if (dialect_.fp8_scale_type != nullptr && rule_.is_tiled() && rule_.scheme.scale_type != DType::kF32 &&
+        has_experts_) {
+      note(
+          Severity::kWarning, "e8m0-expert-scales",
+          "FP8 experts get E8M0 scales: vLLM (0.33) takes their bytes for F32 numbers without a message, and "
+          "reads --scale-dtype f32 alone");
     }
     if (lacking_ > 0) {
       note(Severity::kWarning, "no-kept-scale",
@@ -500,6 +508,7 @@ class GroupPlanner {
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;
+  bool has_experts_ = false;  ///< routed ones
 };
 
 /// Quantizes linears to NVFP4, FP8, MXFP8 or MXFP4.
@@ -522,6 +531,10 @@ class Quantize : public Method {
     const bool may = is_default_ && own != nullptr && own != encode.dialect &&
                      (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
+    if (encode.is_tiled() && asked.scale_dtype.empty() && wants_powers(rule, encode, planner)) {
+      rule.scale_dtype = "e8m0";
+      encode = complete_(rule);
+    }
     GroupPlanner(encode, rule, planner).run();
   }
   std::string file_format(const Rule& rule) const override {
@@ -538,14 +551,33 @@ class Quantize : public Method {
   }
 
  private:
-  /// Whether quantized linears stay beside what the rule makes.
-  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+  /// What the rule makes, of all linears.
+  static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     Findings findings;
     Problems problems;
     std::vector<bool> chosen(all.size());
     for (const size_t i : select_encoded(planner.source, all, rule.selection, encode, findings, problems))
       chosen[i] = true;
+    return chosen;
+  }
+
+  /// Whether loaders want the scales as powers of two: beside experts that the rule leaves in four bits.
+  static bool wants_powers(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    if (encode.dialect->fp8_scale_type == nullptr) return false;
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto name = parse_module_name(all[i].name);
+      if (chosen[i] && name && name->kind == BlockKind::kRoutedExperts) return false;
+    }
+    return encode.dialect->fp8_scale_type(planner.expert_schemes()) != DType::kF32;
+  }
+
+  /// Whether quantized linears stay beside what the rule makes.
+  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
     for (size_t i = 0; i < all.size(); ++i) {
       if (!chosen[i] && all[i].format != WeightFormat::kFloat && !planner.is_taken(all[i].weight))
         return true;

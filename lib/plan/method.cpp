@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/names/natural.h"
@@ -85,6 +86,70 @@ void Planner::write(std::string module, size_t weight, const Scheme& scheme, Jso
 }
 
 ConfigEntries Planner::written_entries() {
+  note_odd_scale_types();
+  note_odd_drafts();
+  ConfigEntries entries = quantization_entries();
+  if (dialect_ != nullptr && dialect_->settings != nullptr && problems.empty())
+    entries.settings = dialect_->settings(written_);
+  return entries;
+}
+
+std::vector<Scheme> Planner::expert_schemes() {
+  const auto is_routed = [&](const std::string& name) {
+    return module_role(name, layers_) == ModuleRole::kRoutedExperts;
+  };
+  std::vector<Scheme> all;
+  for (const WrittenModule& m : written_.modules) {
+    if (m.entry && is_routed(m.name)) all.push_back(schemes_[*m.entry]);
+  }
+  for (const Linear& m : linears()) {
+    if (m.format != WeightFormat::kFloat && !is_written(m.weight) && is_routed(m.name))
+      all.push_back(scheme_of(source, m));
+  }
+  return all;
+}
+
+std::optional<DType> Planner::fp8_scale_type() {
+  if (!one_scale_type_) {
+    const bool one = dialect_ != nullptr && dialect_->fp8_scale_type != nullptr;
+    one_scale_type_ = one ? dialect_->fp8_scale_type(expert_schemes()) : std::nullopt;
+  }
+  return *one_scale_type_;
+}
+
+void Planner::note_odd_scale_types() {
+  const auto wanted = fp8_scale_type();
+  const auto odd = std::find_if(schemes_.begin(), schemes_.end(), [&](const Scheme& s) {
+    return wanted && s.format == WeightFormat::kFp8 &&
+           (s.scale_type == DType::kF32) != (wanted == DType::kF32);
+  });
+  if (odd == schemes_.end()) return;
+  findings.push_back(
+      {Severity::kWarning, "unlike-scale-types", source.path().string(),
+       fmt::format("FP8 scales in {} are written beside experts for which loaders of {} read {} "
+                   "everywhere; leave out scale_dtype",
+                   dtype_name(odd->scale_type), dialect_->name, dtype_name(*wanted))});
+}
+
+void Planner::note_odd_drafts() {
+  if (dialect_ == nullptr || dialect_->fp8_scale_type == nullptr) return;
+  const std::vector<Scheme> experts = expert_schemes();
+  if (experts.empty()) return;
+  const bool fp8 = experts[0].format == WeightFormat::kFp8;
+  const auto odd =
+      std::find_if(written_.modules.begin(), written_.modules.end(), [&](const WrittenModule& m) {
+        return m.entry && is_draft_expert(m.name, layers_) &&
+               (schemes_[*m.entry].format == WeightFormat::kFp8) != fp8;
+      });
+  if (odd == written_.modules.end()) return;
+  findings.push_back(
+      {Severity::kWarning, "unlike-drafts", odd->name,
+       fmt::format("experts of the draft stay {}, and loaders of {} take them for {} as the model's; "
+                   "--draft-experts cast converts them, too",
+                   describe(schemes_[*odd->entry]), dialect_->name, describe(experts[0]))});
+}
+
+ConfigEntries Planner::quantization_entries() {
   std::stable_sort(
       written_.modules.begin(), written_.modules.end(),
       [](const WrittenModule& a, const WrittenModule& b) { return natural_less(a.name, b.name); });
@@ -141,6 +206,15 @@ void Planner::add(std::unique_ptr<Transformation> transformation) {
   for (const size_t i : sources) taken_[i] = true;
   if (const std::string& label = label_of(sources); !label.empty()) transformation->set_rule(label);
   made_.push_back(std::move(transformation));
+}
+
+void Planner::drop(size_t tensor) {
+  if (taken_[tensor]) return;
+  taken_[tensor] = std::any_of(made_.begin(), made_.end(), [&](auto& one) { return one->drop(tensor); });
+}
+
+std::vector<std::unique_ptr<const Transformation>> Planner::take() {
+  return {std::make_move_iterator(made_.begin()), std::make_move_iterator(made_.end())};
 }
 
 void Planner::add_layout(LayoutGroup group) {

@@ -46,7 +46,9 @@ class Planner {
   bool is_planned(size_t tensor) const { return taken_[tensor]; }
   /// A rule keeps a tensor.
   void keep(size_t tensor) { kept_[tensor] = static_cast<uint16_t>(labels_.size()); }
-  std::vector<std::unique_ptr<const Transformation>> take() { return std::move(made_); }
+  /// Leaves a tensor out of the output, as part of a transformation that can.
+  void drop(size_t tensor);
+  std::vector<std::unique_ptr<const Transformation>> take();
 
   /// Every linear of the source, in natural order; found when first asked for. Modules with tensors that
   /// disagree are problems then.
@@ -72,9 +74,23 @@ class Planner {
   /// A linear that keeps its format, in the source's own words where they are of this dialect.
   void write_kept(const Linear& linear);
   bool is_written(size_t weight) const { return described_[weight]; }
+  /// The schemes of quantized routed experts but those of drafts; what rules have not taken is as in the
+  /// source.
+  std::vector<Scheme> expert_schemes();
+  /// The type that all FP8 scales of the output have, where its dialect wants one. Found when first asked
+  /// for, once all rules are planned.
+  std::optional<DType> fp8_scale_type();
+  /// What is planned is the source of layouts: FP8 that stays keeps its scales.
+  void show_to_layouts() { one_scale_type_.emplace(); }
   /// A glob or name of what stays unquantized, beside linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
 
+  /// No linear of the output is quantized, and texts are set that say so.
+  void quantize_nothing() { quantizes_nothing_ = true; }
+  /// Whether rules changed number formats and left no linear quantized.
+  bool quantizes_nothing() const {
+    return quantizes_nothing_ || (rewrites_formats_ && written_.entries.empty() && layouts_.empty());
+  }
   /// The config files that describe what is written, where one rule makes all of it.
   void set_texts(std::map<std::string, std::string> texts);
   /// Modules of the same layout and pattern are one group, whichever rules made them.
@@ -90,14 +106,17 @@ class Planner {
   const std::optional<Json>& shown_hf_quant_config() const { return shown_hf_quant_config_; }
 
  private:
-  std::vector<std::unique_ptr<const Transformation>> made_;
+  std::vector<std::unique_ptr<Transformation>> made_;
   std::vector<bool> taken_, described_;
   std::vector<uint16_t> kept_;       ///< by which rule: how many labels there were; 0: none
   std::vector<std::string> labels_;  ///< the last one counts
-  bool rewrites_formats_ = false;
+  bool rewrites_formats_ = false, quantizes_nothing_ = false;
   const std::string& label_of(const std::vector<size_t>& sources) const;
   void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
   ConfigEntries written_entries();
+  ConfigEntries quantization_entries();
+  void note_odd_scale_types();
+  void note_odd_drafts();
   /// Adds a problem where a loader would not find the formats that are written.
   ConfigEntries checked(ConfigEntries entries);
 
@@ -108,6 +127,7 @@ class Planner {
   const OutputDialect* dialect_ = nullptr;
   WrittenModel written_;
   std::vector<Scheme> schemes_;  ///< of written_.entries
+  std::optional<std::optional<DType>> one_scale_type_;
   std::vector<std::string> left_;
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;

@@ -107,6 +107,23 @@ void note_passed_through(Planner& planner) {
   }
 }
 
+/// Scales of a KV cache go with the last quantized linear, as the configuration that speaks of them does.
+void drop_kv_scales(Planner& planner) {
+  if (!planner.quantizes_nothing()) return;
+  const Checkpoint& c = planner.source;
+  size_t dropped = 0;
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const std::string& name = c.tensors()[i].name;
+    if ((!name.ends_with(".k_scale") && !name.ends_with(".v_scale")) || planner.is_taken(i)) continue;
+    planner.drop(i);
+    dropped += planner.is_planned(i);
+  }
+  if (dropped == 0) return;
+  planner.findings.push_back(
+      {Severity::kNote, "kv-scales-dropped", c.path().string(),
+       fmt::format("{} scales of the KV cache are dropped: the output quantizes nothing", dropped)});
+}
+
 /// Rejects NaN, infinite or negative input scales that are copied unchanged. Rewritten ones were checked
 /// before; dropped ones do not matter. Zero, or infinite where activations are multiplied by it, is what
 /// calibration leaves where no token came by.
@@ -257,6 +274,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     }
     refuse_changed_weights(
         source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+    drop_kv_scales(planner);
     note_passed_through(planner);
     check_input_scales(planner);
   }
@@ -289,6 +307,12 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (source.is_directory()) plan.auxiliary_files = find_auxiliary_files(source.path(), plan.findings);
   if (!plan.keeps_config) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
+  }
+  const bool same_formats = plan.keeps_config || recipe.edit;
+  for (const char* name : kSideConfigs) {
+    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
+    plan.findings.push_back(
+        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
   }
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
   for (const auto& [name, bytes] : plan.auxiliary_files) {

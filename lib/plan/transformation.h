@@ -128,6 +128,8 @@ class Transformation {
   virtual std::vector<TensorInfo> outputs(const Checkpoint& source) const = 0;
   /// Tensors of the source that go into it, and into nothing else.
   virtual std::vector<size_t> sources() const = 0;
+  /// Takes a tensor of the source too, which the output is to lack; false: it cannot.
+  virtual bool drop(size_t) { return false; }
   /// Its work, in the order of the parts' bytes.
   virtual std::vector<Unit> units(const Checkpoint& source) const = 0;
   /// Buffers of a thread that does a unit, in bytes.

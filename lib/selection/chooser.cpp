@@ -16,9 +16,17 @@ Chooser::Chooser(const Selection& selection, int64_t layers)
       also_(selection.also),
       used_roles_(selection.roles.size()) {}
 
+bool Chooser::casts_draft(std::string_view module) const {
+  return selection_.draft_experts == DraftExperts::kCast && is_draft_expert(module, layers_);
+}
+
+bool Chooser::keeps_draft(std::string_view module) const {
+  return selection_.draft_experts == DraftExperts::kKeep && is_draft_expert(module, layers_);
+}
+
 bool Chooser::has_role(std::string_view module) {
   if (selection_.roles.empty()) return false;
-  const auto role = module_role(module, layers_);
+  const auto role = casts_draft(module) ? ModuleRole::kRoutedExperts : module_role(module, layers_);
   const auto at = std::find(selection_.roles.begin(), selection_.roles.end(), role);
   if (at == selection_.roles.end()) return false;
   used_roles_[static_cast<size_t>(at - selection_.roles.begin())] = true;
@@ -29,7 +37,7 @@ bool Chooser::has_role(std::string_view module) {
 bool Chooser::adds(std::string_view module) {
   reason_ = "--also";
   const bool named = also_.matches(module);
-  return (has_role(module) || named) && !exclude_.matches(module);
+  return (has_role(module) || named) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 bool Chooser::chooses(std::string_view module, bool is_default) {
@@ -38,7 +46,8 @@ bool Chooser::chooses(std::string_view module, bool is_default) {
   const bool usual = selection_.from_default && is_default && (selection_.include.empty() || included);
   reason_ = !usual ? "--also" : selection_.include.empty() ? "default set" : "--include";
   const bool role = has_role(module);
-  return (usual || added || role) && !exclude_.matches(module);
+  by_role_ = role && !usual && !added;
+  return (usual || added || role) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 void Chooser::refuse_unused(const char* expected) const {

@@ -57,10 +57,11 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-Json make_config(const SynthShape& shape, const SynthChoice& choice) {
+Json make_config(const SynthShape& shape, const SynthPublication& publication, const SynthChoice& choice) {
   Json config = Json::object();
   patch(config, shape.config);
   if (choice.small) patch(config, shape.small);
+  if (publication.config != nullptr) patch(config, SynthJson(publication.config));
   return config;
 }
 
@@ -168,7 +169,7 @@ SynthModel make_synth_model(const SynthChoice& choice) {
     throw Error(fmt::format("synth: experts: expected none, as {} is a dense model, found {}", shape->name,
                             *choice.experts));
   }
-  SynthModel model{shape, publication, make_config(*shape, choice), 0, 0, choice.vocab};
+  SynthModel model{shape, publication, make_config(*shape, *publication, choice), 0, 0, choice.vocab};
   Json& text = shape->text != nullptr ? model.config[shape->text] : model.config;
   model.layers = choice.layers.value_or(count(text, "num_hidden_layers", shape->layers));
   check_range("layers", model.layers, shape->least_layers, 1000);

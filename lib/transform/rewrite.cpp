@@ -201,7 +201,9 @@ void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<
   for (uint64_t i = 0; i < count; ++i) {
     float value = scalar_to_float(from_, &bytes[i * from_bytes]);
     if (reciprocal_) value = remembered_bits_ != 0 ? std::bit_cast<float>(remembered_bits_) : 1.0f / value;
-    if (to_ == DType::kBF16) {
+    if (to_ == DType::kF8E8M0) {
+      out[i] = e8m0_from_float(value);
+    } else if (to_ == DType::kBF16) {
       const uint16_t rounded = bf16_from_float(value);
       std::memcpy(&out[i * to_bytes], &rounded, sizeof(rounded));
     } else {

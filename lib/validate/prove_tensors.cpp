@@ -163,6 +163,7 @@ class ExpectedScalars : public ExpectedRange {
     uint32_t bits = std::bit_cast<uint32_t>(value);
     if (reciprocal_) bits = remembered_ != 0 ? remembered_ : std::bit_cast<uint32_t>(1.0f / value);
     if (to_ == DType::kBF16) bits = bf16_from_float(value);
+    if (to_ == DType::kF8E8M0) bits = bits >> 23;  // the exponent; 2^-127, which is subnormal, has 0
     return static_cast<uint8_t>(bits >> 8 * (i % width));
   }
 

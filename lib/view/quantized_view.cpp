@@ -323,12 +323,29 @@ std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dial
   return rules;
 }
 
+/// Whether the default dialect has words for every linear that keeps its format.
+bool default_holds_rest(const Checkpoint& c, const std::vector<Linear>& linears,
+                        const std::vector<std::vector<size_t>>& chosen) {
+  std::vector<bool> is_chosen(linears.size());
+  for (const std::vector<size_t>& of_rule : chosen) {
+    for (const size_t i : of_rule) is_chosen[i] = true;
+  }
+  const OutputDialect& dialect = output_dialect(kDefaultDialect, true);
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const bool stays = !is_chosen[i] && linears[i].format != WeightFormat::kFloat;
+    if (stays && dialect.entry(scheme_of(c, linears[i])).is_null()) return false;
+  }
+  return true;
+}
+
 /// The dialect of the checkpoint that layouts are made from.
-std::string dialect_of(const Checkpoint& c, const Recipe& recipe) {
-  if (recipe.dialect.empty()) return kDefaultDialect;
-  if (recipe.dialect != "source") return recipe.dialect;
+std::string dialect_of(const Checkpoint& c, const Recipe& recipe, const std::vector<Linear>& linears,
+                       const std::vector<std::vector<size_t>>& chosen) {
+  const bool any = recipe.dialect.empty();
+  if (!any && recipe.dialect != "source") return recipe.dialect;
   const OutputDialect* own = source_dialect(c);
-  return own != nullptr && own->nvfp4 != nullptr ? std::string(own->name) : kDefaultDialect;
+  if (own == nullptr || own->nvfp4 == nullptr) return kDefaultDialect;
+  return any && default_holds_rest(c, linears, chosen) ? kDefaultDialect : std::string(own->name);
 }
 
 void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
@@ -387,8 +404,9 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   check_inputs(c, linears, chosen, problems);
   problems.refuse();
   findings.push_back(quantized_finding(c, linears, chosen));
-  std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe), linears, chosen);
+  std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
   Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
+  planner.show_to_layouts();
   for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
   Rule rest{.to = "keep"};
   make_method(rest)->finish(planner);

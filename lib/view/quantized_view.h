@@ -38,10 +38,11 @@ class RowQuantizer {
 using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source)>;
 
 /// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear quantized,
-/// by the rule's words as they are read. It is what `quantize` writes of these linears, in ModelOpt's dialect
-/// or that of the recipe: stacks taken apart, other quantized linears in the dialect's spelling, config.json
-/// and hf_quant_config.json for both. A source without such linears is returned as it is. Reads headers and
-/// config alone. Throws Error where a linear cannot be quantized.
+/// by the rule's words as they are read. It is what `quantize` writes of these linears, in the recipe's
+/// dialect; without one in ModelOpt's, or in the source's own where that alone has words for the rest: stacks
+/// taken apart, other quantized linears in the dialect's spelling, config.json and hf_quant_config.json for
+/// both. A source without such linears is returned as it is. Reads headers and config alone. Throws Error
+/// where a linear cannot be quantized.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});
 

@@ -214,9 +214,10 @@ namespace {
 Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
   if (options.recipe.empty()) {
-    recipe.rules[0].selection = {parse_pattern_option("--include", o.include),
-                                 parse_pattern_option("--exclude", o.exclude),
-                                 parse_pattern_option("--also", o.also)};
+    Selection& selection = recipe.rules[0].selection;
+    selection.include = parse_pattern_option("--include", o.include);
+    selection.exclude = parse_pattern_option("--exclude", o.exclude);
+    selection.also = parse_pattern_option("--also", o.also);
   }
   if (!o.max_shard_size.empty())
     recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);

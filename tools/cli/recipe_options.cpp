@@ -61,7 +61,7 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
           "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, "
           "compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0")
       .value_name("TYPE")
-      .default_text("f32; deepseek-v4: e8m0");
+      .default_text("f32; deepseek-v4: e8m0 beside experts that stay in four bits");
   args.option("--odd-blocks", o.odd_blocks,
               "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
               "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
@@ -130,6 +130,16 @@ void add_input_scales(Arguments& args, RecipeOptions& o) {
       "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
 }
 
+void add_draft_experts(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--draft-experts", o.draft_experts,
+          "Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them as "
+          "they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM "
+          "expects")
+      .one_of({"keep", "cast"})
+      .default_text("as --include and --also say");
+}
+
 void add_quantize_options(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
   const std::string with = !converts   ? ""
                            : quantizes ? ". Layouts and quantize only"
@@ -165,6 +175,7 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
     add_arithmetic(args, o);
     add_exact(args, o);
     add_input_scales(args, o);
+    add_draft_experts(args, o);
   }
   if (converts || quantizes) add_quantize_options(args, o, converts, quantizes);
   if (!converts) return;
@@ -177,10 +188,10 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
 }
 
 void exclude_rule_words(Arguments& args, const std::string& option) {
-  for (const char* word :
-       {"--to", "--include", "--exclude", "--also", "--fold", "--granularity", "--block", "--scale-dtype",
-        "--odd-blocks", "--dialect", "--pattern", "--arithmetic", "--exact", "--input-scale",
-        "--one-input-scale-a-layer", "--block-scale", "--zero-block", "--keep-global-scale"})
+  for (const char* word : {"--to", "--include", "--exclude", "--also", "--fold", "--granularity", "--block",
+                           "--scale-dtype", "--odd-blocks", "--dialect", "--pattern", "--arithmetic",
+                           "--exact", "--input-scale", "--one-input-scale-a-layer", "--draft-experts",
+                           "--block-scale", "--zero-block", "--keep-global-scale"})
     args.at(option).excludes(word);
 }
 
@@ -210,6 +221,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.zero_block = o.zero_block;
   rule.input_scale = o.input_scale;
   rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
+  rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});

@@ -10,7 +10,7 @@ namespace twofour {
 /// What says how a checkpoint is to be written, apart from the choice of modules and the size of files.
 struct RecipeOptions {
   std::string layout, fold = "larger", dialect, granularity, block, scale_dtype, odd_blocks, exact;
-  std::string pattern, arithmetic, block_scale, zero_block, input_scale;
+  std::string pattern, arithmetic, block_scale, zero_block, input_scale, draft_experts;
   bool one_input_scale_a_layer = false;
   std::string recipe;             ///< convert: file or name of a recipe, in place of everything else here
   std::string keep_global_scale;  ///< quantize: reference checkpoint

@@ -114,6 +114,19 @@ TEST_CASE("every word of a rule reaches it") {
   CHECK(rule_of("{match: mlp, to: g8, fold: strict}").fold == Fold::kStrict);
   CHECK(rule_of("{match: mlp, to: keep, input_scale: constant=0.25}").input_scale == "constant=0.25");
   CHECK(rule_of("{match: mlp, to: fp8, exact: best}").exact.empty());
+  for (const std::string to : {"bf16", "fp8", "mxfp8", "mxfp4", "nvfp4", "v7", "g8"}) {
+    const Rule keeps = rule_of(fmt::format("{{match: experts, to: {}, draft_experts: keep}}", to));
+    const Rule casts = rule_of(fmt::format("{{match: experts, to: {}, draft_experts: cast}}", to));
+    CHECK(keeps.selection.draft_experts == DraftExperts::kKeep);
+    CHECK(casts.selection.draft_experts == DraftExperts::kCast);
+    // A resumed run reads what was written.
+    for (const Rule& rule : {keeps, casts}) {
+      const Recipe read = recipe_from_json("r", recipe_to_json(Recipe(rule)));
+      CHECK(read.rules[0].selection.draft_experts == rule.selection.draft_experts);
+    }
+  }
+  CHECK(contains(rule_refusal("match: experts, to: nvfp4, draft_experts: yes"), "expected keep or cast"));
+  CHECK(contains(rule_refusal("match: experts, to: keep, draft_experts: keep"), "found with to: keep"));
   for (const std::string to : {"keep", "bf16", "fp8", "mxfp8", "mxfp4", "v7", "v7-packed", "g8"})
     CHECK(rule_of(fmt::format("{{match: mlp, to: {}}}", to)).to == to);
 }

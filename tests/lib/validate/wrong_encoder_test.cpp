@@ -26,6 +26,7 @@ enum class Fault {
   kZeroBlock,
   kFp8Scale,
   kCast,
+  kShift,           ///< codes cast to FP8 under twice their scale
   kMxArithmetic,    ///< the other producer's
   kMxNibbles,       ///< two codes of a byte exchanged
   kMxCastCodes,     ///< MXFP4 as E4M3, two codes exchanged
@@ -48,7 +49,7 @@ Fault fault = Fault::kNone;
   "_ZN7twofour14quantize_mxfp8ERKNS_6MxRuleESt4spanIKfLm18446744073709551615EEPhS6_NS_3IsaE"
 #define TWOFOUR_MXFP4 \
   "_ZN7twofour14quantize_mxfp4ERKNS_6MxRuleESt4spanIKfLm18446744073709551615EEPhS6_NS_3IsaE"
-#define TWOFOUR_MX_CODES "_ZN7twofour16cast_mxfp4_codesESt4spanIKhLm18446744073709551615EEPh"
+#define TWOFOUR_MX_CODES "_ZN7twofour16cast_mxfp4_codesESt4spanIKhLm18446744073709551615EEPS1_PhNS_3IsaE"
 #define TWOFOUR_MXFP4_TILE "_ZN7twofour16mxfp4_tile_scaleENS_5DTypeERKNS_10Mxfp4RangeE"
 #define TWOFOUR_NVFP4_TILE "_ZN7twofour16nvfp4_tile_scaleENS_5DTypeEff"
 #define TWOFOUR_ROUND_SCALE "_ZN7twofour11round_scaleENS_5DTypeEf"
@@ -58,6 +59,7 @@ Fault fault = Fault::kNone;
   "_ZN7twofour19choose_input_scalesERKNS_10CheckpointERKNS_14InputScaleRuleERNS_8ProblemsE"
 #define TWOFOUR_FP8_SCALE "_ZN7twofour12fp8_scale_ofEf"
 #define TWOFOUR_CAST "_ZN7twofour17cast_mxfp4_scalesESt4spanIKhLm18446744073709551615EEiPh"
+#define TWOFOUR_SHIFTS "_ZN7twofour12mxfp4_shiftsESt4spanIKhLm18446744073709551615EEfPh"
 
 GlobalScale real_global_scale(const QuantizeRule&, float) asm("__real_" TWOFOUR_GLOBAL_SCALE);
 GlobalScale wrong_global_scale(const QuantizeRule&, float) asm("__wrap_" TWOFOUR_GLOBAL_SCALE);
@@ -72,8 +74,8 @@ void wrong_cast(std::span<const uint8_t>, int, uint8_t*) asm("__wrap_" TWOFOUR_C
 using QuantizeMx = void(const MxRule&, std::span<const float>, uint8_t*, uint8_t*, Isa);
 QuantizeMx real_mxfp8 asm("__real_" TWOFOUR_MXFP8), wrong_mxfp8 asm("__wrap_" TWOFOUR_MXFP8),
     real_mxfp4 asm("__real_" TWOFOUR_MXFP4), wrong_mxfp4 asm("__wrap_" TWOFOUR_MXFP4);
-void real_mx_codes(std::span<const uint8_t>, uint8_t*) asm("__real_" TWOFOUR_MX_CODES);
-void wrong_mx_codes(std::span<const uint8_t>, uint8_t*) asm("__wrap_" TWOFOUR_MX_CODES);
+void real_mx_codes(std::span<const uint8_t>, const uint8_t*, uint8_t*, Isa) asm("__real_" TWOFOUR_MX_CODES);
+void wrong_mx_codes(std::span<const uint8_t>, const uint8_t*, uint8_t*, Isa) asm("__wrap_" TWOFOUR_MX_CODES);
 float real_mxfp4_tile(DType, const Mxfp4Range&) asm("__real_" TWOFOUR_MXFP4_TILE);
 float wrong_mxfp4_tile(DType, const Mxfp4Range&) asm("__wrap_" TWOFOUR_MXFP4_TILE);
 float real_nvfp4_tile(DType, float, float) asm("__real_" TWOFOUR_NVFP4_TILE);
@@ -82,6 +84,8 @@ float real_round_scale(DType, float) asm("__real_" TWOFOUR_ROUND_SCALE);
 float wrong_round_scale(DType, float) asm("__wrap_" TWOFOUR_ROUND_SCALE);
 using ReadRows = void(WeightReader*, const Linear&, int64_t, int64_t, int64_t, std::span<float>);
 ReadRows real_read_rows asm("__real_" TWOFOUR_READ_ROWS), wrong_read_rows asm("__wrap_" TWOFOUR_READ_ROWS);
+void real_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__real_" TWOFOUR_SHIFTS);
+void wrong_shifts(std::span<const uint8_t>, float, uint8_t*) asm("__wrap_" TWOFOUR_SHIFTS);
 
 /// A range of 4 times 448 in place of 6 times.
 GlobalScale wrong_global_scale(const QuantizeRule& rule, float amax) {
@@ -148,8 +152,8 @@ void wrong_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* co
     codes[i] = static_cast<uint8_t>(codes[i] << 4 | codes[i] >> 4);
 }
 
-void wrong_mx_codes(std::span<const uint8_t> codes, uint8_t* out) {
-  real_mx_codes(codes, out);
+void wrong_mx_codes(std::span<const uint8_t> codes, const uint8_t* shifts, uint8_t* out, Isa isa) {
+  real_mx_codes(codes, shifts, out, isa);
   if (fault != Fault::kMxCastCodes) return;
   for (size_t i = 0; i < codes.size(); ++i) std::swap(out[2 * i], out[2 * i + 1]);
 }
@@ -173,6 +177,10 @@ void wrong_read_rows(WeightReader* reader, const Linear& module, int64_t e, int6
   if (fault == Fault::kDecodeScale) {
     for (float& x : out) x *= 2;
   }
+}
+
+void wrong_shifts(std::span<const uint8_t> scales, float fp8_scale, uint8_t* shifts) {
+  real_shifts(scales, fault == Fault::kShift ? 2 * fp8_scale : fp8_scale, shifts);
 }
 
 }  // namespace twofour::planted
@@ -292,6 +300,12 @@ TEST_CASE("a wrong cast of MXFP4 is found") {
   REQUIRE_MESSAGE(found.size() == 1, text_of(found));
   CHECK(found[0].where == kDown + ".weight_scale");
   CHECK(found[0].message.find("8 bytes differ") == 0);
+  rule.to = "fp8";
+  CHECK(differences_of(scratch / "src", scratch / "out", rule, Fault::kNone).empty());
+  const Findings values = differences_of(scratch / "src", scratch / "out", rule, Fault::kShift);
+  REQUIRE_MESSAGE(values.size() == 1, text_of(values));
+  CHECK(values[0].where == kDown + ".weight");
+  CHECK(values[0].message.find("128 bytes differ") == 0);
 }
 
 namespace {
