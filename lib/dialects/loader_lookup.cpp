@@ -152,7 +152,11 @@ LoadedConfig loaded_config(const Json& config, ConfigEntries entries) {
     loaded.deepseek_v4 =
         loaded.deepseek_v4 || (type->is_string() && type->get<std::string>().starts_with("deepseek_v4"));
   }
-  const auto dtypes = model_settings(config, "expert_dtype");
+  for (const Json* type : model_settings(config, "model_type")) {
+    loaded.lists_ends = loaded.lists_ends || *type == "bailing_hybrid";
+  }
+  std::vector<const Json*> dtypes = model_settings(config, "expert_dtype");
+  if (const auto set = entries.settings.find("expert_dtype"); set != entries.settings.end()) dtypes = {&*set};
   loaded.expert_dtype = dtypes.empty() ? lookups::text_of(loaded.quantization_config, "expert_dtype")
                         : dtypes[0]->is_string() ? dtypes[0]->get<std::string>()
                                                  : "";

@@ -33,6 +33,7 @@ struct LoadedConfig {
   Json hf_quant_config = nullptr;  ///< hf_quant_config.json; null: none
   bool deepseek_v4 = false;        ///< the model's type
   std::string expert_dtype = {};   ///< of config.json, which DeepSeek-V4 has
+  bool lists_ends = false;         ///< the model's class reads lists as ends of names, as Ling's does
 };
 /// With what else of config.json they look at.
 LoadedConfig loaded_config(const Json& config, ConfigEntries entries);

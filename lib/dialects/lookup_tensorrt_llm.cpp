@@ -306,6 +306,7 @@ std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<Lo
 // hf_quant_config.json counts where it names an algorithm, config.json else.
 std::unique_ptr<LoaderLookup> read_tensorrt_llm(const LoadedConfig& config,
                                                 const std::vector<LoadedModule>& modules) {
+  if (config.lists_ends) return nullptr;  // it has no class for Ling 3
   const bool by_file = config.hf_quant_config.is_object() &&
                        !ModelOptWords(config.hf_quant_config, {"ignore"}).algorithm.empty();
   const Json& entry = by_file ? config.hf_quant_config : config.quantization_config;

@@ -183,24 +183,40 @@ class Groups : public LoaderLookup {
   TargetGroups groups_;
 };
 
+/// Names and their ends behind a dot. Source: utils/quant_utils.py, is_layer_skipped with match_mode
+/// "suffix".
+bool ends_listed(const std::vector<std::string>& listed, const EngineLayer& layer) {
+  const auto has = [&](const std::string& name) {
+    return std::any_of(listed.begin(), listed.end(),
+                       [&](const std::string& text) { return name == text || name.ends_with("." + text); });
+  };
+  if (layer.kind != Kind::kFused || has(layer.name)) return has(layer.name);
+  std::vector<bool> parts;
+  for (const std::string& part : layer.parts) parts.push_back(has(part));
+  return all_or_none(parts, layer, kEngine);
+}
+
 /// "fp8": all that is not listed.
 class Fp8 : public LoaderLookup {
  public:
-  explicit Fp8(const Json& config) : format_(format_of_entry(config)) {
+  explicit Fp8(const Json& config, bool lists_ends = false)
+      : format_(format_of_entry(config)), lists_ends_(lists_ends) {
     listed_ = strings_of(member(config, "ignored_layers"));
     if (listed_.empty()) listed_ = strings_of(member(config, "modules_to_not_convert"));
   }
   LookupResult find(const EngineLayer& layer) const override {
     if (layer.kind == Kind::kHead) return {{}, "has no loader for FP8 heads"};
-    if (is_skipped(listed_, layer)) return {};
-    return {format_};
+    return is_listed(layer) ? LookupResult{} : LookupResult{format_};
   }
 
  protected:
-  bool is_listed(const EngineLayer& layer) const { return is_skipped(listed_, layer); }
+  bool is_listed(const EngineLayer& layer) const {
+    return lists_ends_ ? ends_listed(listed_, layer) : is_skipped(listed_, layer);
+  }
 
  private:
   NamedFormat format_;
+  bool lists_ends_;
   std::vector<std::string> listed_;
 };
 
@@ -243,7 +259,7 @@ std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::v
   const Json& entry = inline_first(config);
   const std::string method = text_of(entry, "quant_method");
   if (method == "fp8" && config.deepseek_v4) return std::make_unique<vllm::DeepSeekV4>(config);
-  if (method == "fp8") return std::make_unique<vllm::Fp8>(entry);
+  if (method == "fp8") return std::make_unique<vllm::Fp8>(entry, config.lists_ends);
   if (method == "mxfp8")
     return std::make_unique<vllm::Single>(strings_of(member(entry, "ignored_layers")), "MXFP8");
   if (method == "compressed-tensors") {

@@ -87,7 +87,7 @@ void Planner::write(std::string module, size_t weight, const Scheme& scheme, Jso
 
 ConfigEntries Planner::written_entries() {
   note_odd_scale_types();
-  note_odd_drafts();
+  refuse_odd_drafts();
   ConfigEntries entries = quantization_entries();
   if (dialect_ != nullptr && dialect_->settings != nullptr && problems.empty())
     entries.settings = dialect_->settings(written_);
@@ -131,22 +131,21 @@ void Planner::note_odd_scale_types() {
                    dtype_name(odd->scale_type), dialect_->name, dtype_name(*wanted))});
 }
 
-void Planner::note_odd_drafts() {
-  if (dialect_ == nullptr || dialect_->fp8_scale_type == nullptr) return;
+void Planner::refuse_odd_drafts() {
+  if (shows_layouts_ || dialect_ == nullptr || dialect_->fp8_scale_type == nullptr) return;
   const std::vector<Scheme> experts = expert_schemes();
   if (experts.empty()) return;
   const bool fp8 = experts[0].format == WeightFormat::kFp8;
-  const auto odd =
-      std::find_if(written_.modules.begin(), written_.modules.end(), [&](const WrittenModule& m) {
-        return m.entry && is_draft_expert(m.name, layers_) &&
-               (schemes_[*m.entry].format == WeightFormat::kFp8) != fp8;
-      });
-  if (odd == written_.modules.end()) return;
-  findings.push_back(
-      {Severity::kWarning, "unlike-drafts", odd->name,
-       fmt::format("experts of the draft stay {}, and loaders of {} take them for {} as the model's; "
-                   "--draft-experts cast converts them, too",
-                   describe(schemes_[*odd->entry]), dialect_->name, describe(experts[0]))});
+  for (const WrittenModule& m : written_.modules) {
+    if (!m.entry || !is_draft_expert(m.name, layers_)) continue;
+    const Scheme& own = schemes_[*m.entry];
+    if ((own.format == WeightFormat::kFp8) == fp8) continue;
+    problems.add(fmt::format(
+        "{}: expected the draft's experts in {}, as the model's are, since loaders of {} take both "
+        "for one format, found {}; --draft-experts cast converts them, too",
+        m.name, describe(experts[0]), dialect_->name, describe(own)));
+    return;
+  }
 }
 
 ConfigEntries Planner::quantization_entries() {
@@ -181,7 +180,13 @@ ConfigEntries Planner::quantization_entries() {
 }
 
 ConfigEntries Planner::checked(ConfigEntries entries) {
-  for (const std::string& conflict : find_lookup_conflicts(written_, entries)) problems.add(conflict);
+  if (dialect_->settings != nullptr) entries.settings = dialect_->settings(written_);
+  for (const std::string& conflict : find_lookup_conflicts(written_, entries)) {
+    // No engine is asked for the source of layouts, whose draft may be in a format of its own.
+    const bool odd_draft =
+        shows_layouts_ && is_draft_expert(conflict.substr(0, conflict.find(": ")), layers_);
+    if (!odd_draft) problems.add(conflict);
+  }
   return entries;
 }
 

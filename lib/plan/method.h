@@ -80,8 +80,11 @@ class Planner {
   /// The type that all FP8 scales of the output have, where its dialect wants one. Found when first asked
   /// for, once all rules are planned.
   std::optional<DType> fp8_scale_type();
-  /// What is planned is the source of layouts: FP8 that stays keeps its scales.
-  void show_to_layouts() { one_scale_type_.emplace(); }
+  /// What is planned is the source of layouts: FP8 that stays keeps its scales, and drafts their format.
+  void show_to_layouts() {
+    shows_layouts_ = true;
+    one_scale_type_.emplace();
+  }
   /// A glob or name of what stays unquantized, beside linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
 
@@ -116,7 +119,7 @@ class Planner {
   ConfigEntries written_entries();
   ConfigEntries quantization_entries();
   void note_odd_scale_types();
-  void note_odd_drafts();
+  void refuse_odd_drafts();
   /// Adds a problem where a loader would not find the formats that are written.
   ConfigEntries checked(ConfigEntries entries);
 
@@ -128,6 +131,7 @@ class Planner {
   WrittenModel written_;
   std::vector<Scheme> schemes_;  ///< of written_.entries
   std::optional<std::optional<DType>> one_scale_type_;
+  bool shows_layouts_ = false;
   std::vector<std::string> left_;
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;

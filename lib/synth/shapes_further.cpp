@@ -207,7 +207,8 @@ const SynthPublication kLightningPublications[] = {
 
 // MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published, but
 // for the vendor's entry of quantization, of which method, block and list are known. Tower and draft: vLLM,
-// models/minimax_m3; that the draft is BF16 is inferred, as no list names any of it.
+// models/minimax_m3. The draft's format is inferred from the lists: nvidia's 534 MXFP8 modules are without
+// it, and the vendor's list, which names what is not MXFP8, does not name it.
 bool is_dense_m3(int64_t layer, int64_t) { return layer < 3; }
 bool is_sparse_m3(int64_t layer, int64_t) { return layer >= 3; }
 constexpr SynthRule kM3Rules[] = {
@@ -362,6 +363,7 @@ constexpr SynthFormatRule kM3Modules[] = {
 constexpr SynthFormatRule kM3VendorModules[] = {
     {"*.block_sparse_moe.gate", nullptr},
     {"language_model.model.layers.*", &kVendorMxfp8},
+    {"language_model.model.mtp.*", &kVendorMxfp8},
 };
 const SynthPublication kM3Publications[] = {
     {"nvidia", nullptr, kM3Modules, R"({"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null,

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include "lib/artifact/recipe_file.h"
 #include "lib/convert/convert.h"
 #include "lib/io/file.h"
+#include "lib/lint/lint.h"
 #include "lib/plan/plan.h"
 #include "lib/synth/synth.h"
 #include "lib/transform/row_encoder.h"
@@ -41,6 +43,16 @@ void make_source(const fs::path& path, const std::string& dialect) {
   synth(path, options, progress);
 }
 
+std::string linted(const fs::path& path) {
+  Progress progress;
+  std::string text;
+  for (const LintFinding& f : lint(path, {}, progress).findings) {
+    if (f.severity != Severity::kNote)
+      text += fmt::format("{}: {}: {}\n", lint_rules()[f.rule].id, f.where(), f.message);
+  }
+  return text;
+}
+
 /// What a recipe made of a source, which is sound.
 struct Made {
   Made(const fs::path& source, const fs::path& out, const std::string& rules) {
@@ -54,6 +66,7 @@ struct Made {
     if (fs::exists(out / "hf_quant_config.json"))
       hf_quant = parse_json("hf_quant_config.json", read_text(out / "hf_quant_config.json"))["quantization"];
     tensors = read_tensors(out);
+    CHECK(linted(out) == "");
   }
   /// Types of the scales of FP8 and MXFP4 beside `part` in names: "F32", or "F32 F8_E8M0".
   std::string scales(const std::string& part, const std::string& prefix) const {
@@ -140,24 +153,32 @@ TEST_CASE("the draft's experts stay or are cast as a rule says, and configs say 
   CHECK(cast.tensors.at(expert + "input_scale").as<float>() == std::vector<float>{1.0f});
   CHECK(!cast.tensors.contains(expert + "scale"));
   CHECK(cast.tensors.at("mtp.0.attn.wq_a.scale") == source.at("mtp.0.attn.wq_a.scale"));
-  // With everything chosen, the draft still stays where it is asked to.
-  const Made bf16(scratch / "src", scratch / "bf16", "{match: '*', to: bf16, draft_experts: keep}");
-  CHECK(bf16.tensors.at(expert + "weight") == source.at(expert + "weight"));
-  CHECK(bf16.tensors.at("layers.0.ffn.experts.1.w2.weight").dtype == DType::kBF16);
 }
 
-TEST_CASE("a draft that loaders would read as the model's experts is warned of") {
+TEST_CASE("a draft that loaders would read as the model's experts is refused, but for layouts") {
   const Scratch scratch;
   make_source(scratch / "src", "released");
-  const Made made(scratch / "src", scratch / "out",
-                  "{match: experts, to: fp8, granularity: block, draft_experts: keep}");
-  const auto warned = findings_of(made.findings, "unlike-drafts");
-  REQUIRE(warned.size() == 1);
-  CHECK(contains(warned[0].message, "stay MXFP4"));
-  CHECK(contains(warned[0].message, "--draft-experts cast"));
-  CHECK(made.config.at("expert_dtype") == "fp8");
-  CHECK(made.scales(kExperts, "mtp.") == "F8_E8M0");
-  CHECK(made.scales(kAttention, "mtp.") == "F32");
+  make_source(scratch / "base", "base");
+  const auto refused = [&](const char* source, const std::string& rule) {
+    const std::string message = message_of([&] { Made(scratch / source, scratch / "none", rule); });
+    CHECK(!fs::exists(scratch / "none"));
+    CHECK(contains(message, "mtp.0.ffn.experts.0.w1: expected the draft's experts in "));
+    CHECK(contains(message, "--draft-experts cast converts them, too"));
+    return message;
+  };
+  CHECK(contains(refused("src", "{match: experts, to: fp8, granularity: block, draft_experts: keep}"),
+                 "found MXFP4"));
+  CHECK(contains(refused("src", "{match: experts, to: fp8, granularity: block}"), "found MXFP4"));
+  CHECK(contains(refused("base", "{match: experts, to: nvfp4}"), "found FP8 by blocks of 128 x 128"));
+  Made(scratch / "base", scratch / "g8", "{match: experts, to: g8}");
+  // A rule for all modules leaves the draft, too, where it is asked to.
+  const std::string experts = "mtp.0.ffn.experts.1.w2.weight";
+  const Made kept(scratch / "src", scratch / "kept",
+                  "{match: '*.ffn.experts.*', to: nvfp4, draft_experts: keep}");
+  CHECK(kept.tensors.at(experts) == read_tensors(scratch / "src").at(experts));
+  const Made cast(scratch / "src", scratch / "cast",
+                  "{match: '*.ffn.experts.*', to: nvfp4, draft_experts: cast}");
+  CHECK(cast.tensors.at(experts).dtype == DType::kU8);
 }
 
 TEST_CASE("Base models give NVFP4 experts beside E8M0 scales, where theirs are powers of two") {

@@ -70,6 +70,9 @@ std::string refusal(const SynthOptions& row, const std::string& recipe) {
   const bool has_experts = row.shape != "qwen3.8-27b";
   if (!has_experts && recipe.ends_with("experts"))
     return "rule 1 (experts): match 'experts': expected modules of that role, found none";
+  // The whole draft would be read as NVFP4: nvfp4-experts-and-mtp is for these.
+  if (row.dialect == "base" && recipe.starts_with("nvfp4-"))
+    return "mtp.0.ffn.experts.0.w1: expected the draft's experts in NVFP4";
   if (!has_gate && recipe == "g8-experts")
     return ".mixer.experts.w13: expected gate and up, whose rows g8 pairs, found up alone, as in models "
            "without "
