@@ -109,8 +109,10 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
+  std::vector<std::string> targets{"Linear"};
+  targets.insert(targets.end(), c.heads.begin(), c.heads.end());
   return {
-      config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, {"Linear"})}})};
+      config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, targets)}})};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
@@ -134,8 +136,10 @@ ConfigEntries mixed_config(const WrittenModel& model) {
   for (const WrittenModule& m : model.modules) {
     if (!m.entry) continue;
     members[*m.entry].push_back(m.name);
-    if (auto other = other_name(model.source->config(), m.name, name_in_vllm); !other.empty())
-      members[*m.entry].push_back(std::move(other));
+    for (const auto rename : {name_in_vllm, name_in_transformers}) {
+      if (auto other = other_name(model.source->config(), m.name, rename); !other.empty())
+        members[*m.entry].push_back(std::move(other));
+    }
   }
   Json groups = Json::object();
   for (size_t i = 0; i < members.size(); ++i) {

@@ -94,7 +94,8 @@ class GroupLookup : public LoaderLookup {
     for (const Target& target : targets_) {
       if (target.matches(module)) return entries_[target.entry];
     }
-    // The class of a module comes after all names.
+    // The class of a module comes after all names. That of a head is another, unless a name finds it.
+    if (module_role(module, INT64_MAX) == ModuleRole::kHead) return nullptr;
     for (const Target& target : targets_) {
       if (target.text == "Linear") return entries_[target.entry];
     }

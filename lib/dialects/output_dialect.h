@@ -19,6 +19,7 @@ namespace twofour {
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
   bool fp8_kv_cache = false;
+  std::vector<std::string> heads = {};  ///< quantized ones, which loaders do not count among linears
 };
 
 /// What a dialect writes into config.json and beside it.
@@ -87,6 +88,9 @@ const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4);
 
 /// The row that a checkpoint's own configuration belongs to; nullptr where none does.
 const OutputDialect* source_dialect(const Checkpoint& source);
+
+/// A quantized head's names: of the file and, where that is another, of transformers. Empty: no head.
+std::vector<std::string> head_names(const Json& config, const std::string& module);
 
 /// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
 /// Throws Error where the other dialect has no words for it.

@@ -54,6 +54,9 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   refuse_fp8_activations(entry, hf_quant);
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) {
+    for (std::string& name : head_names(source.config(), m.name)) config.heads.push_back(std::move(name));
+  }
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
   const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();

@@ -101,7 +101,12 @@ ConfigEntries Planner::written_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
-    return dialect_->config({dialect_->patterns(written_.unquantized), written_.fp8_kv_cache}, schemes_[0]);
+    QuantizedConfig config{dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
+    for (const WrittenModule& m : written_.modules) {
+      if (!m.entry) continue;
+      for (std::string& name : head_names(source.config(), m.name)) config.heads.push_back(std::move(name));
+    }
+    return dialect_->config(config, schemes_[0]);
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(
