@@ -1,9 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <string>
 
 #include "formats/json.h"
-#include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "lib/transform/row_encoder.h"
 #include "tests/support/checkpoint_builder.h"
@@ -175,7 +176,7 @@ TEST_CASE("groups are found under the names that vLLM and transformers give modu
     fs::remove_all(scratch / "b");
     write_checkpoint(scratch / "a", {tensors}, config_of(type));
     convert_with(scratch / "a", scratch / "b", fp8_beside("quantize", "compressed-tensors"));
-    return make_lookup({quantization_of(scratch / "b")});
+    return std::make_unique<SourceGroups>(quantization_of(scratch / "b"));
   };
   const auto jamba = lookup_of(float_layer(), "jamba");
   CHECK(jamba->find("model.layers.0.q_proj").at("format") == "float-quantized");
@@ -216,12 +217,12 @@ TEST_CASE("a quantized head is named beside the class of linears, which does not
   for (const char* folder : {"c", "d"}) {
     CAPTURE(std::string(folder));
     const Json entry = quantization_of(scratch / folder);
-    CHECK(entry.at("config_groups").at("group_0").at("targets") == Json{"Linear", "lm_head"});
-    CHECK(make_lookup({entry})->find("lm_head").is_object());
+    CHECK(entry.at("config_groups").at("group_0").at("targets") == Json{"Linear", "re:.*lm_head$"});
+    CHECK(SourceGroups(entry).find("lm_head").is_object());
   }
   rule.selection.also.clear();
   convert_with(scratch / "a", scratch / "e", Recipe(rule));
-  CHECK(make_lookup({quantization_of(scratch / "e")})->find("lm_head").is_null());
+  CHECK(SourceGroups(quantization_of(scratch / "e")).find("lm_head").is_null());
 }
 
 TEST_CASE("experts without a gate are found by loaders that ask for one") {
@@ -237,8 +238,10 @@ TEST_CASE("experts without a gate are found by loaders that ask for one") {
       scratch / "a", {t},
       Json{{"model_type", "nemotron_h"}, {"num_hidden_layers", 2}, {"n_routed_experts", 2}}.dump());
   convert_with(scratch / "a", scratch / "b", fp8_beside("quantize", "compressed-tensors"));
-  const auto lookup = make_lookup({quantization_of(scratch / "b")});
-  CHECK(lookup->find_experts("model.layers.0.mixer.experts").at("format") == "nvfp4-pack-quantized");
+  const SourceGroups groups(quantization_of(scratch / "b"));
+  for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
+    CHECK(groups.find("model.layers.0.mixer.experts.0." + std::string(leaf)).at("format") ==
+          "nvfp4-pack-quantized");
 }
 
 TEST_CASE(
