@@ -303,47 +303,61 @@ bool is_draft_expert(std::string_view module, int64_t layers) {
 
 namespace {
 
-/// A module that is loaded under another name than the files have, and is a linear to what quantizes.
-struct RenamedModule {
-  std::string_view model_type;
-  std::string_view in_files, in_loader;  ///< ends of its name, from a dot on, or the whole
-};
-/// Source: transformers 5.17, conversion_mapping.py; PhimoeTopKRouter is a Linear.
-constexpr RenamedModule kRenamedInTransformers[] = {{"phimoe", ".block_sparse_moe.gate", ".mlp.router"},
-                                                    {"deepseek_v4", "head", "lm_head"}};
-
-/// A part of modules' names that vLLM calls otherwise. Exact names in a configuration follow, expressions do
-/// not.
+/// A part of modules' names that a loader calls otherwise, between dots.
 struct RenamedPart {
   std::string_view model_type;
   std::string_view in_files, in_loader;
 };
-/// Source: vLLM 0.33, hf_to_vllm_mapper of the models' classes.
-constexpr RenamedPart kRenamedInVllm[] = {{"jamba", ".self_attn.", "."},
-                                          {"gpt_oss", ".self_attn.", ".attn."},
-                                          {"lfm2_moe", ".conv.", ".short_conv."},
-                                          {"deepseek_v4", ".shared_experts.w2", ".shared_experts.down_proj"}};
+/// Of linears, in the order in which they are replaced. Source: transformers 5.17, conversion_mapping.py;
+/// PhimoeTopKRouter is a Linear.
+constexpr RenamedPart kRenamedInTransformers[] = {
+    {"phimoe", ".block_sparse_moe.gate.", ".mlp.router."},
+    {"deepseek_v4", ".head.", ".lm_head."},
+    {"deepseek_v4", ".attn.", ".self_attn."},
+    {"deepseek_v4", ".ffn.", ".mlp."},
+    {"deepseek_v4", ".indexer.compressor.", ".compressor.indexer."},
+    {"deepseek_v4", ".indexer.weights_proj.", ".compressor.indexer.scorer.weights_proj."},
+    {"deepseek_v4", ".indexer.wq_b.", ".compressor.indexer.q_b_proj."},
+    {"deepseek_v4", ".wq_a.", ".q_a_proj."},
+    {"deepseek_v4", ".self_attn.wq_b.", ".self_attn.q_b_proj."},
+    {"deepseek_v4", ".wkv.", ".kv_proj."},
+    {"deepseek_v4", ".wgate.", ".gate_proj."},
+    {"deepseek_v4", ".wo_a.", ".o_a_proj."},
+    {"deepseek_v4", ".wo_b.", ".o_b_proj."},
+    {"deepseek_v4", ".shared_experts.w1.", ".shared_experts.gate_proj."},
+    {"deepseek_v4", ".shared_experts.w2.", ".shared_experts.down_proj."},
+    {"deepseek_v4", ".shared_experts.w3.", ".shared_experts.up_proj."},
+};
+/// Exact names in a configuration follow, expressions do not. Source: vLLM 0.33, hf_to_vllm_mapper of the
+/// models' classes.
+constexpr RenamedPart kRenamedInVllm[] = {
+    {"jamba", ".self_attn.", "."},
+    {"gpt_oss", ".self_attn.", ".attn."},
+    {"lfm2_moe", ".conv.", ".short_conv."},
+    {"deepseek_v4", ".shared_experts.w2.", ".shared_experts.down_proj."},
+};
+
+/// A module's name with all parts renamed; empty where none is.
+std::string rename(std::span<const RenamedPart> parts, std::string_view model_type, std::string_view module) {
+  std::string name = "." + std::string(module) + ".";
+  bool renamed = false;
+  for (const RenamedPart& part : parts) {
+    const size_t at = part.model_type == model_type ? name.find(part.in_files) : name.npos;
+    if (at == name.npos) continue;
+    name.replace(at, part.in_files.size(), part.in_loader);
+    renamed = true;
+  }
+  return renamed ? name.substr(1, name.size() - 2) : "";
+}
 
 }  // namespace
 
 std::string name_in_transformers(std::string_view model_type, std::string_view module) {
-  for (const RenamedModule& row : kRenamedInTransformers) {
-    const bool fits = row.in_files[0] == '.' ? module.ends_with(row.in_files) : module == row.in_files;
-    if (row.model_type != model_type || !fits) continue;
-    std::string name(module.substr(0, module.size() - row.in_files.size()));
-    return name += row.in_loader;
-  }
-  return {};
+  return rename(kRenamedInTransformers, model_type, module);
 }
 
 std::string name_in_vllm(std::string_view model_type, std::string_view module) {
-  for (const RenamedPart& row : kRenamedInVllm) {
-    const size_t at = module.find(row.in_files);
-    if (row.model_type != model_type || at == module.npos) continue;
-    std::string name(module);
-    return name.replace(at, row.in_files.size(), row.in_loader);
-  }
-  return {};
+  return rename(kRenamedInVllm, model_type, module);
 }
 
 namespace {

@@ -138,8 +138,10 @@ ConfigEntries mixed_config(const WrittenModel& model) {
   for (const WrittenModule& m : model.modules) {
     if (!m.entry) continue;
     members[*m.entry].push_back(m.name);
-    if (auto other = other_name(model.source->config(), m.name, name_in_vllm); !other.empty())
-      members[*m.entry].push_back(std::move(other));
+    for (const auto rename : {name_in_vllm, name_in_transformers}) {
+      if (auto other = other_name(model.source->config(), m.name, rename); !other.empty())
+        members[*m.entry].push_back(std::move(other));
+    }
   }
   Json groups = Json::object();
   for (size_t i = 0; i < members.size(); ++i) {

@@ -105,10 +105,15 @@ NamedFormat format_of(const Scheme& s) {
   return {kFp8Blocks, s.rows, s.cols};
 }
 
-NamedFormat format_of(const Checkpoint& checkpoint, const Linear& linear) {
-  NamedFormat format = format_of(scheme_of(checkpoint, linear));
-  format.one_block = format.kind == NamedFormat::Kind::kFp8Tensor && fits_one_block(linear.n, linear.k);
+NamedFormat with_size(NamedFormat format, int64_t n, int64_t k) {
+  using enum NamedFormat::Kind;
+  format.one_block =
+      k <= kFp8Block && (format.kind == kFp8Row || (format.kind == kFp8Tensor && n <= kFp8Block));
   return format;
+}
+
+NamedFormat format_of(const Checkpoint& checkpoint, const Linear& linear) {
+  return with_size(format_of(scheme_of(checkpoint, linear)), linear.n, linear.k);
 }
 
 NamedFormat format_of_entry(const Json& entry) {
@@ -127,7 +132,7 @@ bool is_read_as(const NamedFormat& stored, const NamedFormat& promised) {
     return stored.kind != kFloat && promised.kind != kFloat;
   // Loaders drop scales that they do not ask for.
   if (stored.kind == kNvfp4 && promised.kind == kNvfp4WeightOnly) return true;
-  if (stored.one_block && promised.kind == kFp8Blocks) return true;
+  if (stored.one_block && promised.kind == kFp8Blocks) return stored.kind == kFp8Tensor || promised.rows <= 1;
   const bool same_block = stored.rows == 0 || promised.rows == 0 ||
                           (stored.rows == promised.rows && stored.cols == promised.cols);
   return stored.kind == promised.kind && same_block;

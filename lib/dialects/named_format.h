@@ -23,7 +23,7 @@ struct NamedFormat {
   };
   Kind kind = Kind::kFloat;
   int64_t rows = 0, cols = 0;  ///< of kFp8Blocks; 0: not said
-  bool one_block = false;      ///< of kFp8Tensor: the one scale may be that of the only block
+  bool one_block = false;      ///< of kFp8Tensor and kFp8Row: scales may be those of blocks as well
   bool operator==(const NamedFormat&) const = default;
 };
 
@@ -36,8 +36,8 @@ NamedFormat format_of(const Checkpoint& checkpoint, const Linear& linear);
 /// method or of DeepSeek-V4's. Null names floats.
 NamedFormat format_of_entry(const Json& entry);
 
-/// Whether a matrix [n, k] is no larger than a block of FP8.
-constexpr bool fits_one_block(int64_t n, int64_t k) { return n <= kFp8Block && k <= kFp8Block; }
+/// With one_block for a matrix [n, k] that is no larger than a block of FP8, or no longer than one of a row.
+NamedFormat with_size(NamedFormat format, int64_t n, int64_t k);
 
 /// Whether a loader that expects `promised` reads what is stored.
 bool is_read_as(const NamedFormat& stored, const NamedFormat& promised);

@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/pattern.h"
@@ -78,6 +79,9 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   refuse_fp8_activations(entry, hf_quant);
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) {
+    if (is_output_head(m.name)) config.heads.push_back(m.name);
+  }
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
   const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();

@@ -26,11 +26,11 @@ NamedFormat fp8_format(const LintInput& s, const std::string& module, const Tens
     const std::vector<int64_t> groups = {n, k / kMxGroup};
     const bool power = scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0;
     if (power && scale.shape == groups) return {kMxfp8};
-    if (scale.shape.empty() || scale.shape == std::vector<int64_t>{1}) return {kFp8Tensor};
     const bool is_one = std::all_of(scale.shape.begin(), scale.shape.end(), [](int64_t d) { return d == 1; });
-    if (is_one && fits_one_block(n, k)) return {kFp8Tensor, 0, 0, true};
+    if (is_one && (scale.shape.size() < 2 || (n <= kFp8Block && k <= kFp8Block)))
+      return with_size({kFp8Tensor}, n, k);
     if (scale.shape.size() == 1 || (scale.shape.size() == 2 && scale.shape[1] == 1 && scale.shape[0] == n))
-      return {kFp8Row};
+      return with_size({kFp8Row}, n, k);
     return {kFp8Blocks};
   }
   return {kOther};

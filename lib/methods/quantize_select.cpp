@@ -151,13 +151,6 @@ void note_split_groups(const std::vector<Linear>& modules, const std::vector<boo
   }
 }
 
-/// Whether who names a role means what is left alone by default. Other roles have parts that engines take in
-/// floats only: the gate of a shared expert, the compressor of an attention.
-bool is_about_left_alone(std::optional<ModuleRole> role) {
-  using enum ModuleRole;
-  return role == kRouter || role == kHead || role == kEmbeddings || role == kMtp;
-}
-
 std::string and_more(size_t count) {
   return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
 }
@@ -166,6 +159,13 @@ std::string and_more(size_t count) {
 
 bool is_left_in_floats(std::string_view name, int64_t layers) {
   return is_left_alone(name) || is_beyond_layers(name, layers);
+}
+
+bool is_left_of_role(std::string_view name, int64_t layers) {
+  using enum ModuleRole;
+  const auto role = module_role(name, layers);
+  const bool meant = role == kRouter || role == kHead || role == kEmbeddings || role == kMtp;
+  return !meant && is_left_in_floats(name, layers);
 }
 
 std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
@@ -190,8 +190,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() || casts_draft ||
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
-    if (left_alone && chooser.chose_by_role() && !is_about_left_alone(module_role(m.name, layers)))
-      is_chosen[i] = false;
+    if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
     // A recipe names what is to be NVFP4; what is so already stays, but is refused where it is to be pruned.
     if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.prune)
       is_chosen[i] = false;

@@ -20,6 +20,9 @@ std::vector<size_t> select_encoded(const Checkpoint& source, const std::vector<L
 /// Whether producers leave a linear of floats alone, by its name: embeddings, heads, routers, vision,
 /// prediction of further tokens, which layers from number `layers` on do.
 bool is_left_in_floats(std::string_view name, int64_t layers);
+/// Whether a rule that names a linear's role leaves it in floats all the same, as engines want it: the gate
+/// of a shared expert, the compressor of an attention.
+bool is_left_of_role(std::string_view name, int64_t layers);
 
 /// Positions of modules that engines multiply as one, so that they share a global scale: gate and up, w1 and
 /// w3, q, k and v. Stacks stand alone. In the order of their first.

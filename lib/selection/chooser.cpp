@@ -36,8 +36,9 @@ bool Chooser::has_role(std::string_view module) {
 
 bool Chooser::adds(std::string_view module) {
   reason_ = "--also";
-  const bool named = also_.matches(module);
-  return (has_role(module) || named) && !exclude_.matches(module) && !keeps_draft(module);
+  const bool named = also_.matches(module), role = has_role(module);
+  by_role_ = role && !named;
+  return (role || named) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 bool Chooser::chooses(std::string_view module, bool is_default) {

@@ -65,6 +65,8 @@ class RuleChoice {
     for (size_t i = 0; i < linears_.size(); ++i) {
       const bool is_single = !in_block[i] && !decided_[i] && !linears_[i].stacked;
       if (!is_single || !chooser.adds(linears_[i].name)) continue;
+      const bool is_float = linears_[i].format == WeightFormat::kFloat;
+      if (is_float && chooser.chose_by_role() && is_left_of_role(linears_[i].name, layers_)) continue;
       decided_[i] = true;
       if (linears_[i].format != WeightFormat::kNvfp4) named.push_back(i);
     }

@@ -165,4 +165,23 @@ TEST_CASE("experts of drafts are told from the model's and from the rest of a dr
   }
 }
 
+TEST_CASE("DeepSeek-V4's modules have other names in transformers, some families' attention in vLLM") {
+  const auto transformers = [](const char* name) { return name_in_transformers("deepseek_v4", name); };
+  CHECK(transformers("head") == "lm_head");
+  CHECK(transformers("model.layers.0.attn.wq_b") == "model.layers.0.self_attn.q_b_proj");
+  CHECK(transformers("layers.2.attn.compressor.wgate") == "layers.2.self_attn.compressor.gate_proj");
+  CHECK(transformers("layers.2.attn.indexer.wq_b") == "layers.2.self_attn.compressor.indexer.q_b_proj");
+  CHECK(transformers("layers.2.attn.indexer.compressor.wkv") ==
+        "layers.2.self_attn.compressor.indexer.kv_proj");
+  CHECK(transformers("layers.2.attn.indexer.weights_proj") ==
+        "layers.2.self_attn.compressor.indexer.scorer.weights_proj");
+  CHECK(transformers("layers.2.ffn.shared_experts.w3") == "layers.2.mlp.shared_experts.up_proj");
+  CHECK(transformers("model.norm").empty());
+  CHECK(name_in_vllm("jamba", "model.layers.1.self_attn.q_proj") == "model.layers.1.q_proj");
+  CHECK(name_in_vllm("gpt_oss", "model.layers.1.self_attn.q_proj") == "model.layers.1.attn.q_proj");
+  CHECK(name_in_vllm("deepseek_v4", "model.layers.1.ffn.shared_experts.w2") ==
+        "model.layers.1.ffn.shared_experts.down_proj");
+  CHECK(name_in_vllm("llama", "model.layers.1.self_attn.q_proj").empty());
+}
+
 }  // namespace module_role_test

@@ -13,8 +13,22 @@ DIALECTS = ("modelopt", "compressed-tensors")
 LAYOUTS = ("v7", "v7-packed", "g8")
 # nemotron_h's experts have no gate, which g8 interleaves with up.
 NO_GATE = ("nemotron_h",)
+# Their files have stacks of experts, and transformers 5.17.0 knows no other name for them: it leaves experts one by one,
+# which compressed-tensors needs, and starts from random ones. llm-compressor 0.14.0.1 exports them one by one, too, with
+# the same tensors missing and left over. llama4_text has experts one by one under compressed-tensors.
+ONLY_STACKS = ("gpt_oss", "gemma4_text", "granitemoe")
 # BF16 in the checkpoint, rounded twice by compressed-tensors 0.19.0: scale / global scale to BF16, then the product.
 WITHIN_BFLOAT16 = 2.0**-7
+
+
+def demand_input_scales(folder, value):
+  """Throws unless all NVFP4 modules have this input scale; None: have none."""
+  for module, parts in dequantize.modules(dequantize.read(folder)).items():
+    if dequantize.format_of(parts) != "nvfp4":
+      continue
+    found = [float(parts[name]) for name in ("input_scale", "input_global_scale") if name in parts]
+    if found != ([] if value is None else [value]):
+      raise AssertionError(f"{module}: expected input scale {value}, found {found}")
 
 
 class Family:
@@ -25,7 +39,8 @@ class Family:
     self.family = models.MODELS[name][0]
     self.folder = pathlib.Path(work) / name
     self.source = self.folder / "source"
-    self.to_resolve = []  # (command, folder): checkpoints whose configuration vLLM's classes are asked about
+    # (command, folder, words of a refusal or None): checkpoints whose configuration vLLM's classes are asked about
+    self.to_resolve = []
 
   def check(self, command, function):
     return self.report.check(self.name, command, function)
@@ -42,6 +57,11 @@ class Family:
       if self.quantize(dialect):
         self.use(dialect)
       self.mixed(dialect)
+      self.quantized_head(dialect)
+      self.input_scales(dialect)
+      for kind in ("mxfp8", "mxfp4"):
+        self.microscaling(dialect, kind)
+    self.layout_beside_fp8()
     self.fp8()
 
   def quantize(self, dialect):
@@ -52,14 +72,15 @@ class Family:
       self.check(f"{command}: every linear", lambda: self.demand_quantized(quantized))
     return made
 
-  def check_output(self, command, folder, source):
-    """What holds for each output: inspected, linted, proven, resolved by the engines that its dialect is for."""
+  def check_output(self, command, folder, source, refusal=None):
+    """What holds for each output: inspected, linted, proven, resolved by the engines that its dialect is for. `refusal`:
+    words with which vLLM refuses it."""
     self.check(f"{command}: inspect", lambda: self.program.inspect(folder))
     self.check(f"{command}: lint", lambda: self.program.lint(folder))
     self.check(f"{command}: validate", lambda: self.program.validate(folder, source))
     config = dequantize.read_config(folder).get("quantization_config", {})
     if config.get("quant_method") in ("modelopt", "compressed-tensors", "fp8"):
-      self.to_resolve.append((command, folder))
+      self.to_resolve.append((command, folder, refusal))
     if config.get("quant_method") == "compressed-tensors":
       self.check(f"{command}: compressed-tensors' schemes", lambda: skeleton.demand_formats(folder))
       self.check(f"{command}: compressed-tensors' values", lambda: skeleton.demand_values(folder))
@@ -111,13 +132,15 @@ class Family:
       self.check_output("prune", pruned, quantized)
       self.check("transformers pruned", lambda: self.load_compressed(pruned))
 
-  def bf16(self, quantized, dialect):
+  def bf16(self, quantized, dialect, values=None):
+    """In BF16; `values`: a checkpoint of the same values, where this one is in a layout."""
+    values = values or quantized
     command, folder = f"bf16 of {dialect}", self.out(f"bf16-{dialect}")
     if not self.check(command, lambda: self.program.make("convert", quantized, folder, "--to", "bf16")):
       return
     self.check_output(command, folder, quantized)
-    self.check(f"{command}: weights", lambda: self.demand_same(self.expected(quantized), dequantize.read(folder)))
-    self.check(f"{command}: transformers", lambda: self.load_bf16(quantized, folder))
+    self.check(f"{command}: weights", lambda: self.demand_same(self.expected(values), dequantize.read(folder)))
+    self.check(f"{command}: transformers", lambda: self.load_bf16(values, folder))
 
   def demand_same(self, expected, found):
     lines = dequantize.differences(expected, found)
@@ -153,8 +176,10 @@ class Family:
     if loaded is None:
       return
     reference = self.reference(folder, torch.Tensor.float)
-    experts = [n for n in dequantize.read(folder) if n.endswith(".weight_global_scale") and loading.is_expert(n)]
-    if experts and loading.stacks_experts(loaded.model):
+    experts = [n for n in dequantize.read(folder) if n.endswith("_global_scale") and loading.is_expert(n)]
+    if self.family in ONLY_STACKS:
+      self.replace_experts(loaded, folder, reference)
+    elif experts and loading.stacks_experts(loaded.model):
       # transformers 5.17.0 stacks experts while it loads and has no place for their global scales in the conversion
       # (update_weight_conversions takes weight_packed, _scale and _shape alone), so they are left over and the weights
       # are wrong by that factor. llm-compressor's exports fare the same. The rest must be right: experts are replaced.
@@ -164,6 +189,11 @@ class Family:
       loaded.demand_complete()
     loaded.decompress()
     loading.demand_close(self.values(reference, folder), reference, loaded, WITHIN_BFLOAT16)
+
+  def replace_experts(self, loaded, folder, reference):
+    """Experts of the reference in place of random ones."""
+    loaded.demand_without_experts([n for n in dequantize.read(folder) if loading.is_expert(n)])
+    loaded.take_experts(reference)
 
   def mixed(self, dialect):
     """A recipe: attention in FP8, experts and MLPs in NVFP4, the rest as it was."""
@@ -178,7 +208,80 @@ class Family:
       return
     self.check_output(command, folder, self.source)
     self.check(f"{command}: formats", lambda: self.demand_mixed(folder, f"fp8-{granularity}"))
+    if dialect == "compressed-tensors":
+      self.check(f"{command}: transformers", lambda: self.load_compressed(folder))
     self.bf16(folder, command)
+
+  def layout_beside_fp8(self):
+    """A recipe: attention in FP8, experts or MLPs in v7. It is a source like others."""
+    command, folder = "v7 beside fp8", self.out("v7-fp8")
+    path = self.out("v7-fp8.json")
+    path.write_text(json.dumps({"format": 1, "rules": [
+        {"match": "attention", "to": "fp8", "granularity": "tensor"}, {"match": ["experts", "mlp"], "to": "v7"}]}))
+    if not self.check(command, lambda: self.program.make("convert", self.source, folder, "--recipe", path)):
+      return
+    self.check_output(command, folder, self.source)
+    back = self.out("v7-fp8-modelopt")
+    if self.check(f"{command}: back", lambda: self.program.make(
+        "convert", folder, back, "--to", "nvfp4", "--dialect", "modelopt")):
+      self.check_output(f"{command}: back", back, folder)
+      self.check(f"{command}: back: formats", lambda: self.demand_mixed(back, "fp8-tensor"))
+    self.bf16(folder, command, back)
+
+  def quantized_head(self, dialect):
+    """A head in NVFP4, which no engine counts among the linears."""
+    head = next(m for m in dequantize.modules(self.tensors) if m.rpartition(".")[2] in ("lm_head", "head"))
+    command, folder = f"quantize {dialect} and the head", self.out(f"head-{dialect}")
+    if not self.check(command, lambda: self.program.make(
+        "quantize", self.source, folder, "--dialect", dialect, "--also", head)):
+      return
+    self.check_output(command, folder, self.source)
+    self.check(f"{command}: formats", lambda: self.demand_format_of(folder, [head], "nvfp4"))
+    if dialect == "compressed-tensors":
+      self.check(f"{command}: transformers", lambda: self.load_compressed(folder))
+
+  def demand_format_of(self, folder, modules, kind):
+    kinds = dequantize.formats(dequantize.read(folder))
+    wrong = [f"{m} is {kinds.get(m)}" for m in modules if kinds.get(m) != kind]
+    if wrong:
+      raise AssertionError(f"expected {kind}: {wrong[:3]}")
+
+  def input_scales(self, dialect):
+    """NVFP4 with input scales of 1, and without them again."""
+    command, folder = f"quantize {dialect} with input scales", self.out(f"inputs-{dialect}")
+    if not self.check(command, lambda: self.program.make(
+        "quantize", self.source, folder, "--dialect", dialect, "--input-scale", "constant")):
+      return
+    self.check_output(command, folder, self.source)
+    self.check(f"{command}: scales", lambda: demand_input_scales(folder, 1.0))
+    if dialect == "compressed-tensors":
+      self.check(f"{command}: transformers", lambda: self.load_compressed(folder))
+    without, command = self.out(f"no-inputs-{dialect}"), f"{command}, removed"
+    if self.check(command, lambda: self.program.make(
+        "convert", folder, without, "--to", "nvfp4", "--dialect", dialect, "--input-scale", "none")):
+      self.check_output(command, without, folder)
+      self.check(f"{command}: bytes", lambda: self.demand_same(
+          dequantize.read(self.out(f"nvfp4-{dialect}")), dequantize.read(without)))
+
+  def microscaling(self, dialect, kind):
+    """MXFP8 or MXFP4 in the dialect, and back in BF16."""
+    command, folder = f"{kind} {dialect}", self.out(f"{kind}-{dialect}")
+    if not self.check(command, lambda: self.program.make(
+        "convert", self.source, folder, "--to", kind, "--dialect", dialect)):
+      return
+    # vLLM 0.33.0 has no MXFP4 of ModelOpt's.
+    refusal = "ModelOpt currently only supports" if (dialect, kind) == ("modelopt", "mxfp4") else None
+    self.check_output(command, folder, self.source, refusal)
+    self.check(f"{command}: formats", lambda: self.demand_one_format(folder, kind))
+    self.bf16(folder, command)
+    if dialect == "compressed-tensors":
+      self.check(f"{command}: transformers", lambda: self.load_scaled(folder, dialect, kind))
+
+  def demand_one_format(self, folder, kind):
+    kinds = dequantize.formats(dequantize.read(folder))
+    wrong = [f"{m} is {k}" for m, k in kinds.items() if k not in ("float", kind) or (loading.is_expert(m) and k != kind)]
+    if wrong or kind not in kinds.values():
+      raise AssertionError(f"{wrong[:3]}, found {sorted(set(kinds.values()))}")
 
   def demand_mixed(self, folder, attention):
     kinds = dequantize.formats(dequantize.read(folder))
@@ -222,7 +325,7 @@ class Family:
       return
     self.check_output(command, folder, quantized)
     if dialect != "modelopt":
-      self.check(f"{command}: transformers", lambda: self.load_fp8(folder, dialect, granularity))
+      self.check(f"{command}: transformers", lambda: self.load_scaled(folder, dialect, granularity))
 
   def reason_to_refuse(self, quantized, dialect, granularity):
     """Words of the refusal where no engine loads the output, or None."""
@@ -234,17 +337,21 @@ class Family:
       return "expert"  # vLLM 0.33.0: ModelOptFp8MoEMethod takes a scalar per expert
     return None
 
-  def load_fp8(self, folder, dialect, granularity):
-    """An FP8 checkpoint in transformers: weights equal to the last bit but for experts, which it folds in BF16."""
+  def load_scaled(self, folder, dialect, granularity):
+    """FP8, MXFP8 or MXFP4 in transformers: weights equal to the last bit but for experts, which it folds in BF16."""
     reference = self.reference(folder, torch.Tensor.float)
-    if dialect == "compressed-tensors" and granularity == "block" and loading.stacks_experts(reference.model):
-      # transformers 5.17.0 stops in its conversion of block scales; llm-compressor's FP8_BLOCK stops in the same way.
+    stacks = dialect == "compressed-tensors" and loading.stacks_experts(reference.model)
+    if stacks and granularity in ("block", "mxfp8") and self.family not in ONLY_STACKS:
+      # transformers 5.17.0 stops in its conversion of such scales; llm-compressor's FP8_BLOCK and MXFP8 stop alike.
       loading.demand_failure(folder, "automatic conversion of the weights")
       return
     loaded = self.load_without_router_scale(folder)
     if loaded is None:
       return
-    loaded.demand_complete()
+    if dialect == "compressed-tensors" and self.family in ONLY_STACKS:
+      self.replace_experts(loaded, folder, reference)
+    else:
+      loaded.demand_complete()
     if dialect == "compressed-tensors":
       loaded.decompress()
     loading.demand_close(self.values(reference, folder), reference, loaded, WITHIN_BFLOAT16,

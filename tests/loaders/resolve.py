@@ -95,17 +95,21 @@ class Resolver:
 
   def name(self, module):
     """Module's name in vLLM, before shards and experts are put together."""
+    expert = EXPERT.match(module)
+    if expert:  # the block alone has a name in vLLM
+      return f"{self.mapper.map_name(expert['block']) or expert['block']}.{expert['number']}.{expert['projection']}"
     mapped = self.mapper.map_name(f"{module}.weight")
     return mapped.removesuffix(".weight") if mapped else module
 
-  def layer(self, name):
-    """(prefix, kind) of the vLLM layer that holds the module."""
+  def layer(self, name, names):
+    """(prefix, kind) of the vLLM layer that holds the module, one of `names`. A layer is fused where the checkpoint has
+    all that it fuses: experts without a gate have up_proj alone."""
     expert = EXPERT.match(name)
     if expert:
       return expert["block"], "experts"
     parent, _, last = name.rpartition(".")
     for fused, shards in self.fused.items():
-      if last in shards:
+      if last in shards and all(f"{parent}.{shard}".lstrip(".") in names for shard in shards):
         return f"{parent}.{fused}".lstrip("."), "linear"
     return name, "head" if last == "lm_head" else "table" if "embed" in last else "linear"
 
@@ -135,7 +139,9 @@ class Resolver:
       schemes = [self.config.get_scheme_dict(layer, prefix)]
     else:  # as CompressedTensorsMoEMethod.get_moe_method: the first expert's projections, all alike
       self.config._add_fused_moe_to_target_scheme_map()
-      schemes = [self.config.get_scheme_dict(layer, f"{prefix}.0.{name}") for name in projections]
+      # By the names that the model's class gives; classes that give none, and vLLM before 0.33, ask for these.
+      names = dict.fromkeys([*projections, "gate_proj", "up_proj", "down_proj"])
+      schemes = [self.config.get_scheme_dict(layer, f"{prefix}.0.{name}") for name in names]
       if any(scheme != schemes[0] for scheme in schemes):
         raise ValueError("All MoE projections need to have same quantization scheme")
     if schemes[0] is None:
@@ -182,11 +188,12 @@ def problems(folder, architecture):
   """Sentences on every vLLM layer that is not resolved to the format that its tensors have."""
   config = dequantize.read_config(folder)
   resolver = Resolver(folder, config, architecture)
-  layers = {}
-  for module, parts in dequantize.modules(dequantize.read(folder)).items():
+  layers, modules = {}, dequantize.modules(dequantize.read(folder))
+  names = {resolver.name(module) for module in modules}
+  for module, parts in modules.items():
     name = resolver.name(module)
     expert = EXPERT.match(name)
-    prefix, kind = resolver.layer(name)
+    prefix, kind = resolver.layer(name, names)
     entry = layers.setdefault((prefix, kind), {"formats": set(), "inputs": set(), "projections": {}})
     entry["formats"].add(dequantize.format_of(parts))
     entry["inputs"].add(dequantize.has_input_scale(parts))
@@ -207,6 +214,8 @@ def compare(resolver, prefix, kind, entry):
     return [f"{prefix} is {actual}, resolved as {found}"]
   if actual == "nvfp4" and needs_input and entry["inputs"] != {True}:
     return [f"{prefix} has no input scale, resolved as a method that reads one"]
+  if actual == "nvfp4" and needs_input is False and True in entry["inputs"]:
+    return [f"{prefix} has an input scale, resolved as a method that reads none"]
   return []
 
 

@@ -15,6 +15,7 @@ import sys
 import warnings
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("LOGURU_LEVEL", "ERROR")  # llm-compressor's
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are smaller than what a second thread costs
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 warnings.filterwarnings("ignore")
@@ -27,15 +28,18 @@ def resolve(report, subjects, python):
   """Asks vLLM's classes, in their own environment, about every checkpoint at once."""
   import dequantize
   jobs = [{"folder": str(folder), "architecture": dequantize.read_config(folder)["architectures"][0]}
-          for subject in subjects for _, folder in subject.to_resolve]
+          for subject in subjects for _, folder, _ in subject.to_resolve]
   done = subprocess.run([python, HERE / "resolve.py"], input=json.dumps(jobs), capture_output=True, text=True)
   if done.returncode:
     raise SystemExit(f"resolve.py failed: {done.stderr[-2000:]}")
   found = json.loads(done.stdout[done.stdout.index("{"):])
   for subject in subjects:
-    for command, folder in subject.to_resolve:
+    for command, folder, refusal in subject.to_resolve:
       wrong = found[str(folder)]
-      report.add(subject.name, f"{command}: vLLM's classes", f"{len(wrong)} layers: {'; '.join(wrong[:3])}" if wrong else None)
+      message = f"{len(wrong)} layers: {'; '.join(wrong[:3])}" if wrong else None
+      if refusal:
+        message = None if any(refusal in line for line in wrong) else f"expected '{refusal}', found {message}"
+      report.add(subject.name, f"{command}: vLLM's classes", message)
 
 
 def subjects_of(options, program, report):

@@ -5,10 +5,12 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "formats/e8m0.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "tests/support/edits.h"
 #include "tests/support/float_weights.h"
@@ -121,6 +123,16 @@ std::set<std::string> lint_ids(const fs::path& path) {
   return ids;
 }
 
+/// What vLLM reads by that configuration as one layer of linears.
+std::string read_by_vllm(const Json& config, const std::vector<std::string>& linears) {
+  const LoadedConfig loaded{config};
+  std::vector<LoadedModule> modules;
+  for (const std::string& name : linears) modules.push_back({name, {}});
+  const std::vector<EngineLayer> layers = engine_layers(modules);
+  REQUIRE(layers.size() == 1);
+  return describe(engines()[0].read(loaded, modules)->find(layers[0]).format);
+}
+
 }  // namespace
 
 TEST_CASE("trap 1: what a list of mixed formats leaves out, misspells or calls by an unknown name") {
@@ -161,8 +173,8 @@ TEST_CASE("trap 2: patterns where loaders take exact names") {
   const Json nvfp4 = {{"quant_algo", "NVFP4"}};
   for (const char* pattern : {"model.layers.*.self_attn.o_proj", "re:.*o_proj", "*"}) {
     CAPTURE(pattern);
-    const auto lookup = make_lookup({mixed_config({{pattern, nvfp4}}).at("quantization_config")});
-    CHECK(lookup->find(kLayer + "self_attn.o_proj").is_null());
+    const Json config = mixed_config({{pattern, nvfp4}}).at("quantization_config");
+    CHECK(read_by_vllm(config, {kLayer + "self_attn.o_proj"}) == "unquantized");
   }
   convert_new(scratch, mixed_tensors(), mixed_config(mixed_layers()), in_dialect("modelopt", {fp8_head()}));
   for (const auto& list :
@@ -310,21 +322,23 @@ TEST_CASE("trap 6: NVFP4 without input scales is declared as weight-only, or has
 }
 
 TEST_CASE("trap 7: in compressed-tensors the order of groups decides, and experts ask by gate, up and down") {
-  const Json four = {{"weights", {{"num_bits", 4}}}, {"targets", {"re:.*experts.*"}}},
-             eight = {{"weights", {{"num_bits", 8}}}, {"targets", {"re:.*proj$"}}};
-  const auto lookup_of = [](const Json& first, const Json& second) {
-    return make_lookup({{{"quant_method", "compressed-tensors"},
-                         {"config_groups", {{"group_0", first}, {"group_1", second}}}}});
+  const Json four = {{"weights", {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}}},
+                     {"targets", {"re:.*experts.*"}}},
+             eight = {{"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}},
+                      {"targets", {"re:.*proj$"}}};
+  const auto read = [](const Json& first, const Json& second) {
+    return read_by_vllm({{"quant_method", "compressed-tensors"},
+                         {"config_groups", {{"group_0", first}, {"group_1", second}}}},
+                        {kExperts + ".0.gate_proj", kExperts + ".0.up_proj", kExperts + ".0.down_proj"});
   };
-  CHECK(lookup_of(four, eight)->find_experts(kExperts).at("weights").at("num_bits") == 4);
-  CHECK(lookup_of(eight, four)->find_experts(kExperts).at("weights").at("num_bits") == 8);
+  CHECK(read(four, eight) == "NVFP4 without input scales");
+  CHECK(read(eight, four) == "FP8 with a scale a row");
   Json down = four;
   down["targets"] = {"re:.*down_proj$"};
-  CHECK(contains(message_of([&] { lookup_of(down, eight)->find_experts(kExperts); }),
-                 "all projections of experts"));
+  CHECK(contains(message_of([&] { read(down, eight); }), "one format for gate, up and down"));
   Json w = four;
   w["targets"] = {"re:.*experts.*w[123]$"};
-  CHECK(lookup_of(w, w)->find_experts(kExperts).is_null());
+  CHECK(read(w, w) == "unquantized");
 
   // Files that say w1, w2 and w3 get targets that match what loaders ask for.
   const Scratch scratch;
@@ -340,9 +354,10 @@ TEST_CASE("trap 7: in compressed-tensors the order of groups decides, and expert
   Json config = mixed_config({{kLayer + "self_attn.o_proj", {{"quant_algo", "FP8"}}}});
   config["model_type"] = "mixtral";
   convert_new(scratch, t, config, in_dialect("compressed-tensors", {rule_of("keep", {"*"})}));
-  const auto lookup = make_lookup({entry_of(scratch)});
-  CHECK(lookup->find_experts(block).at("format") == "nvfp4-pack-quantized");
-  CHECK(lookup->find(kLayer + "self_attn.o_proj").at("format") == "float-quantized");
+  const SourceGroups lookup(entry_of(scratch));
+  for (const char* leaf : {".0.gate_proj", ".0.up_proj", ".0.down_proj", ".0.w1", ".0.w2", ".0.w3"})
+    CHECK(lookup.find(block + leaf).at("format") == "nvfp4-pack-quantized");
+  CHECK(lookup.find(kLayer + "self_attn.o_proj").at("format") == "float-quantized");
 }
 
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
@@ -603,15 +603,16 @@ TEST_CASE("a mixed source: rules of their own for what stays NVFP4, becomes it, 
     CHECK(scale_of(shared + "up_proj") == 0);
     CHECK(read_tensors(scratch / "b").at(shared + "down_proj.input_scale").as<float>()[0] == 0.75f);
     const Json entry = Json::parse(read_tree(scratch / "b").at("config.json")).at("quantization_config");
-    const auto lookup = make_lookup({entry});
     if (ct) {
-      CHECK(lookup->find(attention + "q_proj").at("input_activations").is_object());
-      CHECK(!lookup->find(shared + "up_proj").value("input_activations", Json()).is_object());
+      const SourceGroups lookup(entry);
+      CHECK(lookup.find(attention + "q_proj").at("input_activations").is_object());
+      CHECK(!lookup.find(shared + "up_proj").value("input_activations", Json()).is_object());
     } else {
-      CHECK(lookup->find(attention + "q_proj").at("quant_algo") == "NVFP4");
-      CHECK(lookup->find(shared + "up_proj").at("quant_algo") == "W4A16_NVFP4");
-      CHECK(lookup->find(kExperts + "1.up_proj").at("quant_algo") == "NVFP4");
-      CHECK(lookup->find(shared + "down_proj").at("quant_algo") == "FP8");
+      const Json& layers = entry.at("quantized_layers");
+      CHECK(layers.at(attention + "q_proj").at("quant_algo") == "NVFP4");
+      CHECK(layers.at(shared + "up_proj").at("quant_algo") == "W4A16_NVFP4");
+      CHECK(layers.at(kExperts + "1.up_proj").at("quant_algo") == "NVFP4");
+      CHECK(layers.at(shared + "down_proj").at("quant_algo") == "FP8");
     }
 
     // What is to be NVFP4 and is so already keeps the input scale that it has, and gets one where it lacks

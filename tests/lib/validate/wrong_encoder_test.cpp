@@ -384,15 +384,16 @@ TEST_CASE("a wrong scale of FP8 tiles is found: of casts from four bits, in BF16
                                                         {"int4", "", "bf16", Fault::kRoundedScale},
                                                         {"fp8", "", "bf16", Fault::kRoundedScale}}) {
     for (const char* block : {"128x128", "32x32", "1x128"}) {
-      CAPTURE(from);
-      CAPTURE(scale_dtype);
-      CAPTURE(block);
+      CAPTURE(std::string(from));
+      CAPTURE(std::string(scale_dtype));
+      CAPTURE(std::string(block));
       fs::remove_all(scratch / "src");
       write_checkpoint(scratch / "src", {stored_as(from)}, config_of(from));
       OneRule rule = rule_to("fp8", "compressed-tensors", exact);
       rule.block = block;
       rule.scale_dtype = scale_dtype;
-      CHECK(differences_of(scratch / "src", scratch / "out", rule, Fault::kNone).empty());
+      const Findings unharmed = differences_of(scratch / "src", scratch / "out", rule, Fault::kNone);
+      CHECK_MESSAGE(unharmed.empty(), text_of(unharmed));
       const std::string wrong = wrong_tensors(differences_of(scratch / "src", scratch / "out", rule, fault));
       CHECK(wrong.find(".weight_scale ") != std::string::npos);
     }
