@@ -11,14 +11,14 @@
 namespace twofour {
 namespace {
 
-// The first row wins that has a global-scale suffix at the end of a tensor's name and codes that exist.
+// The first row wins that has the suffix of a global scale at the end of a tensor's name.
 constexpr Nvfp4Dialect kDialects[] = {
+    {"quark", "quark", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale_2", false, false, true},
     {"modelopt", "modelopt", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale", false, false},
     {"modelopt", "modelopt", "", "_weight_scale", "_weight_scale_2", "_input_scale", false, true},
     {"compressed-tensors", "compressed-tensors", ".weight_packed", ".weight_scale", ".weight_global_scale",
      ".input_global_scale", true, false},
 };
-// Quark writes ModelOpt's names but for its input scale, which passes through like any other tensor.
 
 [[noreturn]] void fail_shape(const std::string& where, const TensorInfo& t, const std::string& expected) {
   throw Error(
@@ -84,6 +84,15 @@ std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::stri
   return static_cast<size_t>(at - tensors.begin());
 }
 
+namespace {
+
+bool has_one_number(std::span<const TensorInfo> tensors, const std::string& name) {
+  const auto at = find_tensor(tensors, name);
+  return at && (tensors[*at].shape.empty() || tensors[*at].shape == std::vector<int64_t>{1});
+}
+
+}  // namespace
+
 std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where) {
   const TensorInfo& global = tensors[global_scale];
@@ -92,6 +101,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
     Nvfp4Linear m;
     m.dialect = &dialect;
     m.name = global.name.substr(0, global.name.size() - std::string_view(dialect.global_scale).size());
+    if (dialect.known_by_input && !has_one_number(tensors, m.name + dialect.input_scale)) continue;
     m.global_scale = global_scale;
     const auto codes = find_tensor(tensors, m.name + dialect.codes);
     const auto scale = find_tensor(tensors, m.name + dialect.block_scale);

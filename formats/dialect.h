@@ -19,6 +19,7 @@ struct Nvfp4Dialect {
   bool divides;                                    ///< the stored global scale divides: the multiplier is 1/G
   /// Stacks of experts, [E, ...]; K may be the dimension before the last.
   bool stacked;
+  bool known_by_input = false;  ///< only its input scale tells it from another row
 };
 
 /// Every NVFP4 dialect twofour reads. Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py;

@@ -266,25 +266,39 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
   return static_cast<ModuleRole>(at - std::begin(kRoleNames));
 }
 
-std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
-                  [&](std::string_view part) { return has_part(module, part); }))
-    return std::nullopt;
-  if (layer_of(module) >= layers) return ModuleRole::kMtp;
-  const std::string_view leaf = split_last(module).second;
-  const auto fits = [&](const RoleRule& rule) {
-    return rule.is_last ? leaf == rule.part : has_part(module, rule.part);
-  };
-  // A draft is what it predicts, whatever its layers are made of.
-  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), fits);
-  if (at != std::end(kRoles) && at->role == ModuleRole::kMtp) return at->role;
+namespace {
+
+/// The role of a module within its layer, a draft's or the model's.
+std::optional<ModuleRole> role_in_layer(std::string_view module) {
   if (const auto known = parse_module_name(module)) {
     if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
     if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
     return ModuleRole::kMlp;
   }
+  const std::string_view leaf = split_last(module).second;
+  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role != ModuleRole::kMtp && (rule.is_last ? leaf == rule.part : has_part(module, rule.part));
+  });
   if (at == std::end(kRoles)) return std::nullopt;
   return at->role;
+}
+
+}  // namespace
+
+std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
+  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                  [&](std::string_view part) { return has_part(module, part); }))
+    return std::nullopt;
+  // A draft is what it predicts, whatever its layers are made of.
+  const bool drafts = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role == ModuleRole::kMtp && has_part(module, rule.part);
+  });
+  return drafts || layer_of(module) >= layers ? ModuleRole::kMtp : role_in_layer(module);
+}
+
+bool is_draft_expert(std::string_view module, int64_t layers) {
+  return module_role(module, layers) == ModuleRole::kMtp &&
+         role_in_layer(module) == ModuleRole::kRoutedExperts;
 }
 
 namespace {

@@ -104,6 +104,8 @@ std::span<const std::string_view> role_names();
 /// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
 /// the model's count, is kMtp; towers that read images or sound have none.
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
+/// Whether a module, or a block, is one of the routed experts of a layer that predicts further tokens.
+bool is_draft_expert(std::string_view module, int64_t layers);
 
 /// What transformers calls a module that files name otherwise: its lists of modules know both names. Empty:
 /// as the files do.

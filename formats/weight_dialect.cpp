@@ -16,6 +16,7 @@ constexpr WeightDialect kWeightDialects[] = {
     {"gpt-oss", kMxfp4, "_blocks", kU8, "_scales", kPowers, nullptr, "_bias", false},
     {"compressed-tensors", kMxfp4, ".weight_packed", kU8, ".weight_scale", kPowers, nullptr, ".bias", false},
     {"ModelOpt", kMxfp4, ".weight", kU8, ".weight_scale", kPowers, ".input_scale", ".bias", false},
+    {"Ling", kMxfp4, ".weight", kU8, ".weight_scale_inv", kPowers, nullptr, ".bias", false},
     {"DeepSeek-V4", kMxfp4, ".weight", kI8, ".scale", kPowers, nullptr, ".bias", false},
     {"DeepSeek-V4", kFp8, ".weight", kF8, ".scale", kAnyScales, ".input_scale", ".bias", false},
     {"DeepSeek-V3, Qwen3, MiniMax-M3, transformers", kFp8, ".weight", kF8, ".weight_scale_inv", kAnyScales,

@@ -4,6 +4,7 @@
 #include "lib/output/output_directory.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
+#include "tools/cli/edit_options.h"
 #include "tools/cli/option_values.h"
 
 namespace twofour {
@@ -11,15 +12,14 @@ namespace {
 
 struct GraftArguments {
   ConversionOptions common;
-  std::string donor;
-  std::vector<std::string> take;
+  EditOptions edit;
 };
 
 int run_graft(const GraftArguments& o, const Common& common) {
-  const Edit edit{.kind = Edit::Kind::kGraft, .patterns = o.take};
+  const Edit edit = make_edit(o.edit, o.common.source);
   OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
-  OutputDirectory::check_apart_from_kept(o.common.destination, o.donor);
-  const Checkpoint grafted = open_edited(o.common.source, o.donor, edit, parse_io(o.common.io));
+  OutputDirectory::check_apart_from_kept(o.common.destination, o.edit.donor);
+  const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, edit, parse_io(o.common.io));
   const Recipe recipe(edit, parse_size_option("--max-shard-size", o.common.max_shard_size));
   return write_checkpoint(o.common, grafted, make_plan(grafted, recipe), nullptr, common);
 }
@@ -30,13 +30,9 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
   auto o = std::make_shared<GraftArguments>();
   args.option("BASE", o->common.source, "Hugging Face checkpoint directory that modules come into")
       .required();
-  args.option("DONOR", o->donor, "Checkpoint directory or file that they come from").required();
+  args.option("DONOR", o->edit.donor, "Checkpoint directory or file that they come from").required();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
-  args.option("--take", o->take,
-              "Modules or tensors of DONOR: name, glob, re:regex or role (mtp, head, embeddings, experts, "
-              "attention, ...)")
-      .value_name("PATTERN")
-      .required();
+  add_take_option(args, o->edit, "DONOR").required();
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false);
@@ -48,7 +44,8 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
       "an "
       "entry a layer, and what says how the modules that come are quantized. What these cannot say is "
       "refused, "
-      "and so are shapes that do not fit BASE.\n"
+      "and so are shapes that do not fit BASE. Where nothing of BASE is replaced, twofour drop of all that "
+      "came gives BASE's files back, byte for byte.\n"
       "twofour validate OUT --source BASE --donor DONOR proves the result.");
   return [o, &common] { return run_graft(*o, common); };
 }

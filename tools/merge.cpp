@@ -38,8 +38,11 @@ int run_merge(const fs::path& destination, const Common& common) {
   if (common.json) {
     print_json(result_to_json(planned.plan, result));
   } else if (!common.quiet) {
-    print_stdout("{}: {} in {}, {}, {}: complete\n", destination.string(),
-                 counted(result.modules.size(), "matrix", "matrices"), planned.plan.recipe.what(),
+    const bool edits = bool(planned.plan.recipe.edit);
+    print_stdout("{}: {} {} {}, {}, {}: complete\n", destination.string(),
+                 edits ? counted(planned.plan.tensors.size(), "tensor")
+                       : counted(result.modules.size(), "matrix", "matrices"),
+                 edits ? "after" : "in", planned.plan.recipe.what(),
                  counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_kept));
     print_stdout("{}", Lines{weights_text(result, common.verbose)});
     uint64_t written = 0;

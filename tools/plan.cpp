@@ -4,12 +4,15 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/graft/open_edited.h"
 #include "lib/io/file.h"
 #include "lib/output/output_directory.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
 #include "lib/transform/row_encoder.h"
 #include "tools/cli/conversion_options.h"
+#include "tools/cli/edit_options.h"
+#include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"
 
 namespace twofour {
@@ -20,9 +23,15 @@ namespace fs = std::filesystem;
 struct PlanArguments {
   ConversionOptions common;
   RecipeOptions recipe;
+  EditOptions edit;
   std::string output;
   std::optional<uint64_t> tasks;
 };
+
+Recipe edit_recipe(const PlanArguments& o) {
+  const std::string size = o.common.max_shard_size.empty() ? "5GB" : o.common.max_shard_size;
+  return {make_edit(o.edit, o.common.source), parse_size_option("--max-shard-size", size)};
+}
 
 int run_plan(const PlanArguments& o, const Common& common) {
   check_output_file(o.output, "plan", [](const fs::path& file) {
@@ -42,11 +51,20 @@ int run_plan(const PlanArguments& o, const Common& common) {
     if (within.empty() || *within.begin() != "..")
       throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
   }
-  Recipe recipe = make_recipe(o.recipe, o.common);
-  const Checkpoint source = open_to_convert(o.common.source, recipe);
+  if (o.edit.donor.empty() == !o.edit.take.empty()) {
+    throw Error(o.edit.donor.empty() ? "--take: expected --donor, which modules come from, found none"
+                                     : "--donor: expected with --take only, found without");
+  }
+  if (!o.edit.by.empty() && o.edit.experts.empty())
+    throw Error("--by: expected with --experts only, found without");
+  if (!o.edit.donor.empty()) OutputDirectory::check_apart_from_kept(o.common.destination, o.edit.donor);
+  Recipe recipe = o.edit.is_given() ? edit_recipe(o) : make_recipe(o.recipe, o.common);
+  const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
+                                        : open_to_convert(o.common.source, recipe);
   const auto kept = keep_global_scales(o.recipe, recipe);
   const Plan plan = make_plan(source, recipe);
-  write_text(o.output, format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get())));
+  write_text(o.output,
+             format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor)));
   print_findings(common, plan.findings);
 
   const size_t tasks = o.tasks.value_or(1);
@@ -87,13 +105,20 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanArguments>();
   add_source_and_selection(args, o->common);
   add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
-  args.exactly_one_of({"--to", "--recipe"});
+  args.option("--donor", o->edit.donor, "graft: checkpoint directory or file that modules come from")
+      .value_name("PATH");
+  add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");
+  add_drop_options(args, o->edit);
+  for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_words(args, edit);
+  args.exactly_one_of({"--to", "--recipe", "--take", "--modules", "--experts"});
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");
   args.option("--tasks", o->tasks, "Show how evenly the work divides among this many tasks")
       .range(1, 1'000'000);
   args.footer(
+      "With --donor and --take the tasks write what twofour graft writes, with --modules or --experts what "
+      "twofour drop writes.\n"
       "Then run twofour convert --plan PLAN --task I/N for each I from 0 to N - 1, on any machine, in any "
       "order, with the same N, and twofour merge DST when all are done. The unit of work is an output file: "
       "if the work divides unevenly, a smaller --max-shard-size makes more files.");

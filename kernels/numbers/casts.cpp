@@ -33,6 +33,35 @@ constexpr size_t kCodeBytes = 16;  // of a block
 constexpr int kBias = 127;
 constexpr int kLowest = -9, kHighest = 8;  // powers of two in E4M3
 
+/// What codes become by their block's shift.
+struct ShiftedCodes {
+  uint8_t bytes[Mxfp4Shift::kCount][16];      ///< of E4M3
+  unsigned rounded[Mxfp4Shift::kCount] = {};  ///< bit c: code c is
+  ShiftedCodes() {
+    for (int i = 0; i < Mxfp4Shift::kCount; ++i) {
+      for (unsigned code = 0; code < 16; ++code) {
+        const float value = std::ldexp(e2m1_to_float(code), i + Mxfp4Shift::kLowest);
+        bytes[i][code] = e4m3_from_float(value);
+        if (e4m3_to_float(bytes[i][code]) != value) rounded[i] |= 1u << code;
+      }
+    }
+  }
+};
+
+const ShiftedCodes& shifted_codes() {
+  static const ShiftedCodes codes;
+  return codes;
+}
+
+const std::array<float, 256>& e4m3_values() {
+  static const auto values = [] {
+    std::array<float, 256> all{};
+    for (unsigned byte = 0; byte < all.size(); ++byte) all[byte] = e4m3_to_float(byte);
+    return all;
+  }();
+  return values;
+}
+
 }  // namespace
 
 void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa) {
@@ -51,6 +80,30 @@ void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa) {
       return widen_portably(bytes + 2 * done, out.subspan(done), fp16_to_float);
     default:
       check(false, "F32, BF16 or F16");
+  }
+}
+
+void round_to_bf16(std::span<const float> numbers, uint8_t* out, Isa isa) {
+  const QuantizeOps* ops = quantize_ops(isa);
+  const auto count = static_cast<int64_t>(numbers.size());
+  const int64_t done = ops == nullptr ? 0 : ops->round_to_bf16(numbers.data(), count, out);
+  for (auto i = static_cast<size_t>(done); i < numbers.size(); ++i) {
+    const uint16_t half = bf16_from_float(numbers[i]);
+    std::memcpy(out + 2 * i, &half, sizeof(half));
+  }
+}
+
+void decode_int4(std::span<const uint8_t> codes, int64_t group, const float* zero_points, const float* scales,
+                 float* out, Isa isa) {
+  const QuantizeOps* ops = quantize_ops(isa);
+  const auto count = static_cast<int64_t>(codes.size());
+  const int64_t done =
+      ops == nullptr ? 0 : ops->decode_int4(codes.data(), count, group, zero_points, scales, out);
+  for (int64_t begin = done; begin < count; begin += group) {
+    const float zero_point = zero_points[begin / group], scale = scales[begin / group];
+    for (int64_t k = begin; k < std::min(begin + group, count); ++k) {
+      out[k] = (static_cast<float>(codes[static_cast<size_t>(k)]) - zero_point) * scale;
+    }
   }
 }
 
@@ -74,6 +127,28 @@ void decode_fp8(std::span<const uint8_t> bytes, float scale, float* out, Isa isa
   const auto count = static_cast<int64_t>(bytes.size());
   const int64_t done = ops == nullptr ? 0 : ops->decode_fp8(bytes.data(), count, scale, out);
   for (auto i = static_cast<size_t>(done); i < bytes.size(); ++i) out[i] = e4m3_to_float(bytes[i]) * scale;
+}
+
+void decode_nvfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float global, float* out,
+                  Isa isa) {
+  check(codes.size() * 2 == scales.size() * kGroup, "a scale for 16 numbers");
+  const std::array<float, 256>& values = e4m3_values();
+  const QuantizeOps* ops = quantize_ops(isa);
+  constexpr size_t kAtOnce = 128;  // in the L1 cache
+  for (size_t b = 0; b < scales.size(); b += kAtOnce) {
+    const size_t count = std::min(kAtOnce, scales.size() - b);
+    const uint8_t* own = &codes[b * kGroup / 2];
+    float* to = out + b * kGroup;
+    size_t done = 0;
+    if (ops != nullptr) {
+      done = static_cast<size_t>(
+          ops->dequantize(values.data(), own, &scales[b], static_cast<int64_t>(count), to));
+    }
+    for (size_t i = done * kGroup; i < count * kGroup; ++i) {
+      to[i] = e2m1_to_float(own[i / 2] >> i % 2 * 4 & 15u) * values[scales[b + i / kGroup]];
+    }
+    for (size_t i = 0; i < count * kGroup; ++i) to[i] *= global;
+  }
 }
 
 float round_scale(DType type, float scale) {
@@ -107,9 +182,10 @@ void store_scales(DType type, std::span<const float> scales, uint8_t* out) {
 int64_t Mxfp4Range::add(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
   for (size_t b = 0; b < scales.size(); ++b) {
     if (scales[b] == kE8m0Nan) return static_cast<int64_t>(b);
-    unsigned any = 0;
-    for (size_t j = 0; j < kCodeBytes; ++j) any |= codes[b * kCodeBytes + j];
-    if ((any & 0x77u) == 0) continue;
+    uint64_t half[2];
+    static_assert(sizeof(half) == kCodeBytes);
+    std::memcpy(half, &codes[b * kCodeBytes], kCodeBytes);
+    if (((half[0] | half[1]) & 0x7777777777777777u) == 0) continue;
     low = std::min(low, scales[b] - kBias);
     high = std::max(high, scales[b] - kBias);
   }
@@ -149,24 +225,52 @@ float nvfp4_tile_scale(DType type, float largest, float global) {
   return has_it && round_scale(type, scale) == scale ? scale : 0;
 }
 
-void cast_mxfp4_codes(std::span<const uint8_t> codes, uint8_t* out) {
-  static const auto table = [] {
-    std::array<std::array<uint8_t, 2>, 256> pairs{};
-    for (unsigned byte = 0; byte < pairs.size(); ++byte) {
-      pairs[byte] = {e4m3_from_float(e2m1_to_float(byte & 15u)), e4m3_from_float(e2m1_to_float(byte >> 4))};
-    }
-    return pairs;
-  }();
-  for (const uint8_t byte : codes) {
-    std::memcpy(out, table[byte].data(), 2);
-    out += 2;
+void mxfp4_shifts(std::span<const uint8_t> scales, float fp8_scale, uint8_t* shifts) {
+  const int lowest = std::ilogb(fp8_scale) + kBias + Mxfp4Shift::kLowest;
+  for (size_t b = 0; b < scales.size(); ++b) {
+    shifts[b] = static_cast<uint8_t>(std::clamp(scales[b] - lowest, 0, Mxfp4Shift::kCount - 1));
   }
 }
 
+void cast_mxfp4_codes(std::span<const uint8_t> codes, const uint8_t* shifts, uint8_t* out, Isa isa) {
+  const ShiftedCodes& shifted = shifted_codes();
+  const size_t blocks = codes.size() / kCodeBytes;
+  const QuantizeOps* ops = quantize_ops(isa);
+  size_t done = 0;
+  if (ops != nullptr) {
+    done = static_cast<size_t>(
+        ops->look_up_codes(shifted.bytes[0], codes.data(), shifts, static_cast<int64_t>(blocks), out));
+  }
+  for (size_t b = done; b < blocks; ++b) {
+    const uint8_t* table = shifted.bytes[shifts[b]];
+    for (size_t j = b * kCodeBytes; j < (b + 1) * kCodeBytes; ++j) {
+      out[2 * j] = table[codes[j] & 15u];
+      out[2 * j + 1] = table[codes[j] >> 4];
+    }
+  }
+}
+
+bool is_exact_cast(std::span<const uint8_t> codes, const uint8_t* shifts) {
+  const ShiftedCodes& shifted = shifted_codes();
+  for (size_t b = 0; b < codes.size() / kCodeBytes; ++b) {
+    if (shifts[b] >= Mxfp4Shift::byte_of(Mxfp4Shift::kExact)) continue;
+    unsigned found = 0;
+    for (const uint8_t byte : codes.subspan(b * kCodeBytes, kCodeBytes)) {
+      found |= 1u << (byte & 15u) | 1u << (byte >> 4);
+    }
+    if ((found & shifted.rounded[shifts[b]]) != 0) return false;
+  }
+  return true;
+}
+
 void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* out) {
-  for (const uint8_t scale : scales) {
+  std::array<uint8_t, 256> bytes{};
+  for (int scale = 0; scale < 256; ++scale) {
     const int power = std::clamp(scale - kBias - exponent, kLowest, kHighest);
-    out[0] = out[1] = e4m3_from_float(std::ldexp(1.0f, power));
+    bytes[static_cast<size_t>(scale)] = e4m3_from_float(std::ldexp(1.0f, power));
+  }
+  for (const uint8_t scale : scales) {
+    out[0] = out[1] = bytes[scale];
     out += 2;
   }
 }

@@ -14,6 +14,13 @@ namespace twofour {
 /// any alignment.
 void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa = best_isa());
 
+/// BF16, nearest even, two bytes a number at any alignment. NaN stays NaN.
+void round_to_bf16(std::span<const float> numbers, uint8_t* out, Isa isa = best_isa());
+
+/// (code - zero point) * scale of INT4, one code a byte: input k takes zero point and scale k / `group`.
+void decode_int4(std::span<const uint8_t> codes, int64_t group, const float* zero_points, const float* scales,
+                 float* out, Isa isa = best_isa());
+
 /// The scale that brings magnitudes up to `amax` into E4M3: amax / 448, or 1 where that is zero.
 float fp8_scale_of(float amax);
 
@@ -22,6 +29,11 @@ void encode_fp8(std::span<const float> weights, float scale, uint8_t* out, Isa i
 
 /// e4m3 * scale, rounded once.
 void decode_fp8(std::span<const uint8_t> bytes, float scale, float* out, Isa isa = best_isa());
+
+/// e2m1 * e4m3 of blocks of sixteen, which is exact, times `global`, rounded once: `codes` [blocks, 8],
+/// `scales` [blocks], `out` [blocks, 16].
+void decode_nvfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float global, float* out,
+                  Isa isa = best_isa());
 
 /// A positive scale as its type has it: F32; BF16, nearest even; E8M0 (U8, too) the smallest power of two
 /// that is not below it, from 2^-127 on. 1 where that is zero. Source of E8M0: deepseek-ai/DeepSeek-V3.2-Exp,
@@ -58,8 +70,25 @@ float largest_product(std::span<const uint8_t> codes, std::span<const uint8_t> s
 /// does not have it as a normal number.
 float nvfp4_tile_scale(DType type, float largest, float global);
 
-/// MXFP4 to MXFP8, where scales stay: the bytes of E4M3 that mean what codes mean, two for a byte.
-void cast_mxfp4_codes(std::span<const uint8_t> codes, uint8_t* out);
+/// MXFP4 to E4M3, block by block of 32: the shift of a block is by how many powers of two its scale is above
+/// the FP8 scale that it gets. Shifts are at most 6, where that scale is mxfp4_tile_scale()'s; all far below
+/// are one, since nothing is left there. Blocks of zeros may have any.
+struct Mxfp4Shift {
+  static constexpr int kLowest = -13, kHighest = 6, kCount = kHighest - kLowest + 1;
+  static constexpr int kExact = -8;  ///< from here on, E4M3 has every code
+  static constexpr uint8_t byte_of(int shift) { return static_cast<uint8_t>(shift - kLowest); }
+};
+
+/// The shift of each scale, as Mxfp4Shift::byte_of() has them. `fp8_scale` is a power of two.
+void mxfp4_shifts(std::span<const uint8_t> scales, float fp8_scale, uint8_t* shifts);
+
+/// The bytes of E4M3 nearest to e2m1(code) * 2^shift, ties to even: `codes` [blocks, 16], `shifts` [blocks],
+/// `out` [blocks, 32]. -0 stays.
+void cast_mxfp4_codes(std::span<const uint8_t> codes, const uint8_t* shifts, uint8_t* out,
+                      Isa isa = best_isa());
+
+/// Whether none of these blocks is rounded by that.
+bool is_exact_cast(std::span<const uint8_t> codes, const uint8_t* shifts);
 
 /// Two block scales for each. Blocks of zeros, where the scale has no effect, get the nearest power that E4M3
 /// has.

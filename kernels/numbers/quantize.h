@@ -94,5 +94,7 @@ struct QuantizeError {
 /// Of finite weights and as many finite values.
 QuantizeError quantize_error_of(std::span<const float> weights, std::span<const float> values,
                                 Isa isa = best_isa());
+/// QuantizeError::weights_squared alone.
+double sum_of_squares(std::span<const float> weights, Isa isa = best_isa());
 
 }  // namespace twofour

@@ -83,6 +83,11 @@ struct Avx2 {
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), raw(index), 1)) & 0xFF;
   }
+  /// Of numbers below 2^16.
+  [[gnu::always_inline]] static void store_u16(uint8_t* p, I x) {
+    const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(raw(x), raw(x)), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(pairs));
+  }
   [[gnu::always_inline]] static void store_bytes(uint8_t* p, I x) {
     const __m256i pairs = _mm256_packus_epi32(raw(x), raw(x)), bytes = _mm256_packus_epi16(pairs, pairs);
     const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
@@ -121,6 +126,16 @@ struct Avx2 {
     const __m256i code = _mm256_srlv_epi32(word, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     const I sign = ints(_mm256_slli_epi32(code, 28)) & INT32_MIN;
     return as_float(as_int(_mm256_permutevar8x32_ps(values, code)) | sign);
+  }
+
+  /// 32 codes, two of a byte, the lower first, through a table of 16 bytes.
+  [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
+    const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_or_si256(bytes, _mm256_slli_epi16(bytes, 4)), _mm256_set1_epi8(15));
+    const __m256i both =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_shuffle_epi8(both, nibbles));
   }
 };
 

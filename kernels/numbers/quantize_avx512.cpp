@@ -90,6 +90,9 @@ struct Avx512 {
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm512_i32gather_epi32(raw(index), table, 1)) & 0xFF;
   }
+  [[gnu::always_inline]] static void store_u16(uint8_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(raw(x)));
+  }
   [[gnu::always_inline]] static void store_bytes(uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(raw(x)));
   }
@@ -134,6 +137,16 @@ struct Avx512 {
     const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
     // vpermps reads the four low bits of its index.
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(spread, places), values);
+  }
+
+  /// 32 codes, two of a byte, the lower first, through a table of 16 bytes.
+  [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
+    const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_or_si256(bytes, _mm256_slli_epi16(bytes, 4)), _mm256_set1_epi8(15));
+    const __m256i both =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_shuffle_epi8(both, nibbles));
   }
 };
 

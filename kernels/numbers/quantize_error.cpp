@@ -75,4 +75,16 @@ QuantizeError quantize_error_of(std::span<const float> weights, std::span<const 
           *std::max_element(lanes.largest, lanes.largest + kErrorLanes)};
 }
 
+double sum_of_squares(std::span<const float> weights, Isa isa) {
+  double lanes[kErrorLanes] = {};
+  const QuantizeOps* ops = quantize_ops(isa);
+  const auto count = static_cast<int64_t>(weights.size());
+  const auto done = static_cast<size_t>(ops == nullptr ? 0 : ops->add_squares(weights.data(), count, lanes));
+  for (size_t i = done; i < weights.size(); ++i) {
+    const double w = weights[i];
+    lanes[i % kErrorLanes] += w * w;
+  }
+  return sum_of(lanes);
+}
+
 }  // namespace twofour

@@ -34,6 +34,35 @@ int64_t widen_f16(const uint8_t* bytes, int64_t count, float* out) {
 }
 
 template <class V>
+int64_t round_to_bf16(const float* x, int64_t count, uint8_t* out) {
+  using I = typename V::I;
+  const int64_t whole = count / V::kLanes * V::kLanes;
+  for (int64_t i = 0; i < whole; i += V::kLanes) {
+    const I bits = V::as_int(V::load(x + i)), upper = (bits >> 16) & 0xFFFF;
+    const auto nan = V::greater(bits & INT32_MAX, V::all(0x7F800000));
+    // The carry of the lower half alone: the sum of all bits may overflow.
+    const I rounded = upper + (((bits & 0xFFFF) + 0x7FFF + (upper & 1)) >> 16);
+    V::store_u16(out + 2 * i, V::select(nan, upper | 0x40, rounded));
+  }
+  return whole;
+}
+
+template <class V>
+int64_t decode_int4(const uint8_t* codes, int64_t count, int64_t group, const float* zero_points,
+                    const float* scales, float* out) {
+  if (group % V::kLanes != 0) return 0;
+  const int64_t whole = count / group * group;
+  for (int64_t i = 0; i < whole; ++zero_points, ++scales) {
+    const typename V::F zero_point = V::all(*zero_points), scale = V::all(*scales);
+    for (const int64_t end = i + group; i < end; i += V::kLanes) {
+      const auto code = __builtin_convertvector(V::load_u8(codes + i), typename V::F);
+      V::store(out + i, (code - zero_point) * scale);
+    }
+  }
+  return whole;
+}
+
+template <class V>
 int64_t largest_magnitude(const float* x, int64_t count, int32_t& largest) {
   using I = typename V::I;
   constexpr int kAtOnce = 4;
@@ -138,10 +167,34 @@ int64_t add_errors(const float* weights, const float* values, int64_t count, Err
 }
 
 template <class V>
+int64_t add_squares(const float* weights, int64_t count, double* sums) {
+  using D = typename V::D;
+  constexpr int kParts = 16 / V::kDoubles;
+  const int64_t whole = count / 16 * 16;
+  D square[kParts];
+  for (int p = 0; p < kParts; ++p) square[p] = V::load_doubles(sums + p * V::kDoubles);
+  for (int64_t i = 0; i < whole; i += 16) {
+    for (int p = 0; p < kParts; ++p) {
+      const D w = V::load_as_doubles(weights + i + p * V::kDoubles);
+      square[p] += w * w;
+    }
+  }
+  for (int p = 0; p < kParts; ++p) V::store_doubles(sums + p * V::kDoubles, square[p]);
+  return whole;
+}
+
+template <class V>
+int64_t look_up_codes(const uint8_t* tables, const uint8_t* codes, const uint8_t* which, int64_t blocks,
+                      uint8_t* out) {
+  for (int64_t b = 0; b < blocks; ++b) V::look_up_codes(tables + 16 * which[b], codes + 16 * b, out + 32 * b);
+  return blocks;
+}
+
+template <class V>
 inline constexpr QuantizeOps kQuantizeOps = {
-    widen_bf16<V>,        widen_f16<V>,      largest_magnitude<V>, quantize_vectors<V>,
-    dequantize_blocks<V>, add_errors<V>,     encode_fp8<V>,        decode_fp8<V>,
-    prune_2_4<V>,         quantize_mxfp8<V>, quantize_mxfp4<V>,
+    widen_bf16<V>,       widen_f16<V>,         round_to_bf16<V>, decode_int4<V>,    largest_magnitude<V>,
+    quantize_vectors<V>, dequantize_blocks<V>, add_errors<V>,    add_squares<V>,    encode_fp8<V>,
+    decode_fp8<V>,       look_up_codes<V>,     prune_2_4<V>,     quantize_mxfp8<V>, quantize_mxfp4<V>,
 };
 
 }  // namespace twofour

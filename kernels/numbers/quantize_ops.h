@@ -52,6 +52,10 @@ struct ErrorLanes {
 struct QuantizeOps {
   int64_t (*widen_bf16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
+  int64_t (*round_to_bf16)(const float* x, int64_t count, uint8_t* out);
+  /// Whole groups, where they fill vectors; see casts.h.
+  int64_t (*decode_int4)(const uint8_t* codes, int64_t count, int64_t group, const float* zero_points,
+                         const float* scales, float* out);
   /// Raises `largest`, the bits of a magnitude.
   int64_t (*largest_magnitude)(const float* x, int64_t count, int32_t& largest);
   int64_t (*quantize)(const BlockScaleChoice& plan, const float* x, int64_t blocks, uint8_t* codes,
@@ -60,8 +64,13 @@ struct QuantizeOps {
   int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                         float* out);
   int64_t (*add_errors)(const float* weights, const float* values, int64_t count, ErrorLanes& sums);
+  /// ErrorLanes::weights alone.
+  int64_t (*add_squares)(const float* weights, int64_t count, double* sums);
   int64_t (*encode_fp8)(const float* x, int64_t count, float scale, uint8_t* out);
   int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
+  /// Blocks of 32 codes through tables of 16 bytes, each through table which[block].
+  int64_t (*look_up_codes)(const uint8_t* tables, const uint8_t* codes, const uint8_t* which, int64_t blocks,
+                           uint8_t* out);
   /// `count` a multiple of four.
   int64_t (*prune_2_4)(float* x, int64_t count);
   /// Blocks of 32.

@@ -6,6 +6,25 @@ std::string_view Edit::name() const {
   return kind == Kind::kNone ? "" : kind == Kind::kGraft ? "graft" : "drop";
 }
 
+Hash128 hash_descriptions(std::span<const TensorInfo> tensors) {
+  Hasher hasher;
+  for (const TensorInfo& t : tensors) {
+    hasher.update(t.name);
+    hasher.update(" " + describe(t.dtype, t.shape) + "\n");
+  }
+  return hasher.digest();
+}
+
+Json graft_base_to_json(const GraftBase& base) {
+  return {{"tensors_xxh3_128", base.tensors.hex()}, {"texts", Json(base.texts)}};
+}
+
+GraftBase graft_base_from_json(std::string_view where, const Json& json) {
+  GraftBase base{parse_hash(where, json.at("tensors_xxh3_128").get<std::string>()), {}};
+  for (const auto& [name, text] : json.at("texts").items()) base.texts[name] = text.get<std::string>();
+  return base;
+}
+
 Json edit_to_json(const Edit& edit) {
   if (edit.kind == Edit::Kind::kGraft) return {{"graft", {{"take", Json(edit.patterns)}}}};
   if (edit.kind == Edit::Kind::kDropModules) return {{"drop", {{"modules", Json(edit.patterns)}}}};

@@ -136,6 +136,8 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
                                   whole_number<uint64_t>(file.at("bytes")),
                                   parse_hash(where, file.at("header_xxh3_128").get<std::string>())});
     }
+    if (const auto base = json.at("source").find("base"); base != json.at("source").end())
+      manifest.graft_base = graft_base_from_json(where, *base);
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a twofour manifest, found something else", where));

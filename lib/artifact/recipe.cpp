@@ -71,6 +71,8 @@ Json rule_to_json(const Rule& r) {
   if (!r.input_scales.scales.empty()) json["input_scales"] = kept_to_json(r.input_scales);
   if (r.one_input_scale_a_layer) json["one_input_scale_a_layer"] = true;
   if (!r.selection.from_default) json["from_default"] = false;
+  if (r.selection.draft_experts != DraftExperts::kByName)
+    json["draft_experts"] = r.selection.draft_experts == DraftExperts::kKeep ? "keep" : "cast";
   for (const ModuleRole role : r.selection.roles) json["roles"].push_back(role_name(role));
   return json;
 }
@@ -98,6 +100,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   if (json.contains("input_scales")) r.input_scales = kept_from_json(where, json["input_scales"]);
   r.one_input_scale_a_layer = json.value("one_input_scale_a_layer", false);
   r.selection.from_default = json.value("from_default", true);
+  r.selection.draft_experts = parse_draft_experts(json.value("draft_experts", ""));
   for (const Json& role : json.value("roles", Json::array())) {
     const auto known = role_from_name(role.get<std::string>());
     if (!known)
@@ -108,6 +111,10 @@ Rule rule_from_json(std::string_view where, const Json& json) {
 }
 
 }  // namespace
+
+DraftExperts parse_draft_experts(std::string_view word) {
+  return word == "keep" ? DraftExperts::kKeep : word == "cast" ? DraftExperts::kCast : DraftExperts::kByName;
+}
 
 void FixedGlobalScales::sort() {
   std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });

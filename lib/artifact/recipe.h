@@ -25,6 +25,10 @@ struct FixedGlobalScales {
   const Scale* find(std::string_view name) const;  ///< null if absent
 };
 
+/// What is done about routed experts of layers that predict further tokens: they are chosen by name, and not
+/// by the role of experts; they stay as they are; they are chosen as the others are.
+enum class DraftExperts { kByName, kKeep, kCast };
+
 /// Which modules a command works on; see product.md, "Everywhere".
 struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
@@ -34,6 +38,8 @@ struct Selection {
   /// that set; without it nothing but `also` and `roles` chooses.
   bool from_default = true;
   std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
+  DraftExperts draft_experts = DraftExperts::kByName;
+  bool is_match = false;               ///< of a recipe file, for messages; decides nothing
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
@@ -81,6 +87,9 @@ struct Recipe {
   /// "v7" where all rules make one thing, else "mixed"; without rules "graft" or "drop".
   std::string what() const;
 };
+
+/// "keep" or "cast"; anything else chooses by name.
+DraftExperts parse_draft_experts(std::string_view word);
 
 /// What a recipe says, as twofour.json and resume know it. The reader takes format 2, which had one rule,
 /// too.

@@ -154,18 +154,25 @@ const std::vector<WordRow>& word_rows() {
        {"f32", "bf16", "e8m0"},
        kFp8,
        nullptr,
-       "type of the scales of blocks (default: the dialect's)"},
+       "type of the scales of blocks (default: f32; of DeepSeek-V4 e8m0 beside experts that stay in four "
+       "bits)"},
+      {"odd_blocks",
+       &Rule::odd_blocks,
+       {"refuse", "keep", "write"},
+       kFp8,
+       nullptr,
+       "linears with N or K that is no multiple of 128, which engines refuse in blocks (default: refuse)"},
       {"exact",
        &Rule::exact,
-       {"best", "strict"},
+       {"best", "strict", "off"},
        kFp8 | kMx | kEncoded,
        "best",
-       "casts between formats: the best that the new one holds, or refused if that loses anything (default: "
-       "best)"},
+       "casts between formats: the best that the new one holds; refused if that loses anything; or sources "
+       "taken as floats (default: best)"},
       {"arithmetic",
        &Rule::arithmetic,
        {"modelopt", "compressed-tensors"},
-       kEncoded,
+       kMx | kEncoded,
        nullptr,
        "rounding to reproduce bit for bit (default: the dialect's)"},
       {"block_scale",
@@ -192,6 +199,7 @@ const std::vector<WordRow>& word_rows() {
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
 constexpr std::string_view kMethods[] = {"magnitude"};
+constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
 
@@ -245,6 +253,7 @@ Selection read_match(const YamlPlace& place) {
     add_match(place, selection, known);
   }
   selection.from_default = !selection.include.empty();
+  selection.is_match = true;
   return selection;
 }
 
@@ -293,6 +302,11 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
   }
 }
 
+/// What is pruned in its own format keeps all else.
+void check_not_pruned(const YamlPlace& place, const Rule& rule) {
+  if (rule.to == "prune") place.fail("expected without pattern with to: keep, found both");
+}
+
 Rule read_rule(const YamlPlace& place, size_t index) {
   place.check_map("a rule", rule_keys());
   Rule rule;
@@ -312,12 +326,18 @@ Rule read_rule(const YamlPlace& place, size_t index) {
     const std::string& word = fold->word(kFolds);
     rule.fold = word == "strict" ? Fold::kStrict : word == "any" ? Fold::kAny : Fold::kLarger;
   }
+  if (const auto drafts = place.find("draft_experts")) {
+    check_with(*drafts, ~0u & ~kKeep, *target);
+    rule.selection.draft_experts = parse_draft_experts(drafts->word(kDraftExperts));
+  }
   if (const auto scale = place.find("input_scale")) {
     check_with(*scale, kKeep | kNvfp4, *target);
+    check_not_pruned(*scale, rule);
     rule.input_scale = input_scale_of(*scale);
   }
   if (const auto one = place.find("one_input_scale_a_layer")) {
     check_with(*one, kKeep | kNvfp4, *target);
+    check_not_pruned(*one, rule);
     rule.one_input_scale_a_layer = one->boolean();
   }
   rule.label = label_of(index, rule.selection);
@@ -359,9 +379,15 @@ std::vector<RecipeKey> rule_keys() {
     keys.push_back({row.key, either(row.words), with(row.with) + row.description});
   keys.push_back({"method", either(kMethods), "with pattern: what is pruned (default: magnitude)"});
   keys.push_back({"input_scale", kInputScales,
-                  with(kKeep | kNvfp4) + "scales of inputs; constant is constant=1.0 (default: keep)"});
+                  with(kKeep | kNvfp4) +
+                      "scales of inputs, as --input-scale; NVFP4 that a rule to: nvfp4 matches keeps "
+                      "those it has (default: as --input-scale)"});
   keys.push_back({"one_input_scale_a_layer", "true or false",
                   with(kKeep | kNvfp4) + "experts of a layer share the largest (default: false)"});
+  keys.push_back({"draft_experts", either(kDraftExperts),
+                  with(~0u & ~kKeep) +
+                      "experts of layers that predict further tokens stay as they are, or are chosen as the "
+                      "others are (default: chosen by name, not as experts)"});
   keys.push_back({"fold", either(kFolds), with(kLayout) + "as --fold (default: larger)"});
   return keys;
 }

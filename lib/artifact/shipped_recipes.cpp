@@ -17,8 +17,9 @@ rules:
 # vLLM takes the draft's experts of DeepSeek-V4 for NVFP4 wherever the others are.
 format: 1
 rules:
-  - match: [experts, "*.experts.*"]
+  - match: experts
     to: nvfp4
+    draft_experts: cast
 )"},
       {"nvfp4-all", R"(# Every linear to NVFP4 but embeddings, heads, routers and vision towers
 format: 1
@@ -65,10 +66,11 @@ rules:
 )"},
       {"mxfp4-to-fp8",
        R"(# DeepSeek-V4: routed experts from MXFP4 to FP8 in blocks of 128x128, those of the draft, too
-# With F32 scales, as the Base models have them.
+# With F32 scales throughout, as the Base models have them.
 format: 1
 rules:
-  - match: "*.experts.*"
+  - match: experts
+    draft_experts: cast
     to: fp8
     granularity: block
     block: 128x128

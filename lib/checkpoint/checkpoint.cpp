@@ -114,8 +114,13 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   return c;
 }
 
+std::map<std::string, std::string> Checkpoint::config_texts() const {
+  return source_ ? source_->config_texts() : std::map<std::string, std::string>{};
+}
+
 void Checkpoint::note_incomplete_modules() {
   for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
+    if (dialect.known_by_input) continue;  // has the names of another
     for (const TensorInfo& scale : tensors_) {
       if (scale.dtype != DType::kF8E4M3 || !scale.name.ends_with(dialect.block_scale)) continue;
       const std::string module =

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,10 @@ class TensorSource {
                          std::span<uint8_t> scales) const;
   /// What was found on computing tensors so far, for people.
   virtual Findings computed_findings() const { return {}; }
+  /// Config files of which the bytes are known, by name; others are written from their values.
+  virtual std::map<std::string, std::string> config_texts() const { return {}; }
+  /// What twofour.json notes of the source beside its files, an object; null: nothing.
+  virtual Json source_note() const { return nullptr; }
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
@@ -110,6 +115,9 @@ class Checkpoint {
   bool is_computed(const Nvfp4Linear& module) const { return computed_from(module).has_value(); }
   /// What was found on computing tensors so far: a finding of each kind, with the first module.
   Findings computed_findings() const { return source_ ? source_->computed_findings() : Findings{}; }
+  /// As TensorSource::config_texts and TensorSource::source_note; of a checkpoint of files nothing.
+  std::map<std::string, std::string> config_texts() const;
+  Json source_note() const { return source_ ? source_->source_note() : Json(nullptr); }
   /// Bytes that are read to compute a module, if it is computed.
   std::optional<uint64_t> computed_from(const Nvfp4Linear& module) const;
   /// Rows of a module that is computed, as TensorSource::read_rows.

@@ -6,13 +6,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "formats/atom.h"
-#include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
+#include "kernels/numbers/quantize_mx.h"
 #include "lib/checkpoint/linears.h"
 
 namespace twofour {
@@ -40,19 +39,7 @@ constexpr std::array<float, 256> table_of(F value) {
   return table;
 }
 
-constexpr auto kE4m3 = table_of([](unsigned byte) { return e4m3_to_float(byte); });
 constexpr auto kE8m0 = table_of([](unsigned byte) { return e8m0_to_float(byte); });
-
-/// Both weights of a byte of codes, the lower k first.
-struct CodePair {
-  float low, high;
-};
-constexpr auto kE2m1 = [] {
-  std::array<CodePair, 256> table{};
-  for (unsigned byte = 0; byte < 256; ++byte)
-    table[byte] = {e2m1_to_float(byte & 15u), e2m1_to_float(byte >> 4)};
-  return table;
-}();
 
 /// [rows, cols] elements to [cols, rows], a tile that fits the L1 cache at a time.
 template <class T>
@@ -110,14 +97,10 @@ void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes
   }
 }
 
-void scale_codes(const uint8_t* codes, int64_t count, float zero, float scale, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = (static_cast<float>(codes[i]) - zero) * scale;
-}
-
 bool has_nan(std::span<const uint8_t> fp8) {
-  bool found = false;
-  for (const uint8_t byte : fp8) found |= (byte & 0x7F) == kE4m3Nan;
-  return found;
+  int largest = 0;  // magnitudes sort as their bits do, NaN above all
+  for (const uint8_t byte : fp8) largest = std::max(largest, byte & 0x7F);
+  return largest == kE4m3Nan;
 }
 
 }  // namespace
@@ -254,25 +237,19 @@ void WeightReader::read_fp4(const Linear& m, int64_t e, int64_t n0, int64_t n1, 
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
   read_weights(m, e, n0, n1);
   read_scales(m, e, n0, n1);
-  // Block scales and codes multiply exactly; only the global scale rounds.
-  const std::array<float, 256>& scale_of = nvfp4 ? kE4m3 : kE8m0;
   const uint8_t last = nvfp4 ? 0x7E : 0xFE;  // above it, negative numbers and NaN
-  const uint8_t* codes = weights_.data();
-  float* to = out.data();
-  for (size_t i = 0; i < scales_.size(); ++i) {
-    if (scales_[i] > last) {
-      const auto at = static_cast<int64_t>(i);
-      fail(checkpoint_.where(*m.scale),
-           nvfp4 ? "block scales that are not negative and not NaN" : "block scales that are numbers",
-           fmt::format("{} 0x{:02X}", nvfp4 ? "byte" : "NaN,", scales_[i]), m, e, n0 + at / groups,
-           at % groups * group);
-    }
-    const float scale = scale_of[scales_[i]];
-    for (int64_t j = 0; j < group / 2; ++j, to += 2) {
-      const CodePair pair = kE2m1[*codes++];
-      to[0] = pair.low * scale * global;
-      to[1] = pair.high * scale * global;
-    }
+  const auto bad = std::find_if(scales_.begin(), scales_.end(), [last](uint8_t s) { return s > last; });
+  if (bad != scales_.end()) {
+    const int64_t at = bad - scales_.begin();
+    fail(checkpoint_.where(*m.scale),
+         nvfp4 ? "block scales that are not negative and not NaN" : "block scales that are numbers",
+         fmt::format("{} 0x{:02X}", nvfp4 ? "byte" : "NaN,", *bad), m, e, n0 + at / groups,
+         at % groups * group);
+  }
+  if (nvfp4) {
+    decode_nvfp4(weights_, scales_, global, out.data());
+  } else {
+    dequantize_mxfp4(weights_, scales_, out.data());
   }
 }
 
@@ -336,10 +313,7 @@ void WeightReader::read_int4(const Linear& m, int64_t n0, int64_t n1, std::span<
       }
       continue;
     }
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t begin = g * m.scale_cols, end = std::min(m.k, begin + m.scale_cols);
-      scale_codes(codes.data() + begin, end - begin, zero[g], scale[g], to + begin);
-    }
+    decode_int4(std::span(codes).first(static_cast<size_t>(m.k)), m.scale_cols, zero, scale, to);
   }
 }
 

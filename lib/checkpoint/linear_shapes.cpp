@@ -252,6 +252,25 @@ bool LinearShapes::read_packed(Linear& m) {
   return read_group_size(m, scale[1]);
 }
 
+/// GPTQ and AWQ may be described beside config.json, too.
+void LinearShapes::read_side() {
+  if (has_read_side_ || !c_.is_directory()) return;
+  has_read_side_ = true;
+  const auto side = read_side_config(c_.path());
+  if (!side) return;
+  StatedStorage beside = stated_storage(side->value);
+  if (stated_.method.empty()) {
+    stated_ = std::move(beside);
+  } else if (stated_.method == beside.method && stated_.format.empty()) {
+    stated_.format = std::move(beside.format);
+  } else if (stated_.method == "gptq" && beside.method == "gptq" && !beside.format.empty() &&
+             stated_.format != beside.format) {
+    side_ = fmt::format(
+        "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
+        (c_.path() / side->file).string(), stated_.format, beside.format);
+  }
+}
+
 bool LinearShapes::check_method(Linear& m) {
   const bool awq = m.packing == Int4Packing::kAwq;
   const auto refuse_format = [&](const char* key, const char* expected) {
@@ -259,6 +278,10 @@ bool LinearShapes::check_method(Linear& m) {
                               stated_.format.empty() ? "none" : stated_.format));
     return false;
   };
+  if (!side_.empty()) {
+    problems_.add(side_);
+    return false;
+  }
   if (stated_.method == (awq ? "gptq" : "awq")) {
     return refuse(m.weight, fmt::format("I32 {} as quant_method {} has", awq ? "[K/8, N]" : "[K, N/8]",
                                         stated_.method));
@@ -278,6 +301,7 @@ bool LinearShapes::check_method(Linear& m) {
 }
 
 bool LinearShapes::read_gptq_or_awq(Linear& m) {
+  read_side();
   const Dims &words = tensor(m.weight).shape, &scale = tensor(*m.scale).shape;
   for (const int64_t bits : stated_.bits) {
     if (!stated_.bits.count(4)) return check_bits(m, bits);

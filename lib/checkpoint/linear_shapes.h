@@ -46,9 +46,14 @@ class LinearShapes {
   bool check_method(Linear& module);
   bool read_group_size(Linear& module, int64_t groups);
 
+  void read_side();
+
   const Checkpoint& c_;
   Problems& problems_;
-  const StatedStorage stated_;
+  StatedStorage stated_;
+  bool has_read_side_ = false;
+  std::string
+      side_;  ///< why quantize_config.json or quant_config.json contradicts the entry; empty: it does not
 };
 
 }  // namespace twofour

@@ -83,6 +83,8 @@ class WeightReader {
   /// The bytes that the same rows are stored in, row after row even where K is outer; valid
   /// until the next read.
   StoredRows read_stored(const Linear& module, int64_t e, int64_t n0, int64_t n1);
+  /// The bytes behind what read_rows() read last.
+  StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:

@@ -107,6 +107,21 @@ Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) 
   return with_entry(source.config(), nullptr, std::move(entry));  // where a reader of layouts looks
 }
 
+std::optional<SideConfig> read_side_config(const std::filesystem::path& directory) {
+  std::error_code error;
+  for (const char* name : kSideConfigs) {
+    const auto path = directory / name;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
+    Json value = parse_json(path.string(), read_text(path));
+    if (!value.is_object())
+      throw Error(fmt::format("{}: expected a JSON object, found {}", path.string(), value.type_name()));
+    const bool awq = value.contains("w_bit") || value.contains("q_group_size");
+    if (!value.contains("quant_method")) value["quant_method"] = awq ? "awq" : "gptq";
+    return SideConfig{name, std::move(value)};
+  }
+  return std::nullopt;
+}
+
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
   std::map<std::string_view, const EntryPlace*> firsts;  // by holder, the top first
   for (const EntryPlace& place : entry_places()) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,16 @@ struct QuantizationEntry {
 };
 /// The entry that applies; empty if there is none or it says nothing.
 std::optional<QuantizationEntry> quantization_entry(const Json& config);
+
+/// The files that AutoGPTQ and AutoAWQ write beside config.json, or in place of its entry.
+inline constexpr const char* kSideConfigs[] = {"quantize_config.json", "quant_config.json"};
+/// What the first of them in a directory says, an object with `quant_method`.
+struct SideConfig {
+  std::string file;
+  Json value;
+};
+/// Empty where there is none. Throws Error on one that is no JSON object.
+std::optional<SideConfig> read_side_config(const std::filesystem::path& directory);
 
 /// Throws Error if config.json has one entry at its top and another in its text_config or in another config
 /// of a language model, since only one can be kept, and if an entry is deeper than that.

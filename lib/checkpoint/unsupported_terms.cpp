@@ -19,8 +19,10 @@ struct TermKind {
   std::string_view suffix;  ///< of "X.suffix" and, of a stack, "X_suffix"
   Harmless harmless;
   const char* effect;
-  /// The format whose decoder (WeightReader, derive_weights) accounts for it; beside others it is refused.
+  /// The format whose decoder (WeightReader, derive_weights) accounts for it, and the name of its codes, a
+  /// row of weight_dialects(); beside others it is refused.
   std::optional<WeightFormat> decoder{};
+  std::string_view codes{};
 };
 
 /// Sources: NVIDIA/Model-Optimizer, export/quant_utils.py (pre_quant_scale, svdquant_lora); vLLM,
@@ -30,13 +32,15 @@ constexpr TermKind kTerms[] = {
     {"pre_quant_scale", Harmless::kNever, "which scales the inputs"},
     {"svdquant_lora_a", Harmless::kNever, "which adds a low-rank matrix"},
     {"svdquant_lora_b", Harmless::kNever, "which adds a low-rank matrix"},
-    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported"},
+    {"input_scale_2", Harmless::kNever, "an input scale of a form that is not supported",
+     WeightFormat::kNvfp4},
     {"weight_zero_point", Harmless::kZeros, "which is not zero and subtracted from codes",
-     WeightFormat::kInt4},
-    {"qzeros", Harmless::kNever, "which is subtracted from codes", WeightFormat::kInt4},
-    {"weight_g_idx", Harmless::kInOrder, "which gives inputs to groups in another order",
-     WeightFormat::kInt4},
-    {"g_idx", Harmless::kInOrder, "which gives inputs to groups in another order", WeightFormat::kInt4},
+     WeightFormat::kInt4, ".weight_packed"},
+    {"qzeros", Harmless::kNever, "which is subtracted from codes", WeightFormat::kInt4, ".qweight"},
+    {"weight_g_idx", Harmless::kInOrder, "which gives inputs to groups in another order", WeightFormat::kInt4,
+     ".weight_packed"},
+    {"g_idx", Harmless::kInOrder, "which gives inputs to groups in another order", WeightFormat::kInt4,
+     ".qweight"},
 };
 /// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.lora_magnitude_vector".
 constexpr std::string_view kLora = ".lora_";
@@ -127,6 +131,7 @@ struct TermName {
   Harmless harmless;
   const char* effect;
   std::optional<WeightFormat> decoder{};
+  std::string_view codes{};
 };
 
 std::optional<TermName> parse_term_name(std::string_view name) {
@@ -134,7 +139,7 @@ std::optional<TermName> parse_term_name(std::string_view name) {
     return TermName{name.substr(0, lora), Harmless::kNever, kLoraEffect};
   for (const TermKind& kind : kTerms) {
     const std::string_view linear = linear_of(name, kind.suffix);
-    if (!linear.empty()) return TermName{linear, kind.harmless, kind.effect, kind.decoder};
+    if (!linear.empty()) return TermName{linear, kind.harmless, kind.effect, kind.decoder, kind.codes};
   }
   return std::nullopt;
 }
@@ -148,9 +153,14 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
   return std::nullopt;
 }
 
-/// Whether the decoder of these weights computes with the term.
-bool is_decoded(const TensorInfo& weight, const TermName& term) {
-  return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32;
+/// Whether the decoder of these weights accounts for the term.
+bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const TermName& term) {
+  if (term.decoder == WeightFormat::kNvfp4) {
+    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
+    return weight.dtype == DType::kU8 && one;
+  }
+  return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32 &&
+         weight.name.ends_with(term.codes);
 }
 
 std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t tensor) {
@@ -158,7 +168,7 @@ std::optional<WeightTerm> find_weight_term(const TensorAccess& access, size_t te
   if (!name) return std::nullopt;
   std::string linear(name->linear);
   const auto weight = find_weight(access, linear);
-  if (!weight || is_decoded(access.tensors[*weight], *name)) return std::nullopt;
+  if (!weight || is_decoded(access.tensors[*weight], access.tensors[tensor], *name)) return std::nullopt;
   if (is_harmless(access, tensor, name->harmless)) return std::nullopt;
   return WeightTerm{
       tensor, *weight, std::move(linear),
@@ -183,6 +193,7 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     const auto tensor = static_cast<size_t>(at - tensors.begin());
     // An artifact has the terms of its source, not the weights.
     const auto term = parse_term_name(at->name);
+    if (term && term->decoder == WeightFormat::kNvfp4) continue;
     const std::string linear(term ? term->linear : linear_of(at->name, "bias"));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block || (term && is_harmless(access, tensor, term->harmless))) continue;

@@ -109,8 +109,10 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
-  std::vector<std::string> targets{"Linear"};
-  targets.insert(targets.end(), c.heads.begin(), c.heads.end());
+  // No engine's class of heads is reached by the class of linears.
+  std::vector<std::string> targets = {"Linear"};
+  for (const std::string& head : c.heads)
+    targets.push_back(fmt::format("re:.*{}$", head.substr(head.rfind('.') + 1)));
   return {
       config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, targets)}})};
 }

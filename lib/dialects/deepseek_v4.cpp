@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/atom.h"
+#include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
@@ -45,10 +46,12 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
+bool is_draft(const std::string& module) { return module.starts_with("mtp."); }
+
 /// The blocks of routed experts in NVFP4, and whether experts of drafts are in another format.
 struct Experts {
   std::set<std::string> nvfp4;
-  bool fp8 = false, mxfp4_drafts = false;
+  bool mxfp4_drafts = false;
 };
 
 Experts experts_of(const WrittenModel& model) {
@@ -57,10 +60,23 @@ Experts experts_of(const WrittenModel& model) {
     if (!m.entry || !is_routed(m.name)) continue;
     const auto algorithm = model.entries[*m.entry].at("quant_algo").get<std::string>();
     if (algorithm == "NVFP4") experts.nvfp4.emplace(parse_module_name(m.name)->block);
-    experts.fp8 = experts.fp8 || algorithm == "FP8";
-    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && m.name.starts_with("mtp."));
+    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && is_draft(m.name));
   }
   return experts;
+}
+
+/// Loaders know one size of blocks for all FP8 weights.
+void refuse_unlike_blocks(const WrittenModel& model) {
+  const Json* first = nullptr;
+  for (const Json& e : model.entries) {
+    if (e.at("quant_algo") != "FP8") continue;
+    if (first == nullptr) first = &e.at("block");
+    if (*first == e.at("block")) continue;
+    throw Error(
+        fmt::format("--dialect deepseek-v4: expected FP8 in blocks of one size, which is all that its "
+                    "weight_block_size says, found {0} x {0} and {1} x {1}",
+                    first->get<int64_t>(), e.at("block").get<int64_t>()));
+  }
 }
 
 /// The source's entry of FP8, or a new one, with the blocks and scales that are written.
@@ -82,13 +98,47 @@ Json fp8_entry(const WrittenModel& model) {
   return entry;
 }
 
-/// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8", and
-/// "expert_dtype", which is not in it, stays "fp4".
+constexpr const char* kExpertDtype = "expert_dtype";
+
+/// "expert_dtype" of the model's experts: "fp4" of MXFP4 and of NVFP4, which `moe_quant_algo` tells apart,
+/// "fp8", or null of floats.
+Json expert_dtype_of(const WrittenModel& model) {
+  Json dtype = nullptr;
+  for (const WrittenModule& m : model.modules) {
+    if (!m.entry || !is_routed(m.name) || is_draft(m.name)) continue;
+    if (model.entries[*m.entry].at("quant_algo") != "FP8") return "fp4";
+    dtype = "fp8";
+  }
+  return dtype;
+}
+
+/// Beside the entry; where it is absent it stands for "fp4". DeepSeek-V4.1 has it in the entry, too.
+Json settings_of(const WrittenModel& model) {
+  const Json dtype = expert_dtype_of(model);
+  const Json& config = model.source->config();
+  const bool stated = config.is_object() && config.contains(kExpertDtype);
+  return stated || dtype == "fp8" ? Json{{kExpertDtype, dtype}} : Json::object();
+}
+
+/// vLLM reads E8M0 throughout beside experts of four bits, and F32 throughout beside FP8 experts.
+std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
+  std::optional<DType> type;
+  for (const Scheme& s : experts) {
+    if (s.format == WeightFormat::kMxfp4 || s.format == WeightFormat::kNvfp4) return DType::kF8E8M0;
+    if (s.format != WeightFormat::kFp8) continue;
+    type = s.scale_type == DType::kF32 ? DType::kF32 : DType::kF8E8M0;
+  }
+  return type;
+}
+
+/// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8".
 ConfigEntries mixed_config(const WrittenModel& model) {
+  refuse_unlike_blocks(model);
   Json entry = fp8_entry(model);
   for (const char* key : {"moe_quant_algo", "quant_algo", "group_size", "quantized_layers", "ignore",
                           "config_groups", "producer"})
     entry.erase(key);
+  if (entry.contains(kExpertDtype)) entry[kExpertDtype] = expert_dtype_of(model);
   const Experts experts = experts_of(model);
   if (experts.nvfp4.empty()) return {std::move(entry)};
   Json layers = Json::object();
@@ -133,6 +183,8 @@ const OutputDialect& deepseek_v4_dialect() {
       .spelling = deepseek_v4::spelling_of,
       .entry = deepseek_v4::entry_of,
       .mixed_config = deepseek_v4::mixed_config,
+      .settings = deepseek_v4::settings_of,
+      .fp8_scale_type = deepseek_v4::fp8_scale_type,
   };
   return row;
 }

@@ -3,238 +3,220 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/names/pattern.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/dialects/loader_rows.h"
+#include "lib/dialects/lookup_parts.h"
 
 namespace twofour {
+namespace loader_lookup {
 namespace {
 
-std::vector<std::string> strings_of(const Json& list) {
-  std::vector<std::string> all;
-  if (!list.is_array()) return all;
-  for (const Json& item : list) {
-    if (item.is_string()) all.push_back(item.get<std::string>());
-  }
-  return all;
+using Kind = EngineLayer::Kind;
+
+/// What engines call linears that they put into one, by the groups of fused_group().
+constexpr const char* kFusedNames[] = {"gate_up_proj", "gate_up_proj", "qkv_proj", "fused_qkv_a_proj"};
+
+/// Embeddings, which models' classes look after.
+bool is_table(std::string_view module) { return module.find("embed") != module.npos; }
+
+/// Floats that models' classes build as such, whatever a configuration says.
+bool is_built_as_float(const LoadedModule& m) {
+  if (m.format.kind != NamedFormat::Kind::kFloat) return false;
+  constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();
+  return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || lookups::leaf_of(m.name) == "eh_proj";
 }
 
-/// ModelOpt's map of modules: exact names; what it does not name is not quantized.
-class ModelOptLookup : public LoaderLookup {
+/// Layers by a name that no other layer has, in the order of the first module of each.
+class Layers {
  public:
-  ModelOptLookup(const Json& layers, const Json& excluded) : excluded_(strings_of(excluded)) {
-    for (const auto& [name, entry] : layers.items()) layers_.emplace(name, entry);
-    for (const std::string& text : excluded_) globs_.emplace_back(text);
-  }
-
-  Json find(const std::string& module) const override {
-    if (is_excluded(module)) return nullptr;
-    if (const auto at = layers_.find(module); at != layers_.end()) return at->second;
-    for (const auto& [from, to] : {std::pair{"language_model.model.", "model.language_model."},
-                                   {"model.language_model.", "language_model.model."}}) {
-      if (!module.starts_with(from)) continue;
-      const auto at = layers_.find(to + module.substr(std::string_view(from).size()));
-      if (at != layers_.end()) return at->second;
-    }
-    if (const auto at = layers_.find("lm_head"); module.ends_with(".lm_head") && at != layers_.end())
-      return at->second;
-    return first_below(module);
-  }
-
-  Json find_fused(const std::vector<std::string>& shards) const override {
-    Json found = nullptr;
-    for (const std::string& shard : shards) {
-      const Json one = find(shard);
-      if (one.is_null()) continue;  // the others speak for it
-      if (!found.is_null() && found.at("quant_algo") != one.at("quant_algo"))
-        throw Error(fmt::format("{}: expected one quant_algo within a fused layer, found {} and {}", shard,
-                                found.at("quant_algo").dump(), one.at("quant_algo").dump()));
-      found = one;
-    }
-    return found;
-  }
-
-  Json find_experts(const std::string& block) const override { return find(block); }
-
- private:
-  bool is_excluded(const std::string& module) const {
-    return any_matches(globs_, module) || std::any_of(excluded_.begin(), excluded_.end(), [&](auto& text) {
-             return module.find(text) != std::string::npos;
-           });
-  }
-  Json first_below(const std::string& module) const {
-    const auto at = layers_.lower_bound(module + ".");
-    return at != layers_.end() && at->first.starts_with(module + ".") ? at->second : Json(nullptr);
-  }
-
-  std::map<std::string, Json> layers_;
-  std::vector<std::string> excluded_;
-  std::vector<NamePattern> globs_;
-};
-
-/// compressed-tensors' groups: the first target that matches wins, so their order is their meaning.
-class GroupLookup : public LoaderLookup {
- public:
-  explicit GroupLookup(const Json& config) {
-    for (const std::string& text : strings_of(config.value("ignore", Json()))) ignored_.push_back(text);
-    const Json groups = config.value("config_groups", Json::object());
-    for (const auto& [name, group] : groups.items()) {
-      Json entry = group;
-      entry.erase("targets");
-      for (const std::string& text : strings_of(group.value("targets", Json())))
-        targets_.push_back({text, matcher(text), entries_.size()});
-      entries_.push_back(std::move(entry));
-    }
-  }
-
-  Json find(const std::string& module) const override {
-    if (is_ignored(module)) return nullptr;
-    for (const Target& target : targets_) {
-      if (target.matches(module)) return entries_[target.entry];
-    }
-    // The class of a module comes after all names. That of a head is another, unless a name finds it.
-    if (module_role(module, INT64_MAX) == ModuleRole::kHead) return nullptr;
-    for (const Target& target : targets_) {
-      if (target.text == "Linear") return entries_[target.entry];
-    }
-    return nullptr;
-  }
-
-  Json find_fused(const std::vector<std::string>& shards) const override {
-    const bool ignored = is_ignored(shards[0]);
-    for (const std::string& shard : shards) {
-      if (is_ignored(shard) != ignored)
-        throw Error(
-            fmt::format("{}: expected all of a fused layer to be ignored or none, found some", shard));
-    }
-    return find(shards[0]);
-  }
-
-  /// Loaders ask for the first expert's matrices by these names, whatever the files call them.
-  Json find_experts(const std::string& block) const override {
-    Json found = nullptr;
-    bool first = true;
-    for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) {
-      const std::string name = fmt::format("{}.0.{}", block, leaf);
-      Json one = find(name);
-      if (!first && one != found)
-        throw Error(
-            fmt::format("{}: expected the format of gate_proj, as all projections of experts need "
-                        "the same, found another",
-                        name));
-      found = std::move(one);
-      first = false;
-    }
-    return found;
-  }
-
- private:
-  struct Target {
-    std::string text;
-    std::shared_ptr<const NamePattern> pattern;  ///< nullptr: an exact name
-    size_t entry;
-    bool matches(const std::string& module) const {
-      return pattern ? pattern->matches(module) : text == module;
-    }
-  };
-  static std::shared_ptr<const NamePattern> matcher(const std::string& text) {
-    return text.starts_with("re:") ? std::make_shared<const NamePattern>(text) : nullptr;
-  }
-  bool is_ignored(const std::string& module) const {
-    return std::any_of(ignored_.begin(), ignored_.end(), [&](const Ignored& i) {
-      return i.pattern ? i.pattern->matches(module) : i.text == module;
-    });
-  }
-  struct Ignored {
-    Ignored(const std::string& from) : text(from), pattern(matcher(from)) {}
-    std::string text;
-    std::shared_ptr<const NamePattern> pattern;
-  };
-
-  std::vector<Ignored> ignored_;
-  std::vector<Target> targets_;
-  std::vector<Json> entries_;
-};
-
-/// What the loader treats as one: linears that it fuses, and blocks of routed experts; others alone.
-struct LoadedLayer {
-  bool experts = false;
-  std::vector<const WrittenModule*> modules;
-};
-
-std::map<std::string, LoadedLayer> loaded_layers(const WrittenModel& model) {
-  std::map<std::string, LoadedLayer> layers;
-  for (const WrittenModule& m : model.modules) {
+  void add(const LoadedModule& m) {
+    if (is_table(m.name) || is_built_as_float(m)) return;
     const auto parsed = parse_module_name(m.name);
     if (parsed && parsed->kind == BlockKind::kRoutedExperts) {
-      LoadedLayer& layer = layers[std::string(parsed->block)];
-      layer.experts = true;
+      EngineLayer& layer = at(parsed->block, Kind::kExperts, parsed->block);
+      const std::string leaf(lookups::leaf_of(m.name));
+      const bool known = std::find(layer.parts.begin(), layer.parts.end(), leaf) != layer.parts.end();
+      if (parsed->expert >= 0 && !known) layer.parts.push_back(leaf);
       layer.modules.push_back(&m);
-      continue;
+    } else if (const auto fused = fused_group(m.name)) {
+      const std::string name = fmt::format("{}.{}", fused->first, kFusedNames[fused->second]);
+      EngineLayer& layer = at(name, Kind::kFused, name);
+      layer.parts.push_back(m.name);
+      layer.modules.push_back(&m);
+    } else {
+      at(m.name, is_output_head(m.name) ? Kind::kHead : Kind::kLinear, m.name).modules.push_back(&m);
     }
-    const auto fused = fused_group(m.name);
-    layers[fused ? fmt::format("{}.#{}", fused->first, fused->second) : m.name].modules.push_back(&m);
   }
-  return layers;
+
+  std::vector<EngineLayer> take() {
+    for (EngineLayer& layer : layers_) {
+      if (layer.kind == Kind::kFused) sort_parts(layer);
+      if (layer.kind != Kind::kFused || layer.parts.size() > 1) continue;
+      layer.kind = Kind::kLinear;  // an up_proj without a gate
+      layer.name = layer.parts[0];
+      layer.parts.clear();
+    }
+    return std::move(layers_);
+  }
+
+ private:
+  EngineLayer& at(const std::string& key, Kind kind, const std::string& name) {
+    const auto [found, fresh] = places_.emplace(key, layers_.size());
+    if (fresh) layers_.push_back({kind, name});
+    return layers_[found->second];
+  }
+  /// Engines ask in the order of the rows: q, k, v.
+  static void sort_parts(EngineLayer& layer) {
+    const auto rank = [](const std::string& part) {
+      constexpr std::string_view kOrder[] = {"q_proj", "k_proj", "v_proj"};
+      const auto at = std::find(std::begin(kOrder), std::end(kOrder), lookups::leaf_of(part));
+      return at - std::begin(kOrder);
+    };
+    std::stable_sort(layer.parts.begin(), layer.parts.end(),
+                     [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
+  }
+
+  std::vector<EngineLayer> layers_;
+  std::map<std::string, size_t> places_;
+};
+
+bool is_split(const EngineLayer& layer) {
+  return std::any_of(layer.modules.begin(), layer.modules.end(),
+                     [&](const LoadedModule* m) { return !(m->format == layer.modules[0]->format); });
+}
+
+/// Holds what an engine finds for a layer against what is stored.
+void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineLayer& layer,
+                 std::vector<LookupFinding>& findings) {
+  LookupResult result;
+  try {
+    result = lookup.find(layer);
+  } catch (const Error& e) {
+    findings.push_back({false, is_split(layer), engine.name, layer.modules[0]->name, e.what()});
+    return;
+  }
+  for (const LoadedModule* m : layer.modules) {
+    const bool same = is_read_as(m->format, result.format);
+    // Without a loader it leaves a layer as floats.
+    const bool is_fine = result.lacks_loader ? m->format.kind == NamedFormat::Kind::kFloat : same;
+    if (is_fine) continue;
+    const bool is_limit = !result.limit.empty() && (same || !result.lacks_loader);
+    std::string message = is_limit ? fmt::format("{} {}", engine.name, result.limit)
+                                   : fmt::format("expected {} to read {}, found {}", engine.name,
+                                                 describe(m->format), describe(result.format));
+    findings.push_back({is_limit, is_split(layer), engine.name, m->name, std::move(message)});
+    return;
+  }
 }
 
 std::string entry_text(const WrittenModel& model, const std::optional<size_t>& entry) {
   if (!entry) return "none";
   const Json& json = model.entries[*entry];
   if (json.contains("quant_algo")) return json["quant_algo"].get<std::string>();
-  return json.value("format", json.dump());
+  const std::string strategy = json.value("weights", Json::object()).value("strategy", "");
+  const bool has_inputs = json.contains("input_activations") && json["input_activations"].is_object();
+  return fmt::format("{} ({}, {})", json.value("format", json.dump()), strategy,
+                     has_inputs ? "with activations" : "weights alone");
+}
+
+std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
+  std::vector<LoadedModule> modules;
+  for (const WrittenModule& m : model.modules)
+    modules.push_back({m.name, m.entry ? format_of_entry(model.entries[*m.entry]) : NamedFormat{}});
+  return modules;
 }
 
 }  // namespace
+}  // namespace loader_lookup
 
-std::unique_ptr<LoaderLookup> make_lookup(const ConfigEntries& config) {
-  const Json& entry = config.quantization_config;
-  if (!entry.is_object()) return nullptr;
-  const std::string method = entry.value("quant_method", "");
-  if (method == "modelopt" && entry.value("quant_algo", "") == "MIXED_PRECISION") {
-    return std::make_unique<ModelOptLookup>(entry.value("quantized_layers", Json::object()),
-                                            entry.value("ignore", Json::array()));
-  }
-  if (method == "compressed-tensors") return std::make_unique<GroupLookup>(entry);
-  return nullptr;
+bool is_output_head(std::string_view module) {
+  return lookups::leaf_of(module) == "lm_head" || module == "head" || module == "output" ||
+         module.ends_with("shared_head.head");
 }
 
-std::vector<std::string> find_split_layers(const WrittenModel& model) {
-  std::vector<std::string> problems;
-  for (const auto& [name, layer] : loaded_layers(model)) {
-    const auto& first = *layer.modules[0];
-    const auto other = std::find_if(layer.modules.begin(), layer.modules.end(),
-                                    [&](const WrittenModule* m) { return m->entry != first.entry; });
-    if (other == layer.modules.end()) continue;
-    problems.push_back(fmt::format("{}: expected {} like {}, since loaders give {} one format, found {}",
-                                   (*other)->name, entry_text(model, first.entry), first.name,
-                                   layer.experts ? "the experts of a layer" : "linears that they fuse",
-                                   entry_text(model, (*other)->entry)));
+std::span<const Engine> engines() {
+  static constexpr Engine all[] = {{"vLLM", lookups::read_vllm},
+                                   {"SGLang", lookups::read_sglang},
+                                   {"TensorRT-LLM", lookups::read_tensorrt_llm}};
+  return all;
+}
+
+LoadedConfig loaded_config(const Json& config, ConfigEntries entries) {
+  LoadedConfig loaded{std::move(entries.quantization_config), std::move(entries.hf_quant_config)};
+  for (const Json* type : model_settings(config, "model_type")) {
+    loaded.deepseek_v4 =
+        loaded.deepseek_v4 || (type->is_string() && type->get<std::string>().starts_with("deepseek_v4"));
   }
-  return problems;
+  for (const Json* type : model_settings(config, "model_type")) {
+    loaded.lists_ends = loaded.lists_ends || *type == "bailing_hybrid";
+  }
+  std::vector<const Json*> dtypes = model_settings(config, "expert_dtype");
+  if (const auto set = entries.settings.find("expert_dtype"); set != entries.settings.end()) dtypes = {&*set};
+  loaded.expert_dtype = dtypes.empty() ? lookups::text_of(loaded.quantization_config, "expert_dtype")
+                        : dtypes[0]->is_string() ? dtypes[0]->get<std::string>()
+                                                 : "";
+  return loaded;
+}
+
+std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules) {
+  loader_lookup::Layers layers;
+  for (const LoadedModule& m : modules) layers.add(m);
+  return layers.take();
+}
+
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
+                                         const std::vector<LoadedModule>& modules) {
+  std::vector<LookupFinding> findings;
+  const std::vector<EngineLayer> layers = engine_layers(modules);
+  for (const Engine& engine : engines()) {
+    std::unique_ptr<LoaderLookup> lookup;
+    try {
+      lookup = engine.read(config, modules);
+    } catch (const Error& e) {
+      findings.push_back({false, false, engine.name, "", e.what()});
+    }
+    if (!lookup) continue;
+    for (const EngineLayer& layer : layers) {
+      // Which linears of DeepSeek-V4 are not quantized its class knows, and no configuration says.
+      const bool is_known = config.deepseek_v4 && layer.kind != EngineLayer::Kind::kExperts &&
+                            layer.modules[0]->format.kind == NamedFormat::Kind::kFloat;
+      if (!is_known) loader_lookup::check_layer(engine, *lookup, layer, findings);
+    }
+  }
+  return findings;
 }
 
 std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config) {
+  std::vector<std::string> conflicts;
+  const LoadedConfig loaded = loaded_config(model.source->config(), config);
+  for (const LookupFinding& f : check_lookups(loaded, loader_lookup::stored_modules(model))) {
+    if (f.is_limit || f.is_split) continue;
+    conflicts.push_back(f.module.empty() ? f.message : fmt::format("{}: {}", f.module, f.message));
+  }
+  return conflicts;
+}
+
+std::vector<std::string> find_split_layers(const WrittenModel& model) {
+  std::map<std::string_view, const WrittenModule*> written;
+  for (const WrittenModule& m : model.modules) written.emplace(m.name, &m);
   std::vector<std::string> problems;
-  const auto lookup = make_lookup(config);
-  if (!lookup) return problems;
-  for (const auto& [name, layer] : loaded_layers(model)) {
-    const WrittenModule& first = *layer.modules[0];
-    const Json expected = first.entry ? model.entries[*first.entry] : Json(nullptr);
-    try {
-      std::vector<std::string> shards;
-      for (const WrittenModule* m : layer.modules) shards.push_back(m->name);
-      const Json found = layer.experts        ? lookup->find_experts(name)
-                         : shards.size() == 1 ? lookup->find(first.name)
-                                              : lookup->find_fused(shards);
-      if (found == expected) continue;
-      problems.push_back(fmt::format("{}: expected its loader to find {}, found {}", first.name,
-                                     expected.is_null() ? "nothing" : expected.dump(),
-                                     found.is_null() ? "nothing" : found.dump()));
-    } catch (const Error& e) {
-      problems.emplace_back(e.what());
+  const std::vector<LoadedModule> modules = loader_lookup::stored_modules(model);
+  for (const EngineLayer& layer : engine_layers(modules)) {
+    const WrittenModule& first = *written.at(layer.modules[0]->name);
+    for (const LoadedModule* m : layer.modules) {
+      const WrittenModule& other = *written.at(m->name);
+      if (other.entry == first.entry) continue;
+      problems.push_back(fmt::format(
+          "{}: expected {} like {}, since loaders give {} one format, found {}", other.name,
+          loader_lookup::entry_text(model, first.entry), first.name,
+          layer.kind == EngineLayer::Kind::kExperts ? "the experts of a layer" : "linears that they fuse",
+          loader_lookup::entry_text(model, other.entry)));
+      break;
     }
   }
   return problems;

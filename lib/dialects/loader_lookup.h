@@ -1,30 +1,101 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/json.h"
+#include "lib/dialects/named_format.h"
 #include "lib/dialects/output_dialect.h"
+
+// How engines find the format of a module in a configuration, a row of engines() each, and what is wrong
+// where one finds another format than the module has.
+//
+// What is written must be read alike: a configuration of ours is refused where any engine finds another
+// format for a module than it has, or stops, though it has a loader for that format in that configuration.
+// What an engine has no loader for, or is known to read wrongly whatever a configuration says, is a limit of
+// that engine: never a reason to refuse, reported by lint as a note, and by formats/README.md in a table.
+// Engines ask by names of their own. Here they ask by those of the files, and by the prefixes of language
+// models that they try beside them; what else a model's class renames, it renames in the configuration, too.
 
 namespace twofour {
 
-/// What a loader finds in a configuration for the weights of a module, by the rules of vLLM's classes.
-/// Sources: vLLM, model_executor/layers/quantization/{modelopt,fp8}.py and compressed_tensors/.
+/// A linear of a checkpoint and the format of its tensors.
+struct LoadedModule {
+  std::string name;
+  NamedFormat format;
+};
+
+/// A configuration as engines get it.
+struct LoadedConfig {
+  Json quantization_config;        ///< of config.json; null: none
+  Json hf_quant_config = nullptr;  ///< hf_quant_config.json; null: none
+  bool deepseek_v4 = false;        ///< the model's type
+  std::string expert_dtype = {};   ///< of config.json, which DeepSeek-V4 has
+  bool lists_ends = false;         ///< the model's class reads lists as ends of names, as Ling's does
+};
+/// With what else of config.json they look at.
+LoadedConfig loaded_config(const Json& config, ConfigEntries entries);
+
+/// What an engine builds as one layer.
+struct EngineLayer {
+  enum class Kind { kLinear, kFused, kExperts, kHead };
+  Kind kind = Kind::kLinear;
+  std::string name;  ///< "model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.experts"
+  /// Of kFused the linears of the files, in the order of their rows. Of kExperts what the files call an
+  /// expert's gate, up and down.
+  std::vector<std::string> parts = {};
+  std::vector<const LoadedModule*> modules = {};  ///< that go into it
+};
+/// Whether a linear turns hidden states into logits; engines build it by a class of its own.
+bool is_output_head(std::string_view module);
+/// The layers that engines make of linears: fused ones, blocks of routed experts, the rest alone. `modules`
+/// outlive them.
+std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules);
+
+/// What an engine finds for a layer.
+struct LookupResult {
+  NamedFormat format = {};  ///< that it reads; floats where the layer is not quantized
+  /// What the engine is known not to do with this layer: a limit of the engine and no fault of the
+  /// configuration.
+  std::string limit = {};
+  /// The limit is that it has no loader for `format`; where another is stored, the configuration is wrong.
+  bool lacks_loader = false;
+};
+
+/// An engine's rules for one configuration.
 class LoaderLookup {
  public:
   virtual ~LoaderLookup() = default;
-  /// The entry of a linear, as WrittenModel::entries has it; null: it is not quantized.
-  virtual Json find(const std::string& module) const = 0;
-  /// The entry of linears that the loader puts into one. Throws Error where it refuses them.
-  virtual Json find_fused(const std::vector<std::string>& shards) const = 0;
-  /// The entry of a block of routed experts: "model.layers.0.mlp.experts".
-  virtual Json find_experts(const std::string& block) const = 0;
+  /// Throws Error where the engine refuses the layer.
+  virtual LookupResult find(const EngineLayer& layer) const = 0;
 };
 
-/// nullptr where the configuration is in none of the dialects that several formats can have.
-std::unique_ptr<LoaderLookup> make_lookup(const ConfigEntries& config);
+/// An engine. One row each.
+struct Engine {
+  std::string_view name;
+  /// nullptr where the engine takes the configuration for something that we have no rules for. Throws Error
+  /// where it refuses all of it. Both arguments outlive what is returned.
+  std::unique_ptr<LoaderLookup> (*read)(const LoadedConfig& config, const std::vector<LoadedModule>& modules);
+};
+/// vLLM, SGLang, TensorRT-LLM.
+std::span<const Engine> engines();
 
-/// Where a loader would not find the entry that a module has: as "MODULE: expected X, found Y".
+/// One place where an engine does not read what is stored.
+struct LookupFinding {
+  bool is_limit = false;    ///< of the engine; else a fault of the configuration
+  bool is_split = false;    ///< modules of the layer differ, which no configuration can say
+  std::string_view engine;  ///< its name
+  std::string module;       ///< the first of the layer; empty: the whole configuration
+  std::string message;      ///< "expected vLLM to read MXFP8, found unquantized"
+};
+/// Asks every engine for every layer.
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
+                                         const std::vector<LoadedModule>& modules);
+
+/// The faults among these of a configuration to be written, as "MODULE: expected X, found Y"; of layers that
+/// are split find_split_layers() tells.
 std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config);
 
 /// Formats that no configuration can tell a loader apart: within what engines fuse, and within the experts of

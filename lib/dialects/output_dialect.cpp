@@ -65,8 +65,15 @@ const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4) {
 }
 
 std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries) {
-  std::map<std::string, std::string> texts = {
-      {"config.json", format_json(config_with_quantization(source, std::move(entries.quantization_config)))}};
+  Json config = config_with_quantization(source, std::move(entries.quantization_config));
+  for (const auto& [key, value] : entries.settings.items()) {
+    if (value.is_null()) {
+      config.erase(key);
+    } else {
+      config[key] = value;
+    }
+  }
+  std::map<std::string, std::string> texts = {{"config.json", format_json(config)}};
   if (!entries.hf_quant_config.is_null())
     texts["hf_quant_config.json"] = format_json(entries.hf_quant_config);
   return texts;

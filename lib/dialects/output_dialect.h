@@ -19,13 +19,14 @@ namespace twofour {
 struct QuantizedConfig {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as the dialect's patterns
   bool fp8_kv_cache = false;
-  std::vector<std::string> heads = {};  ///< quantized ones, which loaders do not count among linears
+  std::vector<std::string> heads = {};  ///< that are quantized, by name
 };
 
 /// What a dialect writes into config.json and beside it.
 struct ConfigEntries {
   Json quantization_config;
   Json hf_quant_config = nullptr;  ///< null: there is no such file
+  Json settings = Json::object();  ///< members of config.json beside the entry; null: there is none
 };
 
 /// A linear of a checkpoint that is written, and what its configuration says of it.
@@ -73,6 +74,11 @@ struct OutputDialect {
   Json (*entry)(const Scheme& scheme);
   /// The configuration of several schemes; nullptr: it has no words for that.
   ConfigEntries (*mixed_config)(const WrittenModel& model);
+  /// Members of config.json beside its entry that the formats of modules decide; nullptr: none.
+  Json (*settings)(const WrittenModel& model) = nullptr;
+  /// The type that loaders want of all FP8 scales, by the schemes of the routed experts; nullptr: each its
+  /// own.
+  std::optional<DType> (*fp8_scale_type)(std::span<const Scheme> experts) = nullptr;
 
   std::vector<int64_t> scalar_shape() const { return std::vector<int64_t>(scalar_rank, 1); }
   /// Patterns of this dialect that match what globs match.
@@ -88,9 +94,6 @@ const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4);
 
 /// The row that a checkpoint's own configuration belongs to; nullptr where none does.
 const OutputDialect* source_dialect(const Checkpoint& source);
-
-/// A quantized head's names: of the file and, where that is another, of transformers. Empty: no head.
-std::vector<std::string> head_names(const Json& config, const std::string& module);
 
 /// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
 /// Throws Error where the other dialect has no words for it.

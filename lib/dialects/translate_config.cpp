@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/pattern.h"
@@ -33,6 +36,28 @@ std::vector<std::string> unquantized_names(const Checkpoint& c) {
   return names;
 }
 
+/// Globs in whose place the names of `names` that they match are listed, since vLLM holds globs against the
+/// name of what it fuses: "*.q_proj" is none of "qkv_proj".
+std::vector<std::string> name_what_is_fused(const std::vector<std::string>& globs,
+                                            const std::vector<std::string>& names) {
+  std::vector<std::string> all;
+  for (const std::string& glob : globs) {
+    const NamePattern pattern(glob);
+    std::vector<std::string> matched;
+    bool is_part = false;
+    for (const std::string& name : is_wild(glob) ? names : std::vector<std::string>()) {
+      if (!pattern.matches(name)) continue;
+      matched.push_back(name);
+      const auto fused = fused_group(name);
+      is_part = is_part || (fused && !pattern.matches(fused->first + ".qkv_proj") &&
+                            !pattern.matches(fused->first + ".gate_up_proj"));
+    }
+    if (!is_part) matched = {glob};
+    std::move(matched.begin(), matched.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
 /// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
   for (const Json* at :
@@ -55,7 +80,7 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
   for (const Nvfp4Linear& m : source.nvfp4_modules()) {
-    for (std::string& name : head_names(source.config(), m.name)) config.heads.push_back(std::move(name));
+    if (is_output_head(m.name)) config.heads.push_back(m.name);
   }
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
@@ -74,7 +99,8 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   };
   const std::vector<std::string> names = unquantized_names(source);
   try {
-    config.unquantized = to.excludes_by_glob ? regexes_to_globs(ignored, names) : globs_to_regexes(ignored);
+    config.unquantized = to.excludes_by_glob ? name_what_is_fused(regexes_to_globs(ignored, names), names)
+                                             : globs_to_regexes(ignored);
     if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
     const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {

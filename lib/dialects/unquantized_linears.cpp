@@ -20,14 +20,6 @@ std::string block_of(const std::string& module) {
 
 }  // namespace
 
-std::vector<std::string> head_names(const Json& config, const std::string& module) {
-  if (module_role(module, model_layers(config)) != ModuleRole::kHead) return {};
-  std::vector<std::string> names{module};
-  if (auto other = other_name(config, module, name_in_transformers); !other.empty())
-    names.push_back(std::move(other));
-  return names;
-}
-
 std::vector<std::string> unquantized_linears(const WrittenModel& model) {
   std::set<std::string> quantized_blocks, blocks;
   for (const WrittenModule& m : model.modules) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "formats/naming.h"
@@ -64,9 +65,19 @@ bool fits(const Linear& m, Sides sides, int64_t hidden) {
   return true;
 }
 
+/// What linears of the same place in different layers share of their name: "experts.gate_proj", "q_proj".
+std::string place_of(const Linear& m) {
+  const auto known = parse_module_name(m.name);
+  return known && known->expert >= 0 ? "experts." + std::string(leaf_of(m.name))
+                                     : std::string(leaf_of(m.name));
+}
+
 class FitCheck {
  public:
-  FitCheck(const Checkpoint& base, const Checkpoint& donor) : base_(base), donor_(donor) {}
+  FitCheck(const Checkpoint& base, const std::vector<Linear>& of_base, const Checkpoint& donor)
+      : base_(base), donor_(donor) {
+    for (const Linear& m : of_base) shapes_[place_of(m)].insert({m.n, m.k});
+  }
 
   void sizes_agree() {
     for (const char* key : {"hidden_size", "num_hidden_layers"}) {
@@ -87,7 +98,8 @@ class FitCheck {
     }
     const auto hidden = size_of(base_, "hidden_size");
     const auto sides = sides_of(m);
-    if (replaced == nullptr && hidden && sides && !fits(m, *sides, *hidden)) {
+    const bool as_others = shapes_[place_of(m)].contains({m.n, m.k});  // experts may work in a latent space
+    if (replaced == nullptr && hidden && sides && !fits(m, *sides, *hidden) && !as_others) {
       problems_.add(fmt::format("{}: expected a matrix for the base's hidden_size {}, found [{}, {}]",
                                 donor_.where(m.weight), *hidden, m.n, m.k));
     }
@@ -102,7 +114,7 @@ class FitCheck {
                                 describe(t.dtype, t.shape)));
     };
     const bool norm = std::find(std::begin(kNorms), std::end(kNorms), leaf_of(module)) != std::end(kNorms);
-    if (norm && hidden && t.shape.size() == 1 && t.shape[0] != *hidden)
+    if (norm && hidden && t.shape.size() == 1 && t.shape[0] != *hidden && t.shape[0] != *hidden * streams())
       expect(fmt::format("the base's hidden_size {}", *hidden));
     const auto role = module_role(module, kNoLayerCount);
     const bool vocabulary = leaf_of(t.name) == "weight" && t.shape.size() == 2 &&
@@ -159,7 +171,13 @@ class FitCheck {
   void refuse() const { problems_.refuse(); }
 
  private:
+  /// Hidden states side by side in models with hyper-connections.
+  int64_t streams() const {
+    return size_of(base_, "hc_count").value_or(size_of(base_, "hc_mult").value_or(1));
+  }
+
   const Checkpoint &base_, &donor_;
+  std::map<std::string, std::set<std::pair<int64_t, int64_t>>> shapes_;  ///< of the base's linears, by place
   Problems problems_;
 };
 
@@ -168,7 +186,7 @@ class FitCheck {
 void refuse_unlike_shapes(const Checkpoint& base, const std::vector<Linear>& of_base,
                           const std::vector<bool>& goes, const Checkpoint& donor,
                           const std::vector<Linear>& of_donor, const std::vector<bool>& comes) {
-  FitCheck check(base, donor);
+  FitCheck check(base, of_base, donor);
   check.sizes_agree();
   std::map<std::string_view, const Linear*> replaced;
   for (const Linear& m : of_base) {

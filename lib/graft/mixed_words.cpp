@@ -12,6 +12,7 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/scheme.h"
 #include "lib/findings/problems.h"
 
@@ -34,8 +35,7 @@ class MixedWriter {
     if (dialect_ == &compressed_tensors_dialect()) {
       for (const Checkpoint* c : {&base, &donor}) {
         const bool same = source_dialect(*c) == dialect_;
-        words_.push_back(same ? source_quantization(*c) : Json());
-        lookups_.push_back(same ? make_lookup({words_.back()}) : nullptr);
+        groups_.push_back(same ? std::make_unique<SourceGroups>(source_quantization(*c)) : nullptr);
       }
     }
     model_.source = &base;
@@ -77,11 +77,9 @@ class MixedWriter {
   /// Groups of compressed-tensors say of activations what tensors do not.
   Json entry_of(const Linear& m, const Scheme& scheme) const {
     const size_t source = came_.contains(result_.tensors()[m.weight].name);
-    if (source >= lookups_.size() || !lookups_[source]) return dialect_->entry(scheme);
-    Json entry = lookups_[source]->find(m.name);
-    if (!entry.is_object()) return dialect_->entry(scheme);
-    if (!entry.contains("format")) entry["format"] = words_[source].value("format", Json());
-    return entry;
+    if (source >= groups_.size() || !groups_[source]) return dialect_->entry(scheme);
+    Json entry = groups_[source]->find(m.name);
+    return entry.is_object() ? entry : dialect_->entry(scheme);
   }
 
   /// Whether the tensors have the names and types that loaders of the dialect read.
@@ -103,8 +101,7 @@ class MixedWriter {
   const Checkpoint& result_;
   const std::set<std::string>& came_;
   const OutputDialect* dialect_;
-  std::vector<Json> words_;  ///< base's, donor's
-  std::vector<std::unique_ptr<LoaderLookup>> lookups_;
+  std::vector<std::unique_ptr<SourceGroups>> groups_;  ///< base's, donor's
   WrittenModel model_;
   Problems problems_;
 };

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -44,12 +44,19 @@ struct EditedTensor {
 class EditedView : public TensorSource {
  public:
   /// `source` names what it starts from; `shards` are the files of all sources.
-  EditedView(Checkpoint source, std::vector<Shard> shards, std::vector<EditedTensor> tensors)
-      : source_(std::move(source)), shards_(std::move(shards)), tensors_(std::move(tensors)) {}
+  EditedView(Checkpoint source, std::vector<Shard> shards, std::vector<EditedTensor> tensors,
+             std::map<std::string, std::string> texts, Json note)
+      : source_(std::move(source)),
+        shards_(std::move(shards)),
+        tensors_(std::move(tensors)),
+        texts_(std::move(texts)),
+        note_(std::move(note)) {}
 
   const Checkpoint& stored() const override { return source_; }
   const std::vector<Shard>& shards() const override { return shards_; }
   uint64_t reader_bytes() const override { return 0; }
+  std::map<std::string, std::string> config_texts() const override { return texts_; }
+  Json source_note() const override { return note_; }
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
     const EditedTensor& t = tensors_[tensor];
     const Shard& shard = shards_[t.shard];
@@ -68,6 +75,8 @@ class EditedView : public TensorSource {
   Checkpoint source_;
   std::vector<Shard> shards_;
   std::vector<EditedTensor> tensors_;
+  std::map<std::string, std::string> texts_;
+  Json note_;
 };
 
 std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors) {
@@ -103,7 +112,50 @@ struct Edited {
   std::vector<EditedTensor> tensors;
   Json config, hf_quant;
   Findings findings;
+  std::map<std::string, std::string> texts = {};  ///< of config files that are a source's
+  Json note = nullptr;                            ///< see TensorSource::source_note
 };
+
+constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.json"};
+
+/// The config files of a checkpoint, byte for byte.
+std::map<std::string, std::string> config_files_of(const Checkpoint& c) {
+  std::map<std::string, std::string> texts;
+  std::error_code error;
+  for (const char* name : kConfigNames) {
+    if (c.is_directory() && fs::exists(c.path() / name, error)) texts[name] = read_text(c.path() / name);
+  }
+  return texts;
+}
+
+/// A config that says what it said stays as it was written.
+void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
+  const auto keep = [&](const char* name, const Json& before, const Json& now) {
+    if (before.is_null() || edited.texts.contains(name) || json_line(before) != json_line(now)) return;
+    if (source.is_directory()) edited.texts[name] = read_text(source.path() / name);
+  };
+  keep(kConfigNames[0], source.config(), edited.config);
+  keep(kConfigNames[1], source.hf_quant_config(), edited.hf_quant);
+}
+
+/// Whether all that a graft brought goes, so that its base is back: then its config files, too.
+bool give_base_back(const Checkpoint& source, Edited& edited) {
+  std::error_code error;
+  const fs::path path = source.path() / kManifestName;
+  if (!source.is_directory() || !fs::exists(path, error)) return false;
+  const auto base = read_manifest(path, source.tensors().size()).graft_base;
+  std::vector<TensorInfo> left;
+  for (const EditedTensor& t : edited.tensors) left.push_back(t.info);
+  if (!base || hash_descriptions(left) != base->tensors) return false;
+  edited.texts = base->texts;
+  const auto parse = [&](const char* name) {
+    const auto at = edited.texts.find(name);
+    return at == edited.texts.end() ? Json(nullptr) : parse_json(path.string(), at->second);
+  };
+  edited.config = parse(kConfigNames[0]);
+  edited.hf_quant = parse(kConfigNames[1]);
+  return true;
+}
 
 /// Names and shapes of the tensors as a checkpoint, to count and look at; nothing of it can be read.
 Checkpoint outline(const Checkpoint& like, std::vector<EditedTensor> tensors) {
@@ -141,6 +193,7 @@ Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited ed
       to.push_back(std::move(s));
     }
   };
+  keep_unchanged_texts(source, edited);
   std::vector<TensorInfo> infos;
   std::vector<uint32_t> owners;
   for (const EditedTensor& t : edited.tensors) {
@@ -151,7 +204,8 @@ Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited ed
   add(std::move(source).take_shards(), "", shards);
   if (donor) add(std::move(*donor).take_shards(), kDonorPrefix, shards);
   auto view =
-      std::make_shared<const EditedView>(std::move(source), std::move(shards), std::move(edited.tensors));
+      std::make_shared<const EditedView>(std::move(source), std::move(shards), std::move(edited.tensors),
+                                         std::move(edited.texts), std::move(edited.note));
   return Checkpoint::over(std::move(view), std::move(infos), std::move(owners), std::move(edited.config),
                           std::move(edited.hf_quant), std::move(edited.findings));
 }
@@ -161,9 +215,8 @@ bool is_code_type(DType type) {
 }
 
 /// The modules that come, quantized or linears in floats, and how the donor's config has them.
-std::vector<ComingModule> coming_modules(const Checkpoint& donor, const std::vector<Linear>& linears,
-                                         const std::vector<bool>& comes) {
-  const QuantizationWords words(donor.config(), donor.hf_quant_config(), donor.path().string());
+std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
+                                         const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
     if (comes[m.weight]) (m.format == WeightFormat::kFloat ? floats : quantized).insert(m.name);
@@ -183,7 +236,7 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const std::vec
     }
   }
   for (const std::string& name : floats) {
-    if (!quantized.contains(name)) coming.push_back({name, nullptr});
+    if (!quantized.contains(name)) coming.push_back({name, nullptr, "", words.scheme_of(name).scheme});
   }
   return coming;
 }
@@ -204,8 +257,9 @@ void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vec
                  const std::vector<std::string>& staying, Edited& edited) {
   QuantizationWords words(edited.config, base.hf_quant_config(), base.path().string());
   words.forget(names_of(base), staying, names_of(result));
-  const std::vector<ComingModule> coming = coming_modules(donor, linears, comes);
-  if (const auto why = words.add(coming, float_linears(result), staying)) {
+  const QuantizationWords of_donor(donor.config(), donor.hf_quant_config(), donor.path().string());
+  const std::vector<ComingModule> coming = coming_modules(donor, of_donor, linears, comes);
+  if (const auto why = words.add(coming, of_donor, float_linears(result), staying)) {
     for (const ComingModule& m : coming) {  // a format that is not read cannot be named
       const bool known =
           m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
@@ -258,6 +312,9 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
   add_tensors(donor, comes, static_cast<uint32_t>(base.shards().size()), edited.tensors);
   sort_by_name(edited.tensors);
   edited.findings = findings_of(base);
+  if (staying.size() == base.tensors().size()) {
+    edited.note = {{"base", graft_base_to_json({hash_descriptions(base.tensors()), config_files_of(base)})}};
+  }
   {
     const Checkpoint result = outline(base, edited.tensors);
     bool drafts = false;
@@ -302,7 +359,7 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   Edited edited;
   add_tensors(source, stays, 0, edited.tensors);
   edited.findings = findings_of(source);
-  {
+  if (!give_base_back(source, edited)) {
     const Checkpoint result = outline(source, edited.tensors);
     QuantizationWords words(config_after_drop(source, result), source.hf_quant_config(),
                             source.path().string());

@@ -347,9 +347,9 @@ Json* QuantizationWords::list_for(Json& holder) {
   return &holder[key];
 }
 
-void QuantizationWords::add_unquantized(const std::vector<std::string>& modules) {
+void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
+                                        std::vector<std::string> entries) {
   // A block of experts that all come as floats is one pattern; loaders ask for the block or for its parts.
-  std::vector<std::string> entries;
   for (const std::string& module : modules) {
     const auto parsed = parse_module_name(module);
     std::string entry = module;
@@ -366,6 +366,36 @@ void QuantizationWords::add_unquantized(const std::vector<std::string>& modules)
       if (std::find(list->begin(), list->end(), Json(entry)) == list->end()) list->push_back(entry);
     }
   }
+}
+
+/// The donor's entries of lists that take some of `floats` and nothing that is quantized or of the base.
+/// Leaves the floats that none takes.
+std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords& donor,
+                                                         const std::vector<ComingModule>& coming,
+                                                         const std::vector<std::string>& staying,
+                                                         std::vector<std::string>& floats) {
+  std::vector<std::string> entries;
+  if (donor.dialect() != dialect()) return entries;
+  const TensorNames of_base(staying);
+  const auto is_foreign = [&](const std::string& entry) {
+    return of_base.matched_by(entry) || std::any_of(coming.begin(), coming.end(), [&](const auto& m) {
+             return !m.scheme.is_null() && donor.takes(entry, m.name);
+           });
+  };
+  for (const Json* holder : donor.holders()) {
+    for (const char* key : kLists) {
+      if (!is_list(*holder, key)) continue;
+      for (const Json& item : (*holder)[key]) {
+        const std::string entry = item.is_string() ? item.get<std::string>() : std::string();
+        const auto is_taken = [&](const std::string& m) { return donor.takes(entry, m); };
+        if (entry.empty() || std::none_of(floats.begin(), floats.end(), is_taken) || is_foreign(entry))
+          continue;
+        entries.push_back(entry);
+        std::erase_if(floats, is_taken);
+      }
+    }
+  }
+  return entries;
 }
 
 void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
@@ -395,8 +425,16 @@ void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
 
 /// Writes an entry of `quantized_layers`, and its name into the group of `config_groups` that has others like
 /// it.
-void QuantizationWords::set_scheme(const ComingModule& module) {
-  for (Json* holder : holders()) {
+void QuantizationWords::set_scheme(const ComingModule& module, const QuantizationWords& donor) {
+  const auto all = holders();
+  const auto of_donor = donor.holders();
+  for (size_t i = 0; i < all.size(); ++i) {
+    Json* holder = all[i];
+    // The two files may spell an algorithm differently.
+    const Json* theirs = of_donor.size() == all.size() ? of_donor[i] : nullptr;
+    const Json scheme = theirs == nullptr || !theirs->contains("quantized_layers")
+                            ? module.scheme
+                            : (*theirs)["quantized_layers"].value(module.entry, module.scheme);
     const auto layers = holder->find("quantized_layers");
     if (layers == holder->end() || !layers->is_object() || layers->contains(module.name)) continue;
     const auto groups = holder->find("config_groups");
@@ -405,12 +443,12 @@ void QuantizationWords::set_scheme(const ComingModule& module) {
         if (!group.is_object() || !is_list(group, "targets") || group["targets"].empty()) continue;
         const Json& first = group["targets"][0];
         const auto like = first.is_string() ? layers->find(first.get<std::string>()) : layers->end();
-        if (like == layers->end() || *like != module.scheme) continue;
+        if (like == layers->end() || *like != scheme) continue;
         group["targets"].push_back(module.name);
         break;
       }
     }
-    (*layers)[module.name] = module.scheme;
+    (*layers)[module.name] = scheme;
   }
 }
 
@@ -425,6 +463,7 @@ std::string QuantizationWords::cannot_say(const ComingModule& module, const Json
 }
 
 std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming,
+                                                  const QuantizationWords& donor,
                                                   const std::vector<std::string>& linears,
                                                   const std::vector<std::string>& staying) {
   const Dialect kind = dialect();
@@ -439,23 +478,32 @@ std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule
     for (const ComingModule& m : quantized) {
       const bool above = m.entry != m.name && !m.entry.empty() && !names.has(m.entry);
       if (m.scheme.is_object() && m.scheme.contains("quant_algo"))
-        set_scheme({above ? m.entry : m.name, m.scheme});
+        set_scheme({above ? m.entry : m.name, m.scheme, m.entry}, donor);
     }
   }
   for (const ComingModule& m : coming) {
     const Json said = scheme_of(m.name).scheme;
     if (same_scheme(said, m.scheme)) continue;
+    if (kind == Dialect::kFp8Like && m.scheme.is_null() && same_scheme(said, m.said)) continue;
     if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) return cannot_say(m, said);
     floats.push_back(m.name);
   }
-  if (floats.empty()) return std::nullopt;
+  if (kind == Dialect::kNone || (kind == Dialect::kOther && floats.empty())) return std::nullopt;
   if (kind == Dialect::kOther) {
     return fmt::format(
         "{}: expected a quantization_config with a list of modules that are not quantized, for {}, "
         "found quant_method {}; convert the base first",
         where_, floats.front(), quoted_setting(holders().front()->value("quant_method", Json())));
   }
-  add_unquantized(floats);
+  std::vector<std::string> unlisted;
+  for (const ComingModule& m : coming) {
+    if (m.scheme.is_null() && !is_unquantized(m.name)) unlisted.push_back(m.name);
+  }
+  std::vector<std::string> entries = take_entries(donor, coming, staying, unlisted);
+  std::erase_if(floats, [&](const std::string& name) {
+    return std::find(unlisted.begin(), unlisted.end(), name) == unlisted.end();
+  });
+  if (!floats.empty() || !entries.empty()) add_unquantized(floats, std::move(entries));
   return std::nullopt;
 }
 

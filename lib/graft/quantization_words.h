@@ -17,6 +17,8 @@ struct ComingModule {
   std::string name;
   Json scheme;
   std::string entry = {};  ///< of `quantized_layers`: its key, the module or one above it
+  /// Of a module in floats: what the donor says of it. Loaders of FP8 know modules that no list names.
+  Json said = nullptr;
 };
 
 /// What a checkpoint's config.json and hf_quant_config.json say of quantization, as far as it names modules:
@@ -37,9 +39,10 @@ class QuantizationWords {
   using Rename = std::function<std::optional<std::string>(const std::string&)>;
   void rename(const std::vector<std::string>& modules, const Rename& new_name);
   /// Says how modules that come are quantized. `linears` are those of the result that are not, which take the
-  /// place of a pattern that one of the quantized matches; `staying` as above. Returns why these words, with
-  /// some changed, cannot say it; then they are of no use any more.
-  std::optional<std::string> add(const std::vector<ComingModule>& coming,
+  /// place of a pattern that one of the quantized matches; `staying` as above. The donor's own entries of
+  /// lists are used where they match nothing else. Returns why these words, with some changed, cannot say it;
+  /// then they are of no use any more.
+  std::optional<std::string> add(const std::vector<ComingModule>& coming, const QuantizationWords& donor,
                                  const std::vector<std::string>& linears,
                                  const std::vector<std::string>& staying);
 
@@ -55,9 +58,13 @@ class QuantizationWords {
   Json* list_for(Json& holder);
   bool takes(const std::string& entry, const std::string& module) const;
   bool is_unquantized(const std::string& module) const;
-  void add_unquantized(const std::vector<std::string>& modules);
+  void add_unquantized(const std::vector<std::string>& modules, std::vector<std::string> entries);
+  std::vector<std::string> take_entries(const QuantizationWords& donor,
+                                        const std::vector<ComingModule>& coming,
+                                        const std::vector<std::string>& staying,
+                                        std::vector<std::string>& floats);
   void unlist(const std::vector<ComingModule>& quantized, const std::vector<std::string>& linears);
-  void set_scheme(const ComingModule& module);
+  void set_scheme(const ComingModule& module, const QuantizationWords& donor);
   std::string cannot_say(const ComingModule& module, const Json& said) const;
 
   Json config_, hf_quant_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
 #include "lib/lint/rules.h"
 
@@ -77,6 +79,43 @@ void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& re
                "expected none beside chat_template.jinja or the same, found another");
 }
 
+/// The value of the first of these keys; null: none.
+Json first_of(const Json& json, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (json.contains(key)) return json[key];
+  }
+  return nullptr;
+}
+
+/// quantize_config.json and quant_config.json of AutoGPTQ and AutoAWQ against config.json and the tensors.
+void check_side_configs(const LintInput& s, LintReporter& reporter) {
+  const bool has_codes = std::any_of(s.tensors.begin(), s.tensors.end(),
+                                     [](const TensorInfo& t) { return t.name.ends_with("qweight"); });
+  for (const char* file : kSideConfigs) {
+    const Json side = read_lint_config(s.path, file, reporter);
+    if (!side.is_object()) continue;
+    if (!has_codes && !s.is_part) {
+      reporter.add(
+          "config-disagrees", file, "",
+          "expected weights of GPTQ or AWQ, which it describes, found none; it may be of another save");
+      continue;
+    }
+    const Json method = s.quantization.is_object() ? s.quantization.value("quant_method", Json()) : Json();
+    if (method != "gptq" && method != "awq") continue;
+    const std::initializer_list<const char*> all[] = {
+        {"quant_method"},      {"bits", "w_bit"}, {"group_size", "q_group_size"},
+        {"checkpoint_format"}, {"desc_act"},      {"sym"},
+        {"zero_point"}};
+    for (const auto& keys : all) {
+      const Json stated = first_of(s.quantization, keys), beside = first_of(side, keys);
+      if (stated.is_null() || beside.is_null() || stated == beside) continue;
+      reporter.add("config-disagrees", file, *keys.begin(),
+                   fmt::format("expected {} as config.json says, found {}", quoted_setting(stated),
+                               quoted_setting(beside)));
+    }
+  }
+}
+
 /// What is at a path in place of a file that can be read; empty where one is. Throws ReadError.
 std::string why_unreadable(const fs::path& path) {
   std::error_code error;
@@ -118,10 +157,11 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
       continue;
     }
     const bool is_read =
-        is_top && (ends(name, {".safetensors", ".safetensors.index.json"}) || name == kManifestName ||
-                   name == "config.json" || name == "hf_quant_config.json" ||
-                   name == "tokenizer_config.json" || name == "processor_config.json" ||
-                   name == "preprocessor_config.json" || name == "generation_config.json");
+        is_top &&
+        (ends(name, {".safetensors", ".safetensors.index.json"}) || name == kManifestName ||
+         name == "config.json" || name == "hf_quant_config.json" || name == "tokenizer_config.json" ||
+         name == "processor_config.json" || name == "preprocessor_config.json" ||
+         name == "generation_config.json" || name == kSideConfigs[0] || name == kSideConfigs[1]);
     if (name.starts_with('.') || is_read) continue;
     if (is_folder) it.disable_recursion_pending();
     const std::string why = why_unreadable(it->path());
@@ -152,6 +192,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   }
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
   check_templates(s, tokenizer, reporter);
+  check_side_configs(s, reporter);
   check_readable(s, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {

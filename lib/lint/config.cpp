@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <map>
 #include <set>
 #include <unordered_set>
@@ -62,16 +64,6 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
   }
   add_coded_modules(s, modules);
   return modules;
-}
-
-/// Whether a matrix of that name belongs to something else than a linear, or to a linear that loaders never
-/// take for quantized.
-bool is_no_linear(std::string_view name) {
-  for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
-                           "audio", "patch", "pos_emb", "lora", "position", "projector"}) {
-    if (name.find(part) != name.npos) return true;
-  }
-  return false;
 }
 
 std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
@@ -222,6 +214,19 @@ bool has_tied_head(const LintInput& s) {
   return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
 }
 
+/// Whether a name is of a layer that the model is to have and that is missing altogether, which is reported.
+bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int64_t layers) {
+  constexpr std::string_view kLayers = "layers.";
+  const size_t at = text.find(kLayers);
+  if (at == text.npos) return false;
+  const size_t number = at + kLayers.size();
+  const size_t end = std::min(text.find('.', number), text.size());
+  int64_t layer = 0;
+  const auto [last, error] = std::from_chars(text.data() + number, text.data() + end, layer);
+  if (error != std::errc() || last != text.data() + end || layer >= layers) return false;
+  return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
+}
+
 void check_unused(const LintInput& s, const Claims& claims, LintReporter& reporter) {
   if (claims.ignored.empty() || s.is_part) return;
   ModuleNames names(s);
@@ -235,7 +240,7 @@ void check_unused(const LintInput& s, const Claims& claims, LintReporter& report
     }
     // A tied head has no tensor, and producers exclude it all the same.
     if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
-    if (names.has(text)) continue;
+    if (names.has(text) || is_of_missing_layer(names, text, model_layers(s.config))) continue;
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
@@ -244,11 +249,18 @@ void check_unused(const LintInput& s, const Claims& claims, LintReporter& report
   }
 }
 
-void check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
+/// Returns the modules that nothing else needs to be said of.
+std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
+  std::set<std::string> reported;
   PatternList ignored(claims.ignored);
   const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
+    const auto report = [&](const char* rule, std::string message) {
+      reported.insert(m.name);
+      reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
+    };
     const bool quantized = m.stored != StoredAs::kUnquantized;
+    if (is_head(m.name) && (tied || quantized)) reported.insert(m.name);
     if (quantized && is_router(m.name)) {
       reporter.add("quantized-router", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
@@ -260,29 +272,26 @@ void check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
     if (!claims.modelopt && !claims.compressed_tensors) continue;
     const bool is_ignored = ignored.matches(m.name);
     if (quantized && is_ignored) {
-      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
-                   fmt::format("expected unquantized as the config's ignore list says, found {}",
-                               stored_name(m.stored)));
+      report("config-dtype", fmt::format("expected unquantized as the config's ignore list says, found {}",
+                                         stored_name(m.stored)));
     } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && claims.layers.empty()) {
-      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
-                   fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
+      report("config-dtype",
+             fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
     } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
-      reporter.add("config-dtype", s.file_of(m.tensor), m.name,
-                   fmt::format("expected {} as the config says, found NVFP4", claims.algo));
+      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algo));
     } else if (!claims.layers.empty()) {
       const std::string* algo = find_listed(claims.layers, m.name);
       const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
       if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
-        reporter.add("config-dtype", s.file_of(m.tensor), m.name,
-                     fmt::format("expected {} as quantized_layers says, found {}",
-                                 algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
+        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}",
+                                           algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !(tied && is_head(m.name))) {
-      reporter.add("unquantized-not-ignored", s.file_of(m.tensor), m.name,
-                   "expected in the config's ignore list or quantized, found neither");
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
+      report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
+  return reported;
 }
 
 void check_input_scales(const LintInput& s, const Claims& claims, LintReporter& reporter) {
@@ -303,7 +312,55 @@ void check_input_scales(const LintInput& s, const Claims& claims, LintReporter& 
                fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
 }
 
+/// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
+std::map<std::string, std::string> listed_layers(const Json& entry) {
+  std::map<std::string, std::string> layers;
+  if (entry.is_object() && entry.contains("quantization")) return listed_layers(entry["quantization"]);
+  if (!entry.is_object() || !entry.contains("quantized_layers") || !entry["quantized_layers"].is_object())
+    return layers;
+  for (const auto& [name, layer] : entry["quantized_layers"].items()) {
+    std::string algo = text_at(layer, "quant_algo");
+    std::transform(algo.begin(), algo.end(), algo.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const bool blocks = algo.starts_with("fp8_pb") || algo == "fp8_block_scales";
+    layers[name] = blocks ? "fp8 in blocks" : algo;
+  }
+  return layers;
+}
+
+/// Lists of mixed formats, which engines read in one file or the other.
+void check_listed_layers(const LintInput& s, LintReporter& reporter) {
+  const auto ours = listed_layers(s.quantization), theirs = listed_layers(s.hf_quant_config["quantization"]);
+  if (ours.empty() || theirs.empty() || ours == theirs) return;
+  std::map<std::string, std::string> all = ours;
+  all.insert(theirs.begin(), theirs.end());
+  size_t count = 0;
+  std::string first;
+  for (const auto& [name, algo] : all) {
+    const auto a = ours.find(name), b = theirs.find(name);
+    if (a != ours.end() && b != theirs.end() && a->second == b->second) continue;
+    if (count++ > 0) continue;
+    first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
+                        name, b == theirs.end() ? "nothing" : b->second);
+  }
+  reporter.add("config-disagrees", "hf_quant_config.json", "quantized_layers",
+               fmt::format("expected {} ({} modules differ)", first, count));
+}
+
 }  // namespace
+
+bool is_no_linear(std::string_view name) {
+  for (const char* part : {"embed", "norm", "wte", "wpe", "conv", "lookup", "rotary", "vision", "visual",
+                           "audio", "patch", "pos_emb", "lora", "position", "projector", "res_proj",
+                           "routed_expert_down_proj", "routed_expert_up_proj"}) {
+    if (name.find(part) != name.npos) return true;
+  }
+  return false;
+}
+
+bool is_own_router(const LintInput& s, const std::string& name) {
+  return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias");
+}
 
 void lint_config(const LintInput& s, LintReporter& reporter) {
   std::error_code error;
@@ -328,24 +385,32 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   }
   Claims claims = read_claims(s);
   check_unused(s, claims, reporter);
-  check_formats(s, claims, reporter);
+  const std::set<std::string> reported = check_formats(s, claims, reporter);
   check_input_scales(s, claims, reporter);
+  bool disagree = false;
+  const auto report_other = [&](const char* key, std::string message) {
+    disagree = true;
+    reporter.add("config-disagrees", "hf_quant_config.json", key, std::move(message));
+  };
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
     const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
     if (!claims.algo.empty() && !other.empty() && claims.algo != other) {
-      reporter.add("config-disagrees", "hf_quant_config.json", "quant_algo",
+      report_other("quant_algo",
                    fmt::format("expected {} as config.json says, found {}", claims.algo, other));
     }
+    check_listed_layers(s, reporter);
     const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
     const auto& a = claims.ignored;
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
-      reporter.add("config-disagrees", "hf_quant_config.json", "exclude_modules",
+      report_other("exclude_modules",
                    fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
                                a.size(), b.size()));
     }
   }
+  // What a list says that we cannot follow is not known, and of two files only the one that counts is read.
+  if (PatternList(claims.ignored).all_known()) lint_lookups(s, reported, disagree, reporter);
 }
 
 }  // namespace twofour

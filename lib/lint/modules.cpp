@@ -17,6 +17,15 @@ bool ends_with_any(std::string_view name, std::initializer_list<const char*> end
   return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
+/// Whether the tensor holds codes of a format other than NVFP4, with their scales beside them.
+bool has_own_scales(const LintInput& s, const TensorInfo& t) {
+  return std::any_of(weight_dialects().begin(), weight_dialects().end(), [&](const WeightDialect& d) {
+    if (d.scale == nullptr || !d.weight_types.has(t.dtype) || !t.name.ends_with(d.weight)) return false;
+    const auto scale = s.find(t.name.substr(0, t.name.size() - std::string_view(d.weight).size()) + d.scale);
+    return scale && d.scale_types.has(s.tensors[*scale].dtype);
+  });
+}
+
 /// Codes and block scales that lack what makes them numbers.
 void check_complete(const LintInput& s, LintReporter& reporter) {
   std::vector<bool> is_complete(s.tensors.size());
@@ -40,9 +49,10 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
       if (!codes) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
       // With a global scale it is reported as a module with tensors that disagree.
-      if (s.find(module + d.block_scale) || s.find(module + d.global_scale)) continue;
+      if (s.find(module + d.block_scale) || s.find(module + d.global_scale) || has_own_scales(s, t)) continue;
       reporter.add("incomplete-module", s.file_of(i), module,
                    fmt::format("expected {} beside its codes, found none", d.block_scale));
+      break;
     }
   }
 }

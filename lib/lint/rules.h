@@ -32,6 +32,18 @@ void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t t
 void lint_modules(const LintInput& input, bool headers_only, LintReporter& reporter);
 /// What the quantization config says against what is stored.
 void lint_config(const LintInput& input, LintReporter& reporter);
+/// What engines find in the config for each linear against what is stored, by their own rules; without
+/// modules of which something was `reported` already, and, where the two config files `disagree`, by
+/// config.json alone.
+void lint_lookups(const LintInput& input, const std::set<std::string>& reported, bool disagree,
+                  LintReporter& reporter);
+/// Whether a matrix of that name belongs to something else than a linear, or to a linear that loaders never
+/// take for quantized.
+bool is_no_linear(std::string_view name);
+/// Whether a router is a module of its own kind, which no loader takes for a linear: one with a bias for the
+/// choice of experts. Source: vLLM, models/deepseek_v2.py (GateLinear without quant_config); transformers,
+/// DeepseekV3TopkRouter and its like.
+bool is_own_router(const LintInput& input, const std::string& name);
 /// Types of what a quantization config has: groups, layers, lists.
 void lint_config_types(const LintInput& input, LintReporter& reporter);
 /// The group sizes that configs state against the one that the block scales have.

@@ -6,6 +6,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/plan/transformation.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 
@@ -56,18 +57,29 @@ class PartedRewrite : public Transformation {
   std::vector<size_t> consumed_;
 };
 
+/// What a rule says of the input scale of a module; null: nothing.
+struct InputScaleChoice {
+  std::shared_ptr<const InputScaleRule> rule = {};
+  ChosenInputScale scale = {};
+};
+
 /// An NVFP4 module: pruned, in another dialect or in BF16. Part 0 is made from the codes.
 class ModuleRewrite : public PartedRewrite {
  public:
   struct Scales {
     std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
     std::vector<float> multipliers;  ///< one an expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, where it becomes its reciprocal
+    uint32_t input_scale_bits = 0;   ///< of the input scale, where it is written anew
   };
 
   /// `prunes`: part 0 are pruned codes.
   ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
                 std::optional<double> tolerance);
+  /// The input scale is chosen by a rule; -1: no part holds one.
+  void choose_input_scale(InputScaleChoice choice, int part) {
+    input_scale_ = std::move(choice);
+    input_scale_part_ = part;
+  }
   const Scales& scales() const { return scales_; }
   const Nvfp4Linear& module() const { return module_; }
   /// Whether part 0 holds the weights in BF16.
@@ -84,9 +96,13 @@ class ModuleRewrite : public PartedRewrite {
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
 
  private:
+  void prove_input_scale(Proof& proof) const;
+
   const Nvfp4Linear& module_;
   Scales scales_;
   bool prunes_;
+  InputScaleChoice input_scale_;
+  int input_scale_part_ = -1;
 };
 
 /// A linear in any other format: in a dialect's spelling, or in BF16.

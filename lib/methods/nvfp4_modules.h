@@ -1,12 +1,13 @@
 #pragma once
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "lib/dialects/output_dialect.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/method.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 
@@ -30,12 +31,21 @@ bool has_other_formats(const Checkpoint& source);
 void refuse_unknown_weights(Planner& planner);
 
 /// Gives a module the names and scales of another dialect; a problem where the dialect needs experts one by
-/// one. `input_scale`: a multiplier in place of its own, 0 for none.
+/// one. `input_scale`: what a rule says of its input scale, if one does.
 void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& module, const OutputDialect& dialect,
-                     Planner& planner, std::optional<float> input_scale = {});
+                     Planner& planner, const InputScaleChoice& input_scale = {});
 
+/// The words of a rule on input scales in a dialect. Throws Error where the dialect or the words contradict
+/// them.
+InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect);
+/// Adds the source's linears that a rule does not write, where its words look at them.
+void add_neighbours(InputScaleRule& rule, Planner& planner);
 /// Gives NVFP4 modules, in the planner's dialect, the input scales that a rule asks for.
 void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner);
+/// Writes NVFP4 modules of the source, in the planner's dialect, with the input scales that a rule chose:
+/// `chosen` of the modules from `first` on.
+void write_input_scales(const std::string& becomes, const std::shared_ptr<const InputScaleRule>& rule,
+                        const std::vector<ChosenInputScale>& chosen, size_t first, Planner& planner);
 
 /// Keeps the format and values of a linear: as it is where it is spelled as the planner's dialect does it, or
 /// there is none, else in its names, shapes and types of scales. What the dialect cannot hold is a problem.

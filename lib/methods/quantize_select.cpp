@@ -14,13 +14,35 @@ namespace twofour {
 namespace {
 
 /// What producers leave as it is, by any part of a module's name. Source: NVIDIA/Model-Optimizer,
-/// modelopt_recipes, default disabled quantizers; vLLM, modelopt.py, for vision, and deepseek_v4,
-/// compressor.py, which takes no quantized weights.
-constexpr std::string_view kLeftAlone[] = {
-    "lm_head",      "head",         "embed_tokens", "embed_out",   "output_layer",          "proj_out",
-    "score",        "classifier",   "gate",         "router",      "shared_expert_gate",    "conv1d",
-    "vision_tower", "vision_model", "visual",       "audio_tower", "multi_modal_projector", "mm_projector",
-    "eh_proj",      "weights_proj", "compressor"};
+/// modelopt_recipes, default disabled quantizers; vLLM, modelopt.py, for vision, models/kimi_k3, which makes
+/// five without quantization, and deepseek_v4, compressor.py, which takes no quantized weights.
+constexpr std::string_view kLeftAlone[] = {"lm_head",
+                                           "head",
+                                           "embed_tokens",
+                                           "embed_out",
+                                           "output_layer",
+                                           "proj_out",
+                                           "score",
+                                           "classifier",
+                                           "gate",
+                                           "router",
+                                           "shared_expert_gate",
+                                           "conv1d",
+                                           "vision_tower",
+                                           "vision_model",
+                                           "visual",
+                                           "audio_tower",
+                                           "multi_modal_projector",
+                                           "mm_projector",
+                                           "eh_proj",
+                                           "weights_proj",
+                                           "patch_merge_mlp",
+                                           "routed_expert_down_proj",
+                                           "routed_expert_up_proj",
+                                           "self_attention_res_proj",
+                                           "mlp_res_proj",
+                                           "output_attn_res_proj",
+                                           "compressor"};
 
 /// Leaves that engines multiply as one. Source: vLLM, packed_modules_mapping; llm-compressor, observers.
 constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj", "up_proj", ""},
@@ -159,12 +181,13 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
     const bool is_float = m.format == WeightFormat::kFloat;
-    const bool left_alone = is_left_in_floats(m.name, layers);
+    const bool casts_draft = chooser.casts_draft(m.name);
+    const bool left_alone = !casts_draft && is_left_in_floats(m.name, layers);
     const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
                                 : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
     if (m.is_table) continue;
     // DeepSeek-V4's own form has four bits for experts alone.
-    const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() ||
+    const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() || casts_draft ||
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;

@@ -11,6 +11,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/plan/transformation.h"
+#include "lib/selection/input_scales.h"
 
 namespace twofour {
 
@@ -74,6 +75,9 @@ class QuantizedGroup : public Transformation {
   void consume(size_t tensor) { consumed_.push_back(tensor); }
   /// The input scale that is written of a matrix.
   void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
+  /// The rule that input scales of NVFP4 are chosen by; null: there are none.
+  void set_input_scales(std::shared_ptr<const InputScaleRule> rule) { input_scales_ = std::move(rule); }
+  const std::shared_ptr<const InputScaleRule>& input_scales() const { return input_scales_; }
   /// The type that the weights have in the source: float32 where they were quantized or their types differ.
   void set_weight_type(DType type) { rule_.weight_type = type; }
 
@@ -106,6 +110,7 @@ class QuantizedGroup : public Transformation {
 
   EncodeRule rule_;
   std::shared_ptr<const FixedGlobalScales> kept_;
+  std::shared_ptr<const InputScaleRule> input_scales_;
   MemoryLimits limits_;
   std::vector<EncodedMatrix> matrices_;
   std::vector<TensorInfo> infos_;

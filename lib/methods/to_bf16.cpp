@@ -141,6 +141,7 @@ class ToBf16 : public Method {
     refuse_split_tables(planner, chosen);
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen.empty()) {
+      planner.problems.refuse();
       throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
                               c.path().string(), planner.linears().size()));
     }

@@ -3,9 +3,12 @@
 #include <cmath>
 #include <cstring>
 
+#include <set>
+
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/methods/quantized_group.h"
 #include "lib/plan/output_files.h"
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
@@ -91,10 +94,11 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
 }
 
 void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const OutputDialect& dialect,
-                     Planner& planner, std::optional<float> input_scale) {
+                     Planner& planner, const InputScaleChoice& input_scale) {
   const Checkpoint& c = planner.source;
   const Nvfp4Dialect& to = *dialect.nvfp4;
-  const bool same = m.dialect->name == to.name;
+  // Two dialects may spell one multiplier alike.
+  const bool own = m.dialect->name == to.name, same = m.dialect->divides == to.divides;
   ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
   if (m.dialect->stacked) {
     planner.problems.add(fmt::format(
@@ -107,7 +111,8 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
     return before.value_or(dialect.scalar_shape());
   };
   const uint32_t stored = scales.raw_bits[0];
-  if (m.input_scale && !input_scale && !same)
+  const bool keeps_own = !input_scale.rule || input_scale.scale.is_own;
+  if (m.input_scale && keeps_own && !own)
     scales.input_scale_bits = stored_input_scale(c, *m.input_scale, planner.problems);
   const uint32_t input_stored = scales.input_scale_bits;
   auto module = std::make_unique<ModuleRewrite>(m, becomes, std::move(scales), false, kScaleTolerance);
@@ -123,8 +128,12 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   module->add({renamed(m.block_scale, to.block_scale), m.block_scale,
                std::make_unique<CopiedTensor>(m.block_scale, true)});
   const auto add_scalar = [&](size_t tensor, const char* suffix, const auto& before, uint32_t remembered) {
-    if (same) {
+    if (own) {
       module->add({c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, false)});
+    } else if (same) {
+      module->add({scalar_info(m.name + suffix, shape(before)), tensor,
+                   std::make_unique<ConvertedScalars>(tensor, c.tensors()[tensor].dtype, DType::kF32, false),
+                   true});
     } else {
       module->add(
           {scalar_info(m.name + suffix, shape(before)), tensor, reciprocal(tensor, remembered), true});
@@ -132,31 +141,70 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   };
   add_scalar(m.global_scale, to.global_scale, was.global_scale_shape,
              remembered_bits(was.global_scale, stored));
-  if (input_scale.value_or(0) > 0) {
-    const float written = to.divides ? 1 / *input_scale : *input_scale;
+  const auto scalars = static_cast<int>(module->parts().size());
+  if (!keeps_own && input_scale.scale.multiplier > 0) {
+    const float multiplier = input_scale.scale.multiplier, written = to.divides ? 1 / multiplier : multiplier;
     module->add({scalar_info(m.name + to.input_scale, dialect.scalar_shape()),
                  m.input_scale.value_or(m.global_scale), std::make_unique<ConstantScalar>(written), true});
-  } else if (m.input_scale && !input_scale) {
+  } else if (m.input_scale && keeps_own) {
     add_scalar(*m.input_scale, to.input_scale, was.input_scale_shape,
                remembered_bits(was.input_scale, input_stored));
   }
+  const bool has_scale = module->parts().size() > static_cast<size_t>(scalars);
+  if (input_scale.rule) module->choose_input_scale(input_scale, has_scale ? scalars : -1);
   if (m.input_scale) module->consume(*m.input_scale);
   module->set_rule("belongs to a module to convert");
   planner.add(std::move(module));
 }
 
+InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect) {
+  InputScaleRule words{.words = rule.input_scale,
+                       .one_a_layer = rule.one_input_scale_a_layer,
+                       .is_needed = dialect.name == "deepseek-v4",
+                       .given = rule.input_scales};
+  if (words.words == "none" && words.one_a_layer)
+    throw Error("--one-input-scale-a-layer: expected input scales, found --input-scale none");
+  return words;
+}
+
+void add_neighbours(InputScaleRule& rule, Planner& planner) {
+  if (rule.words != "neighbours" && rule.words != "given" && !rule.words.empty()) return;
+  std::set<std::string> written;
+  for (const InputScaleRule::Module& m : rule.modules) written.insert(m.name);
+  const auto add = [&](const std::string& name, const std::shared_ptr<const Linear>& m, int64_t e) {
+    if (!written.contains(name)) rule.modules.push_back({name, m, e, false});
+  };
+  for (const Linear& m : planner.linears()) {
+    if (!m.input_scale && rule.words != "given") continue;
+    const auto linear = std::make_shared<const Linear>(m);
+    if (!m.stacked) add(m.name, linear, 0);
+    const auto parts = m.stacked ? stack_parts(planner.source, m.name, m.n) : std::vector<StackPart>{};
+    for (int64_t e = 0; e < m.e; ++e) {
+      for (const StackPart& part : parts) add(expert_name(m.name, e, part.leaf), linear, e);
+    }
+  }
+}
+
 void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner) {
-  const Checkpoint& c = planner.source;
-  const OutputDialect& dialect = *planner.dialect();
-  std::vector<InputScaleModule> named;
+  const auto words = std::make_shared<InputScaleRule>(input_scale_rule(rule, *planner.dialect()));
   for (const Linear& m : modules)
-    named.push_back({m.name, read_input_scale(c, c.nvfp4_modules()[*m.nvfp4], planner.problems)});
-  const std::vector<float> scales = choose_input_scales(rule, named, planner.problems);
-  for (size_t i = 0; i < modules.size(); ++i) {
-    Scheme scheme = scheme_of(c, modules[i]);
-    scheme.has_input_scale = scales[i] > 0;
-    planner.write(modules[i].name, modules[i].weight, scheme);
-    translate_nvfp4(rule.to, c.nvfp4_modules()[*modules[i].nvfp4], dialect, planner, scales[i]);
+    words->modules.push_back({m.name, std::make_shared<const Linear>(m), 0, true});
+  add_neighbours(*words, planner);
+  write_input_scales(rule.to, words, choose_input_scales(planner.source, *words, planner.problems), 0,
+                     planner);
+}
+
+void write_input_scales(const std::string& becomes, const std::shared_ptr<const InputScaleRule>& rule,
+                        const std::vector<ChosenInputScale>& chosen, size_t first, Planner& planner) {
+  const Checkpoint& c = planner.source;
+  for (size_t i = first; i < chosen.size(); ++i) {
+    const InputScaleRule::Module& m = rule->modules[i];
+    if (!m.is_written) continue;
+    Scheme scheme = scheme_of(c, *m.source);
+    if (!chosen[i].is_own) scheme.has_input_scale = chosen[i].multiplier > 0;
+    planner.write(m.name, m.source->weight, scheme);
+    translate_nvfp4(becomes, c.nvfp4_modules()[*m.source->nvfp4], *planner.dialect(), planner,
+                    {rule, chosen[i]});
   }
 }
 
@@ -177,16 +225,14 @@ class ToDialect : public Method {
       for (const std::string& name : output_dialect_names(true)) {
         if ((name == own) == c.is_view() && rule.dialect.empty()) rule.dialect = name;
       }
+      if (rule.dialect.empty()) return keep_source(rule, modules, planner);
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
-    if (has_other_formats(c) || !rule.input_scale.empty()) return keep_all(rule, dialect, planner);
+    if (has_other_formats(c) || changes_input_scales(rule)) return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
-    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept)) {
-      for (const size_t m : modules) keep(rule, c.nvfp4_modules()[m], planner);
-      planner.set_texts(original_texts(c));
-      return;
-    }
+    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept))
+      return keep_source(rule, modules, planner);
     std::erase_if(modules, is_kept);
     if (modules.empty()) {
       throw Error(
@@ -210,13 +256,19 @@ class ToDialect : public Method {
     std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
       if (planner.is_taken(m.weight)) continue;
-      if (m.nvfp4 && !rule.input_scale.empty()) {
+      if (m.nvfp4 && changes_input_scales(rule)) {
         rescaled.push_back(m);
       } else {
         keep_linear(rule.to, m, planner);
       }
     }
-    change_input_scales(rule, rescaled, planner);
+    if (!rescaled.empty()) change_input_scales(rule, rescaled, planner);
+  }
+
+  /// The source of an artifact, in its own dialect, which need not be one that is written.
+  static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
+    for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
+    planner.set_texts(original_texts(planner.source));
   }
 
   /// Throws Error unless the selection has every quantized linear: the dialect is that of all.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "formats/e8m0.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
@@ -39,12 +41,12 @@ bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
 /// Plans a linear in a dialect's spelling: a stack expert by expert, as engines want it.
 class Respelling {
  public:
-  Respelling(const std::string& becomes, const Linear& m, Planner& planner)
+  Respelling(const std::string& becomes, const Linear& m, const Scheme& scheme, Planner& planner)
       : m_(m),
         planner_(planner),
         c_(planner.source),
         dialect_(*planner.dialect()),
-        scheme_(scheme_in(*planner.dialect(), scheme_of(planner.source, m), m)),
+        scheme_(scheme_in(*planner.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
   /// What is written has the names of its matrices.
@@ -111,8 +113,12 @@ class Respelling {
         m_.scale_rows == m_.n || (part.first % m_.scale_rows == 0 && (part.step == 1 || m_.scale_rows == 1));
     std::unique_ptr<const TensorRewrite> rewrite;
     if (same_bytes && whole) rewrite = rows_of(*m_.scale, m_.scale_rows, e, part);
-    if (!same_bytes && (type == DType::kF32 || type == DType::kBF16) && !m_.stacked)
+    const bool converts =
+        type == DType::kF32 || type == DType::kBF16 || (type == DType::kF8E8M0 && scale.dtype == DType::kF32);
+    if (!same_bytes && converts && !m_.stacked) {
+      if (type == DType::kF8E8M0) check_powers(*m_.scale);
       rewrite = std::make_unique<ConvertedScalars>(*m_.scale, scale.dtype, type, false);
+    }
     if (!rewrite) {
       planner_.problems.add(fmt::format("{}: expected scales that the {} dialect can hold ({}), found {}",
                                         c_.where(*m_.scale), dialect_.name, dtype_name(type),
@@ -120,6 +126,26 @@ class Respelling {
       return;
     }
     add(name + spelling.scale, type, spelling.scale_shape, *m_.scale, std::move(rewrite));
+  }
+
+  /// Only powers of two have a place in E8M0.
+  void check_powers(size_t tensor) {
+    constexpr uint64_t kPiece = 1u << 20;
+    std::vector<float> some(kPiece / sizeof(float));
+    const uint64_t bytes = c_.tensors()[tensor].bytes();
+    for (uint64_t at = 0; at < bytes; at += kPiece) {
+      const uint64_t count = std::min(kPiece, bytes - at) / sizeof(float);
+      c_.read(tensor, at, {reinterpret_cast<uint8_t*>(some.data()), count * sizeof(float)});
+      const auto bad = std::find_if(some.begin(), some.begin() + static_cast<int64_t>(count),
+                                    [](float x) { return e8m0_from_float(x) == kE8m0Nan; });
+      if (bad == some.begin() + static_cast<int64_t>(count)) continue;
+      planner_.problems.add(
+          fmt::format("{}: expected scales that are powers of two, as loaders of {} read E8M0 beside experts "
+                      "of four bits, "
+                      "found {}; a rule of its own (to: fp8, scale_dtype: e8m0) rounds these weights again",
+                      c_.where(tensor), dialect_.name, *bad));
+      return;
+    }
   }
 
   void add_input_scale(const Spelling& spelling) {
@@ -167,14 +193,25 @@ bool shares_scale(const Checkpoint& c, const Linear& m) {
   return m.is_table && m.scale && !c.tensors()[*m.scale].name.starts_with(m.name + ".");
 }
 
+/// The scheme that a linear has in the planner's dialect, where it keeps format and values.
+Scheme kept_scheme(const Linear& m, Planner& planner) {
+  Scheme scheme = scheme_of(planner.source, m);
+  if (m.format != WeightFormat::kFp8 || m.stacked) return scheme;
+  // U8 and E8M0 are one type.
+  const DType type = planner.fp8_scale_type().value_or(scheme.scale_type);
+  if (dtype_bits(type) != dtype_bits(scheme.scale_type)) scheme.scale_type = type;
+  return scheme;
+}
+
 /// Whether the planner's dialect has a linear in these words already.
-bool is_own(const Linear& m, const Planner& planner) {
+bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
   const OutputDialect* to = planner.dialect();
   if (to == nullptr) return true;
   const Checkpoint& c = planner.source;
   if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
-  if (source_dialect(c) == to || shares_scale(c, m)) return true;
-  const auto spelling = to->spelling(scheme_of(c, m), m.n, m.k);
+  if (shares_scale(c, m)) return true;
+  if (source_dialect(c) == to && (m.format == WeightFormat::kFloat || scheme == scheme_of(c, m))) return true;
+  const auto spelling = to->spelling(scheme, m.n, m.k);
   return spelling && is_spelled(c, m, *spelling);
 }
 
@@ -182,13 +219,14 @@ bool is_own(const Linear& m, const Planner& planner) {
 
 void keep_linear(const std::string& becomes, const Linear& m, Planner& planner) {
   const Checkpoint& c = planner.source;
-  if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+  const Scheme scheme = kept_scheme(m, planner);
+  if (m.format == WeightFormat::kFloat || is_own(m, scheme, planner)) {
     planner.write_kept(m);
   } else if (m.nvfp4 && planner.dialect()->nvfp4 != nullptr) {
     planner.write(m.name, m.weight, scheme_of(c, m));
     translate_nvfp4(becomes, c.nvfp4_modules()[*m.nvfp4], *planner.dialect(), planner);
   } else {
-    Respelling(becomes, m, planner).run();
+    Respelling(becomes, m, scheme, planner).run();
   }
 }
 
@@ -209,7 +247,7 @@ class Keep : public Method {
     }
     chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
     for (const size_t i : kept) planner.keep(i);
-    if (!rule.input_scale.empty()) {
+    if (changes_input_scales(rule)) {
       change_scales(rule, kept, planner);
     } else if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
       planner.rewrite_formats();
@@ -225,7 +263,7 @@ class Keep : public Method {
       if (planner.is_written(m.weight)) continue;
       if (!planner.is_planned(m.weight)) {
         keep_linear("keep", m, planner);
-      } else if (m.format == WeightFormat::kFloat || is_own(m, planner)) {
+      } else if (m.format == WeightFormat::kFloat || is_own(m, kept_scheme(m, planner), planner)) {
         planner.write_kept(m);  // pruned, or in a layout
       } else {
         planner.problems.add(
@@ -247,16 +285,18 @@ class Keep : public Method {
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
     if (planner.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
-      if (own == nullptr || own->nvfp4 == nullptr)
+      // One that is read and not written becomes ModelOpt's.
+      const bool foreign = own == nullptr && quantization_entry(planner.source.config());
+      if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error("--input-scale: expected a source with a configuration of NVFP4, found none");
-      planner.set_dialect(*own);
+      planner.set_dialect(foreign ? output_dialects()[0] : *own);
     }
     planner.rewrite_formats();
     std::vector<Linear> modules;
     for (const Linear& m : planner.linears()) {
-      if (m.nvfp4 && !m.stacked && std::binary_search(kept.begin(), kept.end(), m.weight))
-        modules.push_back(m);
+      if (m.nvfp4 && std::binary_search(kept.begin(), kept.end(), m.weight)) modules.push_back(m);
     }
+    if (modules.empty()) throw Error("--input-scale: expected NVFP4 among the modules that stay, found none");
     change_input_scales(rule, modules, planner);
   }
 

@@ -75,8 +75,10 @@ void check_layout(const OutputMatrix& target, const std::string& layout, Problem
   with_layout(layout, [&]<class L>() {
     if constexpr (L::pairs_gate_and_up) {
       if (target.name.ends_with(".w13") && !target.shape.gated) {
-        problems.add(fmt::format("{}: expected gate and up, which {} interleaves, found up alone",
-                                 target.name, layout));
+        problems.add(
+            fmt::format("{}: expected gate and up, whose rows {} pairs, found up alone, as in models "
+                        "without gates; v7 and v7-packed hold it",
+                        target.name, layout));
       } else if (target.shape.gated && target.shape.n % 16 != 0) {
         problems.add(fmt::format("{}: expected a multiple of 8 rows of gate, found {}", target.name,
                                  target.shape.n / 2));
@@ -151,6 +153,8 @@ class ToLayout : public Method {
     warn_of_extra_experts(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
+    const bool converts_experts =
+        std::any_of(targets.begin(), targets.end(), [](const OutputMatrix& t) { return t.shape.e > 1; });
     for (OutputMatrix& target : targets) {
       OutputScales scales = read_scales(c, target, planner.problems);
       check_layout(target, layout_, planner.problems);
@@ -165,8 +169,9 @@ class ToLayout : public Method {
                                                  std::move(global_scales)));
     }
     if (!targets.empty()) planner.add_layout(std::move(group));
-    warn_of_experts_left(
-        planner.source, [&](size_t i) { return planner.is_taken(i); }, ExpertsLeft::kAny, planner.findings);
+    // Of recipes roles name drafts apart, and a rule may be of other modules alone.
+    const bool by_flags = rule.label.empty();
+    if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});
   }
 
  private:

@@ -14,6 +14,7 @@
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantize_select.h"
 #include "lib/methods/quantized_group.h"
+#include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 #include "lib/selection/output_matrix.h"
 
@@ -128,8 +129,6 @@ EncodeRule fp8_rule(Rule& r) {
   } else if (!r.block.empty()) {
     throw Error(fmt::format("--block: expected with --granularity block, found with {}", r.granularity));
   }
-  // DeepSeek-V4's own scales are powers of two.
-  if (r.scale_dtype.empty() && dialect.name == "deepseek-v4") r.scale_dtype = "e8m0";
   scheme.scale_type = choose_word("--scale-dtype", r.scale_dtype, dialect, kScaleTypes, has_type);
   check_exact(r);
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
@@ -241,7 +240,7 @@ class GroupPlanner {
     apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
                         problems_);
     for (const size_t i : chosen) choose(all[i]);
-    if (modules_.empty()) {
+    if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
       // In a recipe what is quantized so already stays; a match that finds nothing was refused.
       if (!planner_.is_single) return planner_.keep_config();
@@ -264,10 +263,12 @@ class GroupPlanner {
       }
       planner_.add(std::move(group));
     }
-    if (words_.selection.from_default)
-      warn_of_experts_left(
-          planner_.source, [&](size_t i) { return planner_.is_taken(i); }, ExpertsLeft::kBesideOwn,
-          planner_.findings);
+    write_input_scales(words_.to, input_scales_, chosen_, already_nvfp4_, planner_);
+    const bool converts_experts = std::any_of(chosen.begin(), chosen.end(), [&](size_t i) {
+      const auto name = parse_module_name(all[i].name);
+      return name && name->kind == BlockKind::kRoutedExperts;
+    });
+    if (words_.label.empty() || converts_experts) planner_.watch_experts({});
   }
 
  private:
@@ -283,6 +284,7 @@ class GroupPlanner {
       const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
       const bool is_stack = t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup;
       if (!is_float || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos) continue;
+      if (is_left_in_floats(t.name, planner_.layers())) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
       planner_.leave(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
@@ -330,39 +332,54 @@ class GroupPlanner {
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
   }
 
-  /// Input scales of NVFP4 by the rule's words. Without any those of the source are dropped, but
-  /// DeepSeek-V4's loaders need them.
+  /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
+  /// words those of the source are dropped, but DeepSeek-V4's loaders need them.
   void choose_nvfp4_input_scales() {
     if (!rule_.is_nvfp4()) return;
-    const bool needed = dialect_.name == "deepseek-v4";
-    if (words_.input_scale.empty() && !needed) return;
-    if (needed && words_.input_scale == "none") {
-      throw Error(
-          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
-          "found none asked for");
+    input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
+    InputScaleRule& rule = *input_scales_;
+    if (rule.words.empty() && !rule.is_needed) {
+      if (rule.one_a_layer)
+        throw Error("--one-input-scale-a-layer: expected --input-scale beside it, found none");
+      return;
     }
-    Rule words = words_;
-    std::vector<InputScaleModule> modules;
     for (const auto& group : groups_) {
-      for (const EncodedMatrix& m : group->matrices()) {
-        // amax / 448 as amax / 2688.
-        modules.push_back({m.name, fp8_input_scale(c_, *m.source, m.expert, problems_) / kE2m1Max});
-      }
+      for (const EncodedMatrix& m : group->matrices())
+        rule.modules.push_back({m.name, m.source, m.expert, true});
     }
-    const bool has_any = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.existing > 0; });
-    if (words.input_scale.empty()) words.input_scale = has_any ? "neighbours" : "constant";
-    const std::vector<float> scales = choose_input_scales(words, modules, problems_);
+    already_nvfp4_ = rule.modules.size();
+    for (const Linear& m : nvfp4_without_scale())
+      rule.modules.push_back({m.name, std::make_shared<const Linear>(m), 0, true});
+    add_neighbours(rule, planner_);
+    chosen_ = choose_input_scales(c_, rule, problems_);
     size_t at = 0;
     for (auto& group : groups_) {
+      group->set_input_scales(input_scales_);
       for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
-        if (scales[at] <= 0) continue;
-        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scales[at] : scales[at]);
-        group->add_part(
-            i, EncodedPart::kInputScale,
-            {modules[at].name + dialect_.nvfp4->input_scale, DType::kF32, dialect_.scalar_shape(), 0, 0});
+        const float scale = chosen_[at].multiplier;
+        if (scale <= 0) continue;
+        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scale : scale);
+        group->add_part(i, EncodedPart::kInputScale,
+                        {group->matrices()[i].name + dialect_.nvfp4->input_scale, DType::kF32,
+                         dialect_.scalar_shape(), 0, 0});
       }
     }
     input_scales_dropped_ = 0;
+  }
+
+  /// Linears that a rule matches and that lack nothing but the input scale that it asks for.
+  std::vector<Linear> nvfp4_without_scale() const {
+    std::vector<Linear> matched;
+    const std::string& words = words_.input_scale;
+    if (!rule_.is_nvfp4() || words_.selection.from_default || words.empty() || words == "none" ||
+        words == "keep")
+      return matched;
+    Chooser chooser(words_.selection, planner_.layers());
+    for (const Linear& m : planner_.linears()) {
+      const bool lacks = m.nvfp4 && !m.input_scale && !m.stacked && !planner_.is_taken(m.weight);
+      if (lacks && chooser.chooses(m.name, false)) matched.push_back(m);
+    }
+    return matched;
   }
 
   void begin_group() { groups_.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, planner_.limits)); }
@@ -426,6 +443,8 @@ class GroupPlanner {
     if (m.stacked && m.bias) group.consume(*m.bias);
     input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;
+    const auto name = parse_module_name(m.name);
+    has_experts_ = has_experts_ || (name && name->kind == BlockKind::kRoutedExperts);
   }
 
   void report() {
@@ -454,6 +473,13 @@ class GroupPlanner {
                        "copied, its configuration is not",
                        dialect_.name));
     }
+    if (dialect_.fp8_scale_type != nullptr && rule_.is_tiled() && rule_.scheme.scale_type != DType::kF32 &&
+        has_experts_) {
+      note(
+          Severity::kWarning, "e8m0-expert-scales",
+          "FP8 experts get E8M0 scales: vLLM (0.33) takes their bytes for F32 numbers without a message, and "
+          "reads --scale-dtype f32 alone");
+    }
     if (lacking_ > 0) {
       note(Severity::kWarning, "no-kept-scale",
            fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
@@ -476,9 +502,13 @@ class GroupPlanner {
   const std::shared_ptr<const FixedGlobalScales> kept_;
   std::vector<Linear> modules_;  ///< that are quantized
   std::vector<std::unique_ptr<QuantizedGroup>> groups_;
+  std::shared_ptr<InputScaleRule> input_scales_;
+  std::vector<ChosenInputScale> chosen_;  ///< of its modules
+  size_t already_nvfp4_ = 0;              ///< the first of them that is
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;
+  bool has_experts_ = false;  ///< routed ones
 };
 
 /// Quantizes linears to NVFP4, FP8, MXFP8 or MXFP4.
@@ -501,6 +531,10 @@ class Quantize : public Method {
     const bool may = is_default_ && own != nullptr && own != encode.dialect &&
                      (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
+    if (encode.is_tiled() && asked.scale_dtype.empty() && wants_powers(rule, encode, planner)) {
+      rule.scale_dtype = "e8m0";
+      encode = complete_(rule);
+    }
     GroupPlanner(encode, rule, planner).run();
   }
   std::string file_format(const Rule& rule) const override {
@@ -517,14 +551,33 @@ class Quantize : public Method {
   }
 
  private:
-  /// Whether quantized linears stay beside what the rule makes.
-  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+  /// What the rule makes, of all linears.
+  static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     Findings findings;
     Problems problems;
     std::vector<bool> chosen(all.size());
     for (const size_t i : select_encoded(planner.source, all, rule.selection, encode, findings, problems))
       chosen[i] = true;
+    return chosen;
+  }
+
+  /// Whether loaders want the scales as powers of two: beside experts that the rule leaves in four bits.
+  static bool wants_powers(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    if (encode.dialect->fp8_scale_type == nullptr) return false;
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto name = parse_module_name(all[i].name);
+      if (chosen[i] && name && name->kind == BlockKind::kRoutedExperts) return false;
+    }
+    return encode.dialect->fp8_scale_type(planner.expert_schemes()) != DType::kF32;
+  }
+
+  /// Whether quantized linears stay beside what the rule makes.
+  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
     for (size_t i = 0; i < all.size(); ++i) {
       if (!chosen[i] && all[i].format != WeightFormat::kFloat && !planner.is_taken(all[i].weight))
         return true;

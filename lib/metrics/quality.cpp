@@ -46,6 +46,13 @@ void EncodeError::add(std::span<const float> weights, std::span<const float> bac
   }
 }
 
+void EncodeError::add_exact(std::span<const float> weights, int64_t k, Isa isa) {
+  const auto row = static_cast<size_t>(k);
+  for (size_t at = 0; at < weights.size(); at += row) {
+    energy += sum_of_squares(weights.subspan(at, row), isa);
+  }
+}
+
 EncodeError& EncodeError::operator+=(const EncodeError& other) {
   energy += other.energy;
   error += other.error;

@@ -43,6 +43,8 @@ struct EncodeError {
 
   /// Rows of weights [., k] and what is read back for them.
   void add(std::span<const float> weights, std::span<const float> back, int64_t k, Isa isa);
+  /// The same of weights that are read back as they were.
+  void add_exact(std::span<const float> weights, int64_t k, Isa isa);
   EncodeError& operator+=(const EncodeError& other);
   /// In Frobenius norm.
   double relative_error() const;

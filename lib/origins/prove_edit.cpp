@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "formats/naming.h"
+#include "lib/artifact/manifest.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/names/config_pattern.h"
 #include "lib/origins/edit_origin.h"
+#include "lib/origins/said_of_modules.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 
@@ -169,6 +173,12 @@ int64_t stated_layers(const Checkpoint& c) {
   return count.is_number_integer() ? count.get<int64_t>() : INT64_MAX;
 }
 
+/// What the outermost config that has a key says of it; null: none has it.
+Json first_setting(const Checkpoint& c, const std::string& key) {
+  const auto all = model_settings(c.config(), key);
+  return all.empty() ? Json() : *all.front();
+}
+
 /// Whether a list is the first entries of another, or that one and the last entries of a donor's.
 bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const auto text = [](const Json& list, size_t from, size_t count) {
@@ -210,7 +220,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
     const auto a = before.find(key), b = now.find(key);
     const Json* found = b == now.end() ? nullptr : &b->second;
     const std::string leaf = key.substr(key.rfind('.') + 1);
-    const Json& theirs = donor ? model_setting(donor->config(), leaf) : Json();
+    const Json theirs = donor ? first_setting(*donor, leaf) : Json();
     if (leaf == "num_nextn_predict_layers" || leaf == "mtp_num_hidden_layers") {
       const bool unchanged = a != before.end() && found && a->second == *found;
       const bool right = found && (*found == Json(shown.drafts.size()) || (donor && *found == theirs));
@@ -234,119 +244,102 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
   }
 }
 
-/// What the config files of a checkpoint say of modules, looked up by name.
-class SaidOfModules {
- public:
-  explicit SaidOfModules(const Checkpoint& c) {
-    if (const auto entry = quantization_entry(c.config())) take(entry->value);
-    if (!c.hf_quant_config().is_object()) return;
-    const auto nested = c.hf_quant_config().find("quantization");
-    take(nested == c.hf_quant_config().end() ? c.hf_quant_config() : *nested);
-  }
-  bool has_lists() const { return !lists_.empty(); }
-  bool is_mixed() const { return !entries_.empty(); }
-  /// Whether each of the files lists a module as not quantized.
-  std::vector<bool> listed(const std::string& module) {
-    std::vector<bool> all;
-    for (PatternList& list : lists_) {
-      bool hit = false;
-      for (std::string name = module; !hit; name = name.substr(0, name.rfind('.'))) {
-        hit = list.matches(name);
-        if (name.find('.') == name.npos) break;
-      }
-      all.push_back(hit);
-    }
-    return all;
-  }
-  /// Each file's entry of a module, or of one above it; null: none.
-  std::vector<Json> entries(const std::string& module) const {
-    std::vector<Json> all;
-    for (const auto& map : entries_) {
-      Json found;
-      for (std::string name = module; found.is_null(); name = name.substr(0, name.rfind('.'))) {
-        if (const auto at = map.find(name); at != map.end()) found = at->second;
-        if (name.find('.') == name.npos) break;
-      }
-      all.push_back(found);
-    }
-    return all;
-  }
-  const std::vector<std::map<std::string, Json>>& maps() const { return entries_; }
-
- private:
-  void take(const Json& holder) {
-    std::map<std::string, std::string> texts;
-    bool any = false;
-    for (const char* key : {"ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"}) {
-      const auto at = holder.find(key);
-      if (at == holder.end() || !at->is_array()) continue;
-      any = true;
-      for (const Json& text : *at) {
-        if (text.is_string()) texts[text.get<std::string>()] = key;
-      }
-    }
-    if (any) lists_.emplace_back(texts);
-    const auto layers = holder.find("quantized_layers");
-    if (layers == holder.end() || !layers->is_object()) return;
-    auto& map = entries_.emplace_back();
-    for (const auto& [name, entry] : layers->items()) map[name] = entry;
-  }
-
-  std::vector<PatternList> lists_;
-  std::vector<std::map<std::string, Json>> entries_;
-};
-
 std::string module_name_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+/// Whether loaders know by themselves that a module in floats that no list names is not quantized.
+bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string& module) {
+  if (!now.is_target(module)) return true;
+  if (donor == nullptr || !now.is_fp8() || !donor->is_fp8()) return false;
+  const std::vector<bool> listed = donor->listed(module);
+  return std::find(listed.begin(), listed.end(), true) == listed.end();
+}
 
 /// What stays is said to be quantized as the base says it, what comes as the donor's tensors show it, and no
 /// entry is of a module that is not there.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
-                         EditProof& proof) {
+                         const Checkpoint* donor, EditProof& proof) {
   SaidOfModules before(base), now(artifact);
+  std::optional<SaidOfModules> of_donor;
+  if (donor != nullptr) of_donor.emplace(*donor);
   Problems ignored;
   const auto wrong = [&](const std::string& module, const std::string& expected) {
     differ(proof, "quantization", module,
            fmt::format("expected {} in config.json and hf_quant_config.json, found otherwise", expected));
+  };
+  const auto has = [](const std::vector<bool>& all, bool value) {
+    return std::find(all.begin(), all.end(), value) != all.end();
   };
   for (const Linear& m : find_weight_modules(artifact, ignored)) {
     const std::string& name = artifact.tensors()[m.weight].name;
     const auto origin = origins.of(name);
     if (!origin) continue;
     const bool is_float = m.format == WeightFormat::kFloat;
-    const bool same_kind = before.is_mixed() == now.is_mixed() && before.has_lists() == now.has_lists();
-    if (origin->from == &base && same_kind) {
+    if (origin->from == &base && before.is_mixed() == now.is_mixed()) {
       const std::string old = base.tensors()[origin->tensor].name;
       const std::string module = module_name_of(name), from = module_name_of(old);
-      const std::vector<bool> as_shown(now.listed(module).size(), is_float);
-      if (before.listed(from) != now.listed(module) && now.listed(module) != as_shown)
-        wrong(module, "what the base lists of it");
+      const std::vector<bool> then = before.listed(from), listed = now.listed(module);
+      const bool as_before = then == listed || !has(listed, !has(then, true));
+      if (!as_before && has(listed, !is_float)) wrong(module, "what the base lists of it");
       if (before.entries(from) != now.entries(module)) wrong(module, "the base's entry of it");
     } else if (now.is_mixed()) {
       for (const Json& entry : now.entries(m.name)) {
         if (entry.is_null() != is_float) wrong(m.name, is_float ? "no entry" : "an entry");
       }
-    } else if (now.has_lists()) {
-      for (const bool listed : now.listed(m.name)) {
-        if (listed != is_float)
-          wrong(m.name, is_float ? "it among what is not quantized" : "it as quantized");
-      }
-    } else if (!is_float && !quantization_entry(artifact.config())) {
-      wrong(m.name, "an entry");
+    } else if (is_float) {
+      const std::vector<bool> listed = now.listed(m.name);
+      const bool right = !listed.empty() && !has(listed, false);
+      if (!right && !is_known_float(now, of_donor ? &*of_donor : nullptr, m.name))
+        wrong(m.name, "it among what is not quantized");
+    } else if (has(now.listed(m.name), true) || !now.is_target(m.name)) {
+      wrong(m.name, "it as quantized");
     }
   }
   for (const auto& map : now.maps()) {
     for (const auto& [name, entry] : map) {
-      const auto tensors = artifact.tensors();
-      const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
-                                       [](const TensorInfo& t, const std::string& n) { return t.name < n; });
-      const auto below =
-          std::lower_bound(at, tensors.end(), name + ".",
-                           [](const TensorInfo& t, const std::string& n) { return t.name < n; });
-      const bool known = (at != tensors.end() && at->name == name) ||
-                         (below != tensors.end() && below->name.starts_with(name + "."));
-      if (!known) wrong(name, "entries of modules alone");
+      if (!now.is_known(name)) wrong(name, "entries of modules alone");
     }
   }
+}
+
+/// The bytes of a checkpoint's config files, by name.
+std::map<std::string, std::string> read_config_files(const Checkpoint& c) {
+  std::map<std::string, std::string> texts;
+  std::error_code error;
+  for (const char* name : {"config.json", "hf_quant_config.json"}) {
+    const auto path = c.path() / name;
+    if (c.is_directory() && std::filesystem::exists(path, error)) texts[name] = read_text(path);
+  }
+  return texts;
+}
+
+std::optional<GraftBase> noted_base(const Checkpoint& c) {
+  std::error_code error;
+  const auto path = c.path() / kManifestName;
+  if (!c.is_directory() || !std::filesystem::exists(path, error)) return std::nullopt;
+  return read_manifest(path, c.tensors().size()).graft_base;
+}
+
+/// What a graft notes of its base is the base's.
+void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditProof& proof) {
+  const auto noted = noted_base(artifact);
+  if (!noted) return;
+  if (noted->tensors != hash_descriptions(base.tensors()))
+    differ(proof, "manifest", "source.base.tensors_xxh3_128", "expected the base's, found another");
+  if (noted->texts != read_config_files(base))
+    differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
+}
+
+/// Whether all that a graft brought went, so that its base is back: config files are the base's bytes.
+bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpoint& source,
+                     EditProof& proof) {
+  if (edit.kind != Edit::Kind::kDropModules) return false;
+  const auto noted = noted_base(source);
+  if (!noted || noted->tensors != hash_descriptions(artifact.tensors())) return false;
+  if (noted->texts != read_config_files(artifact)) {
+    differ(proof, "config", "config.json, hf_quant_config.json",
+           "expected those of the checkpoint that the source was grafted from, found others");
+  }
+  return true;
 }
 
 }  // namespace
@@ -359,8 +352,10 @@ EditProof prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpo
   if (donor != nullptr) sources.push_back(donor);
   prove_tensors_of_edit(artifact, origins, sources, progress, proof);
   check_index_of_edit(artifact, proof);
+  if (edit.kind == Edit::Kind::kGraft) check_noted_base(artifact, base, proof);
+  if (is_graft_undone(artifact, edit, base, proof)) return proof;
   check_settings_of_edit(artifact, edit, base, donor, proof);
-  check_words_of_edit(artifact, origins, base, proof);
+  check_words_of_edit(artifact, origins, base, donor, proof);
   return proof;
 }
 

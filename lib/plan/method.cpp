@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/names/natural.h"
@@ -57,11 +58,9 @@ void Planner::write_kept(const Linear& m) {
   // Groups say of activations what tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
       dialect_->name == "compressed-tensors") {
-    if (!lookup_) lookup_ = make_lookup({source_quantization(source)});
-    Json entry = lookup_->find(m.name);
-    if (entry.is_object() && !entry.contains("format"))
-      entry["format"] = source_quantization(source).value("format", Json());
-    if (entry.is_object()) return write(m.name, m.weight, scheme, std::move(entry));
+    if (!groups_) groups_.emplace(source_quantization(source));
+    if (Json entry = groups_->find(m.name); entry.is_object())
+      return write(m.name, m.weight, scheme, std::move(entry));
   }
   write(m.name, m.weight, scheme);
 }
@@ -87,6 +86,69 @@ void Planner::write(std::string module, size_t weight, const Scheme& scheme, Jso
 }
 
 ConfigEntries Planner::written_entries() {
+  note_odd_scale_types();
+  refuse_odd_drafts();
+  ConfigEntries entries = quantization_entries();
+  if (dialect_ != nullptr && dialect_->settings != nullptr && problems.empty())
+    entries.settings = dialect_->settings(written_);
+  return entries;
+}
+
+std::vector<Scheme> Planner::expert_schemes() {
+  const auto is_routed = [&](const std::string& name) {
+    return module_role(name, layers_) == ModuleRole::kRoutedExperts;
+  };
+  std::vector<Scheme> all;
+  for (const WrittenModule& m : written_.modules) {
+    if (m.entry && is_routed(m.name)) all.push_back(schemes_[*m.entry]);
+  }
+  for (const Linear& m : linears()) {
+    if (m.format != WeightFormat::kFloat && !is_written(m.weight) && is_routed(m.name))
+      all.push_back(scheme_of(source, m));
+  }
+  return all;
+}
+
+std::optional<DType> Planner::fp8_scale_type() {
+  if (!one_scale_type_) {
+    const bool one = dialect_ != nullptr && dialect_->fp8_scale_type != nullptr;
+    one_scale_type_ = one ? dialect_->fp8_scale_type(expert_schemes()) : std::nullopt;
+  }
+  return *one_scale_type_;
+}
+
+void Planner::note_odd_scale_types() {
+  const auto wanted = fp8_scale_type();
+  const auto odd = std::find_if(schemes_.begin(), schemes_.end(), [&](const Scheme& s) {
+    return wanted && s.format == WeightFormat::kFp8 &&
+           (s.scale_type == DType::kF32) != (wanted == DType::kF32);
+  });
+  if (odd == schemes_.end()) return;
+  findings.push_back(
+      {Severity::kWarning, "unlike-scale-types", source.path().string(),
+       fmt::format("FP8 scales in {} are written beside experts for which loaders of {} read {} "
+                   "everywhere; leave out scale_dtype",
+                   dtype_name(odd->scale_type), dialect_->name, dtype_name(*wanted))});
+}
+
+void Planner::refuse_odd_drafts() {
+  if (shows_layouts_ || dialect_ == nullptr || dialect_->fp8_scale_type == nullptr) return;
+  const std::vector<Scheme> experts = expert_schemes();
+  if (experts.empty()) return;
+  const bool fp8 = experts[0].format == WeightFormat::kFp8;
+  for (const WrittenModule& m : written_.modules) {
+    if (!m.entry || !is_draft_expert(m.name, layers_)) continue;
+    const Scheme& own = schemes_[*m.entry];
+    if ((own.format == WeightFormat::kFp8) == fp8) continue;
+    problems.add(fmt::format(
+        "{}: expected the draft's experts in {}, as the model's are, since loaders of {} take both "
+        "for one format, found {}; --draft-experts cast converts them, too",
+        m.name, describe(experts[0]), dialect_->name, describe(own)));
+    return;
+  }
+}
+
+ConfigEntries Planner::quantization_entries() {
   std::stable_sort(
       written_.modules.begin(), written_.modules.end(),
       [](const WrittenModule& a, const WrittenModule& b) { return natural_less(a.name, b.name); });
@@ -101,12 +163,11 @@ ConfigEntries Planner::written_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
-    QuantizedConfig config{dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
+    QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
     for (const WrittenModule& m : written_.modules) {
-      if (!m.entry) continue;
-      for (std::string& name : head_names(source.config(), m.name)) config.heads.push_back(std::move(name));
+      if (m.entry && is_output_head(m.name)) config.heads.push_back(m.name);
     }
-    return dialect_->config(config, schemes_[0]);
+    return checked(dialect_->config(config, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(
@@ -115,8 +176,17 @@ ConfigEntries Planner::written_entries() {
   }
   for (const std::string& split : find_split_layers(written_)) problems.add(split);
   ConfigEntries entries = dialect_->mixed_config(written_);
-  if (!problems.empty()) return entries;
-  for (const std::string& conflict : find_lookup_conflicts(written_, entries)) problems.add(conflict);
+  return problems.empty() ? checked(std::move(entries)) : entries;
+}
+
+ConfigEntries Planner::checked(ConfigEntries entries) {
+  if (dialect_->settings != nullptr) entries.settings = dialect_->settings(written_);
+  for (const std::string& conflict : find_lookup_conflicts(written_, entries)) {
+    // No engine is asked for the source of layouts, whose draft may be in a format of its own.
+    const bool odd_draft =
+        shows_layouts_ && is_draft_expert(conflict.substr(0, conflict.find(": ")), layers_);
+    if (!odd_draft) problems.add(conflict);
+  }
   return entries;
 }
 
@@ -161,6 +231,19 @@ void Planner::add_layout(LayoutGroup group) {
     return;
   }
   std::move(group.modules.begin(), group.modules.end(), std::back_inserter(same->modules));
+}
+
+void Planner::watch_experts(const ExpertsLeft& which) {
+  if (!watched_) watched_.emplace();
+  watched_->nvfp4 = watched_->nvfp4 || which.nvfp4;
+  watched_->drafts = watched_->drafts || which.drafts;
+  watched_->stacks = watched_->stacks || which.stacks;
+}
+
+void Planner::warn_of_left_experts() {
+  if (!watched_) return;
+  warn_of_experts_left(
+      source, [&](size_t i) { return is_taken(i); }, *watched_, findings);
 }
 
 void Planner::set_texts(std::map<std::string, std::string> texts) {

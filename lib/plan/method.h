@@ -11,10 +11,12 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 #include "lib/plan/plan.h"
+#include "lib/selection/output_matrix.h"
 
 namespace twofour {
 
@@ -61,12 +63,28 @@ class Planner {
   /// The configuration is written anew: number formats change.
   void rewrite_formats() { rewrites_formats_ = true; }
   bool rewrites_formats() const { return rewrites_formats_; }
+  /// Experts that no rule takes are worth a warning.
+  void watch_experts(const ExpertsLeft& which);
+  /// That warning, after all rules.
+  void warn_of_left_experts();
+
   /// A linear of the output, the tensor of the source's weights and its scheme, of floats where it is not
   /// quantized.
   void write(std::string module, size_t weight, const Scheme& scheme);
   /// A linear that keeps its format, in the source's own words where they are of this dialect.
   void write_kept(const Linear& linear);
   bool is_written(size_t weight) const { return described_[weight]; }
+  /// The schemes of quantized routed experts but those of drafts; what rules have not taken is as in the
+  /// source.
+  std::vector<Scheme> expert_schemes();
+  /// The type that all FP8 scales of the output have, where its dialect wants one. Found when first asked
+  /// for, once all rules are planned.
+  std::optional<DType> fp8_scale_type();
+  /// What is planned is the source of layouts: FP8 that stays keeps its scales, and drafts their format.
+  void show_to_layouts() {
+    shows_layouts_ = true;
+    one_scale_type_.emplace();
+  }
   /// A glob or name of what stays unquantized, beside linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
 
@@ -99,18 +117,26 @@ class Planner {
   const std::string& label_of(const std::vector<size_t>& sources) const;
   void write(std::string module, size_t weight, const Scheme& scheme, Json entry);
   ConfigEntries written_entries();
+  ConfigEntries quantization_entries();
+  void note_odd_scale_types();
+  void refuse_odd_drafts();
+  /// Adds a problem where a loader would not find the formats that are written.
+  ConfigEntries checked(ConfigEntries entries);
 
   std::vector<LayoutGroup> layouts_;
-  std::unique_ptr<LoaderLookup> lookup_;  ///< in the source's own configuration
+  std::optional<SourceGroups> groups_;  ///< of the source's own configuration
   std::optional<std::vector<Linear>> linears_;
   int64_t layers_;
   const OutputDialect* dialect_ = nullptr;
   WrittenModel written_;
   std::vector<Scheme> schemes_;  ///< of written_.entries
+  std::optional<std::optional<DType>> one_scale_type_;
+  bool shows_layouts_ = false;
   std::vector<std::string> left_;
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;
   bool keeps_config_ = false;
+  std::optional<ExpertsLeft> watched_;
 };
 
 /// How the modules of a rule change: the rule's words with their types.

@@ -121,6 +121,7 @@ std::map<std::string, std::string> original_texts(const Checkpoint& source) {
   if (source.config().is_object()) texts["config.json"] = format_json(source.config());
   if (source.hf_quant_config().is_object())
     texts["hf_quant_config.json"] = format_json(source.hf_quant_config());
+  for (const auto& [name, text] : source.config_texts()) texts[name] = text;
   return texts;
 }
 

@@ -261,6 +261,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
+  planner.warn_of_left_experts();
   planner.begin_rule("");
   if (plan.recipe.edit) {
     planner.set_texts(original_texts(source));
@@ -306,6 +307,12 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (source.is_directory()) plan.auxiliary_files = find_auxiliary_files(source.path(), plan.findings);
   if (!plan.keeps_config) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
+  }
+  const bool same_formats = plan.keeps_config || recipe.edit;
+  for (const char* name : kSideConfigs) {
+    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
+    plan.findings.push_back(
+        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
   }
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
   for (const auto& [name, bytes] : plan.auxiliary_files) {

@@ -112,7 +112,8 @@ class DequantizedWeights : public TensorRewrite {
   const std::vector<float>& multipliers_;
 };
 
-/// Scalars in F32, BF16, F16 or E8M0 (U8 too) as F32 or BF16; or, with `reciprocal`, 1/x as F32.
+/// Scalars in F32, BF16, F16 or E8M0 (U8 too) as F32 or BF16, or powers of two as E8M0; or, with
+/// `reciprocal`, 1/x as F32.
 class ConvertedScalars : public TensorRewrite {
  public:
   /// `remembered_bits`: of the float32 that the source is the reciprocal of and was made from; 0: not known.

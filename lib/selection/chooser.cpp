@@ -16,9 +16,17 @@ Chooser::Chooser(const Selection& selection, int64_t layers)
       also_(selection.also),
       used_roles_(selection.roles.size()) {}
 
+bool Chooser::casts_draft(std::string_view module) const {
+  return selection_.draft_experts == DraftExperts::kCast && is_draft_expert(module, layers_);
+}
+
+bool Chooser::keeps_draft(std::string_view module) const {
+  return selection_.draft_experts == DraftExperts::kKeep && is_draft_expert(module, layers_);
+}
+
 bool Chooser::has_role(std::string_view module) {
   if (selection_.roles.empty()) return false;
-  const auto role = module_role(module, layers_);
+  const auto role = casts_draft(module) ? ModuleRole::kRoutedExperts : module_role(module, layers_);
   const auto at = std::find(selection_.roles.begin(), selection_.roles.end(), role);
   if (at == selection_.roles.end()) return false;
   used_roles_[static_cast<size_t>(at - selection_.roles.begin())] = true;
@@ -30,7 +38,7 @@ bool Chooser::adds(std::string_view module) {
   reason_ = "--also";
   const bool named = also_.matches(module), role = has_role(module);
   by_role_ = role && !named;
-  return (role || named) && !exclude_.matches(module);
+  return (role || named) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 bool Chooser::chooses(std::string_view module, bool is_default) {
@@ -40,13 +48,13 @@ bool Chooser::chooses(std::string_view module, bool is_default) {
   reason_ = !usual ? "--also" : selection_.include.empty() ? "default set" : "--include";
   const bool role = has_role(module);
   by_role_ = role && !usual && !added;
-  return (usual || added || role) && !exclude_.matches(module);
+  return (usual || added || role) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 void Chooser::refuse_unused(const char* expected) const {
-  include_.refuse_unused("--include", expected);
+  include_.refuse_unused(selection_.is_match ? "match" : "--include", expected);
   exclude_.refuse_unused("--exclude", expected);
-  also_.refuse_unused("--also", expected);
+  also_.refuse_unused(selection_.is_match ? "match" : "--also", expected);
   // Recipes for many families name roles that some of them lack.
   const bool any = std::find(used_roles_.begin(), used_roles_.end(), true) != used_roles_.end();
   if (any || used_roles_.empty() || !selection_.include.empty() || !selection_.also.empty()) return;

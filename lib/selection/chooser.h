@@ -22,12 +22,15 @@ class Chooser {
   bool chose_by_role() const { return by_role_; }
   /// What chose the last module: "default set", "--include", "--also" or a role's name.
   const char* reason() const { return reason_; }
+  /// Whether it is an expert of a draft that is chosen as the experts of the model are.
+  bool casts_draft(std::string_view module) const;
   /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED,
   /// found none", and for roles of which none did, where there is nothing else.
   void refuse_unused(const char* expected) const;
 
  private:
   bool has_role(std::string_view module);
+  bool keeps_draft(std::string_view module) const;
 
   const Selection& selection_;
   int64_t layers_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <string_view>
 
 #include "formats/error.h"
 #include "formats/naming.h"
@@ -15,18 +16,18 @@
 namespace twofour {
 namespace {
 
-constexpr std::string_view kConstant = "constant";
+constexpr std::string_view kConstant = "constant", kConstantOf = "constant=";
 constexpr float kNvfp4Range = 2688;  ///< 6 * 448: amax over it is the scale
 
-bool is_scale(float value) { return std::isfinite(value) && value > 0; }
+bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
 
 /// The number of "constant=0.5"; 1 of "constant".
-float constant_of(const std::string& word) {
+float constant_of(std::string_view word) {
   if (word == kConstant) return 1;
-  const std::string_view text = std::string_view(word).substr(std::min(word.size(), kConstant.size() + 1));
+  const std::string_view text = word.substr(kConstantOf.size());
   float value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !is_scale(value) || !is_scale(1 / value)) {
+  if (error != std::errc() || end != text.data() + text.size() || !is_scale(value)) {
     throw Error(fmt::format(
         "--input-scale: expected constant or constant=X with a positive number X, found '{}'", word));
   }
@@ -48,92 +49,144 @@ std::string fused_name(const std::string& module) {
   return fused ? fmt::format("{} {}", fused->first, fused->second) : module;
 }
 
-using Largest = std::map<std::string, float>;
-
-/// Gives each module the largest of those with the same key.
-template <class F>
-void share(const std::vector<InputScaleModule>& modules, std::vector<float>& scales, F&& key) {
-  Largest largest;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    float& most = largest[key(modules[i].name)];
-    most = std::max(most, scales[i]);
+/// The source's input scale of a module as a multiplier, amax / 2688; 0 where it has none.
+float existing_scale(const Checkpoint& c, const InputScaleRule::Module& module, Problems& problems) {
+  const Linear& m = *module.source;
+  if (!m.input_scale) return 0;
+  const TensorInfo& t = c.tensors()[*m.input_scale];
+  const uint64_t count = t.bytes() / sizeof(float);
+  if (t.dtype != DType::kF32 || (count != 1 && count != static_cast<uint64_t>(m.e))) {
+    problems.add(fmt::format("{}: expected F32 [] or [1], found {}", c.where(*m.input_scale),
+                             describe(t.dtype, t.shape)));
+    return 0;
   }
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (scales[i] > 0) scales[i] = largest.at(key(modules[i].name));
+  uint8_t bytes[sizeof(float)];
+  c.read(*m.input_scale, count == 1 ? 0 : static_cast<uint64_t>(module.expert) * sizeof(float), bytes);
+  float stored = 0;
+  std::memcpy(&stored, bytes, sizeof(stored));
+  // Of other formats it is amax / 448.
+  const float multiplier =
+      m.nvfp4 ? global_scale_multiplier(*c.nvfp4_modules()[*m.nvfp4].dialect, stored) : stored / 6.0f;
+  if (!std::isfinite(multiplier) || stored < 0) {
+    problems.add(
+        fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), stored));
+    return 0;
   }
+  return multiplier;  // calibration leaves 0 where no token came by
 }
 
-void take_neighbours(const std::vector<InputScaleModule>& modules, std::vector<float>& scales,
-                     Problems& problems) {
-  Largest largest;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    float& most = largest[projection_of(modules[i].name)];
-    most = std::max(most, scales[i]);
-  }
-  for (size_t i = 0; i < modules.size(); ++i) {
-    if (scales[i] > 0) continue;
-    scales[i] = largest.at(projection_of(modules[i].name));
-    if (scales[i] == 0) {
-      problems.add(fmt::format(
-          "{}: expected an input scale in its projection of the layer (--input-scale neighbours), found none",
-          modules[i].name));
+/// Chooses the scales of all modules of one rule.
+class InputScaleChooser {
+ public:
+  InputScaleChooser(const Checkpoint& source, const InputScaleRule& rule, Problems& problems)
+      : source_(source), rule_(rule), problems_(problems), scales_(rule.modules.size()) {}
+
+  std::vector<ChosenInputScale> run() {
+    const std::string& words = rule_.words;
+    if (words == "none") {
+      if (!rule_.is_needed) return std::vector<ChosenInputScale>(scales_.size());
+      throw Error(
+          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
+          "found none asked for");
     }
-  }
-}
-
-void take_given(const Rule& rule, const std::vector<InputScaleModule>& modules, std::vector<float>& scales,
-                Problems& problems) {
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const auto* given = rule.input_scales.find(modules[i].name);
-    if (given == nullptr) {
-      problems.add(fmt::format("{}: expected {}.amax in the file of input scales, found none",
-                               modules[i].name, modules[i].name));
+    if (words == kConstant || words.starts_with(kConstantOf)) {
+      scales_.assign(scales_.size(), constant_of(words));
+    } else if (words == "given") {
+      take_given();
+    } else if (words.empty() || words == "keep" || words == "neighbours") {
+      take_existing();
     } else {
-      scales[i] = std::bit_cast<float>(given->bits) / kNvfp4Range;
+      throw Error(fmt::format(
+          "--input-scale: expected keep, none, constant, constant=X, neighbours or a file, found '{}'",
+          words));
+    }
+    share(fused_name);
+    if (rule_.one_a_layer) share(projection_of);
+    std::vector<ChosenInputScale> chosen;
+    for (size_t i = 0; i < scales_.size(); ++i)
+      chosen.push_back({scales_[i], !existing_.empty() && scales_[i] == existing_[i]});
+    return chosen;
+  }
+
+ private:
+  template <class F>
+  std::map<std::string, float> largest(F&& key, bool of_neighbours) const {
+    std::map<std::string, float> all;
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      if (!of_neighbours && !rule_.modules[i].is_written) continue;
+      float& most = all[key(rule_.modules[i].name)];
+      most = std::max(most, scales_[i]);
+    }
+    return all;
+  }
+
+  /// Gives each module that has a scale the largest of those that are written with the same key.
+  template <class F>
+  void share(F&& key) {
+    const auto most = largest(key, false);
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      if (scales_[i] > 0 && rule_.modules[i].is_written) scales_[i] = most.at(key(rule_.modules[i].name));
     }
   }
-}
+
+  void take_existing() {
+    for (size_t i = 0; i < scales_.size(); ++i)
+      scales_[i] = existing_scale(source_, rule_.modules[i], problems_);
+    existing_ = scales_;
+    if (rule_.words == "neighbours" || (rule_.words.empty() && rule_.is_needed)) take_neighbours();
+  }
+
+  void take_neighbours() {
+    const auto most = largest(projection_of, true);
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      const std::string& name = rule_.modules[i].name;
+      if (scales_[i] > 0 || !rule_.modules[i].is_written) continue;
+      scales_[i] = most.at(projection_of(name));
+      if (scales_[i] > 0) continue;
+      if (rule_.words.empty()) {
+        scales_[i] = 1;
+        continue;
+      }
+      problems_.add(fmt::format(
+          "{}: expected an input scale in its projection of the layer (--input-scale neighbours), found none",
+          name));
+    }
+  }
+
+  void take_given() {
+    std::vector<bool> is_used(rule_.given.scales.size());
+    for (size_t i = 0; i < scales_.size(); ++i) {
+      const InputScaleRule::Module& m = rule_.modules[i];
+      const auto* given = rule_.given.find(m.name);
+      if (given != nullptr) {
+        is_used[static_cast<size_t>(given - rule_.given.scales.data())] = true;
+        scales_[i] = std::bit_cast<float>(given->bits) / kNvfp4Range;
+      } else if (m.is_written) {
+        problems_.add(fmt::format("{0}: expected {0}.amax in the file of input scales, found none", m.name));
+      }
+    }
+    for (size_t i = 0; i < is_used.size(); ++i) {
+      if (!is_used[i])
+        problems_.add(fmt::format("{}.amax in the file of input scales: expected a linear of {}, found none",
+                                  rule_.given.scales[i].name, source_.path().string()));
+    }
+  }
+
+  const Checkpoint& source_;
+  const InputScaleRule& rule_;
+  Problems& problems_;
+  std::vector<float> scales_, existing_;
+};
 
 }  // namespace
 
-std::vector<float> choose_input_scales(const Rule& rule, const std::vector<InputScaleModule>& modules,
-                                       Problems& problems) {
-  const std::string& word = rule.input_scale;
-  std::vector<float> scales;
-  for (const InputScaleModule& m : modules) scales.push_back(m.existing);
-  if (word == "none") return std::vector<float>(modules.size(), 0);
-  if (word.starts_with(kConstant)) {
-    scales.assign(modules.size(), constant_of(word));
-  } else if (word == "neighbours") {
-    take_neighbours(modules, scales, problems);
-  } else if (word == "given") {
-    take_given(rule, modules, scales, problems);
-  } else if (!word.empty() && word != "keep") {
-    throw Error(fmt::format(
-        "--input-scale: expected keep, none, constant, constant=X, neighbours or a file, found '{}'", word));
-  }
-  share(modules, scales, fused_name);
-  if (rule.one_input_scale_a_layer) share(modules, scales, projection_of);
-  return scales;
+bool changes_input_scales(const Rule& rule) {
+  return (!rule.input_scale.empty() && rule.input_scale != "keep") || rule.one_input_scale_a_layer;
 }
 
-float read_input_scale(const Checkpoint& c, const Nvfp4Linear& m, Problems& problems) {
-  if (!m.input_scale) return 0;
-  const TensorInfo& t = c.tensors()[*m.input_scale];
-  float stored = 0;
-  if (t.dtype == DType::kF32 && t.bytes() == sizeof(stored)) {
-    uint8_t bytes[sizeof(stored)];
-    c.read(*m.input_scale, 0, bytes);
-    std::memcpy(&stored, bytes, sizeof(stored));
-  }
-  const float multiplier = global_scale_multiplier(*m.dialect, stored);
-  // Calibration leaves 0 where no token came by, and its reciprocal is infinite.
-  if (stored == 0 || std::isinf(stored) || multiplier == 0) return 0;
-  if (!is_scale(multiplier)) {
-    problems.add(
-        fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), stored));
-  }
-  return multiplier;
+std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,
+                                                  Problems& problems) {
+  return InputScaleChooser(source, rule, problems).run();
 }
 
 FixedGlobalScales read_amax_file(const std::string& path) {
@@ -142,17 +195,19 @@ FixedGlobalScales read_amax_file(const std::string& path) {
   FixedGlobalScales scales;
   for (size_t i = 0; i < file.tensors().size(); ++i) {
     const TensorInfo& t = file.tensors()[i];
-    if (!t.name.ends_with(kSuffix)) continue;
+    if (!t.name.ends_with(kSuffix) || t.name.size() == kSuffix.size())
+      throw Error(
+          fmt::format("{}: expected tensors M.amax alone, M a module's name, found another", file.where(i)));
+    if (t.dtype != DType::kF32 || !t.shape.empty())
+      throw Error(fmt::format("{}: expected F32 [], found {}", file.where(i), describe(t.dtype, t.shape)));
+    uint8_t bytes[sizeof(float)];
+    file.read(i, 0, bytes);
     float amax = 0;
-    if (t.dtype == DType::kF32 && t.bytes() == sizeof(amax)) {
-      uint8_t bytes[sizeof(amax)];
-      file.read(i, 0, bytes);
-      std::memcpy(&amax, bytes, sizeof(amax));
-    }
-    if (!is_scale(amax) || !is_scale(kNvfp4Range / amax)) {
-      throw Error(fmt::format("{}: expected F32 [] with a positive finite number, found {} of {}",
-                              file.where(i), describe(t.dtype, t.shape), amax));
-    }
+    std::memcpy(&amax, bytes, sizeof(amax));
+    if (!std::isfinite(amax) || !is_scale(amax / kNvfp4Range))
+      throw Error(fmt::format(
+          "{}: expected the largest magnitude of inputs, positive and finite in float32, found {}",
+          file.where(i), amax));
     scales.scales.push_back(
         {t.name.substr(0, t.name.size() - kSuffix.size()), std::bit_cast<uint32_t>(amax)});
   }

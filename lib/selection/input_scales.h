@@ -1,31 +1,50 @@
 #pragma once
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/findings/problems.h"
 
 namespace twofour {
 
-/// A module that is written in NVFP4.
-struct InputScaleModule {
-  std::string name;
-  float existing;  ///< the source's input scale as a multiplier, amax / 2688; 0: none
+/// A rule's words on input scales and the modules that they are about. The proof reads them by code of its
+/// own.
+struct InputScaleRule {
+  struct Module {
+    std::string name;  ///< an expert of a stack has a name of its own
+    std::shared_ptr<const Linear> source;
+    int64_t expert = 0;       ///< of a stack
+    bool is_written = false;  ///< the rule writes it in NVFP4; else it is only a neighbour
+  };
+  std::string words = {};  ///< as Rule::input_scale; empty: the default
+  bool one_a_layer = false;
+  bool is_needed = false;        ///< loaders of the dialect need input scales
+  FixedGlobalScales given = {};  ///< with "given": amax
+  std::vector<Module> modules = {};
 };
 
-/// The input scale of each module, as a multiplier, by the words of a rule; 0: none. Gate and up of one
-/// expert or MLP get the larger of theirs, which engines use for both. What the words cannot give is a
-/// problem.
-std::vector<float> choose_input_scales(const Rule& rule, const std::vector<InputScaleModule>& modules,
-                                       Problems& problems);
+/// Whether a rule asks for other input scales than those of NVFP4 modules of the source.
+bool changes_input_scales(const Rule& rule);
 
-/// The input scale of an NVFP4 module as a multiplier; 0 where it has none. One that is no positive finite
-/// number is a problem.
-float read_input_scale(const Checkpoint& source, const Nvfp4Linear& module, Problems& problems);
+/// The input scale of a module that is written, as a multiplier (amax / 2688); 0: none. `is_own`: the
+/// source's, unchanged.
+struct ChosenInputScale {
+  float multiplier = 0;
+  bool is_own = false;
+};
 
-/// Input scales of a safetensors file: `M.amax` F32 [] is the largest magnitude that module M's inputs have.
-/// Throws Error on other tensors of that suffix and on numbers that are not positive and finite.
+/// The input scale of each module, by the words of the rule. Gate and up of one expert or MLP, and what else
+/// engines fuse, get the larger of theirs. What the words cannot give is a problem; throws Error on words
+/// that no option has.
+std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,
+                                                  Problems& problems);
+
+/// Largest magnitudes of a safetensors file: `M.amax` F32 [] is that of module M's inputs. Throws Error on
+/// other tensors and on numbers that are not positive and finite.
 FixedGlobalScales read_amax_file(const std::string& path);
 
 }  // namespace twofour

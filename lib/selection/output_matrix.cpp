@@ -318,11 +318,9 @@ void warn_of_experts_left(const Checkpoint& c, const std::function<bool(size_t)>
     const std::string_view module = module_of_tensor(t.name);
     const auto name = parse_module_name(module);
     const bool routed = name && name->kind == BlockKind::kRoutedExperts;
-    if (!routed && (name || !is_stack_of_weights(t))) continue;
-    if (which == ExpertsLeft::kBesideOwn) {
-      const bool drafts = module_role(module, layers) == ModuleRole::kMtp;
-      if (nvfp4.contains(i) || drafts || !routed) continue;  // unknown stacks are reported one by one
-    }
+    if (!routed && (!which.stacks || name || !is_stack_of_weights(t))) continue;
+    if (!which.nvfp4 && nvfp4.contains(i)) continue;
+    if (!which.drafts && module_role(module, layers) == ModuleRole::kMtp) continue;
     bool& any = taken[routed ? name->block : std::string(module)];
     any = any || is_taken(i);
   }

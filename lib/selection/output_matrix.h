@@ -42,12 +42,15 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
 void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
                            Findings& findings);
 
-/// Which experts that stay are worth a warning: any; or, where NVFP4 is made, those of other formats that do
-/// not predict further tokens, which are left as producers leave them.
-enum class ExpertsLeft { kAny, kBesideOwn };
+/// Which experts that stay are worth a warning, beside known ones of other formats than NVFP4 that do not
+/// predict further tokens: producers leave those that do.
+struct ExpertsLeft {
+  bool nvfp4 = false;   ///< those in NVFP4, where layouts are made
+  bool drafts = false;  ///< those that predict further tokens
+  bool stacks = false;  ///< stacks of matrices under a name that no naming of experts has
+};
 
-/// One warning where no rule takes anything of a block of routed experts, whatever format they are in, or of
-/// a stack of matrices under a name that no naming of experts has: others were converted, these not.
+/// One warning where no rule takes anything of a block of routed experts: others were converted, these not.
 void warn_of_experts_left(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_taken,
                           ExpertsLeft which, Findings& findings);
 

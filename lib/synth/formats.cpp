@@ -305,6 +305,8 @@ const SynthFormat
     kDeepSeekFp8 = {kFp8, kBytes, ".weight", kF8, ".weight_scale_inv", kF32, kFp8Block, kFp8Block},
     kDeepSeekV4Fp8 = {kFp8,      kBytes,  ".weight", kF8, ".scale", kE8,   kFp8Block,
                       kFp8Block, nullptr, nullptr,   0,   false,    false, true},
+    kDeepSeekV4BaseFp8 = {kFp8,      kBytes,  ".weight", kF8, ".scale", kF32,  kFp8Block,
+                          kFp8Block, nullptr, nullptr,   0,   false,    false, true},
     kLingFp8 = {kFp8, kBytes,    ".weight", kF8,     ".weight_scale_inv",
                 kF32, kFp8Block, kFp8Block, nullptr, nullptr,
                 0,    false,     false,     true},

@@ -100,8 +100,8 @@ std::vector<SynthBytes> encode_single(const SynthMatrix& matrix, const SynthForm
 // Formats as public checkpoints have them.
 extern const SynthFormat kModelOptNvfp4, kModelOptNvfp4WeightOnly, kModelOptNvfp4FourOverSix,
     kModelOptNvfp4FourOverSixWeightOnly, kQuarkNvfp4, kCtNvfp4, kModelOptFp8, kModelOptFp8Table,
-    kModelOptFp8Mtp, kModelOptFp8Pb, kModelOptMxfp8, kVendorMxfp8, kDeepSeekFp8, kDeepSeekV4Fp8, kLingFp8,
-    kCtFp8Row, kCtFp8Block, kGptOssMxfp4, kDeepSeekV4Mxfp4, kLingMxfp4, kCtMxfp4, kCtInt4G32, kCtInt4G128,
-    kAwqInt4, kGptqInt4;
+    kModelOptFp8Mtp, kModelOptFp8Pb, kModelOptMxfp8, kVendorMxfp8, kDeepSeekFp8, kDeepSeekV4Fp8,
+    kDeepSeekV4BaseFp8, kLingFp8, kCtFp8Row, kCtFp8Block, kGptOssMxfp4, kDeepSeekV4Mxfp4, kLingMxfp4,
+    kCtMxfp4, kCtInt4G32, kCtInt4G128, kAwqInt4, kGptqInt4;
 
 }  // namespace twofour

@@ -29,6 +29,10 @@ std::pair<DType, std::vector<int64_t>> plain_tensor(const SynthModule& m, DType 
       return {floats, {s.e, s.n}};
     case kConvolution:
       return {floats, {s.n, 1, s.k}};
+    case kImagePatches:
+      return {floats, {s.n, 3, s.k, s.k}};
+    case kGrid:
+      return {floats, {s.n, s.n, s.k}};
     case kPatches:
       return {floats, {s.n, 3, 2, s.k, s.k}};
     case kFilter:

@@ -117,7 +117,9 @@ void fill_nvfp4_scheme(Json& group) {
 
 void fill_ignored_names(const SynthListing& listing, Json& quantization, Json&) {
   std::vector<std::string> names = float_modules(listing, "*");
-  std::erase_if(names, [](const std::string& n) { return n.starts_with("mtp.") || n.ends_with("conv1d"); });
+  std::erase_if(names, [](const std::string& n) {
+    return n.starts_with("mtp.") || n.ends_with("conv1d") || n.ends_with("patch_embed.proj");
+  });
   append_names(quantization["ignore"], names);
 }
 

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "kernels/device/check.h"
 #include "lib/names/pattern.h"
 #include "lib/synth/synth.h"
@@ -56,10 +57,11 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-Json make_config(const SynthShape& shape, const SynthChoice& choice) {
+Json make_config(const SynthShape& shape, const SynthPublication& publication, const SynthChoice& choice) {
   Json config = Json::object();
   patch(config, shape.config);
   if (choice.small) patch(config, shape.small);
+  if (publication.config != nullptr) patch(config, SynthJson(publication.config));
   return config;
 }
 
@@ -167,7 +169,7 @@ SynthModel make_synth_model(const SynthChoice& choice) {
     throw Error(fmt::format("synth: experts: expected none, as {} is a dense model, found {}", shape->name,
                             *choice.experts));
   }
-  SynthModel model{shape, publication, make_config(*shape, choice), 0, 0, choice.vocab};
+  SynthModel model{shape, publication, make_config(*shape, *publication, choice), 0, 0, choice.vocab};
   Json& text = shape->text != nullptr ? model.config[shape->text] : model.config;
   model.layers = choice.layers.value_or(count(text, "num_hidden_layers", shape->layers));
   check_range("layers", model.layers, shape->least_layers, 1000);
@@ -226,6 +228,20 @@ void for_each_module(const SynthModel& model, const std::function<void(std::span
   Walk(model, f).run();
 }
 
+namespace {
+
+/// The modules that a rule names, one by one.
+void add_names(const SynthModel& model, const SynthRule& rule, std::vector<std::string>& names) {
+  const std::string end = fmt::format(".{}", rule.name);
+  for_each_module(model, [&](std::span<const SynthModule> modules) {
+    for (const SynthModule& m : modules) {
+      if (m.name().ends_with(end)) names.push_back(m.name());
+    }
+  });
+}
+
+}  // namespace
+
 std::vector<std::string> unquantized_modules(const SynthModel& model) {
   std::vector<std::string> globs;
   for (const SynthStack& stack : model.shape->stacks) {
@@ -233,6 +249,11 @@ std::vector<std::string> unquantized_modules(const SynthModel& model) {
       for (const SynthRule& rule : rules) {
         if ((rule.role != kLinear && rule.role != kConvolution) || !any_layer(rule.where, model.layers))
           continue;
+        // vLLM compares globs with the name of what it fuses, "qkv_proj", and names with those of its parts.
+        if (rule.scope != kModel && fused_group(std::string(".") + rule.name)) {
+          add_names(model, rule, globs);
+          continue;
+        }
         globs.push_back(rule.scope == kModel ? std::string(rule.name) : fmt::format("*.{}", rule.name));
       }
     }

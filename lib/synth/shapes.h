@@ -18,15 +18,17 @@ enum class SynthRole {
   kQuantized,  ///< a linear that single-format checkpoints quantize
   kGate,       ///< the same; shares its global scale with the kUp behind it
   kUp,
-  kLinear,       ///< a linear that they leave BF16 and list among the modules that are not quantized
-  kConvolution,  ///< as kLinear, [N, 1, K]
-  kPatches,      ///< as kLinear, [N, 3, 2, K, K]: of images, two at a time
-  kEmbedding,    ///< BF16; quantizers do not look at it
-  kStack,        ///< [E, N, K], as many matrices as there are experts
+  kLinear,        ///< a linear that they leave BF16 and list among the modules that are not quantized
+  kConvolution,   ///< as kLinear, [N, 1, K]
+  kImagePatches,  ///< as kLinear, [N, 3, K, K]
+  kPatches,       ///< as kLinear, [N, 3, 2, K, K]: of images, two at a time
+  kEmbedding,     ///< BF16; quantizers do not look at it
+  kStack,         ///< [E, N, K], as many matrices as there are experts
   // The name of these is the whole name of the tensor.
   kVector,     ///< BF16 [N] around one, such as a norm
   kBias,       ///< BF16 [N] around zero
   kStackBias,  ///< BF16 [E, N] around zero
+  kGrid,       ///< BF16 [N, N, K] around zero
   kFilter,     ///< F32 [N, 1, K]
   kF32Vector,  ///< F32 [N] around zero
   kF32Matrix,  ///< F32 [N, K]
@@ -80,6 +82,7 @@ struct SynthPublication {
   const char* place = nullptr;      ///< the key that quantization_config is nested under
   const char* kv_scales = nullptr;  ///< glob of modules that have a k_scale or v_scale
   DType floats = DType::kBF16;      ///< type of what is not quantized
+  const char* config = nullptr;     ///< members of config.json that differ from the shape's
 };
 
 /// A JSON object in several texts: members of later ones replace those of earlier ones.
@@ -155,8 +158,8 @@ SynthModel make_synth_model(const SynthChoice& choice);
 /// Calls `f` for every module of the model: those that share a scale together, the others alone.
 void for_each_module(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f);
 
-/// The linears of the model that no publication of one format quantizes, as globs: "lm_head", "*.mlp.gate".
-/// Each matches something, none anything else.
+/// The linears of the model that no publication of one format quantizes, as globs: "lm_head", "*.mlp.gate";
+/// what engines fuse by its names. Each matches something, none anything else.
 std::vector<std::string> unquantized_modules(const SynthModel& model);
 
 }  // namespace twofour

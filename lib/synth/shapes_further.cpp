@@ -206,8 +206,9 @@ const SynthPublication kLightningPublications[] = {
 };
 
 // MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published, but
-// for the vendor's entry of quantization, of which method, block and list are known. Its towers for images
-// and the draft are left out.
+// for the vendor's entry of quantization, of which method, block and list are known. Tower and draft: vLLM,
+// models/minimax_m3. The draft's format is inferred from the lists: nvidia's 534 MXFP8 modules are without
+// it, and the vendor's list, which names what is not MXFP8, does not name it.
 bool is_dense_m3(int64_t layer, int64_t) { return layer < 3; }
 bool is_sparse_m3(int64_t layer, int64_t) { return layer >= 3; }
 constexpr SynthRule kM3Rules[] = {
@@ -218,6 +219,12 @@ constexpr SynthRule kM3Rules[] = {
     {kModel, "multi_modal_projector.linear_1.bias", "projector_hidden_size", "0", kBias},
     {kModel, "multi_modal_projector.linear_2", "hidden_size", "projector_hidden_size", kLinear},
     {kModel, "multi_modal_projector.linear_2.bias", "hidden_size", "0", kBias},
+    {kModel, "patch_merge_mlp.linear_1", "projector_hidden_size", "4*hidden_size", kLinear},
+    {kModel, "patch_merge_mlp.linear_1.bias", "projector_hidden_size", "0", kBias},
+    {kModel, "patch_merge_mlp.linear_2", "hidden_size", "projector_hidden_size", kLinear},
+    {kModel, "patch_merge_mlp.linear_2.bias", "hidden_size", "0", kBias},
+};
+constexpr SynthRule kM3LayerRules[] = {
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
@@ -250,8 +257,51 @@ constexpr SynthRule kM3Rules[] = {
     {kExpert, "w3", "intermediate_size", "hidden_size", kUp, is_sparse_m3},
     {kExpert, "w2", "hidden_size", "intermediate_size", kLinear, is_sparse_m3},
 };
+constexpr SynthRule kM3VisionRules[] = {
+    {kModel, "vision_tower.vision_model.embeddings.patch_embedding", "vision_config.hidden_size",
+     "vision_config.patch_size", kPatches},
+    {kModel, "vision_tower.vision_model.pre_layrnorm.weight", "vision_config.hidden_size", "0", kVector},
+    {kModel, "vision_tower.vision_model.pre_layrnorm.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "layer_norm1.weight", "vision_config.hidden_size", "0", kVector},
+    {kLayer, "layer_norm1.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "layer_norm2.weight", "vision_config.hidden_size", "0", kVector},
+    {kLayer, "layer_norm2.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "self_attn.q_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
+    {kLayer, "self_attn.q_proj.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "self_attn.k_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
+    {kLayer, "self_attn.k_proj.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "self_attn.v_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
+    {kLayer, "self_attn.v_proj.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "self_attn.out_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
+    {kLayer, "self_attn.out_proj.bias", "vision_config.hidden_size", "0", kBias},
+    {kLayer, "mlp.fc1", "vision_config.intermediate_size", "vision_config.hidden_size", kLinear},
+    {kLayer, "mlp.fc1.bias", "vision_config.intermediate_size", "0", kBias},
+    {kLayer, "mlp.fc2", "vision_config.hidden_size", "vision_config.intermediate_size", kLinear},
+    {kLayer, "mlp.fc2.bias", "vision_config.hidden_size", "0", kBias},
+};
+/// Beside its layer, which is one of experts.
+constexpr SynthRule kM3DraftRules[] = {
+    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
+    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
+    {kLayer, "final_layernorm.weight", "hidden_size", "0", kVector},
+};
 constexpr SynthStack kM3Stacks[] = {
-    {"language_model.model.layers.{}.", "block_sparse_moe.experts.{}.", "num_hidden_layers", {kM3Rules}},
+    {"language_model.model.layers.{}.",
+     "block_sparse_moe.experts.{}.",
+     "num_hidden_layers",
+     {kM3Rules, kM3LayerRules}},
+    {"language_model.model.mtp.layers.{}.", nullptr, "num_mtp_modules", {kM3DraftRules}},
+    {"language_model.model.mtp.layers.{}.transformer_layer.",
+     "block_sparse_moe.experts.{}.",
+     "num_mtp_modules",
+     {kM3LayerRules},
+     "0",
+     3},
+    {"vision_tower.vision_model.encoder.layers.{}.",
+     nullptr,
+     "vision_config.num_hidden_layers",
+     {kM3VisionRules}},
 };
 constexpr const char* kM3Config = R"({
   "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
@@ -269,14 +319,19 @@ constexpr const char* kM3Config = R"({
       "sparse_local_block": 1, "sparse_attention_freq": []},
     "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_gemma_norm": true,
     "use_qk_norm": true, "use_routing_bias": true},
-  "vision_config": {"hidden_size": 1280, "model_type": "clip_vision_model"},
+  "vision_config": {"hidden_size": 1280, "image_size": 2016, "img_token_compression_config":
+      {"spatial_merge_size": 2, "temporal_patch_size": 2},
+    "intermediate_size": 5120, "model_type": "clip_vision_model", "num_attention_heads": 16,
+    "num_channels": 3, "num_hidden_layers": 32, "patch_size": 14},
   "image_token_index": 200025, "projector_hidden_size": 6144, "torch_dtype": "bfloat16"})";
 constexpr const char* kSmallM3 = R"({
   "text_config": {"dense_intermediate_size": 512, "head_dim": 64, "hidden_size": 256,
     "intermediate_size": 128, "num_attention_heads": 4, "num_experts_per_tok": 2, "num_hidden_layers": 5,
     "num_key_value_heads": 2, "num_local_experts": 4, "rotary_dim": 32, "shared_intermediate_size": 128,
     "sparse_attention_config": {"sparse_index_dim": 32, "sparse_num_index_heads": 2}},
-  "vision_config": {"hidden_size": 64}, "projector_hidden_size": 128})";
+  "vision_config": {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "patch_size": 4},
+  "projector_hidden_size": 128})";
 void set_m3_lists(Json& text, int64_t layers) {
   Json sparse = Json::array();
   for (int64_t i = 0; i < layers; ++i) sparse.push_back(is_sparse_m3(i, layers) ? 1 : 0);
@@ -300,6 +355,7 @@ void fill_m3_vendor(const SynthListing& listing, Json& quantization, Json&) {
   append_names(quantization["ignored_layers"], m3_excludes(listing));
 }
 constexpr SynthFormatRule kM3Modules[] = {
+    {"*.mtp.*", nullptr},
     {"*.block_sparse_moe.gate", nullptr},
     {"*.block_sparse_moe.experts.*", &kModelOptNvfp4},
     {"language_model.model.layers.*", &kModelOptMxfp8},
@@ -307,6 +363,7 @@ constexpr SynthFormatRule kM3Modules[] = {
 constexpr SynthFormatRule kM3VendorModules[] = {
     {"*.block_sparse_moe.gate", nullptr},
     {"language_model.model.layers.*", &kVendorMxfp8},
+    {"language_model.model.mtp.*", &kVendorMxfp8},
 };
 const SynthPublication kM3Publications[] = {
     {"nvidia", nullptr, kM3Modules, R"({"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null,
@@ -323,7 +380,8 @@ const SynthPublication kM3Publications[] = {
 
 // Kimi-K3. Names, types, shapes and config: moonshotai/Kimi-K3 as published; its list to ignore misses the
 // router, the latent projections and those of residuals. RedHatAI/Kimi-K3-NVFP4: the same experts in NVFP4,
-// by llm-compressor; its list is what llm-compressor writes. The vision tower is left out.
+// by llm-compressor; its list is what llm-compressor writes. Tower and projector: vLLM, models/kimi_k3 and
+// kimi_k25_vit.py.
 bool is_k3_full(int64_t layer, int64_t layers) { return layer % 4 == 3 || layer == layers - 1; }
 bool is_k3_delta(int64_t layer, int64_t layers) { return !is_k3_full(layer, layers); }
 bool is_k3_dense(int64_t layer, int64_t) { return layer < 1; }
@@ -390,8 +448,27 @@ constexpr SynthRule kK3Rules[] = {
     {kExpert, "w2", "routed_expert_hidden_size", "moe_intermediate_size", kLinear, is_k3_sparse},
 };
 #undef TWOFOUR_DELTA
+#define TWOFOUR_K3_MERGED "4*vision_config.vt_hidden_size"
+constexpr SynthRule kK3VisionRules[] = {
+    {kModel, "vision_tower.patch_embed.proj", "vision_config.vt_hidden_size", "vision_config.patch_size",
+     kImagePatches},
+    {kModel, "vision_tower.patch_embed.pos_emb.weight", "vision_config.init_pos_emb_height",
+     "vision_config.vt_hidden_size", kGrid},
+    {kModel, "vision_tower.encoder.final_layernorm.weight", "vision_config.vt_hidden_size", "0", kVector},
+    {kModel, "mm_projector.proj.0", TWOFOUR_K3_MERGED, TWOFOUR_K3_MERGED, kLinear},
+    {kModel, "mm_projector.proj.2", "hidden_size", TWOFOUR_K3_MERGED, kLinear},
+    {kModel, "mm_projector.post_norm.weight", "hidden_size", "0", kVector},
+    {kLayer, "norm0.weight", "vision_config.vt_hidden_size", "0", kVector},
+    {kLayer, "norm1.weight", "vision_config.vt_hidden_size", "0", kVector},
+    {kLayer, "wqkv", "3*vision_config.qkv_hidden_size", "vision_config.vt_hidden_size", kLinear},
+    {kLayer, "wo", "vision_config.vt_hidden_size", "vision_config.qkv_hidden_size", kLinear},
+    {kLayer, "mlp.fc0", "vision_config.vt_intermediate_size", "vision_config.vt_hidden_size", kLinear},
+    {kLayer, "mlp.fc1", "vision_config.vt_hidden_size", "vision_config.vt_intermediate_size", kLinear},
+};
+#undef TWOFOUR_K3_MERGED
 constexpr SynthStack kK3Stacks[] = {
     {"language_model.model.layers.{}.", "block_sparse_moe.experts.{}.", "num_hidden_layers", {kK3Rules}},
+    {"vision_tower.encoder.blocks.{}.", nullptr, "vision_config.vt_num_hidden_layers", {kK3VisionRules}},
 };
 constexpr const char* kK3Config = R"({
   "architectures": ["KimiK3ForConditionalGeneration"], "dtype": "bfloat16", "ignore_index": -100,
@@ -411,13 +488,22 @@ constexpr const char* kK3Config = R"({
     "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05,
     "routed_expert_hidden_size": 3584, "routed_scaling_factor": 1.0, "tie_word_embeddings": false,
     "topk_group": 1, "topk_method": "noaux_tc", "use_grouped_topk": true, "v_head_dim": 128},
-  "tie_word_embeddings": false})";
+  "tie_word_embeddings": false,
+  "vision_config": {
+    "activation_func": "gelu_pytorch_tanh", "attn_bias": false, "init_pos_emb_height": 64,
+    "init_pos_emb_time": 4, "init_pos_emb_width": 64, "linear_bias": false, "merge_kernel_size": [2, 2],
+    "mm_projector_type": "patchmergerv2", "norm_type": "rmsnorm", "patch_embed_proj_bias": false,
+    "patch_size": 14, "projector_ln_eps": 1e-05, "qkv_hidden_size": 1536, "vt_hidden_size": 1024,
+    "vt_intermediate_size": 4096, "vt_num_attention_heads": 12, "vt_num_hidden_layers": 27}})";
 constexpr const char* kSmallK3 = R"({"text_config": {
   "hidden_size": 256, "intermediate_size": 512, "kv_lora_rank": 128,
   "linear_attn_config": {"head_dim": 32, "num_heads": 8}, "moe_intermediate_size": 128,
   "num_attention_heads": 8, "num_experts": 4, "num_experts_per_token": 2, "num_hidden_layers": 5,
   "num_key_value_heads": 8, "q_lora_rank": 128, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32,
-  "routed_expert_hidden_size": 128, "v_head_dim": 32}})";
+  "routed_expert_hidden_size": 128, "v_head_dim": 32},
+  "vision_config": {"init_pos_emb_height": 16, "init_pos_emb_width": 16, "patch_size": 4,
+    "qkv_hidden_size": 48, "vt_hidden_size": 32, "vt_intermediate_size": 64, "vt_num_attention_heads": 2,
+    "vt_num_hidden_layers": 1}})";
 void set_k3_lists(Json& text, int64_t layers) {
   Json full = Json::array(), delta = Json::array();
   for (int64_t i = 0; i < layers; ++i) (is_k3_full(i, layers) ? full : delta).push_back(i + 1);

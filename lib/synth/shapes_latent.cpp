@@ -405,10 +405,21 @@ constexpr SynthFormatRule kReleasedModules[] = {
     {"*.attn.w*", &kDeepSeekV4Fp8},         {"*.attn.indexer.wq_b", &kDeepSeekV4Fp8},
     {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
 };
+/// The Base models: FP8 experts, and F32 scales throughout (NVIDIA-NeMo/Automodel#2034; vLLM,
+/// models/deepseek_v4/quant_config.py). That these are powers of two is inferred from scale_fmt of the
+/// others.
+constexpr SynthFormatRule kBaseModules[] = {
+    {"*.ffn.experts.*", &kDeepSeekV4BaseFp8}, {"*.ffn.shared_experts.*", &kDeepSeekV4BaseFp8},
+    {"*.attn.w*", &kDeepSeekV4BaseFp8},       {"*.attn.indexer.wq_b", &kDeepSeekV4BaseFp8},
+    {"mtp.*.[eh]_proj", &kDeepSeekV4BaseFp8},
+};
 const SynthPublication kReleasedPublications[] = {
     {"released", nullptr, kReleasedModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})",
      nullptr, nullptr},
+    {"base", nullptr, kBaseModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+       "quant_method": "fp8", "weight_block_size": [128, 128]})",
+     nullptr, nullptr, nullptr, nullptr, DType::kBF16, R"({"expert_dtype": "fp8"})"},
 };
 
 const SynthShape kLatentShapes[] = {

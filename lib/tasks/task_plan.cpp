@@ -7,6 +7,7 @@
 #include "formats/json.h"
 #include "lib/artifact/manifest.h"
 #include "lib/convert/resume.h"
+#include "lib/graft/open_edited.h"
 #include "lib/transform/row_encoder.h"
 
 namespace twofour {
@@ -61,10 +62,11 @@ Hash128 hash_outputs(const Plan& plan) {
 Hash128 TaskFile::id() const { return hash_text(fingerprint + outputs.hex()); }
 
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
-                        const ReferenceCheckpoint* kept) {
+                        const ReferenceCheckpoint* kept, const fs::path& donor) {
   return {whole_path(given_path(source)),
           whole_path(destination),
           kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),
+          donor.empty() ? donor : whole_path(donor),
           json_line(fingerprint(source, plan, kept)),
           hash_outputs(plan),
           plan.files.size()};
@@ -73,6 +75,7 @@ TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::pa
 std::string format_task_plan(const TaskFile& plan) {
   Json json = {{"format", kPlanFormat}, {"source", plan.source.string()}};
   if (!plan.kept.empty()) json["keep_global_scale"] = plan.kept.string();
+  if (!plan.donor.empty()) json["donor"] = plan.donor.string();
   json["destination"] = plan.destination.string();
   json["files"] = plan.files;
   json["outputs_xxh3_128"] = plan.outputs.hex();
@@ -99,6 +102,7 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
     TaskFile plan{path("source"),
                   path("destination"),
                   json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
+                  json.contains("donor") ? path("donor") : fs::path(),
                   json_line(json.at("fingerprint")),
                   parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
                   whole_number<uint64_t>(json.at("files"))};
@@ -124,12 +128,16 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
 
 PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io) {
   const Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
-  PlannedSource found{open_to_convert(planned.source, recipe, io), {}, nullptr};
+  PlannedSource found{recipe.edit ? open_edited(planned.source, planned.donor, recipe.edit, io)
+                                  : open_to_convert(planned.source, recipe, io),
+                      {},
+                      nullptr};
   if (!planned.kept.empty())
     found.kept = std::make_unique<const ReferenceCheckpoint>(open_source(planned.kept));
   found.plan = make_plan(found.source, recipe);
-  check_same_plan(where, planned,
-                  make_task_plan(found.source, found.plan, planned.destination, found.kept.get()));
+  check_same_plan(
+      where, planned,
+      make_task_plan(found.source, found.plan, planned.destination, found.kept.get(), planned.donor));
   return found;
 }
 

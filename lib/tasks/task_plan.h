@@ -16,6 +16,7 @@ namespace twofour {
 struct TaskFile {
   std::filesystem::path source, destination;  ///< absolute
   std::filesystem::path kept;                 ///< quantize: the reference checkpoint; empty if none
+  std::filesystem::path donor;                ///< of a graft; empty if none
   std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
   Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
@@ -23,10 +24,10 @@ struct TaskFile {
   Hash128 id() const;
 };
 
-/// Of a conversion that was planned here, with the codes to compare with or nullptr. Relative paths become
-/// absolute ones.
+/// Of a conversion that was planned here, with the codes to compare with or nullptr, and the donor of a
+/// graft. Relative paths become absolute ones.
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
-                        const ReferenceCheckpoint* kept = nullptr);
+                        const ReferenceCheckpoint* kept = nullptr, const std::filesystem::path& donor = {});
 
 /// As plan.json holds it. It ends with the hash of the text before it.
 std::string format_task_plan(const TaskFile& plan);

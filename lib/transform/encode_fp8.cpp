@@ -4,10 +4,13 @@
 #include <cstring>
 
 #include "formats/atom.h"
+#include "kernels/numbers/quantize_mx.h"
 #include "lib/transform/encoder.h"
 
 namespace twofour {
 namespace {
+
+constexpr size_t kMxBlock = kMxGroup;
 
 /// The tiles of a matrix [rows, k], in rows of `across`.
 struct TileGrid {
@@ -33,6 +36,29 @@ void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
   }
 }
 
+/// Some blocks of the rows that are at hand.
+struct Blocks {
+  size_t at, count, code_bytes;  ///< code_bytes of a block
+  std::span<const uint8_t> codes_of(std::span<const uint8_t> all) const {
+    return all.subspan(at * code_bytes, count * code_bytes);
+  }
+};
+
+/// Calls f(tile, blocks) for the parts that tiles have of `count` blocks, whole rows of a matrix in four bits
+/// from `row` on. Tiles are whole blocks wide.
+template <class F>
+void for_each_stored_part(const TileGrid& grid, const EncodedMatrix& m, int64_t row, size_t count, F&& f) {
+  const int64_t group = m.source->scale_cols;
+  const auto per_row = static_cast<size_t>(m.k / group), code_bytes = static_cast<size_t>(group / 2);
+  const auto width = static_cast<size_t>(grid.cols / group);
+  for (size_t r = 0; r < count / per_row; ++r) {
+    for_each_part(grid.first(row + static_cast<int64_t>(r)), per_row, width,
+                  [&](size_t tile, size_t begin, size_t end) {
+                    f(tile, Blocks{r * per_row + begin, end - begin, code_bytes});
+                  });
+  }
+}
+
 bool is_equal(std::span<const float> a, std::span<const float> b) {
   bool same = true;
   for (size_t i = 0; i < a.size(); ++i) same &= a[i] == b[i];
@@ -44,6 +70,7 @@ bool is_equal(std::span<const float> a, std::span<const float> b) {
 void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows, Survey& survey) {
   const TileGrid grid(rule_, m);
   survey.tiles.resize(grid.down * grid.across);
+  if (from_mxfp4_) return;  // by exponents
   if (grid.down * grid.across == 1) {
     survey.tiles[0].amax = survey.amax;
     return;
@@ -58,46 +85,34 @@ void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const fl
   }
 }
 
-void Encoder::survey_tiles() {
-  for_each_stored_block([&](size_t i, int64_t row, const StoredBlock& block) {
-    const EncodedMatrix& m = group_->matrices()[i];
-    const TileGrid grid(rule_, m);
-    const int64_t group = m.source->scale_cols;
-    const auto groups = static_cast<size_t>(m.k / group), codes = static_cast<size_t>(group / 2);
-    const auto width = static_cast<size_t>(grid.cols / group);  // tiles are whole groups wide
-    for (size_t r = 0; r < block.scales.size() / groups; ++r) {
-      for_each_part(grid.first(row + static_cast<int64_t>(r)), groups, width,
-                    [&](size_t tile, size_t begin, size_t end) {
-                      const size_t at = r * groups + begin, count = end - begin;
-                      const auto scales = block.scales.subspan(at, count);
-                      const auto values = block.values.subspan(at * codes, count * codes);
-                      Tile& t = surveys_[i].tiles[tile];
-                      if (m.source->format == WeightFormat::kMxfp4) {
-                        t.range.add(values, scales);
-                      } else {
-                        t.product = std::max(t.product, largest_product(values, scales));
-                      }
-                    });
+void Encoder::survey_tiles(const EncodedMatrix& m, int64_t row, const StoredBlock& block, Survey& survey) {
+  for_each_stored_part(TileGrid(rule_, m), m, row, block.scales.size(), [&](size_t tile, const Blocks& part) {
+    const auto values = part.codes_of(block.values);
+    const auto scales = block.scales.subspan(part.at, part.count);
+    Tile& t = survey.tiles[tile];
+    if (from_mxfp4_) {
+      t.range.add(values, scales);
+    } else {
+      t.product = std::max(t.product, largest_product(values, scales));
     }
   });
 }
 
 void Encoder::choose_tile_scales(Results& results) {
   const DType type = rule_.scheme.scale_type;
-  const bool casts = may_cast();
   for (size_t i = 0; i < surveys_.size(); ++i) {
     const EncodedMatrix& m = group_->matrices()[i];
-    const bool mxfp4 = m.source->format == WeightFormat::kMxfp4;
     float global = 1;
-    if (casts && !mxfp4) {
+    if (may_cast_ && !from_mxfp4_) {
       Problems problems;
       global = read_global_scale(source_, source_.nvfp4_modules()[*m.source->nvfp4], m.expert, problems)
                    .multiplier;
       for (const std::string& problem : problems.lines()) results[i].problems.push_back(problem);
     }
     for (Tile& t : surveys_[i].tiles) {
-      if (casts)
-        t.scale = mxfp4 ? mxfp4_tile_scale(type, t.range) : nvfp4_tile_scale(type, t.product, global);
+      if (may_cast_) {
+        t.scale = from_mxfp4_ ? mxfp4_tile_scale(type, t.range) : nvfp4_tile_scale(type, t.product, global);
+      }
       if (t.scale == 0) t.scale = round_scale(type, fp8_scale_of(t.amax));
     }
   }
@@ -109,7 +124,6 @@ void Encoder::encode_fp8(const EncodedMatrix& m, Survey& survey, int64_t row, st
   back_.resize(rows.size());
   const auto k = static_cast<size_t>(m.k);
   const TileGrid grid(rule_, m);
-  const bool casts = may_cast();
   for (size_t r = 0; r < rows.size() / k; ++r) {
     for_each_part(grid.first(row + static_cast<int64_t>(r)), k, static_cast<size_t>(grid.cols),
                   [&](size_t tile, size_t begin, size_t end) {
@@ -118,11 +132,49 @@ void Encoder::encode_fp8(const EncodedMatrix& m, Survey& survey, int64_t row, st
                     const auto weights = rows.subspan(at, count);
                     twofour::encode_fp8(weights, t.scale, &codes_[at], isa_);
                     decode_fp8(std::span<const uint8_t>(&codes_[at], count), t.scale, &back_[at], isa_);
-                    if (casts && !t.is_inexact) t.is_inexact = !is_equal(weights, {&back_[at], count});
+                    if (may_cast_ && !t.is_inexact) t.is_inexact = !is_equal(weights, {&back_[at], count});
                   });
   }
   write(m.part(EncodedPart::kValues), codes_);
   result.error.add(rows, back_, m.k, isa_);
+}
+
+void Encoder::cast_to_fp8(const Write& write, Results& results) {
+  for_each_stored_block([&](size_t i, int64_t row, const StoredBlock& block) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    Survey& survey = surveys_[i];
+    shifts_.resize(block.scales.size());
+    codes_.resize(2 * block.values.size());
+    for_each_stored_part(TileGrid(rule_, m), m, row, block.scales.size(),
+                         [&](size_t tile, const Blocks& part) {
+                           mxfp4_shifts(block.scales.subspan(part.at, part.count), survey.tiles[tile].scale,
+                                        &shifts_[part.at]);
+                         });
+    cast_mxfp4_codes(block.values, shifts_.data(), codes_.data(), isa_);
+    write(m.part(EncodedPart::kValues), codes_);
+    if (!is_exact_cast(block.values, shifts_.data())) add_rounded(m, row, block, survey, results[i]);
+  });
+}
+
+void Encoder::add_rounded(const EncodedMatrix& m, int64_t row, const StoredBlock& block, Survey& survey,
+                          EncodedResult& result) {
+  const auto k = static_cast<size_t>(m.k), blocks = k / kMxBlock;
+  rows_.resize(std::max(rows_.size(), k));
+  back_.resize(k);
+  const std::span weights = std::span(rows_).first(k);
+  const TileGrid grid(rule_, m);
+  for (size_t at = 0; at < block.scales.size(); at += blocks, ++row) {
+    const StoredBlock own{block.values.subspan(at * kMxBlock / 2, k / 2), block.scales.subspan(at, blocks)};
+    if (is_exact_cast(own.values, &shifts_[at])) continue;
+    dequantize_mxfp4(own.values, own.scales, rows_.data(), isa_);
+    for_each_stored_part(grid, m, row, blocks, [&](size_t tile, const Blocks& part) {
+      Tile& t = survey.tiles[tile];
+      t.is_inexact = t.is_inexact || !is_exact_cast(part.codes_of(own.values), &shifts_[at + part.at]);
+      const size_t begin = part.at * kMxBlock, count = part.count * kMxBlock;
+      decode_fp8(std::span(codes_).subspan(at * kMxBlock + begin, count), t.scale, &back_[begin], isa_);
+    });
+    result.error.error += quantize_error_of(weights, back_, isa_).errors_squared;
+  }
 }
 
 void Encoder::write_tile_scales(const EncodedMatrix& m, const Survey& survey, const Write& write) {

@@ -27,7 +27,8 @@ void Encoder::cast_to_mx(const Write& write) {
     const EncodedMatrix& m = group_->matrices()[i];
     if (rule_.scheme.is_mxfp8()) {
       codes_.resize(2 * block.values.size());
-      cast_mxfp4_codes(block.values, codes_.data());
+      shifts_.assign(block.scales.size(), Mxfp4Shift::byte_of(0));
+      cast_mxfp4_codes(block.values, shifts_.data(), codes_.data(), isa_);
       write(m.part(EncodedPart::kValues), codes_);
     } else {
       write(m.part(EncodedPart::kValues), block.values);

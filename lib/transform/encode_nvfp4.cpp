@@ -7,11 +7,7 @@
 
 namespace twofour {
 
-bool Encoder::survey_mxfp4(Results& results) {
-  range_ = {};
-  if (!may_cast()) return false;
-  for_each_stored_block(
-      [&](size_t, int64_t, const StoredBlock& block) { range_.add(block.values, block.scales); });
+bool Encoder::can_cast_to_nvfp4(Results& results) const {
   if (range_.is_exact()) return true;
   for (EncodedResult& r : results) r.error = {};
   const std::string& name = group_->matrices()[0].name;

@@ -26,6 +26,12 @@ std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t be
   return std::span<const float>(rows_).first(count);
 }
 
+Encoder::StoredBlock Encoder::stored_rows(const EncodedMatrix& m, const StoredRows& all, int64_t begin,
+                                          int64_t end) {
+  return {rows_of(m, all.weights, m.k / 2, begin, end, gathered_values_),
+          rows_of(m, all.scales, m.k / m.source->scale_cols, begin, end, gathered_scales_)};
+}
+
 namespace {
 
 bool is_sound(const std::vector<EncodedResult>& results) {
@@ -39,7 +45,10 @@ void Encoder::begin(const QuantizedGroup& group) {
   rule_ = group.encode_rule();
   quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
+  may_cast_ = may_cast();
+  from_mxfp4_ = may_cast_ && is_from(WeightFormat::kMxfp4);
   is_cast_ = false;
+  range_ = {};
   surveys_.assign(group.matrices().size(), {});
 }
 
@@ -103,8 +112,7 @@ bool Encoder::may_cast() const {
 
 void Encoder::survey(Results& results) {
   std::vector<Hasher> hashers(results.size());
-  const bool loses_nothing = may_cast() && !rule_.is_tiled();
-  for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
+  for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows, const StoredBlock& stored) {
     const EncodedMatrix& m = group_->matrices()[i];
     Survey& survey = surveys_[i];
     EncodedResult& result = results[i];
@@ -120,20 +128,28 @@ void Encoder::survey(Results& results) {
       return;
     }
     survey.amax = std::max(survey.amax, amax);
-    if (loses_nothing) result.error.add(rows, rows, m.k, isa_);
+    if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);
     if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);
+    if (may_cast_) survey_stored(m, row, stored, survey);
   });
   for (size_t at = 0; at < results.size(); ++at) results[at].source = hashers[at].digest();
 }
 
+void Encoder::survey_stored(const EncodedMatrix& m, int64_t row, const StoredBlock& block, Survey& survey) {
+  if (rule_.is_tiled()) {
+    survey_tiles(m, row, block, survey);
+  } else if (rule_.is_nvfp4()) {
+    range_.add(block.values, block.scales);
+  }
+}
+
 void Encoder::prepare(Results& results) {
   if (rule_.is_tiled()) {
-    if (may_cast()) survey_tiles();
     choose_tile_scales(results);
   } else if (rule_.is_mx()) {
-    is_cast_ = may_cast();
+    is_cast_ = may_cast_;
   } else {
-    is_cast_ = survey_mxfp4(results);
+    is_cast_ = may_cast_ && can_cast_to_nvfp4(results);
     if (!is_cast_) choose_global_scales(results);
   }
 }
@@ -142,8 +158,10 @@ void Encoder::write_all(const Write& write, Results& results) {
   const auto& matrices = group_->matrices();
   if (is_cast_) {
     rule_.is_mx() ? cast_to_mx(write) : cast_to_nvfp4(write);
+  } else if (rule_.is_tiled() && from_mxfp4_) {
+    cast_to_fp8(write, results);
   } else {
-    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows) {
+    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows, const StoredBlock&) {
       if (rule_.is_tiled()) {
         encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else if (rule_.is_mx()) {
@@ -165,7 +183,7 @@ void Encoder::write_all(const Write& write, Results& results) {
     if (input_scale != 0) write(matrices[i].part(EncodedPart::kInputScale), bytes_of({&input_scale, 1}));
     write_bias(matrices[i], write);
   }
-  if (rule_.is_tiled() && may_cast()) count_tiles(results);
+  if (rule_.is_tiled() && may_cast_) count_tiles(results);
 }
 
 void Encoder::refuse_loss(Results& results) {

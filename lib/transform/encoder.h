@@ -59,13 +59,16 @@ class Encoder {
   /// [first, last) share.
   template <class F>
   void for_each_source(F&& f);
-  /// Calls f(matrix, row, rows) for row blocks of each matrix, in order.
+  /// Calls f(matrix, row, rows, stored) for row blocks of each matrix, in order; `stored` of sources in four
+  /// bits.
   template <class F>
   void for_each_row_block(F&& f);
-  /// The same with the bytes that sources in four bits store.
+  /// Calls f(matrix, row, stored) likewise, of sources in four bits alone.
   template <class F>
   void for_each_stored_block(F&& f);
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
+  /// What a matrix in four bits has among rows [begin, end) of its module.
+  StoredBlock stored_rows(const EncodedMatrix& matrix, const StoredRows& all, int64_t begin, int64_t end);
   /// The rows of `all` that a matrix has among [begin, end) of its module, `width` elements each.
   template <class T>
   static std::span<const T> rows_of(const EncodedMatrix& matrix, std::span<const T> all, int64_t width,
@@ -77,6 +80,7 @@ class Encoder {
   bool is_from(WeightFormat format) const;
   /// Whether values are sought to stay, of sources in four bits.
   bool may_cast() const;
+  void survey_stored(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey);
   void prepare(Results& results);
   void write_all(const Write& write, Results& results);
   void refuse_loss(Results& results);
@@ -84,7 +88,7 @@ class Encoder {
 
   // --- encode_nvfp4.cpp ---
   /// Whether the whole group can be cast from MXFP4 without loss, by the exponents of its blocks.
-  bool survey_mxfp4(Results& results);
+  bool can_cast_to_nvfp4(Results& results) const;
   void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
@@ -98,11 +102,15 @@ class Encoder {
   void cast_to_mx(const Write& write);
 
   // --- encode_fp8.cpp ---
-  void survey_tiles();
+  void survey_tiles(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey);
   void survey_fp8(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows, Survey& survey);
   void choose_tile_scales(Results& results);
   void encode_fp8(const EncodedMatrix& matrix, Survey& survey, int64_t row, std::span<const float> rows,
                   const Write& write, EncodedResult& result);
+  void cast_to_fp8(const Write& write, Results& results);
+  /// Adds the error of the rows of a block that were rounded, and marks their tiles.
+  void add_rounded(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey,
+                   EncodedResult& result);
   void write_tile_scales(const EncodedMatrix& matrix, const Survey& survey, const Write& write);
   void count_tiles(Results& results);
   std::string tile_text(const EncodedMatrix& matrix, const Survey& survey, size_t tile) const;
@@ -115,7 +123,9 @@ class Encoder {
   QuantizeRule quantize_{};                ///< likewise
   WeightReader reader_;
   std::vector<Survey> surveys_;
-  bool is_cast_ = false;  ///< from MXFP4, to NVFP4 or an MX format
+  bool may_cast_ = false;    ///< may_cast() of the group
+  bool from_mxfp4_ = false;  ///< likewise, of sources in MXFP4
+  bool is_cast_ = false;     ///< from MXFP4, to NVFP4 or an MX format
   Mxfp4Range range_;
   struct RowBlock {
     const Linear* module = nullptr;
@@ -123,7 +133,7 @@ class Encoder {
     bool operator==(const RowBlock&) const = default;
   } held_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_;
-  std::vector<uint8_t> codes_, scales_, gathered_values_, gathered_scales_;
+  std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_;
   uint64_t bytes_read_ = 0;  ///< of biases
 };
 
@@ -179,7 +189,10 @@ void Encoder::for_each_row_block(F&& f) {
     for (size_t i = first; i < last; ++i) {
       const EncodedMatrix& m = group_->matrices()[i];
       const int64_t row = row_at(m, begin);
-      if (row < row_at(m, end)) f(i, row, rows_of(m, rows, m.k, begin, end, gathered_));
+      if (row >= row_at(m, end)) continue;
+      const StoredBlock stored =
+          may_cast_ ? stored_rows(m, reader_.last_stored(), begin, end) : StoredBlock{};
+      f(i, row, rows_of(m, rows, m.k, begin, end, gathered_), stored);
     }
   });
 }
@@ -188,15 +201,12 @@ template <class F>
 void Encoder::for_each_stored_block(F&& f) {
   for_each_source([&](size_t first, size_t last, int64_t begin, int64_t end) {
     const EncodedMatrix& any = group_->matrices()[first];
-    const Linear& from = *any.source;
-    const StoredRows stored = reader_.read_stored(from, any.expert, begin, end);
+    held_ = {};  // the reader holds other rows from here on
+    const StoredRows stored = reader_.read_stored(*any.source, any.expert, begin, end);
     for (size_t i = first; i < last; ++i) {
       const EncodedMatrix& m = group_->matrices()[i];
       const int64_t row = row_at(m, begin);
-      if (row >= row_at(m, end)) continue;
-      f(i, row,
-        StoredBlock{rows_of(m, stored.weights, m.k / 2, begin, end, gathered_values_),
-                    rows_of(m, stored.scales, m.k / from.scale_cols, begin, end, gathered_scales_)});
+      if (row < row_at(m, end)) f(i, row, stored_rows(m, stored, begin, end));
     }
   });
 }

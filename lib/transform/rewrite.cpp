@@ -11,6 +11,7 @@
 #include "formats/e8m0.h"
 #include "formats/half.h"
 #include "kernels/device/check.h"
+#include "kernels/numbers/casts.h"
 #include "kernels/numbers/dequantize.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/tensor_rewrite.h"
@@ -122,13 +123,18 @@ void for_each_expert_rows(const Linear& m, uint64_t begin, uint64_t end, F&& f) 
   }
 }
 
-/// [n, k] floats as BF16, as they are or turned.
-void round_to_bf16(std::span<const float> weights, const Linear& m, uint8_t* out) {
-  const auto n = static_cast<size_t>(m.n), k = static_cast<size_t>(m.k);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const size_t to = m.k_outer ? i % k * n + i / k : i;
-    const uint16_t bits = bf16_from_float(weights[i]);
-    std::memcpy(out + 2 * to, &bits, sizeof(bits));
+/// [n, k] floats as BF16 [k, n], a tile that fits the L1 cache at a time.
+void turn_to_bf16(std::span<const float> weights, size_t n, size_t k, uint8_t* out) {
+  constexpr size_t kTile = 32;
+  for (size_t n0 = 0; n0 < n; n0 += kTile) {
+    for (size_t k0 = 0; k0 < k; k0 += kTile) {
+      for (size_t col = k0; col < std::min(k0 + kTile, k); ++col) {
+        for (size_t row = n0; row < std::min(n0 + kTile, n); ++row) {
+          const uint16_t bits = bf16_from_float(weights[row * k + col]);
+          std::memcpy(out + 2 * (col * n + row), &bits, sizeof(bits));
+        }
+      }
+    }
   }
 }
 
@@ -151,7 +157,11 @@ void WidenedWeights::make(const Checkpoint& source, uint64_t begin, std::span<ui
   for_each_expert_rows(module_, begin, begin + out.size(), [&](int64_t e, int64_t row, int64_t rows) {
     const auto part = floats.subspan(at, static_cast<size_t>(rows * module_.k));
     reader.read_rows(module_, e, row, row + rows, part);
-    round_to_bf16(part, module_, &out[2 * at]);
+    if (module_.k_outer) {
+      turn_to_bf16(part, static_cast<size_t>(module_.n), static_cast<size_t>(module_.k), &out[2 * at]);
+    } else {
+      round_to_bf16(part, &out[2 * at]);
+    }
     at += part.size();
   });
   result.codes = result.buffers[0];
@@ -191,7 +201,9 @@ void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<
   for (uint64_t i = 0; i < count; ++i) {
     float value = scalar_to_float(from_, &bytes[i * from_bytes]);
     if (reciprocal_) value = remembered_bits_ != 0 ? std::bit_cast<float>(remembered_bits_) : 1.0f / value;
-    if (to_ == DType::kBF16) {
+    if (to_ == DType::kF8E8M0) {
+      out[i] = e8m0_from_float(value);
+    } else if (to_ == DType::kBF16) {
       const uint16_t rounded = bf16_from_float(value);
       std::memcpy(&out[i * to_bytes], &rounded, sizeof(rounded));
     } else {

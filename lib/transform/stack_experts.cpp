@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "formats/half.h"
+#include "kernels/numbers/casts.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/stacked_experts.h"
 
@@ -117,7 +118,7 @@ class StackWork : public Work {
         for (int64_t i = row; i < end; ++i) {
           uint8_t* to = out + (first_of(p) + i * step() - n0) * stack_.k * int64_t{kBytes};
           const float* from = &weights[static_cast<size_t>((i - row) * stack_.k)];
-          for (int64_t k = 0; k < stack_.k; ++k) put_bf16(to + k * int64_t{kBytes}, from[k]);
+          round_to_bf16({from, static_cast<size_t>(stack_.k)}, to);
         }
       }
     }

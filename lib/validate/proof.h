@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/expected/expected_input_scales.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
 #include "lib/validate/validate.h"
@@ -20,11 +21,12 @@ struct ProofFindings {
 /// What the proof of one transformation works on: source and artifact, and where to report.
 class Proof {
  public:
-  /// `found` takes what is found; of several proofs at a time each has its own.
+  /// `found` takes what is found; of several proofs at a time each has its own, and all have one `expected`.
   Proof(const Checkpoint& made_from, const Checkpoint& made, const Plan& plan, size_t transformation,
-        Progress& on_the_way, ProofFindings& found)
+        ExpectedInputScales& expected, Progress& on_the_way, ProofFindings& found)
       : source(made_from),
         artifact(made),
+        input_scales(expected),
         progress(on_the_way),
         plan_(plan),
         transformation_(transformation),
@@ -32,6 +34,7 @@ class Proof {
 
   const Checkpoint& source;
   const Checkpoint& artifact;
+  ExpectedInputScales& input_scales;
   Progress& progress;
   bool on_device = false;  ///< a CUDA device derives the bytes, too
 

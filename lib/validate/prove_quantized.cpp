@@ -39,6 +39,9 @@ class GroupCheck : public GroupReader {
     } else {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_nvfp4(m, largest, r); });
     }
+    if (rule_words_.is_nvfp4()) {
+      all([&](const EncodedMatrix& m, EncodedResult&) { check_nvfp4_input_scale(m); });
+    }
     all([&](const EncodedMatrix& m, EncodedResult&) { check_bias(m); });
     report();
     return std::move(results_);
@@ -297,11 +300,23 @@ class GroupCheck : public GroupReader {
     add(errors, result.error);
   }
 
+  /// The input scale that the rule's words give a matrix, or none.
+  void check_nvfp4_input_scale(const EncodedMatrix& m) {
+    const InputScaleRule* rule = group_.input_scales().get();
+    const float scale = rule ? proof_.input_scales.of(*rule, m.name).multiplier : 0;
+    const bool has = m.part(EncodedPart::kInputScale) >= 0;
+    if (has != (scale > 0)) {
+      proof_.differ("input-scale", m.name,
+                    fmt::format("expected {} input scale by the rule's words, found {}", has ? "no" : "an",
+                                has ? "one" : "none"));
+    } else if (has) {
+      hold(m, EncodedPart::kInputScale, {divides_ ? 1.0f / scale : scale});
+    }
+  }
+
   /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 if the source has none.
   void check_input_scale(const EncodedMatrix& m) {
     if (m.part(EncodedPart::kInputScale) < 0) return;
-    // Of NVFP4 the rule's words chose it, among all modules of a layer.
-    if (group_.encode_rule().is_nvfp4()) return hold(m, EncodedPart::kInputScale, {m.input_scale});
     const Linear& w = *m.source;
     float scale = 1;
     if (w.input_scale) {

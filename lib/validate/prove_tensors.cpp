@@ -163,6 +163,7 @@ class ExpectedScalars : public ExpectedRange {
     uint32_t bits = std::bit_cast<uint32_t>(value);
     if (reciprocal_) bits = remembered_ != 0 ? remembered_ : std::bit_cast<uint32_t>(1.0f / value);
     if (to_ == DType::kBF16) bits = bf16_from_float(value);
+    if (to_ == DType::kF8E8M0) bits = bits >> 23;  // the exponent; 2^-127, which is subnormal, has 0
     return static_cast<uint8_t>(bits >> 8 * (i % width));
   }
 
@@ -347,10 +348,35 @@ Json ConvertedTensor::prove(Proof& proof) const {
   return nullptr;
 }
 
+/// What the rule's words give, or whether they leave the source's own.
+void ModuleRewrite::prove_input_scale(Proof& proof) const {
+  const ExpectedInputScales::Scale expected = proof.input_scales.of(*input_scale_.rule, module_.name);
+  const bool has = input_scale_part_ >= 0, own = expected.is_own;
+  const bool wants = own ? module_.input_scale.has_value() : expected.multiplier > 0;
+  if (has != wants || own != input_scale_.scale.is_own) {
+    proof.differ("input-scale", module_.name,
+                 fmt::format("expected {} by the rule's words, found {}",
+                             !wants ? "no input scale"
+                             : own  ? "the source's input scale"
+                                    : fmt::format("an input scale of {}", expected.multiplier),
+                             !has                        ? "none"
+                             : input_scale_.scale.is_own ? "the source's"
+                                                         : "another"));
+  } else if (has && !own) {
+    const bool divides = proof.info(input_scale_part_).name.ends_with("_global_scale");
+    const float value = divides ? 1.0f / expected.multiplier : expected.multiplier;
+    std::vector<uint8_t> bytes(sizeof(value));
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    proof.hold(input_scale_part_, 0, bytes);
+  }
+}
+
 Json ModuleRewrite::prove(Proof& proof) const {
   PrunedFigures figures;
   figures.stats.resize(scales_.multipliers.size());
+  if (input_scale_.rule) prove_input_scale(proof);
   for (size_t p = 0; p < parts().size(); ++p) {
+    if (static_cast<int>(p) == input_scale_part_ && !input_scale_.scale.is_own) continue;
     hold_part(proof, static_cast<int>(p), *parts()[p].rewrite, prunes_ && p == 0 ? &figures : nullptr);
   }
   proof.finish();

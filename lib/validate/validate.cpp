@@ -91,8 +91,9 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   const auto threads = static_cast<uint64_t>(omp_get_max_threads());
   std::vector<ProofFindings> found(count);
   std::vector<Json> results(count);
+  ExpectedInputScales input_scales(source);
   const auto prove = [&](size_t t) {
-    Proof proof(source, artifact, plan, t, progress, found[t]);
+    Proof proof(source, artifact, plan, t, input_scales, progress, found[t]);
     proof.on_device = on_device;
     results[t] = plan.transformations[t]->prove(proof);
   };
@@ -173,6 +174,7 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
     std::optional<Checkpoint> donor;
     if (grafts) donor.emplace(Checkpoint::open(options.donor, options.io));
     EditProof proof = prove_edit(artifact, edit, base, donor ? &*donor : nullptr, progress);
+    check_engines(artifact, &base, report);
     std::move(proof.differences.begin(), proof.differences.end(), std::back_inserter(report.differences));
     report.source_tensors = proof.source_tensors;
     report.source_bytes = proof.source_bytes;
@@ -200,6 +202,7 @@ ValidateReport validate(const fs::path& path, const ValidateOptions& options, Pr
   check_names(artifact, manifest, report);
   check_listed_files(artifact, manifest, report);
   check_hashes(artifact, manifest, progress, report);
+  check_engines(artifact, nullptr, report);
   if (options.device == Device::cuda) {
     progress.phase = "running layers";
     check_layers_on_cuda(artifact, options, report);
@@ -245,6 +248,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     check_manifest(artifact, source, plan, manifest, std::move(results), progress, report);
   }
   check_values(artifact, source, plan, options, progress, report);
+  check_engines(artifact, &source, report);
   progress.phase = "running layers";
   if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
   if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);

@@ -406,6 +406,7 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   findings.push_back(quantized_finding(c, linears, chosen));
   std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
   Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
+  planner.show_to_layouts();
   for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
   Rule rest{.to = "keep"};
   make_method(rest)->finish(planner);

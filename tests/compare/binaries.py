@@ -98,7 +98,8 @@ class Comparison:
       case.prepare(lambda text: pathlib.Path(place(text)))
     exits = []
     for command in flatten(case.args):
-      done = subprocess.run([self.old if label == "old" else self.new, *map(place, command)], stdin=subprocess.DEVNULL,
+      binary, more = (self.old, []) if label == "old" else (self.new, cases.words_for_new(command))
+      done = subprocess.run([binary, *map(place, command), *more], stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
                             env={"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(folder)})
       exits.append(done.returncode)

@@ -41,6 +41,12 @@ class Known:
   files: tuple = ()  # globs
 
 
+def words_for_new(command):
+  """What NEW is told beside, so that it must write what OLD wrote: defaults that 568ef9b did not have."""
+  is_fp8 = "--to" in command and command[command.index("--to") + 1:][:1] == ["fp8"]
+  return ["--exact", "off", "--odd-blocks", "write"] if is_fp8 else []
+
+
 # --- What is done with every source -------------------------------------------------------------------------
 LAYOUTS = ("v7", "v7-packed", "g8")
 TO = {"v7": ["v7"], "v7-packed": ["v7-packed"], "g8": ["g8"], "nvfp4": ["nvfp4"],
@@ -669,6 +675,19 @@ KNOWN = [
     Known("cuda", "convert --device cuda is gone; differs only on a machine with a device", ("usage/device cuda",), exits=((0, 2),)),
     Known("layouts", "an unknown sparse layout is no longer read as v7-packed by run, nor skipped by lint", ("unknown layout/*",),
           exits=((0, 2), (0, 1), (1, 2))),
+    Known("mixed", "quantize takes the linears beside NVFP4 and leaves that as it is; before, it refused both together",
+          ("stack *s */quantize", "stack llama-4/quantize", "synth tiny */quantize", "stack gpt-oss k outer each/* quantize"), exits=((2, 0),)),
+    Known("quantized layouts", "layouts take every format: what is not NVFP4 is quantized first",
+          tuple(f"{group}/{to}" for to in ("v7", "g8") for group in ("FP8 *", "MXFP4 *", "* BF16*", "dense F16", "dense F32")),
+          exits=((2, 0),)),
+    Known("widened", "bf16 widens every format, not NVFP4 alone", ("FP8 */bf16", "MXFP4 */bf16"), exits=((2, 0),)),
+    Known("stacks", "BF16 experts are written as their family stores them: stacked, and K outermost where it has it so",
+          ("stack gpt-oss n outer*/bf16", "stack gpt-oss n outer*/g8 to bf16", "MXFP4 gpt-oss/* to bf16", "MXFP4 wide/* to bf16",
+           "stack BF16 gpt-oss */* to bf16", "stack BF16 llama-4/* to bf16"), files=("*.safetensors", INDEX)),
+    Known("FP8 of experts", "modelopt's FP8 of experts has one scale a matrix in every engine that reads it",
+          tuple(f"{group}/fp8-modelopt-{by}" for by in ("row", "block") for group in (
+              "compressed [eu]*", "golden *", "nvfp4 de[!n]*", "nvfp4 [!dn]*", "nvfp4 not gated", "stack *", "synth tiny *")),
+          exits=((0, 2),)),
 ]
 
 

@@ -2,10 +2,11 @@
 """Measures two twofour binaries against each other, and conversion against cp, on a memory-backed file system.
 
   speed.py OLD NEW [--pairs 9] [--size 1] [--only COMMAND ...]   wall time, CPU time and peak memory
-  speed.py --cp BINARY [--runs 10] [--size 1]                    convert --to v7 against cp -r --reflink=never
+  speed.py --cp BINARY [--runs 10] [--size 1] [--from FORMAT ...] conversions against cp -r --reflink=never
 
 OLD and NEW run in turn, each first in every other pair; the figures are medians. Bars: NEW at least 0.9 of OLD's speed with at
-most 1.05 of its CPU time; conversion at least 1.25 of cp's speed unverified and 1.0 verified. Exit code 1: a bar was missed.
+most 1.05 of its CPU time; convert --to v7 at least 1.25 of the speed of cp of the source unverified and 1.0 verified; MXFP4 to
+NVFP4 and to FP8, verified, at least 0.7 of that of cp of the larger of source and output. Exit code 1: a bar was missed.
 Figures of a machine that does other work are worth nothing: the load is printed, and above 0.5 a warning.
 """
 import argparse
@@ -19,15 +20,27 @@ import tempfile
 import time
 
 SPEED_BAR, CPU_BAR = 0.9, 1.05
-CP_BARS = {"unverified": 1.25, "verified": 1.0}
 LAYER_GB = 0.35  # of synth --shape qwen3-moe with 128 experts
+EXPERT_GB = 0.07  # of synth --shape deepseek-v4 --dialect released, in its layer and in its draft layer
+LEAST_EXPERTS = 6
+
+# What is measured against cp, by the source's format: words behind the source and the output, and the bar.
+AGAINST_CP = {
+    "nvfp4": {"to v7, unverified": (["--to", "v7", "--no-verify"], 1.25), "to v7": (["--to", "v7"], 1.0)},
+    "mxfp4": {"to NVFP4": (["--recipe", "deepseek-v4-nvfp4"], 0.7), "to FP8": (["--recipe", "mxfp4-to-fp8"], 0.7)}}
 
 COMMANDS = {
     "convert --to v7": ("nvfp4", ["convert", "{src}", "{out}", "--to", "v7"]),
     "convert --to v7 --no-verify": ("nvfp4", ["convert", "{src}", "{out}", "--to", "v7", "--no-verify"]),
     "convert --to g8": ("nvfp4", ["convert", "{src}", "{out}", "--to", "g8"]),
     "prune": ("nvfp4", ["prune", "{src}", "{out}"]),
+    "convert --to bf16": ("nvfp4", ["convert", "{src}", "{out}", "--to", "bf16"]),
+    "convert --to nvfp4": ("nvfp4", ["convert", "{src}", "{out}", "--to", "nvfp4"]),
+    "convert --to fp8": ("nvfp4", ["convert", "{src}", "{out}", "--to", "fp8"]),
     "quantize": ("bf16", ["quantize", "{src}", "{out}"]),
+    "quantize mse": ("bf16", ["quantize", "{src}", "{out}", "--block-scale", "mse"]),
+    "quantize FP8": ("fp8", ["quantize", "{src}", "{out}"]),
+    "quantize MXFP4": ("gpt-oss", ["quantize", "{src}", "{out}"]),
     "lint": ("nvfp4", ["lint", "{src}"])}
 
 
@@ -53,9 +66,32 @@ def size_of(directory):
   return sum(p.stat().st_size for p in pathlib.Path(directory).rglob("*") if p.is_file())
 
 
-def synth(binary, directory, gigabytes):
-  layers = max(1, round(gigabytes / LAYER_GB))
-  run([binary, "synth", directory, "--shape", "qwen3-moe", "--layers", str(layers), "--seed", "1", "-q"])
+def synth(binary, directory, shape, *more):
+  run([binary, "synth", directory, "--shape", shape, "--seed", "1", "-q", *map(str, more)])
+
+
+def synth_nvfp4(binary, directory, gigabytes):
+  synth(binary, directory, "qwen3-moe", "--layers", max(1, round(gigabytes / LAYER_GB)))
+
+
+def synth_mxfp4(binary, directory, gigabytes):
+  experts = max(LEAST_EXPERTS, round(gigabytes / EXPERT_GB))
+  synth(binary, directory, "deepseek-v4", "--dialect", "released", "--layers", 1, "--experts", experts)
+
+
+def make_source(kind, old, new, directory, gigabytes):
+  """A checkpoint that both binaries read."""
+  if kind == "nvfp4":
+    synth_nvfp4(old, directory, gigabytes)
+  elif kind == "fp8":
+    synth(new, directory, "deepseek-v3", "--layers", 4, "--experts", max(8, round(gigabytes / 0.1)))
+  elif kind == "gpt-oss":
+    synth(new, directory, "gpt-oss", "--layers", max(1, round(gigabytes / 0.45)))
+  else:
+    few = directory.with_name("few")
+    synth_nvfp4(old, few, gigabytes / 4)  # as large in BF16
+    run([old, "convert", few, directory, "--to", "bf16", "-q"])
+    shutil.rmtree(few)
 
 
 def measure(binary, args, source, out):
@@ -66,22 +102,22 @@ def measure(binary, args, source, out):
 
 
 def compare(old, new, pairs, gigabytes, only, work):
-  sources = {"nvfp4": work / "nvfp4", "bf16": work / "bf16"}
-  synth(old, sources["nvfp4"], gigabytes)
-  if any(COMMANDS[c][0] == "bf16" for c in only):
-    synth(old, work / "few", gigabytes / 4)  # as large in BF16
-    run([old, "convert", work / "few", sources["bf16"], "--to", "bf16", "-q"])
-    shutil.rmtree(work / "few")
-  missed = 0
+  missed, made = 0, None
   print(f"{'command':28} {'OLD s':>7} {'NEW s':>7} {'speed':>6} {'OLD CPU':>8} {'NEW CPU':>8} {'CPU':>6} {'OLD MiB':>8} {'NEW MiB':>8}")
   for command in only:
     kind, args = COMMANDS[command]
+    source = work / kind
+    if made != source:
+      if made:
+        shutil.rmtree(made)
+      make_source(kind, old, new, source, gigabytes)
+      made = source
     found = {old: [], new: []}
     for binary in (old, new):
-      measure(binary, args, sources[kind], work / "out")  # not counted: what the first run finds cold
+      measure(binary, args, source, work / "out")  # not counted: what the first run finds cold
     for pair in range(pairs):
       for binary in (old, new) if pair % 2 == 0 else (new, old):
-        found[binary].append(measure(binary, args, sources[kind], work / "out"))
+        found[binary].append(measure(binary, args, source, work / "out"))
     (wall, cpu, memory), (wall2, cpu2, memory2) = (
         [statistics.median(f[i] for f in found[b]) for i in range(2)] + [max(f[2] for f in found[b])] for b in (old, new))
     bad = wall / wall2 < SPEED_BAR or cpu2 / cpu > CPU_BAR
@@ -91,38 +127,45 @@ def compare(old, new, pairs, gigabytes, only, work):
   return missed
 
 
-def against_cp(binary, runs, gigabytes, work):
-  source = work / "nvfp4"
-  synth(binary, source, gigabytes)
-  print(f"{size_of(source) / 1e9:.2f} GB")
-  commands = {"cp": ["cp", "-r", "--reflink=never", source, work / "out"],
-              "unverified": [binary, "convert", source, work / "out", "--to", "v7", "--no-verify", "-q"],
-              "verified": [binary, "convert", source, work / "out", "--to", "v7", "-q"]}
-  found = {name: [] for name in commands}
-  for turn in range(runs + 1):  # the first is not counted
-    for name, command in commands.items():
-      figures = run(command)
-      shutil.rmtree(work / "out")
-      if turn:
-        found[name].append(figures)
-  medians = {name: [statistics.median(f[i] for f in figures) for i in range(2)] for name, figures in found.items()}
+def against_cp(binary, runs, gigabytes, work, kind):
+  source, out, larger = work / kind, work / "out", work / "larger"
+  {"nvfp4": synth_nvfp4, "mxfp4": synth_mxfp4}[kind](binary, source, gigabytes)
   missed = 0
-  for name, (wall, cpu) in medians.items():
-    ratio, bar = medians["cp"][0] / wall, CP_BARS.get(name)
-    bad = bar is not None and ratio < bar
-    missed += bad
-    print(f"{name:10} {wall:7.3f} s, CPU {cpu:7.3f} s, {ratio:5.2f} of cp's speed" + (f", bar {bar}{': MISSED' if bad else ''}" if bar else ""))
+  for name, (words, bar) in AGAINST_CP[kind].items():
+    command = [binary, "convert", source, out, *words, "-q"]
+    run(command)
+    copied = source
+    if size_of(out) > size_of(source):
+      copied = out.rename(larger)
+    else:
+      shutil.rmtree(out)
+    found = {"cp": [], name: []}
+    for turn in range(runs + 1):  # the first is not counted
+      for what, words in (("cp", ["cp", "-r", "--reflink=never", copied, out]), (name, command)):
+        figures = run(words)
+        shutil.rmtree(out)
+        if turn:
+          found[what].append(figures)
+    wall, cpu = ([statistics.median(f[i] for f in found[what]) for what in ("cp", name)] for i in range(2))
+    ratio, peak = wall[0] / wall[1], max(f[2] for f in found[name])
+    missed += ratio < bar
+    print(f"{kind} {name}: {wall[1]:.3f} s, CPU {cpu[1]:.3f} s, {peak / 2**20:.0f} MiB; cp of {size_of(copied) / 1e9:.2f} GB "
+          f"{wall[0]:.3f} s, CPU {cpu[0]:.3f} s: {ratio:.2f} of its speed, bar {bar}{': MISSED' if ratio < bar else ''}", flush=True)
+    shutil.rmtree(larger, ignore_errors=True)
+  shutil.rmtree(source)
   return missed
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("binaries", nargs="+", metavar="BINARY", type=pathlib.Path, help="OLD and NEW; with --cp one")
-  parser.add_argument("--cp", action="store_true", help="measure convert --to v7 against cp")
+  parser.add_argument("--cp", action="store_true", help="measure conversions against cp")
   parser.add_argument("--pairs", type=int, default=9)
   parser.add_argument("--runs", type=int, default=10, help="with --cp")
+  parser.add_argument("--from", nargs="+", dest="kinds", choices=AGAINST_CP, default=list(AGAINST_CP), help="with --cp: sources")
   parser.add_argument("--size", type=float, default=1, metavar="GB", help="of the checkpoint")
-  parser.add_argument("--only", nargs="+", choices=COMMANDS, default=[c for c in COMMANDS if "--no-verify" not in c])
+  parser.add_argument("--only", nargs="+", choices=COMMANDS, default=[c for c in COMMANDS if "--no-verify" not in c],
+                      help="default: all verified")
   parser.add_argument("--work", type=pathlib.Path, default="/dev/shm", help="memory-backed folder")
   o = parser.parse_args()
   if len(o.binaries) != (1 if o.cp else 2):
@@ -131,7 +174,7 @@ def main():
   with tempfile.TemporaryDirectory(prefix="twofour-speed-", dir=o.work) as work:
     work = pathlib.Path(work)
     load("before")
-    missed = against_cp(*binaries, o.runs, o.size, work) if o.cp else compare(*binaries, o.pairs, o.size, o.only, work)
+    missed = sum(against_cp(*binaries, o.runs, o.size, work, k) for k in o.kinds) if o.cp else compare(*binaries, o.pairs, o.size, o.only, work)
     load("after")
   return 1 if missed else 0
 

@@ -103,6 +103,21 @@ TEST_CASE("a compressed-tensors module is its weight_packed, weight_scale and gl
   CHECK(m.k == 32);
 }
 
+TEST_CASE("Quark's modules have ModelOpt's names and an input scale of their own") {
+  std::vector<TensorInfo> tensors = modelopt();
+  tensors[3].name = "l.q.input_scale_2";
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{}, {1}}) {
+    const Found found = find(change(tensors, 3, kF32, shape));
+    REQUIRE(found.modules.size() == 1);
+    CHECK(std::string(found.modules[0].dialect->name) == "quark");
+    CHECK(!found.modules[0].dialect->divides);
+    CHECK(found.name_of(*found.modules[0].input_scale) == "l.q.input_scale_2");
+    CHECK(found.modules[0].k == 32);
+  }
+  // One of many numbers is nobody's.
+  CHECK(std::string(find(change(tensors, 3, kF32, {2})).modules.at(0).dialect->name) == "modelopt");
+}
+
 TEST_CASE("weight-only checkpoints have no input scale") {
   CHECK(!find(without(modelopt(), 3)).modules.at(0).input_scale);
   CHECK(!find(without(compressed_tensors(), 3)).modules.at(0).input_scale);

@@ -149,6 +149,22 @@ TEST_CASE("a router that transformers renames is known under both names") {
   CHECK(name_in_transformers("phimoe", "model.layers.3.self_attn.q_proj").empty());
 }
 
+TEST_CASE("experts of drafts are told from the model's and from the rest of a draft") {
+  for (const char* name :
+       {"mtp.0.ffn.experts.3.w1", "mtp.0.ffn.experts", "model.layers.61.mlp.experts.0.up_proj",
+        "mtp.layers.0.mlp.experts.gate_up_proj",
+        "language_model.model.mtp.layers.0.transformer_layer.block_sparse_moe.experts.0.w2"}) {
+    CAPTURE(name);
+    CHECK(is_draft_expert(name, 61));
+  }
+  for (const char* name :
+       {"layers.0.ffn.experts.3.w1", "model.layers.60.mlp.experts.0.up_proj", "mtp.0.ffn.shared_experts.w1",
+        "mtp.0.attn.wq_a", "mtp.0.ffn.gate", "mtp.0.e_proj", "model.layers.61.eh_proj"}) {
+    CAPTURE(name);
+    CHECK(!is_draft_expert(name, 61));
+  }
+}
+
 TEST_CASE("DeepSeek-V4's modules have other names in transformers, some families' attention in vLLM") {
   const auto transformers = [](const char* name) { return name_in_transformers("deepseek_v4", name); };
   CHECK(transformers("head") == "lm_head");

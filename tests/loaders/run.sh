@@ -9,4 +9,5 @@ shift
 "$here/environments/make.sh" "$environments"
 "$environments/producers/bin/python" "$here/test_dequantize.py"
 "$VLLM" "$here/test_resolve.py"
+"$VLLM" "$here/test_lookup.py"
 "$environments/producers/bin/python" "$here/run.py" "$@"

@@ -81,6 +81,52 @@ TEST_CASE("drop --experts by saliency and by name, lint, validate, convert") {
   check_done({"validate", (scratch / "g8").string(), "--source", out, "-q"});
 }
 
+TEST_CASE("plan, tasks and merge of a graft and of both drops write what the command writes") {
+  const Scratch scratch;
+  const std::string base = synth(scratch, "base", "1"), donor = synth(scratch, "donor", "2"),
+                    by = (scratch / "s.safetensors").string(), plan = (scratch / "p.json").string();
+  write_saliency(by, 10);
+  const std::vector<std::string> grafts{"--take", "model.layers.1.*", "--take", "head"},
+      modules{"--modules", "model.layers.1.*"}, experts{"--experts", "8", "--by", by};
+  for (const auto& edit : {grafts, modules, experts}) {
+    CAPTURE(edit[0]);
+    const bool is_graft = edit == grafts;
+    const std::string alone = (scratch / ("alone" + edit[0])).string(),
+                      out = (scratch / ("out" + edit[0])).string();
+    std::vector<std::string> command{is_graft ? "graft" : "drop", base};
+    if (is_graft) command.push_back(donor);
+    command.insert(command.end(), {alone, "--max-shard-size", "30kB", "-q"});
+    std::vector<std::string> planned{"plan", base, out, "--max-shard-size", "30kB", "-o", plan, "-q"};
+    if (is_graft) planned.insert(planned.end(), {"--donor", donor});
+    for (auto* words : {&command, &planned}) words->insert(words->end(), edit.begin(), edit.end());
+    fs::remove(plan);
+    check_done(command);
+    check_done(planned);
+    for (const char* task : {"1/2", "0/2"}) check_done({"convert", "--plan", plan, "--task", task, "-q"});
+    check_done({"merge", out});
+    CHECK((read_tree(out) == read_tree(alone)));
+    std::vector<std::string> proof{"validate", out, "--source", base};
+    if (is_graft) proof.insert(proof.end(), {"--donor", donor});
+    check_done(proof);
+  }
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& message) {
+    std::vector<std::string> all{"plan", base, (scratch / "no").string(), "-o",
+                                 (scratch / "no.json").string()};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome o = run_program(all);
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.find(message) != std::string::npos, o.err);
+    CHECK(!fs::exists(scratch / "no.json"));
+  };
+  refused({"--take", "head"}, "expected --donor");
+  refused({"--to", "v7", "--donor", donor}, "expected with --take only");
+  refused({"--to", "v7", "--by", by}, "expected with --experts only");
+  refused({"--take", "head", "--donor", donor, "--by", by}, "expected with --experts only");
+  refused({"--modules", "lm_head", "--include", "x"}, "--include excludes --modules");
+  refused({"--modules", "lm_head", "--to", "v7"}, "--to excludes --modules");
+  refused({"--experts", "8"}, "expected --by FILE");
+}
+
 TEST_CASE("graft and drop with wrong arguments are one line, exit code 2, and leave nothing") {
   const Scratch scratch;
   const std::string src = synth(scratch, "src", "1"), out = (scratch / "out").string(),

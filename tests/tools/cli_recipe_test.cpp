@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <set>
 
 #include "formats/json.h"
 #include "lib/artifact/recipe_file.h"
@@ -152,6 +153,12 @@ TEST_CASE("--recipe excludes every option that a rule says") {
                                              {"--also", "a"},
                                              {"--fold", "any"},
                                              {"--granularity", "row"},
+                                             {"--block", "32x32"},
+                                             {"--scale-dtype", "f32"},
+                                             {"--odd-blocks", "keep"},
+                                             {"--exact", "strict"},
+                                             {"--input-scale", "none"},
+                                             {"--one-input-scale-a-layer"},
                                              {"--dialect", "modelopt"},
                                              {"--pattern", "2:4"},
                                              {"--arithmetic", "modelopt"},
@@ -197,8 +204,75 @@ TEST_CASE("a bad recipe ends with exit code 2 and one line, and nothing is writt
       "mean v7-experts?");
   check_one_line(run_program({"convert", s.path("src"), s.path("out"), "--recipe", s.path("none.yaml")}),
                  "none.yaml: ");
-  check_one_line(run_program({"convert", s.path("src"), s.path("out"), "--recipe", s.path("src")}), "src: ");
+  check_one_line(run_program({"convert", s.path("src"), s.path("out"), "--recipe", s.path("src")}),
+                 "src: expected a regular file, found something else");
+  check_one_line(run_program({"convert", s.path("src"), s.path("out"), "--recipe", "-"}),
+                 "--recipe: expected a file, or a name");
+  const auto unmatched = [&](const std::string& match, const std::string& message) {
+    const std::string recipe = s.recipe("format: 1\nrules:\n- match: " + match + "\n  to: v7\n");
+    check_one_line(run_program({"convert", s.path("src"), s.path("out"), "--recipe", recipe}), message);
+  };
+  unmatched("'*.nothing'", "rule 1 (*.nothing): match '*.nothing': expected to match experts or an MLP");
+  unmatched("model.nothing", "rule 1 (model.nothing): match 'model.nothing': expected to match ");
+  unmatched("[experts, 're:nothing']", "match 're:nothing': expected to match ");
+  unmatched("linear-attention", "match 'linear-attention': expected modules of that role, found none");
   CHECK(!fs::exists(s.path("out")));
+}
+
+TEST_CASE("every shipped recipe converts a model that it is for, and the result is proven and clean") {
+  const std::pair<const char*, std::vector<const char*>> models[] = {
+      {"deepseek-v3",
+       {"nvfp4-experts", "nvfp4-all", "w4a4-experts", "fp8-attention-nvfp4-experts", "nvfp4-pruned-experts"}},
+      {"deepseek-v4", {"nvfp4-experts-and-mtp", "deepseek-v4-nvfp4", "mxfp4-to-fp8", "bf16"}},
+      {"gpt-oss", {"mxfp4-to-mxfp8"}},
+      {"qwen3.6-35b-a3b", {"w4a16", "compressed-tensors", "pruned-experts", "v7-experts"}},
+      {"qwen3.8-2.4t-a95b", {"modelopt", "v7-packed-experts", "g8-experts"}}};
+  std::set<std::string> tried;
+  for (const auto& [shape, recipes] : models) {
+    const Scratch scratch;
+    const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+    std::vector<std::string> words{"synth", src, "--shape", shape, "--small", "-q"};
+    if (shape == std::string("deepseek-v4")) words.insert(words.end(), {"--dialect", "released"});
+    REQUIRE(run_program(words).code == 0);
+    for (const char* recipe : recipes) {
+      CAPTURE(recipe);
+      tried.insert(recipe);
+      fs::remove_all(out);
+      const Outcome o = run_program({"convert", src, out, "--recipe", recipe, "-q"});
+      REQUIRE_MESSAGE(o.code == 0, o.err);
+      const Outcome proof = run_program({"validate", out, "--source", src, "--tokens", "0", "-q"});
+      CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
+      const Outcome lint = run_program({"lint", out});
+      CHECK_MESSAGE(lint.code == 0, lint.out);
+    }
+  }
+  for (const ShippedRecipe& r : shipped_recipes()) CHECK_MESSAGE(tried.contains(std::string(r.name)), r.name);
+}
+
+TEST_CASE("experts that no rule of a recipe takes while others are converted are a warning") {
+  const Source s;
+  const auto warned = [&](const std::string& rules) {
+    const Outcome o = run_program({"convert", s.path("src"), s.path("out"), "--recipe",
+                                   s.recipe("format: 1\nrules: [" + rules + "]\n"), "--dry-run"});
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    return o.err.find("experts-left") != std::string::npos;
+  };
+  const std::string first = "model.layers.0.mlp.experts", second = "model.layers.1.mlp.experts";
+  for (const std::string to : {"v7", "g8"}) {
+    CAPTURE(to);
+    CHECK(warned("{match: " + first + ", to: " + to + "}"));
+    CHECK_FALSE(warned("{match: experts, to: " + to + "}"));
+    CHECK_FALSE(warned("{match: " + first + ", to: " + to + "}, {match: experts, to: keep}"));
+    CHECK_FALSE(warned("{match: " + first + ", to: " + to + "}, {match: " + second + ", to: v7-packed}"));
+  }
+  CHECK_FALSE(warned("{match: '" + first + ".*', to: bf16}"));
+  CHECK_FALSE(warned("{match: attention, to: keep}"));
+  REQUIRE(run_program({"convert", s.path("src"), s.path("src2"), "--recipe", "bf16", "-q"}).code == 0);
+  fs::rename(s.path("src"), s.path("src1"));
+  fs::rename(s.path("src2"), s.path("src"));
+  CHECK(warned("{match: '" + first + ".*', to: nvfp4}"));
+  CHECK_FALSE(warned("{match: '" + first + ".*', to: nvfp4}, {match: experts, to: keep}"));
+  CHECK_FALSE(warned("{match: attention, to: nvfp4}"));
 }
 
 TEST_CASE("the size of files is the recipe's, unless an option gives another") {

@@ -214,9 +214,10 @@ namespace {
 Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
   if (options.recipe.empty()) {
-    recipe.rules[0].selection = {parse_pattern_option("--include", o.include),
-                                 parse_pattern_option("--exclude", o.exclude),
-                                 parse_pattern_option("--also", o.also)};
+    Selection& selection = recipe.rules[0].selection;
+    selection.include = parse_pattern_option("--include", o.include);
+    selection.exclude = parse_pattern_option("--exclude", o.exclude);
+    selection.also = parse_pattern_option("--also", o.also);
   }
   if (!o.max_shard_size.empty())
     recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
@@ -226,6 +227,8 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
 /// Input scales of a file become part of the recipe.
 void take_input_scales(Rule& rule) {
   constexpr std::string_view kFrom = "from ";
+  if (rule.input_scale == "given" || rule.input_scale == kFrom)
+    throw Error(fmt::format("--input-scale: expected from FILE, found '{}'", rule.input_scale));
   if (!rule.input_scale.starts_with(kFrom)) return;
   rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
   rule.input_scale = "given";

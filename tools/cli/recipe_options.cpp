@@ -61,7 +61,7 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
           "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, "
           "compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0")
       .value_name("TYPE")
-      .default_text("f32; deepseek-v4: e8m0");
+      .default_text("f32; deepseek-v4: e8m0 beside experts that stay in four bits");
   args.option("--odd-blocks", o.odd_blocks,
               "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in "
               "blocks: refuse them too; keep them as they are; write them for an engine that takes them")
@@ -122,45 +122,46 @@ void add_input_scales(Arguments& args, RecipeOptions& o) {
           "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; "
           "constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the "
           "largest of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for "
-          "each module M")
+          "each module M (examples/input_scales)")
       .value_name("WORD")
-      .default_text("nvfp4: keep; quantize: none; deepseek-v4: constant=1.0 where the source has none");
+      .default_text("nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the layer has none");
   args.flag(
       "--one-input-scale-a-layer", o.one_input_scale_a_layer,
       "Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them");
 }
 
-void add_quantize_options(Arguments& args, RecipeOptions& o) {
+void add_draft_experts(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--draft-experts", o.draft_experts,
+          "Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them as "
+          "they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM "
+          "expects")
+      .one_of({"keep", "cast"})
+      .default_text("as --include and --also say");
+}
+
+void add_quantize_options(Arguments& args, RecipeOptions& o, bool converts, bool quantizes) {
+  const std::string with = !converts   ? ""
+                           : quantizes ? ". Layouts and quantize only"
+                                       : ". Layouts only, which quantize what is not NVFP4";
   args.option("--block-scale", o.block_scale,
               "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes "
               "the one with the least squared error; four-over-six takes the better of two. No producer has "
-              "the last two in compressed-tensors' arithmetic")
+              "the last two in compressed-tensors' arithmetic" +
+                  with)
       .one_of({"max", "mse", "four-over-six"})
       .default_text("max");
   args.option("--zero-block", o.zero_block,
               "What to write for a block if its scale rounds to zero: producer writes the scale that the "
-              "producer writes, zero writes a zero scale and zero codes")
+              "producer writes, zero writes a zero scale and zero codes" +
+                  with)
       .one_of({"producer", "zero"})
       .default_text("producer");
+  if (!quantizes) return;
   args.option("--keep-global-scale", o.keep_global_scale,
               "Take the global scales from this NVFP4 checkpoint (directory or file), matched by module "
               "name, and compare all codes and block scales with its own. A weight of -0 stays -0")
       .value_name("PATH");
-}
-
-/// What a recipe says in its rules, no option may say.
-void add_recipe_option(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes) {
-  Argument& recipe =
-      args.option("--recipe", o.recipe,
-                  "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see "
-                  "twofour help recipes")
-          .value_name("FILE");
-  std::vector<const char*> words = {"--to",   "--include",     "--exclude", "--also",
-                                    "--fold", "--granularity", "--dialect"};
-  if (prunes || quantizes) words.push_back("--pattern");
-  if (quantizes)
-    words.insert(words.end(), {"--arithmetic", "--block-scale", "--zero-block", "--keep-global-scale"});
-  for (const char* word : words) recipe.excludes(word);
 }
 
 }  // namespace
@@ -174,9 +175,24 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
     add_arithmetic(args, o);
     add_exact(args, o);
     add_input_scales(args, o);
+    add_draft_experts(args, o);
   }
-  if (quantizes) add_quantize_options(args, o);
-  if (converts) add_recipe_option(args, o, prunes, quantizes);
+  if (converts || quantizes) add_quantize_options(args, o, converts, quantizes);
+  if (!converts) return;
+  args.option(
+          "--recipe", o.recipe,
+          "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see twofour "
+          "help recipes")
+      .value_name("FILE");
+  exclude_rule_words(args, "--recipe");
+}
+
+void exclude_rule_words(Arguments& args, const std::string& option) {
+  for (const char* word : {"--to", "--include", "--exclude", "--also", "--fold", "--granularity", "--block",
+                           "--scale-dtype", "--odd-blocks", "--dialect", "--pattern", "--arithmetic",
+                           "--exact", "--input-scale", "--one-input-scale-a-layer", "--draft-experts",
+                           "--block-scale", "--zero-block", "--keep-global-scale"})
+    args.at(option).excludes(word);
 }
 
 Recipe open_recipe(const std::string& name) {
@@ -205,6 +221,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.zero_block = o.zero_block;
   rule.input_scale = o.input_scale;
   rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
+  rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});

@@ -10,7 +10,7 @@ namespace twofour {
 /// What says how a checkpoint is to be written, apart from the choice of modules and the size of files.
 struct RecipeOptions {
   std::string layout, fold = "larger", dialect, granularity, block, scale_dtype, odd_blocks, exact;
-  std::string pattern, arithmetic, block_scale, zero_block, input_scale;
+  std::string pattern, arithmetic, block_scale, zero_block, input_scale, draft_experts;
   bool one_input_scale_a_layer = false;
   std::string recipe;             ///< convert: file or name of a recipe, in place of everything else here
   std::string keep_global_scale;  ///< quantize: reference checkpoint
@@ -23,6 +23,9 @@ enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 /// of several, --to names prune and quantize too. With --recipe, --include, --exclude and --also must be
 /// there before.
 void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
+
+/// The option of that name excludes all that says how rules choose and change modules.
+void exclude_rule_words(Arguments& args, const std::string& option);
 
 /// The recipe of a file of that name or, for a name without "/" and ".", else the shipped one.
 Recipe open_recipe(const std::string& name);

@@ -100,14 +100,33 @@ TEST_CASE("every word of a rule reaches it") {
   CHECK(nvfp4.pattern == "2:4");
   CHECK(nvfp4.input_scale == "constant=1.0");
   CHECK(nvfp4.one_input_scale_a_layer);
-  const Rule keep = rule_of("{match: '*', to: keep, pattern: '4:8-paired', input_scale: neighbours}");
-  CHECK(keep.to == "prune");
-  CHECK(keep.pattern == "4:8-paired");
+  const Rule prune = rule_of("{match: '*', to: keep, pattern: '4:8-paired'}");
+  CHECK(prune.to == "prune");
+  CHECK(prune.pattern == "4:8-paired");
+  const Rule keep = rule_of("{match: '*', to: keep, input_scale: neighbours}");
+  CHECK(keep.to == "keep");
   CHECK(keep.input_scale == "neighbours");
+  CHECK(rule_of("{match: mlp, to: fp8, odd_blocks: keep}").odd_blocks == "keep");
+  CHECK(rule_of("{match: mlp, to: mxfp4, arithmetic: compressed-tensors}").arithmetic ==
+        "compressed-tensors");
+  CHECK(rule_of("{match: mlp, to: nvfp4, exact: 'off'}").exact == "off");
   CHECK(rule_of("{match: mlp, to: g8, fold: any}").fold == Fold::kAny);
   CHECK(rule_of("{match: mlp, to: g8, fold: strict}").fold == Fold::kStrict);
   CHECK(rule_of("{match: mlp, to: keep, input_scale: constant=0.25}").input_scale == "constant=0.25");
   CHECK(rule_of("{match: mlp, to: fp8, exact: best}").exact.empty());
+  for (const std::string to : {"bf16", "fp8", "mxfp8", "mxfp4", "nvfp4", "v7", "g8"}) {
+    const Rule keeps = rule_of(fmt::format("{{match: experts, to: {}, draft_experts: keep}}", to));
+    const Rule casts = rule_of(fmt::format("{{match: experts, to: {}, draft_experts: cast}}", to));
+    CHECK(keeps.selection.draft_experts == DraftExperts::kKeep);
+    CHECK(casts.selection.draft_experts == DraftExperts::kCast);
+    // A resumed run reads what was written.
+    for (const Rule& rule : {keeps, casts}) {
+      const Recipe read = recipe_from_json("r", recipe_to_json(Recipe(rule)));
+      CHECK(read.rules[0].selection.draft_experts == rule.selection.draft_experts);
+    }
+  }
+  CHECK(contains(rule_refusal("match: experts, to: nvfp4, draft_experts: yes"), "expected keep or cast"));
+  CHECK(contains(rule_refusal("match: experts, to: keep, draft_experts: keep"), "found with to: keep"));
   for (const std::string to : {"keep", "bf16", "fp8", "mxfp8", "mxfp4", "v7", "v7-packed", "g8"})
     CHECK(rule_of(fmt::format("{{match: mlp, to: {}}}", to)).to == to);
 }
@@ -223,6 +242,10 @@ TEST_CASE("words that do not go together are refused") {
   CHECK(contains(rule_refusal("match: a, to: fp8, granularity: row, block: 128x128"),
                  "rules[0].block: expected with granularity: block only, found with row"));
   CHECK(contains(rule_refusal("match: a, to: nvfp4, pattern: '4:8-paired'"), "expected 2:4 with to: nvfp4"));
+  for (const char* scale : {"input_scale: none", "one_input_scale_a_layer: true"}) {
+    CHECK(contains(rule_refusal(fmt::format("match: a, to: keep, pattern: '2:4', {}", scale)),
+                   "expected without pattern with to: keep, found both"));
+  }
   CHECK(
       contains(rule_refusal("match: a, to: keep, method: magnitude"), "method: expected with pattern only"));
   CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: wanda"),

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <fstream>
+
 #include "formats/error.h"
 #include "lib/checkpoint/linears.h"
 #include "tests/support/message.h"
@@ -140,6 +142,44 @@ TEST_CASE("INT4 of GPTQ: zero points by the checkpoint's format, groups in any o
   uneven.add_gptq(tensors, "m", 1);
   uneven.add_index(tensors, "m.g_idx");
   check_int4(tensors, uneven, Int4Packing::kGptq);
+}
+
+TEST_CASE("INT4 described beside config.json: by AutoGPTQ's and AutoAWQ's files, which must not contradict") {
+  StoredInt4 w(48, 96, 32, DType::kF16, 3);
+  const auto check = [&](const Tensors& tensors, const std::string& config, const char* file,
+                         const std::string& side, Int4Packing packing, const std::string& problem) {
+    CAPTURE(config);
+    CAPTURE(side);
+    const Scratch scratch;
+    std::filesystem::create_directories(scratch / "c");
+    std::ofstream(scratch / "c" / file) << side;
+    const Checkpoint c = open_checkpoint(scratch, tensors, config);
+    Problems problems;
+    const auto modules = find_weight_modules(c, problems);
+    if (!problem.empty()) {
+      CHECK(contains(message_of([&] { problems.refuse(); }), problem));
+      return;
+    }
+    problems.refuse();
+    const Linear m = only(modules);
+    CHECK(m.packing == packing);
+    check_values(c, m, [&](int64_t, int64_t n, int64_t k) { return w.exact(n, k); });
+  };
+  const std::string v2 = R"({"bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"})";
+  Tensors gptq, awq;
+  w.add_gptq(gptq, "m", 0);
+  for (const std::string& config : {std::string("{}"), int4_config("gptq", 32)})
+    check(gptq, config, "quantize_config.json", v2, Int4Packing::kGptq, "");
+  const auto stated = int4_config("gptq", 32, R"(, "checkpoint_format": "gptq")");
+  check(gptq, stated, "quantize_config.json", v2, Int4Packing::kGptq,
+        "quantize_config.json: checkpoint_format: expected gptq as config.json says, found gptq_v2");
+  check(gptq, "{}", "quantize_config.json", R"({"bits": 8, "group_size": 32})", Int4Packing::kGptq,
+        "found 8");
+  w.add_awq(awq, "m");
+  check(awq, "{}", "quant_config.json", R"({"w_bit": 4, "q_group_size": 32, "version": "GEMM"})",
+        Int4Packing::kAwq, "");
+  check(awq, "{}", "quant_config.json", R"({"w_bit": 4, "q_group_size": 32, "version": "GEMV"})",
+        Int4Packing::kAwq, "version: expected gemm, found GEMV");
 }
 
 TEST_CASE("INT4 of AWQ: rows interleaved in words") {

@@ -43,11 +43,13 @@ std::vector<int32_t> groups_of(int32_t size, int32_t count = 64) {
 }  // namespace
 
 TEST_CASE("tensors beside a linear that change its weights are found") {
-  for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".input_scale_2",
-                             ".lora_A.weight", ".lora_B.default.weight", ".lora_magnitude_vector"}) {
+  for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_A.weight",
+                             ".lora_B.default.weight", ".lora_magnitude_vector"}) {
     CAPTURE(suffix);
     CHECK(found_with({"m" + std::string(suffix), DType::kBF16, {1}, {0, 0}}) == "m");
   }
+  CHECK(found_with({"m.input_scale_2", DType::kBF16, {2}, {0, 0, 0, 0}}) == "m");
+  CHECK(found_with({"m.input_scale_2", DType::kBF16, {1}, {0, 0}}).empty());   // Quark's
   CHECK(found_with({"m_pre_quant_scale", DType::kBF16, {1}, {0, 0}}) == "m");  // as of stacks
   for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "m.xlora_A"})
     CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
@@ -106,6 +108,23 @@ TEST_CASE("zero points and orders of groups beside INT4 are accounted for, other
   add_bf16(tensors, "m.pre_quant_scale", {1});
   add_bf16(tensors, "x.lora_A.weight", {1, 1});
   CHECK(count() == 2);
+}
+
+TEST_CASE("terms of one producer's INT4 beside another's are found") {
+  const auto count = [](const char* codes, const char* term) {
+    const Tensors tensors{{"m" + std::string(codes), DType::kI32, {1}, {0, 0, 0, 0}},
+                          int32s("m" + std::string(term), {2}, {1, 0})};
+    const Scratch scratch;
+    return find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size();
+  };
+  for (const char* term : {".qzeros", ".g_idx"}) {
+    CHECK(count(".qweight", term) == 0);
+    CHECK(count(".weight_packed", term) == 1);
+  }
+  for (const char* term : {".weight_zero_point", ".weight_g_idx"}) {
+    CHECK(count(".weight_packed", term) == 0);
+    CHECK(count(".qweight", term) == 1);
+  }
 }
 
 TEST_CASE("zero points beside weights whose decoder does not know them are found") {

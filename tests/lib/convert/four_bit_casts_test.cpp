@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -39,9 +40,10 @@ void copy_as_deepseek_v4(const fs::path& from, const fs::path& to) {
 
 /// Codes of all values and block scales between two exponents, a block of zeros with a scale far below.
 struct Mxfp4 {
-  std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kK / 2),
-                       scales = std::vector<uint8_t>(kRows * kK / 32);
-  Mxfp4(int low, int high, unsigned seed) {
+  int64_t rows, k;
+  std::vector<uint8_t> codes = std::vector<uint8_t>(static_cast<size_t>(rows * k / 2)),
+                       scales = std::vector<uint8_t>(static_cast<size_t>(rows * k / 32));
+  Mxfp4(int low, int high, unsigned seed, int64_t n = kRows, int64_t inputs = kK) : rows(n), k(inputs) {
     std::mt19937 random(seed);
     for (uint8_t& byte : codes) byte = static_cast<uint8_t>(random());
     for (uint8_t& byte : scales)
@@ -51,8 +53,8 @@ struct Mxfp4 {
     scales[0] = 0;
   }
   void write(const fs::path& path) const {
-    const Tensors tensors = {{kName + ".weight_packed", DType::kU8, {kRows, kK / 2}, codes},
-                             {kName + ".weight_scale", DType::kU8, {kRows, kK / 32}, scales}};
+    const Tensors tensors = {{kName + ".weight_packed", DType::kU8, {rows, k / 2}, codes},
+                             {kName + ".weight_scale", DType::kU8, {rows, k / 32}, scales}};
     write_checkpoint(path, {tensors}, kConfig);
   }
   unsigned code(int64_t i) const { return codes[static_cast<size_t>(i / 2)] >> i % 2 * 4 & 15u; }
@@ -131,6 +133,113 @@ TEST_CASE("MXFP4 becomes FP8 without loss where the exponents of a tile span at 
       REQUIRE(((byte & 0x80) >> 4) == static_cast<int>(from.code(i) & 8));
     }
     check_valid(scratch / "src", to);
+  }
+}
+
+namespace {
+
+/// Checks an output against its source number by number: tile scales from the exponents, the nearest bytes,
+/// the tiles that were rounded, and the sums of errors.
+void check_tiles(const Mxfp4& from, const ReadTensors& out, const EncodedResult& found, const Case& c) {
+  const int64_t across = (from.k + c.cols - 1) / c.cols, down = (from.rows + c.rows - 1) / c.rows;
+  const auto tile_of = [&](int64_t i) {
+    return static_cast<size_t>(i / from.k / c.rows * across + i % from.k / c.cols);
+  };
+  std::vector<int> highest(static_cast<size_t>(across * down), -1000);
+  for (int64_t i = 0; i < from.rows * from.k; ++i) {
+    int& high = highest[tile_of(i)];
+    if (from.code(i) % 8 != 0) high = std::max(high, from.scales[static_cast<size_t>(i / 32)] - 127);
+  }
+  const ReadTensor &weight = out.at(kName + ".weight"), &scale = out.at(kName + c.suffix);
+  const int lowest = scale.dtype == DType::kF8E8M0 ? -127 : -126;
+  std::vector<float> scales;
+  for (size_t t = 0; t < highest.size(); ++t) {
+    scales.push_back(highest[t] == -1000 ? 1.0f : std::ldexp(1.0f, std::max(highest[t] - 6, lowest)));
+    REQUIRE(number_of(scale, t) == double{scales[t]});
+  }
+  std::vector<bool> rounded(scales.size());
+  EncodeError error;
+  for (int64_t n = 0; n < from.rows; ++n) {
+    std::vector<float> weights, back;
+    for (int64_t i = n * from.k; i < (n + 1) * from.k; ++i) {
+      const float value = static_cast<float>(from.value(i)), own = scales[tile_of(i)];
+      const uint8_t byte = e4m3_from_float(value / own);
+      REQUIRE(weight.bytes[static_cast<size_t>(i)] == byte);
+      weights.push_back(value);
+      back.push_back(e4m3_to_float(byte) * own);
+      if (back.back() != value) rounded[tile_of(i)] = true;
+    }
+    error.add(weights, back, from.k, Isa::portable);
+  }
+  CHECK(found.error == error);
+  CHECK(found.tiles.count == rounded.size());
+  CHECK(found.tiles.inexact == static_cast<uint64_t>(std::count(rounded.begin(), rounded.end(), true)));
+}
+
+}  // namespace
+
+TEST_CASE("FP8 of MXFP4 is that of the numbers one by one, for any span, size and instruction set") {
+  const Scratch scratch;
+  const std::pair<int64_t, int64_t> shapes[] = {{131, 288}, {1, 32}, {33, 160}, {257, 544}, {400, 416}};
+  unsigned seed = 100;
+  for (const int span : {0, 13, 14, 15, 17, 18, 40, 200}) {
+    for (const int low : {-127, -125, -60, 124 - span}) {  // bytes from 0, and up to 251, which fits float32
+      if (low + span > 124) continue;
+      const auto [rows, k] = shapes[seed++ % std::size(shapes)];
+      const Case& c = kCases[seed % std::size(kCases)];
+      CAPTURE(span);
+      CAPTURE(low);
+      CAPTURE(rows);
+      CAPTURE(c.block);
+      CAPTURE(c.scale_dtype);
+      const Mxfp4 from(low, low + span, seed, rows, k);
+      from.write(scratch / "src");
+      for (const Isa isa : available_isas()) {
+        ConvertOptions options;
+        options.isa = isa;
+        const auto result = convert(scratch / "src", scratch / "out",
+                                    rule_to("fp8", c.dialect, c.block, c.scale_dtype), options);
+        check_tiles(from, read_tensors(scratch / "out"), encoded(result).at(0), c);
+        if (isa == Isa::portable) check_valid(scratch / "src", scratch / "out");
+        fs::remove_all(scratch / "out");
+      }
+      fs::remove_all(scratch / "src");
+    }
+  }
+}
+
+TEST_CASE("tiles of zeros, and whole matrices and rows that share a scale") {
+  const Scratch scratch;
+  Mxfp4 from(-30, -6, 9, 140, 320);
+  for (size_t i = 0; i < from.codes.size(); ++i) {
+    if (i / 160 >= 128) from.codes[i] = i % 3 ? 0x80 : 0x08;  // the last tiles down
+  }
+  from.write(scratch / "src");
+  for (const auto& [granularity, rows] : {std::pair{"tensor", int64_t{140}}, {"row", int64_t{1}}}) {
+    CAPTURE(granularity);
+    OneRule rule = rule_to("fp8", "compressed-tensors");
+    rule.granularity = granularity;
+    const auto result = convert(scratch / "src", scratch / granularity, rule);
+    const Case c{"compressed-tensors", "", "f32", ".weight_scale", rows, 320};
+    check_tiles(from, read_tensors(scratch / granularity), encoded(result).at(0), c);
+    check_valid(scratch / "src", scratch / granularity);
+  }
+  const auto result = convert(scratch / "src", scratch / "blocks", rule_to("fp8", "deepseek"));
+  check_tiles(from, read_tensors(scratch / "blocks"), encoded(result).at(0),
+              {"deepseek", "", "f32", ".weight_scale_inv", 128, 128});
+}
+
+TEST_CASE("MXFP4 beyond float32 is refused by every cast") {
+  const Scratch scratch;
+  Mxfp4 from(-10, -6, 10);
+  from.scales[12] = 254;
+  from.codes[12 * 16] = 0x07;
+  from.write(scratch / "src");
+  for (const std::string to : {"mxfp8", "mxfp4", "fp8", "quantize"}) {
+    const std::string text =
+        message_of([&] { convert(scratch / "src", scratch / "out", rule_to(to, "modelopt")); });
+    CHECK_MESSAGE(text.find("expected finite weights, found inf at row 1, k 96") != std::string::npos, text);
+    CHECK(!fs::exists(scratch / "out"));
   }
 }
 

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
+
 #include "formats/error.h"
 #include "lib/inspect/inspect.h"
 #include "lib/inspect/slice.h"
@@ -128,6 +130,49 @@ TEST_CASE("INT4 stays beside what a rule makes where the dialect has words for i
     CHECK(config["format"] == "mixed-precision");
     CHECK(config["config_groups"].size() == 2);
     CHECK(validate_from(scratch / "coded", scratch / "out").differences.empty());
+  }
+}
+
+TEST_CASE("files of AutoGPTQ and AutoAWQ stay behind where formats change, and lint compares them") {
+  for (const auto& [how, file] : {std::pair{"gptq", "quantize_config.json"}, {"awq", "quant_config.json"}}) {
+    CAPTURE(how);
+    const Int4Model model = make_model(how);
+    const Scratch scratch;
+    const fs::path src = scratch / "src";
+    write_checkpoint(src, {model.coded}, model.config);
+    const auto linted = [&](const std::string& text) {
+      std::ofstream(src / file) << text;
+      Progress progress;
+      std::string all;
+      for (const LintFinding& f : lint(src, {}, progress).findings) {
+        if (f.file == file) all += f.message;
+      }
+      return all;
+    };
+    CHECK(linted(R"({"bits": 4, "group_size": 32})") == "");
+    CHECK(
+        contains(linted(R"({"bits": 4, "group_size": 128})"), "expected 32 as config.json says, found 128"));
+    CHECK(contains(linted(R"({"w_bit": 8, "q_group_size": 32})"), "expected 4 as config.json says, found 8"));
+    CHECK(contains(linted("[1]"), "found"));
+    CHECK(linted(R"({"bits": 4, "group_size": 32})") == "");
+    for (const OneRule& recipe : {quantize_to("quantize", "modelopt"), quantize_to("bf16", "")}) {
+      const fs::path out = scratch / recipe.to;
+      const ConvertResult made = convert(src, out, recipe);
+      CHECK(!fs::exists(out / file));
+      CHECK(findings_of(made.findings, "stale-config").size() == 1);
+      Progress progress;
+      CHECK(validate(out, src, {}, progress).differences.empty());
+    }
+    // Where all stays as it is, so does the file; beside other weights lint says so.
+    Rule keep{.to = "keep"};
+    keep.selection.include = parse_patterns({"*"});
+    const Checkpoint c = Checkpoint::open(src);
+    CHECK(make_plan(c, Recipe(keep)).auxiliary_files.contains(file));
+    fs::copy_file(src / file, scratch / "bf16" / file);
+    Progress progress;
+    const LintReport report = lint(scratch / "bf16", {}, progress);
+    CHECK(std::any_of(report.findings.begin(), report.findings.end(),
+                      [&](const LintFinding& f) { return f.file == file; }));
   }
 }
 

@@ -84,6 +84,44 @@ TEST_CASE("terms beside weights are refused by every way to convert them, and fo
   check(experts_with(".g_idx", DType::kI8, {32}, order));
 }
 
+TEST_CASE("terms beside weights of every other format are refused, too") {
+  const auto with = [](const std::string& format, const std::string& suffix) {
+    Tensors tensors;
+    const std::string m = "model.layers.0.mlp.up_proj";
+    if (format == "fp8") {
+      tensors.push_back({m + ".weight", DType::kF8E4M3, {32, 64}, std::vector<uint8_t>(32 * 64, 0x38)});
+      tensors.push_back({m + ".weight_scale", DType::kF32, {}, {0, 0, 0x80, 0x3F}});
+    } else if (format == "mxfp4") {
+      tensors.push_back({m + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(32 * 32, 0x22)});
+      tensors.push_back({m + ".weight_scale", DType::kU8, {32, 2}, std::vector<uint8_t>(64, 127)});
+    } else {
+      tensors.push_back({m + ".weight_packed", DType::kI32, {32, 8}, std::vector<uint8_t>(32 * 8 * 4, 0x99)});
+      tensors.push_back({m + ".weight_scale", DType::kF32, {32, 1}, std::vector<uint8_t>(128, 0x3C)});
+    }
+    tensors.push_back({m + suffix, DType::kI32, {32}, std::vector<uint8_t>(128, 1)});
+    return tensors;
+  };
+  for (const std::string format : {"fp8", "mxfp4", "int4"}) {
+    for (const char* suffix :
+         {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_A.weight", ".input_scale_2",
+          ".qzeros", ".g_idx", ".weight_zero_point", ".weight_g_idx"}) {
+      if (format == "int4" && std::string_view(suffix).starts_with(".weight")) continue;  // of its decoder
+      CAPTURE(format);
+      CAPTURE(suffix);
+      const Scratch scratch;
+      write_checkpoint(scratch / "src", {with(format, suffix)});
+      for (const char* to : {"bf16", "quantize", "fp8", "g8"}) {
+        OneRule recipe = recipe_to(to);
+        if (to == std::string("fp8")) recipe.dialect = "compressed-tensors";
+        if (format == "fp8" && to == std::string("fp8")) continue;  // nothing to do
+        CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", recipe); }),
+                       std::string(suffix) + ": expected weights that consist of"));
+        CHECK(!fs::exists(scratch / "out"));
+      }
+    }
+  }
+}
+
 TEST_CASE("zero points of zero and groups in order change nothing, and nothing is said") {
   std::vector<uint8_t> order(32);
   for (size_t i = 0; i < 32; ++i) order[i] = static_cast<uint8_t>(i / 16);

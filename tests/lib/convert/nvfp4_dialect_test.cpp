@@ -401,4 +401,39 @@ TEST_CASE("another dialect is the same for any number of jobs, and a flipped bit
   }
 }
 
+TEST_CASE("Quark's NVFP4 goes into both dialects, and through layouts back to its own bytes") {
+  const Scratch scratch;
+  ReadTensors source = read_tensors(golden("modelopt-qwen3"));
+  Tensors tensors;
+  for (auto& [name, t] : source) {
+    const std::string input = renamed(name, ".input_scale", ".input_scale_2");
+    tensors.push_back({input.empty() ? name : input, t.dtype, t.shape, t.bytes});
+  }
+  Json config = config_of(golden("modelopt-qwen3"));
+  config["quantization_config"] = {{"quant_method", "quark"}, {"exclude", {"lm_head"}}};
+  write_checkpoint(scratch / "src", {tensors}, config.dump());
+  convert(scratch / "src", scratch / "modelopt", to_nvfp4("modelopt"));
+  check_proven(scratch / "src", scratch / "modelopt");
+  CHECK((read_tensors(scratch / "modelopt") == source));
+  CHECK(config_of(scratch / "modelopt")["quantization_config"]["quant_method"] == "modelopt");
+  convert(scratch / "src", scratch / "ct", to_nvfp4("compressed-tensors"));
+  check_proven(scratch / "src", scratch / "ct");
+  convert(golden("modelopt-qwen3"), scratch / "expected", to_nvfp4("compressed-tensors"));
+  CHECK((read_tensors(scratch / "ct") == read_tensors(scratch / "expected")));
+  OneRule g8;
+  g8.to = "g8";
+  convert(scratch / "src", scratch / "g8", g8);
+  check_proven(scratch / "src", scratch / "g8");
+  convert(scratch / "g8", scratch / "back", to_nvfp4());
+  CHECK((read_tensors(scratch / "back") == read_tensors(scratch / "src")));
+  CHECK(config_of(scratch / "back")["quantization_config"]["quant_method"] == "quark");
+  // Without input scales they become ModelOpt's, which has words for that.
+  OneRule none;
+  none.to = "keep";
+  none.input_scale = "none";
+  convert(scratch / "src", scratch / "none", none);
+  for (const auto& [name, t] : read_tensors(scratch / "none")) CHECK(name.find("input_scale") == name.npos);
+  CHECK(config_of(scratch / "none")["quantization_config"]["quant_algo"] == "W4A16_NVFP4");
+}
+
 }  // namespace nvfp4_dialect_test

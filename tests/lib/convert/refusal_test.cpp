@@ -349,7 +349,7 @@ TEST_CASE("experts without gate are refused by the layout that interleaves gate 
   recipe.to = "g8";
   CHECK(contains(
       refusal(tensors, "{}", recipe),
-      "backbone.layers.1.mixer.experts.w13: expected gate and up, which g8 interleaves, found up alone"));
+      "backbone.layers.1.mixer.experts.w13: expected gate and up, whose rows g8 pairs, found up alone"));
   for (const char* layout : {"v7", "v7-packed"}) {
     const Scratch scratch;
     write_checkpoint(scratch / "src", {tensors});

@@ -88,14 +88,9 @@ ReadTensors named(const ReadTensors& all, const Tensors& some) {
   return left;
 }
 
-/// Whether two documents say the same, in whatever order of keys.
-bool same_document(const Json& a, const Json& b) {
-  if (!a.is_object() || !b.is_object()) return a == b;
-  if (a.size() != b.size()) return false;
-  for (const auto& [key, value] : a.items()) {
-    if (!b.contains(key) || !same_document(value, b[key])) return false;
-  }
-  return true;
+/// One number in F32, of any shape.
+TensorData one_f32(const std::string& name, std::vector<int64_t> shape) {
+  return {name, DType::kF32, std::move(shape), {0, 0, 0x80, 0x3F}};
 }
 
 }  // namespace
@@ -139,14 +134,154 @@ TEST_CASE("draft layers come in every style, dialect and format; dropped again, 
                                                                      : "num_nextn_predict_layers"] == 1);
         write_edited(scratch / "out", {}, drop_of({"mtp"}), scratch / "back");
         CHECK((read_tensors(scratch / "back") == read_tensors(scratch / "base")));
-        CHECK(same_document(json_at(scratch / "back/config.json"), json_at(scratch / "base/config.json")));
+        CHECK(read_text(scratch / "back/config.json") == read_text(scratch / "base/config.json"));
         if (dialect == "modelopt")
-          CHECK(same_document(json_at(scratch / "back/hf_quant_config.json"),
-                              json_at(scratch / "base/hf_quant_config.json")));
+          CHECK(read_text(scratch / "back/hf_quant_config.json") ==
+                read_text(scratch / "base/hf_quant_config.json"));
         CHECK(differences_of_edit(scratch / "back", scratch / "out") == "");
       }
     }
   }
+}
+
+TEST_CASE("dropping all that was grafted gives the base's config files back, byte for byte") {
+  const Scratch scratch;
+  // Without a count of draft layers, and not as we would write it.
+  const std::string config = R"({"hidden_size":32,   "eps": 1e-6, "num_hidden_layers" :2,
+  "num_experts": 4, "quantization_config": )" +
+                             std::string(kModelOpt) + "}";
+  const std::string hf = std::string(kHfQuant) + "\n\n";
+  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")}, config);
+  put_text(scratch / "base/hf_quant_config.json", hf);
+  write_checkpoint(scratch / "donor",
+                   {language_model(2, 4, 2, "modelopt"), draft_of("mtp.layers", "modelopt")},
+                   config_text("mtp.layers", 1, kModelOpt));
+  write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
+  CHECK(json_at(scratch / "out/config.json")["mtp_num_hidden_layers"] == 1);
+  write_edited(scratch / "out", {}, drop_of({"mtp"}), scratch / "back");
+  CHECK(read_text(scratch / "back/config.json") == config);
+  CHECK(read_text(scratch / "back/hf_quant_config.json") == hf);
+  CHECK((read_tensors(scratch / "back") == read_tensors(scratch / "base")));
+  CHECK(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor") == "");
+  CHECK(differences_of_edit(scratch / "back", scratch / "out") == "");
+  CHECK(validate(scratch / "back").differences.empty());
+
+  put_text(scratch / "back/config.json", config + " ");
+  CHECK(contains(differences_of_edit(scratch / "back", scratch / "out"), "was grafted from"));
+  put_text(scratch / "base/config.json", config + " ");
+  CHECK(contains(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor"),
+                 "expected the base's config files"));
+
+  // Less than what came, and a base of which something was replaced, are edited by what their configs say.
+  write_edited(scratch / "out", {}, drop_of({"mtp", "lm_head"}), scratch / "less");
+  CHECK(json_at(scratch / "less/config.json")["mtp_num_hidden_layers"] == 0);
+  write_edited(scratch / "base", scratch / "donor", graft_of({"mtp", "lm_head"}), scratch / "more");
+  CHECK(!json_at(scratch / "more/twofour.json")["source"].contains("base"));
+  write_edited(scratch / "more", {}, drop_of({"mtp"}), scratch / "left");
+  CHECK(json_at(scratch / "left/config.json")["mtp_num_hidden_layers"] == 0);
+}
+
+TEST_CASE("config files that say what they said are copied byte for byte") {
+  const Scratch scratch;
+  const std::string config =
+      R"({"num_hidden_layers" :2, "hidden_size":32, "num_experts": 4, "quantization_config":)" +
+      std::string(kModelOpt) + "}";
+  write_checkpoint(scratch / "base", {language_model(2, 4, 1, "modelopt")}, config);
+  put_text(scratch / "base/hf_quant_config.json", std::string(kHfQuant) + "  ");
+  write_checkpoint(scratch / "donor", {language_model(2, 4, 2, "modelopt")},
+                   config_text("mtp.layers", 0, kModelOpt));
+  write_edited(scratch / "base", scratch / "donor", graft_of({"lm_head"}), scratch / "out");
+  write_edited(scratch / "base", {}, drop_of({"model.norm"}), scratch / "less");
+  for (const char* at : {"out", "less"}) {
+    for (const char* name : {"config.json", "hf_quant_config.json"})
+      CHECK(read_text(scratch / at / name) == read_text(scratch / "base" / name));
+  }
+}
+
+TEST_CASE("lists of the donor come with what they take, and both files keep their spelling of a format") {
+  const Scratch scratch;
+  const auto words = [](const std::string& list, const std::string& algorithm, const std::string& more) {
+    return R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", ")" + list + R"(": ["lm_head")" +
+           (more.empty() ? "" : R"(, "mtp.fc", "mtp.layers.*.self_attn*")") +
+           R"(], "quantized_layers": {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4", "group_size": 16})" +
+           (more.empty() ? "" : R"(, "mtp.layers.0.mlp.up_proj": {"quant_algo": ")" + algorithm + "\"}") +
+           "}}";
+  };
+  const auto write = [&](const fs::path& at, unsigned seed, bool drafts) {
+    Tensors tensors;
+    add_modelopt(tensors, "model.layers.0.mlp.up_proj", random_matrix(16, 32, ++seed));
+    add_bf16(tensors, "lm_head.weight", {48, 32}, ++seed);
+    if (drafts) {
+      tensors.push_back({"mtp.layers.0.mlp.up_proj.weight",
+                         DType::kF8E4M3,
+                         {128, 32},
+                         std::vector<uint8_t>(128 * 32, 0x38)});
+      tensors.push_back(one_f32("mtp.layers.0.mlp.up_proj.weight_scale", {1, 1, 1, 1}));
+      add_bf16(tensors, "mtp.layers.0.self_attn.q_proj.weight", {32, 32}, ++seed);
+      add_bf16(tensors, "mtp.fc.weight", {32, 64}, ++seed);
+    }
+    const std::string more = drafts ? "mtp" : "";
+    write_checkpoint(
+        at, {tensors},
+        R"({"model_type": "x", "num_hidden_layers": 1, "hidden_size": 32, "mtp_num_hidden_layers": )" +
+            std::string(drafts ? "1" : "0") + R"(, "quantization_config": )" +
+            words("ignore", "FP8_BLOCK_SCALES", more) + "}");
+    put_text(at / "hf_quant_config.json",
+             R"({"quantization": )" + words("exclude_modules", "FP8_PB_WO", more) + "}");
+  };
+  write(scratch / "base", 1, false);
+  write(scratch / "donor", 9, true);
+  write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
+  CHECK(json_line(json_at(scratch / "out/config.json")["quantization_config"]) ==
+        json_line(json_at(scratch / "donor/config.json")["quantization_config"]));
+  CHECK(json_line(json_at(scratch / "out/hf_quant_config.json")) ==
+        json_line(json_at(scratch / "donor/hf_quant_config.json")));
+  CHECK(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor") == "");
+}
+
+TEST_CASE("FP8 of DeepSeek-V3 names no module that loaders know: nor does what is grafted") {
+  const Scratch scratch;
+  const std::string fp8 = R"({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]})";
+  const auto write = [&](const fs::path& at, bool drafts) {
+    Tensors tensors;
+    for (const char* l : {"0", "1"}) {
+      if (!drafts && l == std::string("1")) continue;
+      const std::string layer = fmt::format("model.layers.{}.", l);
+      tensors.push_back(
+          {layer + "mlp.up_proj.weight", DType::kF8E4M3, {16, 32}, std::vector<uint8_t>(512, 0x38)});
+      tensors.push_back(one_f32(layer + "mlp.up_proj.weight_scale_inv", {1, 1}));
+      add_bf16(tensors, layer + "mlp.gate.weight", {4, 32}, 1);
+    }
+    if (drafts) add_bf16(tensors, "model.layers.1.eh_proj.weight", {32, 64}, 2);
+    write_checkpoint(at, {tensors},
+                     R"({"num_hidden_layers": 1, "hidden_size": 32, "num_nextn_predict_layers": )" +
+                         std::string(drafts ? "1" : "0") + R"(, "quantization_config": )" + fp8 + "}");
+  };
+  write(scratch / "base", false);
+  write(scratch / "donor", true);
+  write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
+  CHECK(json_line(json_at(scratch / "out/config.json")["quantization_config"]) ==
+        json_line(parse_json("fp8", fp8)));
+  CHECK(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor") == "");
+}
+
+TEST_CASE("matrices of a latent space and norms of hyper-connections fit a base that has them") {
+  const Scratch scratch;
+  const std::string config =
+      R"({"num_hidden_layers": 1, "hidden_size": 32, "hc_count": 4, "mtp_num_hidden_layers": 1})";
+  Tensors base, donor;
+  for (Tensors* to : {&base, &donor})
+    add_bf16(*to, "model.layers.0.mlp.experts.0.up_proj.weight", {16, 8}, 1);
+  add_bf16(donor, "mtp.layers.0.mlp.experts.0.up_proj.weight", {16, 8}, 2);
+  add_bf16(donor, "mtp.pre_fc_norm_hidden.weight", {128}, 3);
+  write_checkpoint(scratch / "base", {base}, config);
+  write_checkpoint(scratch / "donor", {donor}, config);
+  write_edited(scratch / "base", scratch / "donor", graft_of({"mtp"}), scratch / "out");
+  CHECK((read_tensors(scratch / "out") == read_tensors(scratch / "donor")));
+  add_bf16(donor, "mtp.layers.0.mlp.experts.0.gate_proj.weight", {16, 24}, 2);
+  write_checkpoint(scratch / "wide", {donor}, config);
+  CHECK(contains(message_of([&] { open_edited(scratch / "base", scratch / "wide", graft_of({"mtp"})); }),
+                 "hidden_size 32"));
 }
 
 TEST_CASE("the files of a graft say what was taken from which files") {

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "lib/lint/lint.h"
+#include "tests/support/checkpoint_builder.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
 
@@ -11,6 +12,12 @@ namespace lint_config_test {
 using namespace twofour;
 
 namespace {
+
+std::vector<uint8_t> random_bytes(size_t count) {
+  std::vector<uint8_t> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(i * 37 % 251);
+  return bytes;
+}
 
 /// "rule: file: name: message" of each finding, a line each.
 std::string findings_in(const std::filesystem::path& path) {
@@ -74,6 +81,46 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
     check(move_there, "config-group-size: config.json: " + place +
                           ".config_groups.group_0.weights.group_size: expected 16");
   }
+}
+
+TEST_CASE("a router with a bias for its choice is no linear that a config must name") {
+  const auto linted = [](const std::string& bias) {
+    Tensors tensors;
+    for (const char* name : {"model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"})
+      add_modelopt(tensors, name, random_matrix(16, 32, 1));
+    add_bf16(tensors, "model.layers.0.mlp.gate.weight", {4, 32}, 2);
+    if (!bias.empty()) add_bf16(tensors, "model.layers.0.mlp.gate" + bias, {4}, 3);
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {tensors}, R"({"model_type": "deepseek_v3", "quantization_config": {
+      "quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "group_size": 16, "ignore": []}})");
+    return findings_in(scratch / "c").find("unquantized-not-ignored: ") != std::string::npos;
+  };
+  CHECK(linted(""));
+  CHECK(linted(".bias"));
+  CHECK(!linted(".e_score_correction_bias"));
+  CHECK(!linted(".expert_bias"));
+}
+
+TEST_CASE("codes with scales of another format beside them are whole") {
+  const auto linted = [](const char* suffix, DType type) {
+    Tensors tensors;
+    tensors.push_back(
+        {"model.layers.0.mlp.experts.0.up_proj.weight", DType::kU8, {16, 32}, random_bytes(512)});
+    tensors.push_back({"model.layers.0.mlp.experts.0.up_proj" + std::string(suffix),
+                       type,
+                       {16, 2},
+                       random_bytes(type == DType::kF32 ? 128 : 32)});
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {tensors});
+    const std::string text = findings_in(scratch / "c"), rule = "incomplete-module: ";
+    size_t count = 0;
+    for (size_t at = text.find(rule); at != text.npos; at = text.find(rule, at + 1)) ++count;
+    return count;
+  };
+  CHECK(linted(".weight_scale_inv", DType::kU8) == 0);  // Ling's
+  CHECK(linted(".weight_scale_inv", DType::kF8E8M0) == 0);
+  CHECK(linted(".weight_scale_inv", DType::kF32) == 1);
+  CHECK(linted(".other", DType::kU8) == 1);
 }
 
 }  // namespace lint_config_test

@@ -7,7 +7,7 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/lookup_parts.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
@@ -162,11 +162,11 @@ TEST_CASE("The configuration of a mixed output names every module once, and noth
 
   const Json groups = Json::parse(read_tree(scratch / "b").at("config.json")).at("quantization_config");
   CHECK(groups.at("format") == "mixed-precision");
-  const auto lookup = make_lookup({groups});
-  CHECK(lookup->find_experts(kExperts).at("format") == "nvfp4-pack-quantized");
-  CHECK(lookup->find(kLayer + "self_attn.o_proj").at("weights").at("strategy") == "channel");
-  CHECK(lookup->find("lm_head").is_null());
-  CHECK(lookup->find(kLayer + "mlp.gate").is_null());
+  const SourceGroups lookup(groups);
+  CHECK(lookup.find(kExperts + ".0.gate_proj").at("format") == "nvfp4-pack-quantized");
+  CHECK(lookup.find(kLayer + "self_attn.o_proj").at("weights").at("strategy") == "channel");
+  CHECK(lookup.find("lm_head").is_null());
+  CHECK(lookup.find(kLayer + "mlp.gate").is_null());
 }
 
 TEST_CASE("BF16 of all quantized linears leaves no scale and no quantization") {

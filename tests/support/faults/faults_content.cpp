@@ -169,6 +169,24 @@ std::vector<Fault> config_faults() {
          s.edit("hf_quant_config.json",
                 [](Json& j) { j["quantization"]["exclude_modules"].push_back("*.q_norm"); });
        }},
+      {"engine-lookup", "globs for parts of what engines fuse",
+       [](Save& s, Random&) {
+         s.edit_ignored([](Json& list) {
+           Json globs = Json::array({"*.q_proj", "*.k_proj", "*.v_proj"});
+           for (const Json& p : list) {
+             const auto text = p.get<std::string>();
+             const bool part =
+                 text.ends_with(".q_proj") || text.ends_with(".k_proj") || text.ends_with(".v_proj");
+             if (!part) globs.push_back(p);
+           }
+           list = globs;
+         });
+       }},
+      {"engine-limit", "an algorithm that not every engine has",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_algo"] = "NVFP4_AWQ"; });
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "NVFP4_AWQ"; });
+       }},
       {"config-dtype", "quantized and ignored",
        [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.layers.0.*.o_proj"); }); }},
       {"config-dtype", "FP8 for NVFP4",

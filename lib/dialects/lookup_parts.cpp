@@ -1,0 +1,180 @@
+#include "lib/dialects/lookup_parts.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace twofour::lookups {
+namespace {
+
+bool is_number(std::string_view part) {
+  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// "a.experts.7.up_proj" without its last two parts, if the first of them is a number.
+std::string_view without_expert(std::string_view name) {
+  const size_t leaf = name.rfind('.');
+  if (leaf == name.npos || leaf == 0) return name;
+  const size_t number = name.rfind('.', leaf - 1);
+  if (number == name.npos || !is_number(name.substr(number + 1, leaf - number - 1))) return name;
+  return name.substr(0, number);
+}
+
+bool is_below(std::string_view name, std::string_view above) {
+  return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+}  // namespace
+
+const Json& member(const Json& json, const char* key) {
+  static const Json none;
+  if (!json.is_object()) return none;
+  const auto at = json.find(key);
+  return at == json.end() ? none : *at;
+}
+
+std::string text_of(const Json& json, const char* key) {
+  const Json& value = member(json, key);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+std::vector<std::string> strings_of(const Json& list) {
+  std::vector<std::string> all;
+  if (!list.is_array()) return all;
+  for (const Json& item : list) {
+    if (item.is_string()) all.push_back(item.get<std::string>());
+  }
+  return all;
+}
+
+std::string algorithm_of(const Json& entry) {
+  std::string text = text_of(entry, "quant_algo");
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+LayerMap::LayerMap(const Json& layers) {
+  if (!layers.is_object()) return;
+  for (const auto& [name, entry] : layers.items()) {
+    entries_.emplace_back(name, &entry);
+    by_name_.emplace(name, &entry);
+    const std::string_view head = without_expert(name);
+    const bool again = !heads_.empty() && heads_.back().cut && heads_.back().name == head;
+    if (!again || head.size() == name.size()) heads_.push_back({head, &entry, head.size() != name.size()});
+  }
+}
+
+const Json* LayerMap::find(const std::string& name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : at->second;
+}
+
+const Json* LayerMap::first_below(const std::string& name) const {
+  for (const Head& head : heads_) {
+    if (is_below(head.name, name) || (head.cut && head.name == name)) return head.entry;
+    if (!head.cut || !is_below(name, head.name)) continue;
+    // One expert: its names are all below the head.
+    for (const auto& [key, entry] : entries_) {
+      if (is_below(key, name)) return entry;
+    }
+    return nullptr;
+  }
+  return nullptr;
+}
+
+const Json* LayerMap::first_with(std::string_view text) const {
+  const bool in_expert = without_expert(text).size() != text.size();
+  if (!in_expert) {
+    for (const Head& head : heads_) {
+      if (head.name.find(text) != head.name.npos) return head.entry;
+    }
+    return nullptr;
+  }
+  for (const auto& [key, entry] : entries_) {
+    if (key.find(text) != key.npos) return entry;
+  }
+  return nullptr;
+}
+
+size_t TargetList::add(const std::string& text) {
+  const auto [at, fresh] = places_.emplace(text, texts_.size());
+  if (!fresh) return at->second;
+  if (text.starts_with("re:")) {
+    expressions_.push_back({texts_.size(), ConfigPattern(text)});
+    all_known_ = all_known_ && expressions_.back().pattern.known();
+  }
+  texts_.push_back(text);
+  return texts_.size() - 1;
+}
+
+bool TargetList::matches_expression(size_t expression, const std::string& name) const {
+  const ConfigPattern& pattern = expressions_[expression].pattern;
+  if (pattern.tells_digits()) return pattern.matches(name);
+  const std::string folded = without_digits(name);
+  const auto [at, fresh] = seen_.try_emplace(std::to_string(expression) + " " + folded, false);
+  if (fresh) at->second = pattern.matches(folded);
+  return at->second;
+}
+
+std::optional<size_t> TargetList::find(const std::string& name) const {
+  std::optional<size_t> first;
+  if (const auto at = places_.find(name); at != places_.end()) first = at->second;
+  for (size_t i = 0; i < expressions_.size(); ++i) {
+    if (first && expressions_[i].place > *first) break;
+    if (matches_expression(i, name)) return expressions_[i].place;
+  }
+  return first;
+}
+
+TargetGroups::TargetGroups(const Json& config) {
+  for (const std::string& text : strings_of(member(config, "ignore"))) ignored.add(text);
+  const Json& named = member(config, "config_groups");
+  if (!named.is_object()) return;
+  for (const auto& [name, group] : named.items()) {
+    const std::vector<std::string> texts = strings_of(member(group, "targets"));
+    // Loaders read those of attention as words on the KV cache.
+    if (texts.size() == 1 && texts[0].ends_with("Attention")) continue;
+    all.push_back(&group);
+    for (const std::string& text : texts) {
+      const size_t place = targets.add(text);
+      groups.resize(std::max(groups.size(), place + 1));
+      groups[place] = &group;  // of two the last counts, in the place of the first
+    }
+  }
+}
+
+const Json* TargetGroups::of_class(std::string_view name) const {
+  const std::string in = lower(std::string(name));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string& text = targets.texts()[i];
+    if (!text.starts_with("re:") && in.find(lower(text)) != in.npos) return groups[i];
+  }
+  return nullptr;
+}
+
+const Json* TargetGroups::find(const std::string& module) const {
+  if (ignored.matches(module)) return nullptr;
+  if (const auto at = targets.find(module)) return groups[*at];
+  return of_class("ColumnParallelLinear");
+}
+
+}  // namespace twofour::lookups
+
+namespace twofour {
+
+Json SourceGroups::find(const std::string& module) const {
+  const Json* group = groups_.find(module);
+  if (group == nullptr) return nullptr;
+  Json entry = *group;
+  entry.erase("targets");
+  if (!entry.contains("format")) entry["format"] = lookups::member(config_, "format");
+  return entry;
+}
+
+}  // namespace twofour

@@ -1,0 +1,54 @@
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "lib/dialects/output_dialect.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/scratch.h"
+
+namespace unquantized_linears_test {
+
+using namespace twofour;
+
+namespace {
+
+using Names = std::vector<std::string>;
+const std::string kLayer = "model.layers.0.";
+
+Names listed(const std::vector<WrittenModule>& modules, const Json& config = Json::object()) {
+  const Scratch scratch;
+  Tensors t;
+  add_bf16(t, "model.embed_tokens.weight", {32, 64});
+  write_checkpoint(scratch / "a", {t}, config.dump());
+  const Checkpoint source = Checkpoint::open(scratch / "a");
+  WrittenModel model;
+  model.modules = modules;
+  model.source = &source;
+  return unquantized_linears(model);
+}
+
+WrittenModule quantized(const std::string& name) { return {name, 0}; }
+
+}  // namespace
+
+TEST_CASE("linears of floats are named, quantized ones are not") {
+  CHECK(listed({{"lm_head"}, {kLayer + "mlp.gate"}, quantized(kLayer + "mlp.down_proj")}) ==
+        Names{"lm_head", kLayer + "mlp.gate"});
+}
+
+TEST_CASE("a block of experts in floats is one glob, one with some quantized is named") {
+  const std::string experts = kLayer + "mlp.experts.";
+  CHECK(
+      listed({{experts + "0.up_proj"}, {experts + "1.up_proj"}, {"model.layers.1.mlp.experts.0.up_proj"}}) ==
+      Names{kLayer + "mlp.experts*", "model.layers.1.mlp.experts*"});
+  CHECK(listed({{experts + "0.up_proj"}, quantized(experts + "1.up_proj")}) == Names{experts + "0.up_proj"});
+}
+
+TEST_CASE("a tied head without a tensor is named, since loaders make a linear of it") {
+  const Json tied = {{"tie_word_embeddings", true}};
+  CHECK(listed({{kLayer + "mlp.gate"}}, tied) == Names{"lm_head", kLayer + "mlp.gate"});
+  CHECK(listed({{kLayer + "mlp.gate"}}, {{"tie_word_embeddings", false}}) == Names{kLayer + "mlp.gate"});
+}
+
+}  // namespace unquantized_linears_test
