@@ -15,8 +15,10 @@ LAYOUTS = ("v7", "v7-packed", "g8")
 NO_GATE = ("nemotron_h",)
 # Their files have stacks of experts, and transformers 5.17.0 knows no other name for them: it leaves experts one by one,
 # which compressed-tensors needs, and starts from random ones. llm-compressor 0.14.0.1 exports them one by one, too, with
-# the same tensors missing and left over. llama4_text has experts one by one under compressed-tensors.
+# the same tensors missing and left over.
 ONLY_STACKS = ("gpt_oss", "gemma4_text", "granitemoe")
+# Under compressed-tensors transformers 5.17.0 has the experts of this one by one, as the files.
+ONE_BY_ONE = ("llama4_text",)
 # BF16 in the checkpoint, rounded twice by compressed-tensors 0.19.0: scale / global scale to BF16, then the product.
 WITHIN_BFLOAT16 = 2.0**-7
 
@@ -341,7 +343,7 @@ class Family:
     """FP8, MXFP8 or MXFP4 in transformers: weights equal to the last bit but for experts, which it folds in BF16."""
     reference = self.reference(folder, torch.Tensor.float)
     stacks = dialect == "compressed-tensors" and loading.stacks_experts(reference.model)
-    if stacks and granularity in ("block", "mxfp8") and self.family not in ONLY_STACKS:
+    if stacks and granularity in ("block", "mxfp8") and self.family not in ONLY_STACKS + ONE_BY_ONE:
       # transformers 5.17.0 stops in its conversion of such scales; llm-compressor's FP8_BLOCK and MXFP8 stop alike.
       loading.demand_failure(folder, "automatic conversion of the weights")
       return

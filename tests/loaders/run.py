@@ -15,7 +15,7 @@ import sys
 import warnings
 
 os.environ.setdefault("TQDM_DISABLE", "1")
-os.environ.setdefault("LOGURU_LEVEL", "ERROR")  # llm-compressor's
+os.environ.setdefault("LLM_COMPRESSOR_LOG_LEVEL", "ERROR")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are smaller than what a second thread costs
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 warnings.filterwarnings("ignore")

@@ -43,7 +43,7 @@ def resolve(folder):
   config = dequantize.read_config(folder)["quantization_config"] | {"kv_cache_scheme": None}
   found = dequantize.modules(dequantize.read(folder))
   root = build({name: tuple(dequantize.dequantize(parts).shape) for name, parts in found.items()})
-  apply_quantization_config(root, QuantizationConfig.model_validate(config))
+  apply_quantization_config(root, QuantizationConfig.model_validate(config), show_progress=False)
   return {name: getattr(root.get_submodule(name), "quantization_scheme", None) for name in found}
 
 
