@@ -608,11 +608,11 @@ TEST_CASE("a mixed source: rules of their own for what stays NVFP4, becomes it, 
       CHECK(lookup.find(attention + "q_proj").at("input_activations").is_object());
       CHECK(!lookup.find(shared + "up_proj").value("input_activations", Json()).is_object());
     } else {
-      const Json& layers = entry.at("quantized_layers");
-      CHECK(layers.at(attention + "q_proj").at("quant_algo") == "NVFP4");
-      CHECK(layers.at(shared + "up_proj").at("quant_algo") == "W4A16_NVFP4");
-      CHECK(layers.at(kExperts + "1.up_proj").at("quant_algo") == "NVFP4");
-      CHECK(layers.at(shared + "down_proj").at("quant_algo") == "FP8");
+      const Json& listed = entry.at("quantized_layers");
+      CHECK(listed.at(attention + "q_proj").at("quant_algo") == "NVFP4");
+      CHECK(listed.at(shared + "up_proj").at("quant_algo") == "W4A16_NVFP4");
+      CHECK(listed.at(kExperts + "1.up_proj").at("quant_algo") == "NVFP4");
+      CHECK(listed.at(shared + "down_proj").at("quant_algo") == "FP8");
     }
 
     // What is to be NVFP4 and is so already keeps the input scale that it has, and gets one where it lacks
