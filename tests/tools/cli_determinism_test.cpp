@@ -113,7 +113,12 @@ TEST_CASE("every source format becomes the same bytes for any jobs and instructi
     CAPTURE(source.holds);
     const Scratch scratch;
     const std::string path = synth(scratch, source, "src");
-    for (const Words& words : kCommands) check_same(scratch, joined(words, {path}));
+    for (const Words& words : kCommands) {
+      // DeepSeek-V3's form says nothing of experts, which loaders of V4 then take for MXFP4: refused.
+      const bool is_refused = std::string(source.shape) == "deepseek-v4" &&
+                              std::find(words.begin(), words.end(), "deepseek") != words.end();
+      if (!is_refused) check_same(scratch, joined(words, {path}));
+    }
     if (!source.has_experts) continue;
     for (const Words& words : kOfExperts) check_same(scratch, joined(words, {path}));
   }

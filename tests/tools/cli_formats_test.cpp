@@ -55,7 +55,7 @@ TEST_CASE("each format in each dialect is proven, and one flipped byte is found"
       {{"--to", "fp8", "--dialect", "compressed-tensors", "--block", "1x128"}, "\"float-quantized\""},
       {{"--to", "fp8", "--dialect", "modelopt", "--granularity", "tensor"}, "\"FP8\""},
       {{"--to", "fp8", "--dialect", "deepseek", "--block", "32x32", "--scale-dtype", "bf16"}, "\"fp8\""},
-      {{"--to", "fp8", "--dialect", "deepseek-v4"}, "\"ue8m0\""},
+      {{"--to", "fp8", "--dialect", "deepseek-v4"}, "\"fp8\""},
       {{"--to", "fp8", "--dialect", "deepseek-v4", "--block", "32x32", "--scale-dtype", "f32"}, "\"fp8\""},
   };
   int number = 0;

@@ -104,7 +104,7 @@ TEST_CASE("help names every default") {
       "--include", "--exclude", "--also",    "--tensor", "--rule",   "--keep-global-scale",
       "--plan",    "--html",    "--against", "--at",     "--values", "--input",
       "--random",  "--source",  "--tasks",   "--to",     "--recipe", "--donor",
-      "--modules", "--experts", "--by"};
+      "--modules", "--experts", "--by",      "--take"};
   size_t defaults = 0;
   for (const std::string& command : commands()) {
     const std::string help = help_of(command);

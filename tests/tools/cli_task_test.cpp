@@ -141,7 +141,7 @@ TEST_CASE("options that do not go together, missing ones, and plans that are not
   CHECK(contains(refusal({"convert", kGolden, there, "--to", "v7"}), "; --force replaces it"));
   CHECK(refusal({"plan", kGolden, there, "--to", "v7", "-o", planned.plan}).ends_with("found files in it\n"));
   CHECK(contains(refusal({"plan", kGolden, planned.out, "-o", planned.plan}),
-                 "expected one of --to, --recipe, found none"));
+                 "expected one of --to, --recipe, --take, --modules, --experts, found none"));
   CHECK(contains(
       refusal({"plan", kGolden, planned.out, "--to", "v7", "--granularity", "row", "-o", planned.plan}),
       "--granularity: expected with --to fp8 only, found with --to v7"));
