@@ -39,7 +39,7 @@ struct Selection {
   bool from_default = true;
   std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
   DraftExperts draft_experts = DraftExperts::kByName;
-  bool is_match = false;               ///< of a recipe file, for messages; decides nothing
+  bool is_match = false;  ///< of a recipe file, for messages; decides nothing
 };
 
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;

@@ -40,7 +40,8 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
                     ValidateReport& report);
 
 /// Asks engines' rules what the artifact's config files say of each linear, as its headers have it. What they
-/// would read wrongly is a difference, unless the source's config is read wrongly, too, or not known: nullptr.
+/// would read wrongly is a difference, unless the source's config is read wrongly, too, or not known:
+/// nullptr.
 void check_engines(const Checkpoint& artifact, const Checkpoint* source, ValidateReport& report);
 
 /// Which modules of the source to look at.

@@ -444,8 +444,8 @@ TEST_CASE("groups of compressed-tensors give each linear its format, the first t
     CAPTURE(row.dialect);
     const auto ignore = parse_patterns(c.quantization["ignore"].get<std::vector<std::string>>());
     // As published, Kimi-K3 ignores too little, and Kimi-K2 leaves routers to loaders.
-    const auto forgotten = parse_patterns({"*.gate", "*_res_proj", "*.routed_expert_*_proj", "*.conv1d",
-                                           "*.patch_embed.proj"});
+    const auto forgotten =
+        parse_patterns({"*.gate", "*_res_proj", "*.routed_expert_*_proj", "*.conv1d", "*.patch_embed.proj"});
     for (const SynthModule& m : c.modules) {
       if (!m.is_linear() || (m.format == nullptr && any_matches(forgotten, m.name()))) continue;
       std::string found = "none";
