@@ -34,6 +34,11 @@ ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, 
   return {std::move(entry), {{"producer", producer}, {"quantization", std::move(file)}}};
 }
 
+/// SGLang looks for names alone where all is MXFP8.
+bool takes_globs_everywhere(const std::vector<Json>& entries) {
+  return entries.size() != 1 || entries[0].value("quant_algo", "") != "MXFP8";
+}
+
 Json float_weights(int bits, const Json& group_size) {
   Json weights = {{"dynamic", false}, {"num_bits", bits}, {"type", "float"}};
   if (!group_size.is_null()) weights["group_size"] = group_size;
@@ -144,6 +149,7 @@ const OutputDialect& modelopt_dialect() {
       .scalar_rank = 0,
       .kv_scale_type = DType::kF32,
       .excludes_by_glob = true,
+      .attention_as_glob = modelopt::takes_globs_everywhere,
       .fp8_granularities = modelopt::kGranularities,
       .config = modelopt::config_of,
       .spelling = modelopt::spelling_of,

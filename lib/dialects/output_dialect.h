@@ -41,7 +41,7 @@ struct WrittenModel {
   std::vector<WrittenModule> modules = {};    ///< all linears, in natural order
   std::vector<std::string> unquantized = {};  ///< as globs and names
   bool fp8_kv_cache = false;
-  const Checkpoint* source = nullptr;  ///< that it is made from
+  const Checkpoint* source = nullptr;  ///< that it is made from; set before any dialect reads the model
 };
 
 /// How the tensors of a quantized linear are named and shaped.
@@ -63,6 +63,9 @@ struct OutputDialect {
   size_t scalar_rank;                  ///< of the one scale of a matrix: [] or [1]
   std::optional<DType> kv_scale_type;  ///< nothing: its config has no words for an FP8 KV cache
   bool excludes_by_glob;               ///< of linears that are not quantized; else regular expressions
+  /// Whether latent attention that is not quantized is one glob: SGLang takes the listed name of one of its
+  /// four projections for that projection of every layer.
+  bool (*attention_as_glob)(const std::vector<Json>& entries) = nullptr;
   std::span<const Granularity> fp8_granularities;  ///< the default first
   /// The configuration of a checkpoint with one scheme; null where mixed_config() alone says it.
   ConfigEntries (*config)(const QuantizedConfig& config, const Scheme& scheme);
@@ -99,8 +102,9 @@ const OutputDialect* source_dialect(const Checkpoint& source);
 /// Throws Error where the other dialect has no words for it.
 QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& to);
 
-/// Linears that are not quantized, as names, and blocks of experts that are not as a whole as globs.
-std::vector<std::string> unquantized_linears(const WrittenModel& model);
+/// Linears that are not quantized, as names, and as globs blocks of experts that are not as a whole, and
+/// latent attention where the dialect says so.
+std::vector<std::string> unquantized_linears(const WrittenModel& model, const OutputDialect& to);
 
 /// The config files of a checkpoint with these entries in place of the source's own, by name.
 std::map<std::string, std::string> config_texts(const Checkpoint& source, ConfigEntries entries);

@@ -2,6 +2,7 @@
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 
 namespace twofour {
@@ -12,33 +13,62 @@ bool has_tied_head(const Json& config) {
   return !tied.empty() && *tied[0] == true;
 }
 
-/// The block of routed experts that a linear belongs to, or nothing.
-std::string block_of(const std::string& module) {
-  const auto parsed = parse_module_name(module);
-  return parsed && parsed->kind == BlockKind::kRoutedExperts ? std::string(parsed->block) : "";
-}
+/// The linears that are listed as one where none of them is quantized: a block of routed experts, or latent
+/// attention.
+class Blocks {
+ public:
+  Blocks(const std::vector<WrittenModule>& modules, bool with_attention) {
+    for (const WrittenModule& m : modules) {
+      if (with_attention && is_latent(lookups::leaf_of(m.name))) attention_.insert(parent_of(m.name));
+    }
+    for (const WrittenModule& m : modules) {
+      if (m.entry) quantized_.insert(find(m.name));
+    }
+  }
+
+  /// The block that a linear belongs to if none of its linears is quantized, or nothing.
+  std::string find_unquantized(const std::string& module) const {
+    std::string block = find(module);
+    return quantized_.count(block) ? "" : block;
+  }
+
+ private:
+  static bool is_latent(std::string_view leaf) {
+    return leaf == "q_a_proj" || leaf == "q_b_proj" || leaf == "kv_a_proj_with_mqa" || leaf == "kv_b_proj";
+  }
+  static std::string parent_of(std::string_view name) {
+    const size_t dot = name.rfind('.');
+    return std::string(name.substr(0, dot == name.npos ? 0 : dot));
+  }
+  std::string find(const std::string& module) const {
+    const auto parsed = parse_module_name(module);
+    if (parsed && parsed->kind == BlockKind::kRoutedExperts) return std::string(parsed->block);
+    for (std::string name = parent_of(module); !name.empty(); name = parent_of(name)) {
+      if (attention_.count(name)) return name;
+    }
+    return "";
+  }
+
+  std::set<std::string> attention_, quantized_;
+};
 
 }  // namespace
 
-std::vector<std::string> unquantized_linears(const WrittenModel& model) {
-  std::set<std::string> quantized_blocks, blocks;
-  for (const WrittenModule& m : model.modules) {
-    if (m.entry) quantized_blocks.insert(block_of(m.name));
-  }
+std::vector<std::string> unquantized_linears(const WrittenModel& model, const OutputDialect& to) {
+  const Blocks blocks(model.modules, to.attention_as_glob != nullptr && to.attention_as_glob(model.entries));
+  std::set<std::string> listed;
   std::vector<std::string> names;
   // Loaders make a linear of a head that shares the embedding's weights.
   if (has_tied_head(model.source->config()) && !model.source->find("lm_head.weight"))
     names.emplace_back("lm_head");
   for (const WrittenModule& m : model.modules) {
     if (m.entry) continue;
-    const std::string block = block_of(m.name);
-    if (block.empty() || quantized_blocks.count(block)) {
-      names.push_back(m.name);
-      if (auto other = other_name(model.source->config(), m.name, name_in_transformers); !other.empty())
-        names.push_back(std::move(other));
-    } else if (blocks.insert(block).second) {
-      names.push_back(block + "*");
-    }
+    const std::string block = blocks.find_unquantized(m.name);
+    if (!block.empty() && !listed.insert(block).second) continue;
+    const std::string name = block.empty() ? m.name : block, end = block.empty() ? "" : "*";
+    names.push_back(name + end);
+    if (const auto other = other_name(model.source->config(), name, name_in_transformers); !other.empty())
+      names.push_back(other + end);
   }
   return names;
 }

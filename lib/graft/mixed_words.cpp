@@ -45,7 +45,7 @@ class MixedWriter {
   ConfigEntries write() {
     for (const Linear& m : find_weight_modules(result_, problems_)) add(m);
     problems_.refuse();
-    model_.unquantized = unquantized_linears(model_);
+    model_.unquantized = unquantized_linears(model_, *dialect_);
     for (const std::string& split : find_split_layers(model_)) problems_.add(split);
     problems_.refuse();
     ConfigEntries entries = dialect_->mixed_config(model_);

@@ -153,7 +153,7 @@ ConfigEntries Planner::quantization_entries() {
       written_.modules.begin(), written_.modules.end(),
       [](const WrittenModule& a, const WrittenModule& b) { return natural_less(a.name, b.name); });
   if (written_.entries.empty()) return {};
-  written_.unquantized = unquantized_linears(written_);
+  written_.unquantized = unquantized_linears(written_, *dialect_);
   std::move(left_.begin(), left_.end(), std::back_inserter(written_.unquantized));
   if (!written_.unquantized.empty()) {
     findings.push_back({Severity::kNote, "unquantized", source.path().string(),

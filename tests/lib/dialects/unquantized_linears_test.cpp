@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/output_dialect.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
@@ -16,16 +17,17 @@ namespace {
 using Names = std::vector<std::string>;
 const std::string kLayer = "model.layers.0.";
 
-Names listed(const std::vector<WrittenModule>& modules, const Json& config = Json::object()) {
+Names listed(const std::vector<WrittenModule>& modules, const Json& config = Json::object(),
+             const OutputDialect& to = modelopt_dialect(), const Json& entry = {{"quant_algo", "NVFP4"}}) {
   const Scratch scratch;
   Tensors t;
   add_bf16(t, "model.embed_tokens.weight", {32, 64});
   write_checkpoint(scratch / "a", {t}, config.dump());
   const Checkpoint source = Checkpoint::open(scratch / "a");
-  WrittenModel model;
+  WrittenModel model{.entries = {entry}};
   model.modules = modules;
   model.source = &source;
-  return unquantized_linears(model);
+  return unquantized_linears(model, to);
 }
 
 WrittenModule quantized(const std::string& name) { return {name, 0}; }
@@ -43,6 +45,22 @@ TEST_CASE("a block of experts in floats is one glob, one with some quantized is 
       listed({{experts + "0.up_proj"}, {experts + "1.up_proj"}, {"model.layers.1.mlp.experts.0.up_proj"}}) ==
       Names{kLayer + "mlp.experts*", "model.layers.1.mlp.experts*"});
   CHECK(listed({{experts + "0.up_proj"}, quantized(experts + "1.up_proj")}) == Names{experts + "0.up_proj"});
+}
+
+TEST_CASE("latent attention in floats is one glob, one with some quantized is named") {
+  const std::string attention = kLayer + "self_attn.";
+  CHECK(listed({{attention + "kv_b_proj"},
+                {attention + "indexer.wq_b"},
+                {attention + "o_proj"},
+                {kLayer + "mlp.gate"}}) == Names{kLayer + "self_attn*", kLayer + "mlp.gate"});
+  CHECK(listed({{attention + "kv_b_proj"}, quantized(attention + "o_proj")}) ==
+        Names{attention + "kv_b_proj"});
+  CHECK(listed({{attention + "kv_b_proj"}}, Json::object(), deepseek_dialect()) ==
+        Names{attention + "kv_b_proj"});
+  CHECK(listed({{attention + "kv_b_proj"}}, Json::object(), modelopt_dialect(), {{"quant_algo", "MXFP8"}}) ==
+        Names{attention + "kv_b_proj"});
+  CHECK(listed({{attention + "q_proj"}, {attention + "o_proj"}}) ==
+        Names{attention + "q_proj", attention + "o_proj"});
 }
 
 TEST_CASE("a tied head without a tensor is named, since loaders make a linear of it") {
