@@ -62,6 +62,20 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
+/// The largest of 16 E2M1 codes without their signs. Bits of a magnitude are compared from the highest on, in
+/// all codes at once: where a code has the bit, only codes that have it stay.
+unsigned largest_magnitude_code(uint64_t codes) {
+  static_assert(sizeof(codes) * 2 == kGroup);
+  unsigned largest = 0;
+  for (int bit = 2; bit >= 0; --bit) {
+    const uint64_t having = codes >> bit & 0x1111111111111111u;
+    if (having == 0) continue;
+    largest |= 1u << bit;
+    codes &= having * 7;
+  }
+  return largest;
+}
+
 }  // namespace
 
 void widen(DType type, const uint8_t* bytes, std::span<float> out, Isa isa) {
@@ -202,15 +216,12 @@ float mxfp4_tile_scale(DType type, const Mxfp4Range& tile) {
 }
 
 float largest_product(std::span<const uint8_t> codes, std::span<const uint8_t> scales) {
-  constexpr size_t kBytes = kGroup / 2;
+  const std::array<float, 256>& values = e4m3_values();
   float largest = 0;
   for (size_t b = 0; b < scales.size(); ++b) {
-    unsigned most = 0;
-    for (size_t j = 0; j < kBytes; ++j) {
-      const unsigned byte = codes[b * kBytes + j];
-      most = std::max({most, byte & 7u, byte >> 4 & 7u});
-    }
-    largest = std::max(largest, e2m1_to_float(most) * e4m3_to_float(scales[b]));
+    uint64_t block = 0;
+    std::memcpy(&block, &codes[b * sizeof(block)], sizeof(block));
+    largest = std::max(largest, e2m1_to_float(largest_magnitude_code(block)) * values[scales[b]]);
   }
   return largest;
 }

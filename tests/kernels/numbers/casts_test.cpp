@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
@@ -123,6 +124,23 @@ TEST_CASE("NVFP4 decodes to code times block scale, times the global scale, roun
         CHECK(found.back() == 5);
       }
     }
+  }
+}
+
+TEST_CASE("the largest product of a tile is that of its numbers one by one") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<uint8_t> codes(8 * (1 + random() % 5)), scales(codes.size() / 8);
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random() % 0x7F);
+    const auto below =
+        static_cast<unsigned>(1 + random() % 8);  // few large codes, so that small ones decide as well
+    float largest = 0;
+    for (size_t i = 0; i < 2 * codes.size(); ++i) {
+      const auto code = static_cast<unsigned>(random() % below | random() % 2 << 3);
+      codes[i / 2] = static_cast<uint8_t>(codes[i / 2] | code << i % 2 * 4);
+      largest = std::max(largest, std::abs(e2m1_to_float(code)) * e4m3_to_float(scales[i / 16]));
+    }
+    REQUIRE(largest_product(codes, scales) == largest);
   }
 }
 
