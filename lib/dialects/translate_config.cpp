@@ -89,6 +89,8 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
     ignored = strings(quantization, "exclude_modules");
     where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
+  // A list that names a quantized module is wrong: engines would look for its BF16 weights.
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) std::erase(ignored, m.name);
   // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
   const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
   const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {

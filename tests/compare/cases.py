@@ -688,6 +688,15 @@ KNOWN = [
           tuple(f"{group}/fp8-modelopt-{by}" for by in ("row", "block") for group in (
               "compressed [eu]*", "golden *", "nvfp4 de[!n]*", "nvfp4 [!dn]*", "nvfp4 not gated", "stack *", "synth tiny *")),
           exits=((0, 2),)),
+    Known("FP8 of MXFP4", "vLLM reads experts of DeepSeek-V4 as MXFP4 in the deepseek dialect; deepseek-v4 is the one for FP8",
+          ("MXFP4 deepseek-v4/fp8-deepseek",), exits=((0, 2),)),
+    Known("KV scales", "without a config that says FP8 of the KV cache, bf16 leaves no scales of it behind",
+          ("compressed dense/*bf16*", "nvfp4 dense/*bf16*"), exits=((0, 1),), files=("*.safetensors", INDEX)),
+    Known("names", "unquantized linears are listed by name: engines do not find parts of a fused layer by a glob",
+          ("synth */synth", "synth usage/headers only", "synth */nvfp4*", "synth */lint"), exits=((0, 1),),
+          files=("config.json", "hf_quant_config.json")),
+    Known("quantized head", "a quantized head is a target, and a list of unquantized modules does not name it",
+          ("damaged: head quantized/*",), files=("config.json",)),
 ]
 
 

@@ -71,6 +71,13 @@ TEST_CASE("expressions become globs, but names where vLLM would not find a part 
   CHECK(has(parts, "*o_proj"));
 }
 
+TEST_CASE("a quantized module is not on the list of those that are not") {
+  const Names found = translated(
+      modelopt_entry({"lm_head", kLayer + "mlp.experts.0.up_proj", "*.self_attn*"}), "compressed-tensors");
+  CHECK(found.size() == 2);
+  CHECK(found[0] == "lm_head");
+}
+
 TEST_CASE("what a list of quantized modules leaves out is named") {
   Json entry = modelopt_entry({});
   entry["quantized_layers"] = {{kLayer + "mlp.experts", {{"quant_algo", "NVFP4"}}}};
