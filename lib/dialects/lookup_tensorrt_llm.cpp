@@ -131,6 +131,14 @@ const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   return gate != nullptr ? gate : layers.first_with(above + ".gate_up_proj");
 }
 
+/// Whether it has no class whose fused linears are called so, as w1 and w3 of LFM2 outside experts.
+bool is_foreign(const EngineLayer& layer) {
+  return layer.kind == Kind::kFused && layer.name.ends_with(".gate_up_proj") && !layer.parts.empty() &&
+         layer.parts[0].ends_with(".w1");
+}
+
+constexpr const char* kForeign = "has no class with linears of these names";
+
 /// ModelOpt with an algorithm a module.
 class Mixed : public LoaderLookup {
  public:
@@ -138,6 +146,7 @@ class Mixed : public LoaderLookup {
       : layers_(layers), excluded_(excluded) {}
   LookupResult find(const EngineLayer& layer) const override {
     if (layer.kind == Kind::kHead) return {{}, kHeads};
+    if (is_foreign(layer)) return {{}, kForeign};
     const Json* entry = find_layer(layers_, layer);
     if (entry == nullptr || excluded_.has(layer)) return {};
     return load({kAlgorithms, kExperts}, layer, format_of_entry(*entry), algorithm_of(*entry));
@@ -187,6 +196,7 @@ class Groups : public LoaderLookup {
   }
   LookupResult find(const EngineLayer& layer) const override {
     if (layer.kind == Kind::kHead) return {{}, kHeads};
+    if (is_foreign(layer)) return {{}, kForeign};
     const Json* entry = find_layer(*names_, layer);
     if (entry == nullptr) return {};
     return load({kAlgorithms, kExperts}, layer, format_of_entry(*entry), algorithm_of(*entry));

@@ -40,6 +40,19 @@ struct EditedTensor {
   uint64_t slice = 0;                                     ///< bytes of one
 };
 
+/// Bytes of a tensor from `offset` on.
+void read_tensor(const Shard& shard, const EditedTensor& t, uint64_t offset, std::span<uint8_t> out) {
+  const uint64_t base = shard.data_begin + t.begin;
+  if (!t.kept) return shard.file.read(base + offset, out);
+  for (uint64_t done = 0; done < out.size();) {
+    const uint64_t slice = (offset + done) / t.slice, at = (offset + done) % t.slice;
+    const uint64_t count = std::min<uint64_t>(out.size() - done, t.slice - at);
+    const auto from = static_cast<uint64_t>((*t.kept)[slice]);
+    shard.file.read(base + from * t.slice + at, out.subspan(done, count));
+    done += count;
+  }
+}
+
 /// Reads the tensors of an edited checkpoint from the files of its sources.
 class EditedView : public TensorSource {
  public:
@@ -58,17 +71,7 @@ class EditedView : public TensorSource {
   std::map<std::string, std::string> config_texts() const override { return texts_; }
   Json source_note() const override { return note_; }
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
-    const EditedTensor& t = tensors_[tensor];
-    const Shard& shard = shards_[t.shard];
-    const uint64_t base = shard.data_begin + t.begin;
-    if (!t.kept) return shard.file.read(base + offset, out);
-    for (uint64_t done = 0; done < out.size();) {
-      const uint64_t slice = (offset + done) / t.slice, at = (offset + done) % t.slice;
-      const uint64_t count = std::min<uint64_t>(out.size() - done, t.slice - at);
-      const auto from = static_cast<uint64_t>((*t.kept)[slice]);
-      shard.file.read(base + from * t.slice + at, out.subspan(done, count));
-      done += count;
-    }
+    read_tensor(shards_[tensors_[tensor].shard], tensors_[tensor], offset, out);
   }
 
  private:
@@ -157,28 +160,31 @@ bool give_base_back(const Checkpoint& source, Edited& edited) {
   return true;
 }
 
-/// Names and shapes of the tensors as a checkpoint, to count and look at; nothing of it can be read.
-Checkpoint outline(const Checkpoint& like, std::vector<EditedTensor> tensors) {
-  class Nothing : public TensorSource {
+/// The tensors as a checkpoint under the base's configuration, to count and look at. It reads from base and
+/// donor and must not outlive them.
+Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
+                   const std::vector<EditedTensor>& tensors) {
+  class Outline : public TensorSource {
    public:
-    explicit Nothing(const Checkpoint& c) : c_(c) {}
-    const Checkpoint& stored() const override { return c_; }
-    void read(size_t, uint64_t, std::span<uint8_t>) const override {
-      throw Error("expected no read of an outline");
+    Outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors)
+        : base_(base), donor_(donor), tensors_(tensors) {}
+    const Checkpoint& stored() const override { return base_; }
+    void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
+      const EditedTensor& t = tensors_[tensor];
+      const size_t own = base_.shards().size();
+      read_tensor(t.shard < own ? base_.shards()[t.shard] : donor_->shards()[t.shard - own], t, offset, out);
     }
     uint64_t reader_bytes() const override { return 0; }
 
    private:
-    const Checkpoint& c_;
+    const Checkpoint& base_;
+    const Checkpoint* donor_;
+    std::vector<EditedTensor> tensors_;
   };
   std::vector<TensorInfo> infos;
-  std::vector<uint32_t> shards;
-  for (EditedTensor& t : tensors) {
-    infos.push_back(std::move(t.info));
-    shards.push_back(0);
-  }
-  return Checkpoint::over(std::make_shared<Nothing>(like), std::move(infos), std::move(shards), like.config(),
-                          like.hf_quant_config(), {});
+  for (const EditedTensor& t : tensors) infos.push_back(t.info);
+  return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors), std::move(infos),
+                          std::vector<uint32_t>(tensors.size()), base.config(), base.hf_quant_config(), {});
 }
 
 void sort_by_name(std::vector<EditedTensor>& tensors) {
@@ -316,7 +322,7 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
     edited.note = {{"base", graft_base_to_json({hash_descriptions(base.tensors()), config_files_of(base)})}};
   }
   {
-    const Checkpoint result = outline(base, edited.tensors);
+    const Checkpoint result = outline(base, &donor, edited.tensors);
     bool drafts = false;
     for (const std::string_view name : names) {
       drafts = drafts || module_role(module_of(name), layers) == ModuleRole::kMtp;
@@ -360,7 +366,7 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   add_tensors(source, stays, 0, edited.tensors);
   edited.findings = findings_of(source);
   if (!give_base_back(source, edited)) {
-    const Checkpoint result = outline(source, edited.tensors);
+    const Checkpoint result = outline(source, nullptr, edited.tensors);
     QuantizationWords words(config_after_drop(source, result), source.hf_quant_config(),
                             source.path().string());
     const std::vector<std::string> after = names_of(result);

@@ -355,7 +355,7 @@ void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
     std::string entry = module;
     if (parsed && parsed->expert >= 0) {
       const std::string block(parsed->block);
-      if (dialect() == Dialect::kCompressedTensors) entry = "re:^" + escaped(block) + "\\..*";
+      if (dialect() == Dialect::kCompressedTensors) entry = "re:^" + escaped(block) + ".*";
       if (dialect() == Dialect::kModelOpt) entry = block + "*";
     }
     if (entries.empty() || entries.back() != entry) entries.push_back(entry);
