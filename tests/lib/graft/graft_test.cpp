@@ -5,6 +5,7 @@
 #include "tests/support/edits.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
+#include "tests/support/stored_int4.h"
 
 namespace graft_test {
 
@@ -427,6 +428,35 @@ TEST_CASE("a list with an entry a layer gets the donor's entries of draft layers
   write_edited(scratch / "out", {}, drop_of({"model.layers.2.*"}), scratch / "back");
   CHECK(json_at(scratch / "back/config.json") == json_at(scratch / "base/config.json"));
   CHECK(differences_of_edit(scratch / "back", scratch / "out") == "");
+}
+
+TEST_CASE(
+    "floats replace experts in INT4, whose shapes are read, and the block is on the list that every engine "
+    "reads") {
+  const Scratch scratch;
+  const std::string entry =
+      R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0":
+          {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": true, "group_size": 32,
+           "strategy": "group"}, "input_activations": null}}, "ignore": ["lm_head"]})";
+  Tensors base, donor;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int e = 0; e < 4; ++e) {
+      for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) {
+        const std::string name = fmt::format("model.layers.{}.mlp.experts.{}.{}", layer, e, leaf);
+        const auto seed = static_cast<unsigned>(16 * layer + 4 * e + leaf[0]);
+        StoredInt4 w(32, 32, 32, DType::kBF16, seed);
+        w.make_symmetric();
+        w.add_packed(base, name, false);
+        add_bf16(donor, name + ".weight", {32, 32}, seed);
+      }
+    }
+  }
+  write_checkpoint(scratch / "base", {base}, config_text("inlined", 0, entry));
+  write_checkpoint(scratch / "donor", {donor}, config_text("inlined", 0, ""));
+  write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.*"}), scratch / "out");
+  const Json ignore = json_at(scratch / "out/config.json")["quantization_config"]["ignore"];
+  CHECK(json_line(ignore) == R"(["lm_head","re:^model\\.layers\\.1\\.mlp\\.experts.*"])");
+  CHECK(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor") == "");
 }
 
 TEST_CASE("what does not fit is refused and leaves nothing") {
