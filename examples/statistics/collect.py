@@ -9,12 +9,12 @@ all experts of a layer share one, each expert's down has its own. `guided` weigh
 gradient of the loss in a linear's outputs, so each matrix has its own entry. README.md describes the file.
 """
 import argparse
-import hashlib
 import json
 import pathlib
 import re
 
 import torch
+import xxhash
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -53,12 +53,6 @@ class Names:
     leaves = self.experts.get((block, expert), [])
     wanted = LAST if leaf == "down_proj" else FIRST
     return [f"{block}.{expert}.{leaf}" for leaf in leaves if leaf in wanted]
-
-  def structure(self):
-    """SHA-256 of the names and K of all matrices, one a line, by name."""
-    lines = sorted(f"{name} {shape[-1]}\n" for name, shape in self.shapes.items()
-                   if len(shape) == 2 and name.endswith(".weight"))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class Collector:
@@ -125,13 +119,21 @@ def run(model, tokens, collector, device, batch):
 
 
 def final_norm(folder):
-  """SHA-256 of the bytes of the norm before the head."""
+  """XXH3-128 of the bytes of the norm before the head."""
   for file in sorted(pathlib.Path(folder).glob("*.safetensors")):
     with safe_open(file, "pt") as f:
       for name in f.keys():
         if name in ("model.norm.weight", "norm.weight") or name.endswith("language_model.norm.weight"):
-          return hashlib.sha256(f.get_tensor(name).contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+          return xxhash.xxh3_128_hexdigest(f.get_tensor(name).contiguous().view(torch.uint8).numpy().tobytes())
   return ""
+
+
+def structure_of(entries):
+  """XXH3-128 of a line NAME K for each linear that the entries serve."""
+  lines = {f"{m} {e.k}\n" for e in entries.values() for m in e.members}
+  # In byte order of the names, which a space after them would change.
+  ordered = sorted(lines, key=lambda line: line.rsplit(" ", 1)[0].encode())
+  return xxhash.xxh3_128_hexdigest("".join(ordered).encode())
 
 
 def tensors_of(entries, prefix=""):
@@ -180,16 +182,15 @@ def main():
     run(model, tokens[:len(tokens) - o.heldout], collector, o.device, o.batch)
     if o.heldout:
       run(model, kept, heldout, o.device, o.batch)
-  tensors, groups = tensors_of(collector.entries)
+  seen = {key: e for key, e in collector.entries.items() if e.count}
+  tensors, groups = tensors_of(seen)
   more, _ = tensors_of(heldout.entries, "heldout.")
   tensors = {name: t.cpu().contiguous() for name, t in (tensors | more).items()}
   save_file(tensors, o.out, {
-      "format": "twofour statistics 1", "structure": names.structure(), "weights": final_norm(o.model),
+      "format": "twofour statistics 1", "structure": structure_of(seen), "weights": final_norm(o.model),
       "tokens": str(tokens.numel()), "text": o.text, "weighting": o.weighting, "groups": json.dumps(groups)})
-  seen = {m for e in collector.entries.values() if e.count for m in e.members}
-  without = sorted(m for e in collector.entries.values() for m in e.members if m not in seen)
-  print(f"{len(collector.entries)} entries of {len(seen)} modules, {tokens.numel()} tokens"
-        + (f"; {len(without)} modules saw none, {without[0]} the first" if without else ""))
+  served = {m for e in seen.values() for m in e.members}
+  print(f"{len(seen)} entries of {len(served)} linears, {tokens.numel()} tokens")
 
 
 if __name__ == "__main__":

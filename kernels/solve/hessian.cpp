@@ -54,7 +54,7 @@ class Cholesky {
   }
 
   double& at(int64_t i, int64_t j) { return numbers_[static_cast<size_t>(i * k_ + j)]; }
-  const std::vector<double>& diagonal() const { return diagonal_; }
+  double at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
 
   /// L^-1 into the lower triangle, with the diagonal.
   void invert() {
@@ -66,7 +66,7 @@ class Cholesky {
   }
 
   /// x := (L L')^-1 x for eight vectors [k, 8].
-  void solve(double* x) {
+  void solve(double* x) const {
     constexpr int kVectors = 8;
     for (int64_t i = 0; i < k_; ++i) {
       double* own = x + i * kVectors;
@@ -195,16 +195,27 @@ std::vector<float> damped_diagonal(std::span<const float> diagonal, double dampi
   return out;
 }
 
-void solve_damped(std::span<const float> hessian, int64_t k, double damping, std::span<float> rows,
-                  int threads, Isa isa) {
+struct DampedInverse::Factor {
+  int64_t k;
+  Cholesky cholesky;
+};
+
+DampedInverse::DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads,
+                             Isa isa) {
   check_shape(hessian, k);
+  factor_ = std::make_unique<Factor>(
+      Factor{k, Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa)});
+}
+
+DampedInverse::~DampedInverse() = default;
+
+void DampedInverse::multiply(std::span<float> rows) const {
+  const int64_t k = factor_->k;
   twofour::check(rows.size() % static_cast<size_t>(k) == 0, "whole rows");
-  Cholesky cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa);
   const auto count = static_cast<int64_t>(rows.size()) / k;
   constexpr int64_t kVectors = 8;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+  std::vector<double> x(static_cast<size_t>(k * kVectors));
   for (int64_t first = 0; first < count; first += kVectors) {
-    std::vector<double> x(static_cast<size_t>(k * kVectors));
     const int64_t here = std::min(kVectors, count - first);
     const auto each = [&](auto&& f) {
       for (int64_t v = 0; v < here; ++v) {
@@ -213,7 +224,7 @@ void solve_damped(std::span<const float> hessian, int64_t k, double damping, std
       }
     };
     each([](float& row, double& own) { own = double{row}; });
-    cholesky.solve(x.data());
+    factor_->cholesky.solve(x.data());
     each([](float& row, double& own) { row = static_cast<float>(own); });
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,10 +26,19 @@ DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double d
 /// diag Hd [k] of diag H [k]; throws like damped_hessian.
 std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
 
-/// (H + lambda I)^-1 times each row of `rows` [n, k], in place and in double: what solves X (H + lambda I) =
-/// C. `hessian` and lambda as in DampedHessian.
-void solve_damped(std::span<const float> hessian, int64_t k, double damping, std::span<float> rows,
-                  int threads = 1, Isa isa = best_isa());
+/// (H + lambda I)^-1, as a factor in double. It throws like damped_hessian.
+class DampedInverse {
+ public:
+  DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads = 1,
+                Isa isa = best_isa());
+  ~DampedInverse();
+  /// Times each row of `rows` [n, k], in place: what solves X (H + lambda I) = C for X.
+  void multiply(std::span<float> rows) const;
+
+ private:
+  struct Factor;
+  std::unique_ptr<Factor> factor_;
+};
 
 /// e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum over k ascending,
 /// its product with e is added up in double.

@@ -83,6 +83,47 @@ std::vector<float> expect_diagonal(std::span<const float> diagonal, double dampi
   return out;
 }
 
+ExpectedInverse::ExpectedInverse(std::span<const float> hessian, int64_t k, double damping) {
+  const auto n = static_cast<size_t>(k);
+  std::vector<float> diagonal;
+  for (size_t j = 0; j < n; ++j) diagonal.push_back(hessian[j * n + j]);
+  const double lambda = damping * mean_of(diagonal);
+  factor_.assign(n, std::vector<double>(n));
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = i; j < n; ++j) {
+      const float h = hessian[i * n + j];
+      factor_[n - 1 - j][n - 1 - i] = i == j ? with_damping(h, lambda) : static_cast<double>(h);
+    }
+  }
+  factorize(factor_);
+}
+
+void ExpectedInverse::multiply(std::span<float> row) const {
+  const size_t n = row.size();
+  std::vector<double> x(row.rbegin(), row.rend());
+  for (size_t i = 0; i < n; ++i) {
+    x[i] /= factor_[i][i];
+    for (size_t j = i + 1; j < n; ++j) x[j] -= factor_[i][j] * x[i];
+  }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t j = i + 1; j < n; ++j) x[i] -= factor_[i][j] * x[j];
+    x[i] /= factor_[i][i];
+  }
+  for (size_t i = 0; i < n; ++i) row[n - 1 - i] = static_cast<float>(x[i]);
+}
+
+double expect_float_form(std::span<const float> hessian, std::span<const float> e) {
+  const size_t k = e.size();
+  std::vector<float> products(k);
+  for (size_t i = 0; i < k; ++i) {
+    const float own = e[i];
+    for (size_t j = 0; j < k; ++j) products[j] += own * hessian[i * k + j];
+  }
+  double form = 0;
+  for (size_t j = 0; j < k; ++j) form += static_cast<double>(e[j]) * static_cast<double>(products[j]);
+  return form;
+}
+
 double expect_form(std::span<const float> hessian, std::span<const float> e) {
   const size_t k = e.size();
   double form = 0;

@@ -20,6 +20,19 @@ ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double
 /// diag(H + lambda I) of diag H.
 std::vector<float> expect_diagonal(std::span<const float> diagonal, double damping);
 
+/// (H + lambda I)^-1 of a row, in double: forwards, then backwards through the factor of the reversed matrix.
+class ExpectedInverse {
+ public:
+  ExpectedInverse(std::span<const float> hessian, int64_t k, double damping);
+  void multiply(std::span<float> row) const;
+
+ private:
+  std::vector<std::vector<double>> factor_;
+};
+
+/// e H e', e H added up in float32 over k ascending and its product with e in double.
+double expect_float_form(std::span<const float> hessian, std::span<const float> e);
+
 /// e H e' in double, e H as well.
 double expect_form(std::span<const float> hessian, std::span<const float> e);
 

@@ -8,6 +8,7 @@
 #include "lib/expected/expected_input_scales.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
+#include "lib/validate/solved_hessians.h"
 #include "lib/validate/validate.h"
 
 namespace twofour {
@@ -37,6 +38,8 @@ class Proof {
   ExpectedInputScales& input_scales;
   Progress& progress;
   bool on_device = false;  ///< a CUDA device derives the bytes, too
+  bool all_rows = false;   ///< of solved matrices all rows are solved again, not 64 of each
+  std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
 
   const TensorInfo& info(int part) const { return tensor(part).info; }
   /// Reads bytes of a part as the artifact has them. Safe from several threads.

@@ -85,7 +85,9 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
 /// promised memory has room, else one after the other, for each uses all threads itself. Returns the results
 /// that the record must hold.
 std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
-                                   bool on_device, Progress& progress, ValidateReport& report) {
+                                   bool on_device, bool all_rows, Progress& progress,
+                                   ValidateReport& report) {
+  const auto hessians = std::make_shared<SolvedHessians>();
   constexpr uint64_t kCopies = 4;  // of a unit's buffers: source, expected and found
   const size_t count = plan.transformations.size();
   const auto threads = static_cast<uint64_t>(omp_get_max_threads());
@@ -95,6 +97,8 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   const auto prove = [&](size_t t) {
     Proof proof(source, artifact, plan, t, input_scales, progress, found[t]);
     proof.on_device = on_device;
+    proof.all_rows = all_rows;
+    proof.hessians = hessians;
     results[t] = plan.transformations[t]->prove(proof);
   };
   std::vector<size_t> together;
@@ -215,7 +219,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
                         Progress& progress) {
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path, options.io);
-  const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
+  Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
+  open_statistics(manifest.recipe, options.statistics);
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
     throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",
@@ -242,7 +247,8 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
 
   progress.phase = "deriving";
   const bool on_device = options.device == Device::cuda;
-  std::map<uint32_t, Json> results = prove_all(artifact, source, plan, on_device, progress, report);
+  std::map<uint32_t, Json> results =
+      prove_all(artifact, source, plan, on_device, options.all_rows, progress, report);
   if (on_device) check_dequantized_on_cuda(artifact, source, plan, report);
   if (report.differences.empty()) {
     check_manifest(artifact, source, plan, manifest, std::move(results), progress, report);

@@ -24,7 +24,9 @@ struct ValidateOptions {
   Io io = Io::kBuffered;  ///< how artifact and source pass
   int64_t experts = 4;    ///< of a layer that its tokens go to at most; 0: all that its router may pick
   int64_t layers = 4;     ///< that are run at most, see sample_layers(); 0: all
-  std::filesystem::path donor = {};  ///< of what was grafted, beside the source
+  std::filesystem::path donor = {};       ///< of what was grafted, beside the source
+  std::filesystem::path statistics = {};  ///< that weights were chosen by
+  bool all_rows = false;  ///< of matrices that were solved, all rows are solved again, not 64 of each
 };
 
 /// Which layers were run. The rest of `found` was run: one LayerReport or DeviceLayerReport each.

@@ -89,13 +89,14 @@ TEST_CASE("rows are solved against the damped Hessian") {
     }
   }
   std::vector<float> once = products, again = products;
-  solve_damped(h, k, 0.05, once);
-  solve_damped(h, k, 0.05, again, 3, Isa::portable);
+  const DampedInverse inverse(h, k, 0.05);
+  inverse.multiply(once);
+  DampedInverse(h, k, 0.05, 3, Isa::portable).multiply(again);
   CHECK(once == again);
   for (size_t i = 0; i < once.size(); ++i)
     REQUIRE(once[i] == doctest::Approx(wanted[i]).epsilon(1e-3).scale(1));
   std::vector<float> zeros(static_cast<size_t>(k));
-  solve_damped(h, k, 0.05, zeros);
+  inverse.multiply(zeros);
   for (const float z : zeros) CHECK(z == 0);
 }
 
