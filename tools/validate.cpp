@@ -100,6 +100,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
                {"tensors", r.tensors},
                {"bytes", r.bytes},
                {"seconds", r.seconds}};
+  if (r.solved_rows > 0) json["solved_rows"] = {{"all", r.solved_rows}, {"not_drawn", r.rows_not_drawn}};
   if (with_source) {
     json["source_tensors"] = r.source_tensors;
     json["source_bytes"] = r.source_bytes;
@@ -277,7 +278,7 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
     return;
   }
   print_stdout("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
-               sound_verdict(!o.source.empty()));
+               sound_verdict(r, !o.source.empty()));
   if (!o.source.empty()) {
     print_stdout("{}: {} accounted for, {}\n", o.source,
                  r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),

@@ -17,6 +17,7 @@ namespace twofour {
 struct ProofFindings {
   Findings differences;
   std::vector<WeightReport> weights;
+  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< of matrices that were solved by statistics
 };
 
 /// What the proof of one transformation works on: source and artifact, and where to report.
@@ -49,6 +50,11 @@ class Proof {
   /// Adds a difference of a part, or of something else.
   void differ(int part, std::string what);
   void differ(const char* id, std::string where, std::string what);
+  /// Counts rows of a solved matrix, those that were not solved again among them.
+  void add_solved(uint64_t rows, uint64_t not_drawn) {
+    found_.solved_rows += rows;
+    found_.rows_not_drawn += not_drawn;
+  }
   void add(WeightReport weights) { found_.weights.push_back(std::move(weights)); }
   /// Reports what hold() noted: a difference for each part.
   void finish();

@@ -168,11 +168,13 @@ class GroupCheck : public GroupReader {
 
   /// Solves rows again and compares their bytes; of all rows the pattern and the loss, which reports have.
   void check_solved(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result) {
-    constexpr int64_t kDrawn = 64;
     const auto h = proof_.hessians->of(*rule_words_.statistics, m.solving);
     const ExpectedSolver solver = solver_of(m, global);
     const auto k = static_cast<size_t>(m.k);
     result.output.method = solving_name(m.solving, !solver.dense);
+    uint64_t not_drawn = 0;
+    for (int64_t n = 0; n < m.rows; ++n) not_drawn += !is_drawn(m, n);
+    proof_.add_solved(static_cast<uint64_t>(m.rows), not_drawn);
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end), target = targets(m, *h, begin, end);
       Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
@@ -194,8 +196,7 @@ class GroupCheck : public GroupReader {
         losses[r] = form_of(*h, change);
         energies[r] = form_of(*h, row);
         broken[r] = !has_pattern(values, solver);
-        // 64 rows, evenly spaced.
-        if (!proof_.all_rows && m.rows > kDrawn && n * kDrawn / m.rows == (n + 1) * kDrawn / m.rows) return;
+        if (!is_drawn(m, n)) return;
         const auto own = std::span<const float>(target).subspan(r * k, k);
         const ExpectedRow solved = h->diagonal.empty() ? expect_row(solver, h->hessian, own)
                                                        : expect_row_by_diagonal(solver, h->diagonal, own);
@@ -220,6 +221,12 @@ class GroupCheck : public GroupReader {
       hold(m, EncodedPart::kValues, begin * m.k / 2, expected_codes, 2);
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, expected_scales, kGroup);
     });
+  }
+
+  /// Whether a row is solved again: of a matrix 64, evenly spaced.
+  bool is_drawn(const EncodedMatrix& m, int64_t n) const {
+    constexpr int64_t kDrawn = 64;
+    return proof_.all_rows || m.rows <= kDrawn || n * kDrawn / m.rows != (n + 1) * kDrawn / m.rows;
   }
 
   static double form_of(const SolvedHessian& h, std::span<const float> e) {

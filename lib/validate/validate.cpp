@@ -124,6 +124,8 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   for (size_t t = 0; t < count; ++t) {
     std::move(found[t].differences.begin(), found[t].differences.end(),
               std::back_inserter(report.differences));
+    report.solved_rows += found[t].solved_rows;
+    report.rows_not_drawn += found[t].rows_not_drawn;
     std::move(found[t].weights.begin(), found[t].weights.end(), std::back_inserter(report.weights));
     if (!results[t].is_null()) all.emplace(static_cast<uint32_t>(t), std::move(results[t]));
   }
@@ -191,8 +193,14 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
 
 }  // namespace
 
-const char* sound_verdict(bool with_source) {
-  return with_source ? "every byte derived again from the source, equal" : "all hashes hold";
+std::string sound_verdict(const ValidateReport& report, bool with_source) {
+  if (!with_source) return "all hashes hold";
+  if (report.rows_not_drawn == 0) return "every byte derived again from the source, equal";
+  return fmt::format(
+      "every byte derived again from the source, equal, but for {} of {} rows that were solved by "
+      "statistics: their "
+      "pattern and loss hold",
+      report.rows_not_drawn, report.solved_rows);
 }
 
 ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {

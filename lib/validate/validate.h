@@ -82,11 +82,13 @@ struct ValidateReport {
   LayerCoverage coverage;                         ///< of `layers`
   std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
   LayerCoverage device_coverage;                  ///< of `device_layers`
+  uint64_t solved_rows = 0;                       ///< of matrices that were solved by statistics
+  uint64_t rows_not_drawn = 0;  ///< of these, those of which only the pattern and the loss were derived again
   double seconds = 0;
 };
 
 /// What can be said of an artifact without differences.
-const char* sound_verdict(bool with_source);
+std::string sound_verdict(const ValidateReport& report, bool with_source);
 
 /// Holds an artifact against the hashes of its own manifest.
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
