@@ -8,6 +8,7 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
+#include "kernels/solve/solve_ops.h"
 
 namespace twofour {
 // For processors that have no file of their own yet.
@@ -31,5 +32,7 @@ const QuantizeOps* quantize_ops(Isa isa) {
   check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");
   return nullptr;
 }
+
+const SolveOps& solve_ops(Isa) { return kSolvePortable; }
 
 }  // namespace twofour

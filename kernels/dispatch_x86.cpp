@@ -8,6 +8,7 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
+#include "kernels/solve/solve_ops.h"
 
 namespace twofour {
 namespace {
@@ -69,6 +70,21 @@ const QuantizeOps* quantize_ops(Isa isa) {
       return &kQuantizeAvx512;
   }
   return nullptr;
+}
+
+const SolveOps& solve_ops(Isa isa) {
+  const std::span<const Isa> isas = available_isas();
+  check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");
+  switch (isa) {
+    case Isa::portable:
+    case Isa::neon:
+      break;
+    case Isa::avx2:
+      return kSolveAvx2;
+    case Isa::avx512:
+      return kSolveAvx512;
+  }
+  return kSolvePortable;
 }
 
 }  // namespace twofour

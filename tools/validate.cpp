@@ -21,7 +21,8 @@ struct ValidateArguments {
   std::string artifact, source, donor, html, io = "buffered";
   std::optional<int64_t> tokens;
   uint64_t seed = 0;
-  bool all_layers = false;
+  bool all_layers = false, all_rows = false;
+  std::string statistics;
 };
 
 /// What --tokens, --all-layers and --seed say, with what is run by default.
@@ -32,6 +33,8 @@ ValidateOptions validate_options(const ValidateArguments& o, const Common& commo
   options.device = device;
   options.io = parse_io(o.io);
   options.donor = o.donor;
+  options.statistics = o.statistics;
+  options.all_rows = o.all_rows;
   if (o.tokens) {
     options.tokens = *o.tokens;
     options.experts = 0;
@@ -97,6 +100,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
                {"tensors", r.tensors},
                {"bytes", r.bytes},
                {"seconds", r.seconds}};
+  if (r.solved_rows > 0) json["solved_rows"] = {{"all", r.solved_rows}, {"not_drawn", r.rows_not_drawn}};
   if (with_source) {
     json["source_tensors"] = r.source_tensors;
     json["source_bytes"] = r.source_bytes;
@@ -274,7 +278,7 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
     return;
   }
   print_stdout("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
-               sound_verdict(!o.source.empty()));
+               sound_verdict(r, !o.source.empty()));
   if (!o.source.empty()) {
     print_stdout("{}: {} accounted for, {}\n", o.source,
                  r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),
@@ -290,6 +294,8 @@ int run_validate(const ValidateArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   if (!o.donor.empty() && o.source.empty())
     throw Error("--donor: expected with --source only, found without");
+  if ((!o.statistics.empty() || o.all_rows) && o.source.empty())
+    throw Error("--stats: expected with --source only, found without");
   ValidateReport report;
   const ValidateOptions options = validate_options(o, common, device);
   with_progress(common, [&](Progress& progress) {
@@ -319,6 +325,9 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   args.option("--donor", o->donor,
               "With --source, of what graft wrote: the checkpoint that modules came from")
       .value_name("PATH");
+  args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
+      .value_name("FILE");
+  args.flag("--all-rows", o->all_rows, "With --stats, solve all rows again, not 64 of each matrix");
   args.option("--tokens", o->tokens,
               "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "
               "layer")

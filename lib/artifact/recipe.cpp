@@ -66,6 +66,9 @@ Json rule_to_json(const Rule& r) {
   if (!r.arithmetic.empty()) json["arithmetic"] = r.arithmetic;
   if (!r.block_scale.empty()) json["block_scale"] = r.block_scale;
   if (!r.zero_block.empty()) json["zero_block"] = r.zero_block;
+  if (!r.method.empty()) json["method"] = r.method;
+  if (r.sweeps >= 0) json["sweeps"] = r.sweeps;
+  if (!r.statistics_hash.empty()) json["statistics_xxh3_128"] = r.statistics_hash;
   if (!r.kept.scales.empty()) json["kept_global_scales"] = kept_to_json(r.kept);
   if (!r.input_scale.empty()) json["input_scale"] = r.input_scale;
   if (!r.input_scales.scales.empty()) json["input_scales"] = kept_to_json(r.input_scales);
@@ -91,6 +94,9 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.arithmetic = json.value("arithmetic", "");
   r.block_scale = json.value("block_scale", "");
   r.zero_block = json.value("zero_block", "");
+  r.method = json.value("method", "");
+  r.sweeps = json.value("sweeps", -1);
+  r.statistics_hash = json.value("statistics_xxh3_128", "");
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");
   r.scale_dtype = json.value("scale_dtype", "");
@@ -111,6 +117,28 @@ Rule rule_from_json(std::string_view where, const Json& json) {
 }
 
 }  // namespace
+
+void open_statistics(Recipe& recipe, const std::filesystem::path& file) {
+  std::shared_ptr<const Statistics> opened;
+  for (Rule& r : recipe.rules) {
+    if (r.statistics_hash.empty()) continue;
+    if (file.empty()) {
+      throw Error(fmt::format(
+          "--stats: expected the statistics file that weights were chosen by, XXH3-128 {}, found none",
+          r.statistics_hash));
+    }
+    if (!opened) opened = std::make_shared<const Statistics>(Statistics::open(file));
+    if (const std::string found = opened->hash().hex(); found != r.statistics_hash) {
+      throw Error(fmt::format("{}: expected the statistics file with XXH3-128 {}, found {}", file.string(),
+                              r.statistics_hash, found));
+    }
+    r.statistics = opened;
+  }
+  if (!opened && !file.empty()) {
+    throw Error(fmt::format("--stats: expected none, for no weights were chosen by statistics, found {}",
+                            file.string()));
+  }
+}
 
 DraftExperts parse_draft_experts(std::string_view word) {
   return word == "keep" ? DraftExperts::kKeep : word == "cast" ? DraftExperts::kCast : DraftExperts::kByName;

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "formats/naming.h"
 #include "lib/artifact/edit.h"
 #include "lib/names/pattern.h"
+#include "lib/statistics/statistics.h"
 
 namespace twofour {
 
@@ -62,7 +65,14 @@ struct Rule {
   std::string block_scale = {};  ///< quantize: "max" (or empty), "mse" or "four-over-six"
   std::string zero_block = {};   ///< quantize: "producer" (or empty) or "zero"
   FixedGlobalScales kept = {};   ///< quantize: global scales that are given
-  std::string input_scale = {};  ///< "keep", "none", "constant=1.0", "neighbours" or "given"
+  /// quantize: how weights are chosen by the statistics of their inputs: "" for the best that the file holds,
+  /// "joint", "gptq", "wanda" or "rtn"; "magnitude" chooses as without a file.
+  std::string method = {};
+  int sweeps = -1;                   ///< of descent; below 0: the method's own
+  bool strict_statistics = false;    ///< refuse those of other weights of the model; decides no byte
+  std::string statistics_hash = {};  ///< XXH3-128 of the file; empty: none
+  std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
+  std::string input_scale = {};          ///< "keep", "none", "constant=1.0", "neighbours" or "given"
   FixedGlobalScales input_scales = {};   ///< with "given": multipliers
   bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
   Selection selection = {};
@@ -87,6 +97,10 @@ struct Recipe {
   /// "v7" where all rules make one thing, else "mixed"; without rules "graft" or "drop".
   std::string what() const;
 };
+
+/// Opens the statistics file of the rules that were made with one. Throws Error where its hash is another,
+/// where it is needed and `file` is empty, and where it is not needed.
+void open_statistics(Recipe& recipe, const std::filesystem::path& file);
 
 /// "keep" or "cast"; anything else chooses by name.
 DraftExperts parse_draft_experts(std::string_view word);

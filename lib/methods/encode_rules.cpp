@@ -73,6 +73,30 @@ void check_exact(const Rule& r) {
   option<int>("--exact", r.exact, {{"", 0}, {"best", 0}, {"strict", 0}, {"off", 0}});
 }
 
+/// Refuses words on statistics that do not go together.
+void check_solving_words(const Rule& r) {
+  option<int>("--method", r.method,
+              {{"", 0}, {"joint", 0}, {"gptq", 0}, {"wanda", 0}, {"rtn", 0}, {"magnitude", 0}});
+  const bool prunes = !r.pattern.empty(), solves = !r.statistics_hash.empty();
+  if (!solves && !r.method.empty() && r.method != "magnitude")
+    throw Error(fmt::format("--method: expected --stats beside {}, found none", r.method));
+  if (!solves && r.sweeps >= 0) throw Error("--sweeps: expected --stats beside it, found none");
+  if ((r.method == "joint" || r.method == "wanda") && !prunes) {
+    throw Error(fmt::format(
+        "--method: expected --pattern beside {}, found none; without one gptq and rtn are its like",
+        r.method));
+  }
+  if ((r.method == "gptq" || r.method == "rtn") && prunes) {
+    throw Error(
+        fmt::format("--method: expected joint, wanda or magnitude with --pattern, found {}", r.method));
+  }
+  if (solves && r.block_scale != "max" && r.method != "magnitude") {
+    throw Error(fmt::format(
+        "--block-scale: expected none beside --stats, which chooses block scales itself, found {}",
+        r.block_scale));
+  }
+}
+
 /// The settings of a rule for MXFP8 or MXFP4; fills in its defaults.
 EncodeRule mx_rule(Rule& r, WeightFormat format) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
@@ -176,8 +200,18 @@ EncodeRule nvfp4_rule(Rule& r) {
                 .arithmetic = r.arithmetic,
                 .block_scale = r.block_scale,
                 .zero_block = r.zero_block,
-                .pattern = r.pattern};
-  rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
+                .pattern = r.pattern,
+                .method = r.method};
+  const bool solves = !r.statistics_hash.empty() && r.method != "magnitude";
+  if (solves && r.pattern == "4:8-paired") {
+    rule.pattern = PrunePattern::k4of8Paired;
+  } else {
+    rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
+    if (rule.prune) rule.pattern = PrunePattern::k2of4;
+  }
+  check_solving_words(r);
+  if (solves) rule.statistics = r.statistics;
+  rule.sweeps = r.sweeps;
   return rule;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
@@ -15,6 +16,7 @@
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 #include "lib/selection/output_matrix.h"
+#include "lib/statistics/check_statistics.h"
 
 namespace twofour {
 namespace {
@@ -76,6 +78,7 @@ class GroupPlanner {
                               done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
+    choose_solvings();
     choose_nvfp4_input_scales();
     report();
     planner_.set_dialect(dialect_);
@@ -155,6 +158,55 @@ class GroupPlanner {
       }
     }
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
+  }
+
+  /// How each matrix is solved by the statistics. A file of another model is refused.
+  void choose_solvings() {
+    const Statistics* s = rule_.statistics.get();
+    if (s == nullptr) return;
+    hold_statistics(*s, c_, planner_.linears(), problems_);
+    const std::string own = final_norm_hash(c_), theirs = s->metadata("weights");
+    if (!theirs.empty() && own != theirs) {
+      const std::string text = fmt::format(
+          "{}: expected statistics of these weights, found another final norm", s->path().string());
+      if (words_.strict_statistics) {
+        problems_.add(text + " (--strict-stats)");
+      } else {
+        planner_.findings.push_back(
+            {Severity::kWarning, "statistics-of-other-weights", c_.path().string(), text});
+      }
+    }
+    for (auto& group : groups_) {
+      for (size_t i = 0; i < group->matrices().size(); ++i) {
+        const EncodedMatrix& m = group->matrices()[i];
+        Solving solving =
+            choose_solving(*s, m.name, rule_.words.method, rule_.sweeps, rule_.pattern.has_value());
+        if (solving.entry == nullptr && m.source->stacked) {
+          solving =
+              choose_solving(*s, m.source->name, rule_.words.method, rule_.sweeps, rule_.pattern.has_value());
+        }
+        if (solving.entry != nullptr && solving.entry->k != m.k) {
+          problems_.add(fmt::format("{}: {}: expected K of {} as {} has, found {}", s->path().string(),
+                                    solving.entry->name, m.k, m.name, solving.entry->k));
+          continue;
+        }
+        if (solving.entry == nullptr && rule_.pattern == PrunePattern::k4of8Paired) {
+          problems_.add(fmt::format("{}: expected statistics with tokens for 4:8-paired, found {}", m.name,
+                                    solving.why));
+        }
+        const TensorInfo* offset = solving.entry != nullptr && solving.entry->target_offset
+                                       ? &s->tensors()[*solving.entry->target_offset]
+                                       : nullptr;
+        if (offset != nullptr && (offset->shape[0] != m.rows || solving.entry->members.size() != 1)) {
+          problems_.add(fmt::format("{}: {}: expected [{}, {}] of this matrix alone, found {} of {}",
+                                    s->path().string(), offset->name, m.rows, m.k,
+                                    describe(offset->dtype, offset->shape), solving.entry->members.size()));
+        }
+        if (!solving.why.empty() && unsolved_[solving.why.substr(0, solving.why.find(','))]++ == 0)
+          first_unsolved_[solving.why.substr(0, solving.why.find(','))] = m.name + ": " + solving.why;
+        group->set_solving(i, std::move(solving));
+      }
+    }
   }
 
   /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
@@ -292,6 +344,12 @@ class GroupPlanner {
            fmt::format("{} of {} modules were already quantized: their weights are rounded a second time",
                        rounded_twice_, modules_.size()));
     }
+    for (const auto& [why, count] : unsolved_) {
+      note(Severity::kWarning, "few-statistics",
+           fmt::format(
+               "{} of {} matrices are not solved under a full Hessian with descent: {} (the first, {})",
+               count, matrices_, why, first_unsolved_[why]));
+    }
     if (!dialect_.kv_scale_type && has_fp8_kv_cache(c_)) {
       note(Severity::kWarning, "kv-cache",
            fmt::format("the source's KV cache is FP8, which the {} dialect cannot describe: its scales are "
@@ -333,7 +391,9 @@ class GroupPlanner {
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;
-  bool has_experts_ = false;  ///< routed ones
+  bool has_experts_ = false;                ///< routed ones
+  std::map<std::string, size_t> unsolved_;  ///< matrices that statistics do not suffice for, by the reason
+  std::map<std::string, std::string> first_unsolved_;
 };
 
 }  // namespace

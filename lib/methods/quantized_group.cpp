@@ -69,7 +69,8 @@ uint64_t QuantizedGroup::worker_bytes() const {
       const EncodeRule::Tile tile = rule_.tile(m.rows, m.k);
       tiles = static_cast<uint64_t>((m.source->n / tile.rows + 1) * (m.k / tile.cols + 1));
     }
-    most = std::max(most, static_cast<uint64_t>(strip_rows(*m.source) * m.k) * kQuantizeStripBytes +
+    const uint64_t solving = m.solving.method == Solving::Method::kFull ? solving_bytes(m.k) : 0;
+    most = std::max(most, solving + static_cast<uint64_t>(strip_rows(*m.source) * m.k) * kQuantizeStripBytes +
                               static_cast<uint64_t>(m.source->n) * kRowBytes + tiles * kTileBytes);
   }
   return most;
@@ -110,7 +111,9 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     const EncodedMatrix& m = matrices_[i];
     const EncodedResult found = encoded_from_json(result.at(i));
     Json quality = error_figures(found.error);
-    if (rule_.prune) quality["pruned_after"] = error_figures(found.pruned_after);
+    const bool is_solved = !found.output.method.empty();
+    if (rule_.prune && !is_solved) quality["pruned_after"] = error_figures(found.pruned_after);
+    if (is_solved) quality["relative_output_loss"] = loss_figure(found.output);
     if (found.tiles.count > 0) {
       quality["tiles"] = found.tiles.count;
       quality["inexact_tiles"] = found.tiles.inexact;
@@ -121,6 +124,12 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
                   {"gated", false},
                   {"quality", std::move(quality)}};
     if (found.global_scale != 0) entry["global_scale_bits"] = fmt::format("{:08x}", found.global_scale);
+    if (is_solved) {
+      entry["solver"] = {{"method", found.output.method},
+                         {"sweeps", m.solving.sweeps},
+                         {"damping", m.solving.damping},
+                         {"statistics", m.solving.entry->name}};
+    }
     if (found.cast) entry["cast"] = found.tiles.inexact == 0 ? "exact" : "rounded";
     Json parts = Json::array();
     for (size_t p = 0; p < tensors.size(); ++p) {
@@ -156,7 +165,9 @@ std::vector<ModuleReport> QuantizedGroup::report(const Checkpoint&, const Json& 
   std::vector<ModuleReport> all;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const EncodedMatrix& m = matrices_[i];
-    all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, encoded_from_json(result.at(i)), rule_.prune});
+    EncodedResult found = encoded_from_json(result.at(i));
+    const bool prunes_first = rule_.prune && found.output.method.empty();
+    all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, std::move(found), prunes_first});
   }
   return all;
 }

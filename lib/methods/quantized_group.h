@@ -7,11 +7,13 @@
 
 #include "formats/atom.h"
 #include "formats/weight_dialect.h"
+#include "kernels/pack/prune.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/plan/transformation.h"
 #include "lib/selection/input_scales.h"
+#include "lib/statistics/solving.h"
 
 namespace twofour {
 
@@ -27,11 +29,14 @@ struct EncodeRule {
   /// As the rule says them, with every default; each is known.
   struct Words {
     std::string granularity{}, block{}, scale_dtype{}, exact{}, arithmetic{}, block_scale{}, zero_block{},
-        pattern{};
+        pattern{}, method{};
   } words{};
-  DType weight_type = DType::kF32;  ///< see QuantizedGroup::set_weight_type
-  bool divides = false;             ///< the global scale that is written is a divisor
-  bool prune = false;               ///< 2:4 before
+  DType weight_type = DType::kF32;                 ///< see QuantizedGroup::set_weight_type
+  bool divides = false;                            ///< the global scale that is written is a divisor
+  bool prune = false;                              ///< 2:4 before, of what is not solved
+  std::optional<PrunePattern> pattern{};           ///< of what is solved
+  std::shared_ptr<const Statistics> statistics{};  ///< that weights are chosen by; null: none
+  int sweeps = -1;                                 ///< as Rule::sweeps
 
   bool is_nvfp4() const { return scheme.format == WeightFormat::kNvfp4; }
   bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }
@@ -60,6 +65,7 @@ struct EncodedMatrix {
   int64_t expert;
   int64_t first, step, rows, k;
   float input_scale = 0;                                        ///< that is written; 0: none
+  Solving solving = {};                                         ///< how it is solved by statistics
   std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< of the group; -1: not written
   int part(EncodedPart p) const { return parts[static_cast<size_t>(p)]; }
 };
@@ -73,6 +79,8 @@ class QuantizedGroup : public Transformation {
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
+  /// How a matrix is solved.
+  void set_solving(size_t matrix, Solving solving) { matrices_[matrix].solving = std::move(solving); }
   /// The input scale that is written of a matrix.
   void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
   /// The rule that input scales of NVFP4 are chosen by; null: there are none.

@@ -102,6 +102,15 @@ Json quality_figures(const Quality& q) {
   return json;
 }
 
+OutputLoss& OutputLoss::operator+=(const OutputLoss& other) {
+  if (method.empty()) method = other.method;
+  loss += other.loss;
+  energy += other.energy;
+  return *this;
+}
+
+Json loss_figure(const OutputLoss& loss) { return figure(loss.relative(), 6); }
+
 Json to_json(const EncodedResult& r) {
   Json findings = Json::array();
   for (const Finding& f : r.findings) {
@@ -113,6 +122,8 @@ Json to_json(const EncodedResult& r) {
                {"error", error_to_json(r.error)},
                {"pruned_after", error_to_json(r.pruned_after)},
                {"findings", std::move(findings)}};
+  if (!r.output.method.empty())
+    json["output"] = Json::array({r.output.method, r.output.loss, r.output.energy});
   if (r.tiles.count > 0) json["tiles"] = Json::array({r.tiles.count, r.tiles.inexact});
   if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
   return json;
@@ -129,6 +140,10 @@ EncodedResult encoded_from_json(const Json& json) {
     const auto severity = static_cast<Severity>(whole_number<int>(f.at(0)));
     r.findings.push_back(
         {severity, f.at(1).get<std::string>(), f.at(2).get<std::string>(), f.at(3).get<std::string>()});
+  }
+  if (json.contains("output")) {
+    const Json& output = json.at("output");
+    r.output = {output.at(0).get<std::string>(), output.at(1).get<double>(), output.at(2).get<double>()};
   }
   if (json.contains("tiles")) {
     r.tiles = {whole_number<uint64_t>(json.at("tiles").at(0)),

@@ -68,6 +68,17 @@ struct CastTiles {
   bool operator==(const CastTiles&) const = default;
 };
 
+/// What encoding cost the output of some rows, by statistics of their inputs.
+struct OutputLoss {
+  std::string method = {};  ///< "joint", "gptq", "wanda" or "rtn"; empty: there are no statistics
+  double loss = 0;          ///< sum over rows of e H e', e the change of a row, H the mean of x x'
+  double energy = 0;        ///< the same of the rows themselves
+  OutputLoss& operator+=(const OutputLoss& other);
+  /// Of squares: the square root is a relative error of the output.
+  double relative() const { return energy > 0 ? loss / energy : 0; }
+  bool operator==(const OutputLoss&) const = default;
+};
+
 /// What encoding one matrix showed.
 struct EncodedResult {
   Hash128 source;             ///< of the weights as float32, row after row
@@ -76,6 +87,7 @@ struct EncodedResult {
   CastTiles tiles;            ///< of FP8
   EncodeError error;          ///< of what was written
   EncodeError pruned_after;   ///< with a pattern: had it been applied to the codes instead
+  OutputLoss output;
   KeptDifference kept;
   std::vector<std::string> problems;  ///< weights that cannot be encoded: nothing was written
   Findings findings;
@@ -92,5 +104,6 @@ Json quality_figures(const Quality& quality);
 Json to_json(const EncodedResult& result);
 EncodedResult encoded_from_json(const Json& json);
 Json error_figures(const EncodeError& error);
+Json loss_figure(const OutputLoss& loss);
 
 }  // namespace twofour

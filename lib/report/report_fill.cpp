@@ -190,7 +190,7 @@ Report validate_report(const ValidateReport& r, const std::filesystem::path& art
   report.subject = artifact.string();
   report.failed = !r.differences.empty();
   report.verdict =
-      report.failed ? counted(r.differences.size(), "difference") : sound_verdict(!source.empty());
+      report.failed ? counted(r.differences.size(), "difference") : sound_verdict(r, !source.empty());
   report.facts = {{"tensors", static_cast<double>(r.tensors)},
                   {"checked", static_cast<double>(r.bytes), true},
                   {"source", 0, false, source.string()},

@@ -59,8 +59,41 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
   }
 }
 
+bool Encoder::is_solved(const EncodedMatrix& m, const MatrixScale& scale) const {
+  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  return m.solving.method != Solving::Method::kPlain && scale.global.amax > 0 &&
+         is_solvable(reads, scale.written);
+}
+
+std::span<const float> Encoder::target_of(const EncodedMatrix& m, int64_t row, std::span<const float> rows) {
+  solver_.begin(rule_, m);
+  if (!solver_.has_target()) return rows;
+  aimed_.assign(rows.begin(), rows.end());
+  solver_.aim(row, aimed_);
+  return aimed_;
+}
+
+void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                            std::span<const float> rows, const Write& write, EncodedResult& result) {
+  QuantizeRule rule = quantize_;
+  rule.zero_block = survey.scale.zero_block;
+  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  codes_.resize(rows.size() / 2);
+  scales_.resize(rows.size() / kGroup);
+  back_.resize(rows.size());
+  solver_.solve(reads, survey.scale.written, zero_scale_of(rule, survey.scale.global),
+                target_of(m, row, rows), codes_.data(), scales_.data());
+  write(m.part(EncodedPart::kValues), codes_);
+  write(m.part(EncodedPart::kScales), scales_);
+  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
+  result.error.add(rows, back_, m.k, isa_);
+  solver_.add_loss(rows, back_, result.output);
+  if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
+}
+
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
+  if (is_solved(m, survey.scale)) return encode_solved(m, survey, row, rows, write, result);
   QuantizeRule rule = quantize_;
   rule.zero_block = survey.scale.zero_block;
   const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;

@@ -117,7 +117,7 @@ void Encoder::survey(Results& results) {
     Survey& survey = surveys_[i];
     EncodedResult& result = results[i];
     hashers[i].update(bytes_of(rows));
-    const float amax = largest_magnitude(rows, isa_);
+    float amax = largest_magnitude(rows, isa_);
     if (!std::isfinite(amax)) {
       if (!result.problems.empty()) return;
       const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
@@ -127,6 +127,8 @@ void Encoder::survey(Results& results) {
           m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
+    if (m.solving.entry != nullptr && m.solving.entry->target_offset)
+      amax = largest_magnitude(target_of(m, row, rows), isa_);
     survey.amax = std::max(survey.amax, amax);
     if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);
     if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);

@@ -11,6 +11,7 @@
 #include "lib/methods/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
+#include "lib/transform/matrix_solver.h"
 #include "lib/transform/reference_checkpoint.h"
 #include "lib/view/quantized_view.h"
 
@@ -22,7 +23,11 @@ namespace twofour {
 class Encoder {
  public:
   explicit Encoder(const Worker& worker)
-      : source_(worker.source), kept_(worker.kept), isa_(worker.isa), reader_(worker.source) {}
+      : source_(worker.source),
+        kept_(worker.kept),
+        isa_(worker.isa),
+        reader_(worker.source),
+        solver_(worker.isa) {}
 
   /// Receives the bytes of a part of the group (an index into its parts) in order, front to back.
   using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
@@ -92,6 +97,12 @@ class Encoder {
   void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
+  /// Whether a matrix is solved by statistics, and its global scale allows it.
+  bool is_solved(const EncodedMatrix& matrix, const MatrixScale& scale) const;
+  /// What codes of rows are to come near to: the weights, or another target by the statistics.
+  std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
+  void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
+                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void cast_to_nvfp4(const Write& write);
@@ -122,6 +133,7 @@ class Encoder {
   EncodeRule rule_{};                      ///< of the group
   QuantizeRule quantize_{};                ///< likewise
   WeightReader reader_;
+  MatrixSolver solver_;
   std::vector<Survey> surveys_;
   bool may_cast_ = false;    ///< may_cast() of the group
   bool from_mxfp4_ = false;  ///< likewise, of sources in MXFP4
@@ -132,7 +144,7 @@ class Encoder {
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const RowBlock&) const = default;
   } held_;  ///< what `rows_` holds
-  std::vector<float> rows_, gathered_, pruned_, back_;
+  std::vector<float> rows_, gathered_, pruned_, back_, aimed_;
   std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_;
   uint64_t bytes_read_ = 0;  ///< of biases
 };

@@ -8,6 +8,7 @@
 #include "lib/expected/expected_input_scales.h"
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
+#include "lib/validate/solved_hessians.h"
 #include "lib/validate/validate.h"
 
 namespace twofour {
@@ -16,6 +17,7 @@ namespace twofour {
 struct ProofFindings {
   Findings differences;
   std::vector<WeightReport> weights;
+  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< of matrices that were solved by statistics
 };
 
 /// What the proof of one transformation works on: source and artifact, and where to report.
@@ -37,6 +39,8 @@ class Proof {
   ExpectedInputScales& input_scales;
   Progress& progress;
   bool on_device = false;  ///< a CUDA device derives the bytes, too
+  bool all_rows = false;   ///< of solved matrices all rows are solved again, not 64 of each
+  std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
 
   const TensorInfo& info(int part) const { return tensor(part).info; }
   /// Reads bytes of a part as the artifact has them. Safe from several threads.
@@ -46,6 +50,11 @@ class Proof {
   /// Adds a difference of a part, or of something else.
   void differ(int part, std::string what);
   void differ(const char* id, std::string where, std::string what);
+  /// Counts rows of a solved matrix, those that were not solved again among them.
+  void add_solved(uint64_t rows, uint64_t not_drawn) {
+    found_.solved_rows += rows;
+    found_.rows_not_drawn += not_drawn;
+  }
   void add(WeightReport weights) { found_.weights.push_back(std::move(weights)); }
   /// Reports what hold() noted: a difference for each part.
   void finish();

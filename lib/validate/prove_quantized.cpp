@@ -4,6 +4,7 @@
 #include "formats/e8m0.h"
 #include "lib/expected/expected_mx.h"
 #include "lib/expected/expected_rows.h"
+#include "lib/expected/expected_solve.h"
 #include "lib/validate/group_reader.h"
 
 namespace twofour {
@@ -17,7 +18,7 @@ class GroupCheck : public GroupReader {
         rule_words_(group.encode_rule()),
         words_(rule_words_.words),
         divides_(divides_in(rule_words_.dialect->name)),
-        prunes_(expects_2_4(words_.pattern)),
+        prunes_(words_.pattern != "4:8-paired" && expects_2_4(words_.pattern)),
         mx_(expected_mx(rule_words_.to)),
         results_(group.matrices().size()) {
     if (!is_fp8() && !mx_) rule_ = expected_rule(words_.arithmetic, words_.block_scale, words_.zero_block);
@@ -28,7 +29,10 @@ class GroupCheck : public GroupReader {
       for (size_t i = 0; i < results_.size(); ++i) f(group_.matrices()[i], results_[i]);
     };
     float largest = 0;
-    all([&](const EncodedMatrix& m, EncodedResult& r) { largest = std::max(largest, survey(m, r)); });
+    all([&](const EncodedMatrix& m, EncodedResult& r) {
+      const float own = survey(m, r);
+      largest = std::max(largest, has_target(m) ? largest_target(m) : own);
+    });
     rule_.weight_type = matrix_weight_type(source_, group_.matrices());
     if (is_fp8()) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_fp8(m, r); });
@@ -68,6 +72,8 @@ class GroupCheck : public GroupReader {
     const ExpectedNvfp4 expected(rule_, global), unpruned(rule_, plain_global);
     hold(m, EncodedPart::kGlobalScale, {global.written});
     result.global_scale = std::bit_cast<uint32_t>(global.written);
+    if (m.solving.method != Solving::Method::kPlain && !global.all_zero && can_solve(global.written))
+      return check_solved(m, global, result);
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       const auto k = static_cast<size_t>(m.k);
@@ -101,6 +107,147 @@ class GroupCheck : public GroupReader {
       hold(m, EncodedPart::kValues, begin * m.k / 2, codes, 2);
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, scales, kGroup);
     });
+  }
+
+  // --- Matrices that were solved by statistics ---
+  bool has_target(const EncodedMatrix& m) const {
+    return m.solving.entry != nullptr && m.solving.entry->target_offset.has_value();
+  }
+
+  /// W + 0.5 C (H + lambda I)^-1 of rows [begin, end).
+  Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end) {
+    Floats target = rows(m, begin, end);
+    if (!h.inverse) return target;
+    Floats offset(target.size());
+    rule_words_.statistics->read_target_offset(*m.solving.entry, begin, offset);
+    const auto k = static_cast<size_t>(m.k);
+    // The converter leaves row blocks alone that have no offset at all; theirs is 0 all the same.
+#pragma omp parallel for schedule(static)
+    for (size_t r = 0; r < target.size() / k; ++r) {
+      const auto row = std::span(offset).subspan(r * k, k);
+      if (std::all_of(row.begin(), row.end(), [](float c) { return c == 0; })) continue;
+      h.inverse->multiply(row);
+      for (size_t i = 0; i < k; ++i) target[r * k + i] += 0.5f * row[i];
+    }
+    return target;
+  }
+
+  float largest_target(const EncodedMatrix& m) {
+    float largest = 0;
+    const auto h = proof_.hessians->of(*rule_words_.statistics, m.solving);
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      for (const float w : targets(m, *h, begin, end)) largest = std::max(largest, std::fabs(w));
+    });
+    return largest;
+  }
+
+  /// Whether steps under a global scale, and their reciprocals, are normal numbers.
+  bool can_solve(float global) const {
+    for (const unsigned scale : {1u, 126u}) {
+      const float value = e4m3_to_float(scale), step = divides_ ? value / global : value * global;
+      if (!(step > 0) || !std::isnormal(step) || !std::isnormal(1.0f / step)) return false;
+    }
+    return std::isnormal(global) && std::isnormal(1.0f / global);
+  }
+
+  ExpectedSolver solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const {
+    ExpectedSolver s;
+    s.method = m.solving.method == Solving::Method::kFull ? ExpectedSolver::Method::kJoint
+                                                          : ExpectedSolver::Method::kDiagonal;
+    s.group = words_.pattern == "4:8-paired" ? 8 : 4;
+    s.dense = words_.pattern.empty();
+    s.divides = divides_;
+    s.global = global.written;
+    const Floats zeros(kGroup);
+    Bytes codes(kGroup / 2), scale(1);
+    ExpectedNvfp4(rule_, global).quantize(zeros, codes, scale);
+    s.zero_scale = scale[0];
+    s.sweeps = m.solving.sweeps;
+    return s;
+  }
+
+  /// Solves rows again and compares their bytes; of all rows the pattern and the loss, which reports have.
+  void check_solved(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result) {
+    const auto h = proof_.hessians->of(*rule_words_.statistics, m.solving);
+    const ExpectedSolver solver = solver_of(m, global);
+    const auto k = static_cast<size_t>(m.k);
+    result.output.method = solving_name(m.solving, !solver.dense);
+    uint64_t not_drawn = 0;
+    for (int64_t n = 0; n < m.rows; ++n) not_drawn += !is_drawn(m, n);
+    proof_.add_solved(static_cast<uint64_t>(m.rows), not_drawn);
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      const Floats weights = rows(m, begin, end), target = targets(m, *h, begin, end);
+      Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
+      proof_.read(m.part(EncodedPart::kValues), static_cast<uint64_t>(begin * m.k / 2), codes);
+      proof_.read(m.part(EncodedPart::kScales), static_cast<uint64_t>(begin * m.k / kGroup), scales);
+      Bytes expected_codes = codes, expected_scales = scales;
+      Floats back(weights.size());
+      std::vector<RowError> errors(weights.size() / k);
+      std::vector<double> losses(errors.size()), energies(errors.size());
+      std::vector<char> broken(errors.size());
+      for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
+        const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
+        const auto values = std::span(back).subspan(r * k, k);
+        expected_values(row_codes, std::span(scales).subspan(r * k / kGroup, k / kGroup), global.written,
+                        divides_, values);
+        errors[r] = row_error(row, values);
+        Floats change(row.begin(), row.end());
+        for (size_t i = 0; i < k; ++i) change[i] -= values[i];
+        losses[r] = form_of(*h, change);
+        energies[r] = form_of(*h, row);
+        broken[r] = !has_pattern(values, solver);
+        if (!is_drawn(m, n)) return;
+        const auto own = std::span<const float>(target).subspan(r * k, k);
+        const ExpectedRow solved = h->diagonal.empty() ? expect_row(solver, h->hessian, own)
+                                                       : expect_row_by_diagonal(solver, h->diagonal, own);
+        for (size_t i = 0; i < k / 2; ++i) {
+          expected_codes[r * k / 2 + i] =
+              static_cast<uint8_t>(solved.codes[2 * i] | solved.codes[2 * i + 1] << 4);
+        }
+        std::copy(solved.scales.begin(), solved.scales.end(),
+                  expected_scales.begin() + static_cast<ptrdiff_t>(r * k / kGroup));
+      });
+      add(errors, result.error);
+      for (size_t r = 0; r < losses.size(); ++r) {
+        result.output.loss += losses[r];
+        result.output.energy += energies[r];
+        if (broken[r]) {
+          proof_.differ(m.part(EncodedPart::kValues),
+                        fmt::format("expected {} codes, found others in row {}", words_.pattern,
+                                    begin + static_cast<int64_t>(r)));
+          break;
+        }
+      }
+      hold(m, EncodedPart::kValues, begin * m.k / 2, expected_codes, 2);
+      hold(m, EncodedPart::kScales, begin * m.k / kGroup, expected_scales, kGroup);
+    });
+  }
+
+  /// Whether a row is solved again: of a matrix 64, evenly spaced.
+  bool is_drawn(const EncodedMatrix& m, int64_t n) const {
+    constexpr int64_t kDrawn = 64;
+    return proof_.all_rows || m.rows <= kDrawn || n * kDrawn / m.rows != (n + 1) * kDrawn / m.rows;
+  }
+
+  static double form_of(const SolvedHessian& h, std::span<const float> e) {
+    if (h.diagonal.empty()) return expect_float_form(h.mean, e);
+    double form = 0;
+    for (size_t i = 0; i < e.size(); ++i) form += double{h.mean[i]} * double{e[i]} * double{e[i]};
+    return form;
+  }
+
+  static bool has_pattern(std::span<const float> values, const ExpectedSolver& solver) {
+    if (solver.dense) return true;
+    const auto each = static_cast<size_t>(solver.group / 4);
+    for (size_t first = 0; first < values.size(); first += 4 * each) {
+      int kept = 0;
+      for (size_t c = 0; c < 4; ++c) {
+        const auto part = values.subspan(first + c * each, each);
+        kept += std::any_of(part.begin(), part.end(), [](float v) { return v != 0; });
+      }
+      if (kept > 2) return false;
+    }
+    return true;
   }
 
   /// FP8 tiles of a matrix, in rows of `across`.

@@ -24,7 +24,9 @@ struct ValidateOptions {
   Io io = Io::kBuffered;  ///< how artifact and source pass
   int64_t experts = 4;    ///< of a layer that its tokens go to at most; 0: all that its router may pick
   int64_t layers = 4;     ///< that are run at most, see sample_layers(); 0: all
-  std::filesystem::path donor = {};  ///< of what was grafted, beside the source
+  std::filesystem::path donor = {};       ///< of what was grafted, beside the source
+  std::filesystem::path statistics = {};  ///< that weights were chosen by
+  bool all_rows = false;  ///< of matrices that were solved, all rows are solved again, not 64 of each
 };
 
 /// Which layers were run. The rest of `found` was run: one LayerReport or DeviceLayerReport each.
@@ -80,11 +82,13 @@ struct ValidateReport {
   LayerCoverage coverage;                         ///< of `layers`
   std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
   LayerCoverage device_coverage;                  ///< of `device_layers`
+  uint64_t solved_rows = 0;                       ///< of matrices that were solved by statistics
+  uint64_t rows_not_drawn = 0;  ///< of these, those of which only the pattern and the loss were derived again
   double seconds = 0;
 };
 
 /// What can be said of an artifact without differences.
-const char* sound_verdict(bool with_source);
+std::string sound_verdict(const ValidateReport& report, bool with_source);
 
 /// Holds an artifact against the hashes of its own manifest.
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,

@@ -67,8 +67,15 @@ std::pair<unsigned, unsigned> sparse_quad(const std::array<unsigned, 4>& codes) 
 
 }  // namespace
 
-void write_safetensors(const fs::path& file, const Tensors& tensors) {
-  std::string header = R"({"__metadata__":{"format":"pt"})", data;
+void write_safetensors(const fs::path& file, const Tensors& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::string header = R"({"__metadata__":{)", data;
+  for (const auto& [key, value] : metadata) {
+    std::string text;
+    for (const char c : value) text += (c == '"' || c == '\\' ? "\\" : "") + std::string(1, c);
+    header += fmt::format(R"({}"{}":"{}")", header.back() == '{' ? "" : ",", key, text);
+  }
+  header += "}";
   for (const TensorData& t : tensors) {
     header +=
         fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", t.name,

@@ -20,7 +20,8 @@ struct TensorData {
 using Tensors = std::vector<TensorData>;
 
 /// Writes one safetensors file, tensors in the order given, with a header formed here and not by the library.
-void write_safetensors(const std::filesystem::path& file, const Tensors& tensors);
+void write_safetensors(const std::filesystem::path& file, const Tensors& tensors,
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 /// Writes a checkpoint directory: one file and no index, or several files and an index that names them all.
 /// `config` is the text of config.json; empty: none. Left out, it is that of a model whose stacks hold gate

@@ -16,6 +16,7 @@ std::function<int()> setup_bench_kernels(Arguments& args, const Common& common);
 std::function<int()> setup_bench_lint(Arguments& args, const Common& common);
 std::function<int()> setup_bench_open(Arguments& args, const Common& common);
 std::function<int()> setup_bench_plan(Arguments& args, const Common& common);
+std::function<int()> setup_bench_solve(Arguments& args, const Common& common);
 
 /// Smallest, middle and largest of some measurements.
 struct Spread {

@@ -15,6 +15,8 @@ constexpr Command kCommands[] = {
      "lint --shape qwen3-next"},
     {"plan", "Plan a checkpoint of terabytes that has only headers, against parsing the headers",
      setup_bench_plan, "plan --layers 140 --tasks 64"},
+    {"solve", "Weights chosen by statistics, against one product with the Hessian, on every instruction set",
+     setup_bench_solve, "solve --rounds 3"},
     {"io", "The disk: cold reads, writes with fsync, through the page cache and past it, against plain loops",
      setup_bench_io, "io --work /mnt/disk --size 2GB"},
     {"help", "Show the help of the program or of a command", setup_help, "help convert"},

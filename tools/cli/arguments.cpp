@@ -194,7 +194,11 @@ Argument& Arguments::option(const std::string& names, T& to, const std::string& 
   }
   entry.default_text = default_of(to);
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    added->take_all()->allow_extra_args(false);
+    if (names.starts_with("-")) {
+      added->take_all()->allow_extra_args(false);
+    } else {
+      added->expected(-1);  // one or more
+    }
     entry.repeated = true;
   }
   return add(added, std::move(entry));

@@ -56,6 +56,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common);
 std::function<int()> setup_prune(Arguments& args, const Common& common);
 std::function<int()> setup_quantize(Arguments& args, const Common& common);
 std::function<int()> setup_recipes(Arguments& args, const Common& common);
+std::function<int()> setup_stats(Arguments& args, const Common& common);
 std::function<int()> setup_run(Arguments& args, const Common& common);
 std::function<int()> setup_synth(Arguments& args, const Common& common);
 std::function<int()> setup_validate(Arguments& args, const Common& common);

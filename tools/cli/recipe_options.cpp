@@ -96,13 +96,13 @@ void add_dialect(Arguments& args, RecipeOptions& o, bool converts, bool quantize
 
 void add_pattern(Arguments& args, RecipeOptions& o, bool prunes, bool quantizes) {
   std::vector<std::string> patterns{"2:4"};
-  if (prunes) patterns.push_back("4:8-paired");
+  if (prunes || quantizes) patterns.push_back("4:8-paired");
   std::string help;
   if (prunes) help = "2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight";
   if (quantizes) {
     help += fmt::format(
         "{}2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports "
-        "the gain",
+        "the gain; with --stats both patterns are chosen by it",
         prunes ? "; with quantize, " : "");
   }
   const char* without = quantizes ? prunes ? "prune: 2:4; quantize: none" : "none" : "2:4";
@@ -187,6 +187,26 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
   exclude_rule_words(args, "--recipe");
 }
 
+void add_statistics_options(Arguments& args, RecipeOptions& o) {
+  args.option("--stats", o.statistics,
+              "Choose weights by the statistics of their inputs in this file (lib/statistics/README.md, "
+              "examples/statistics). Block scales are chosen with them")
+      .value_name("FILE");
+  args.option("--method", o.method,
+              "How: joint chooses mask, scales and codes together, gptq the last two without a pattern; "
+              "wanda and rtn "
+              "read the diagonal alone; magnitude leaves the statistics out")
+      .one_of({"joint", "gptq", "wanda", "rtn", "magnitude"})
+      .default_text("joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn");
+  args.option("--sweeps", o.sweeps,
+              "Sweeps of descent after that; a row rests once a sweep gains less than 0.5 %")
+      .range(0, 64)
+      .default_text("4 with a pattern, else 2");
+  args.flag("--strict-stats", o.strict_statistics,
+            "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
+            "quantized copy");
+}
+
 void exclude_rule_words(Arguments& args, const std::string& option) {
   for (const char* word : {"--to", "--include", "--exclude", "--also", "--fold", "--granularity", "--block",
                            "--scale-dtype", "--odd-blocks", "--dialect", "--pattern", "--arithmetic",
@@ -222,6 +242,13 @@ Rule make_rule(const RecipeOptions& o) {
   rule.input_scale = o.input_scale;
   rule.one_input_scale_a_layer = o.one_input_scale_a_layer;
   rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
+  rule.method = o.method;
+  rule.sweeps = static_cast<int>(o.sweeps);
+  rule.strict_statistics = o.strict_statistics;
+  if (!o.statistics.empty()) {
+    rule.statistics = std::make_shared<const Statistics>(Statistics::open(o.statistics));
+    rule.statistics_hash = rule.statistics->hash().hex();
+  }
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});

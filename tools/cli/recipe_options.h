@@ -12,8 +12,11 @@ struct RecipeOptions {
   std::string layout, fold = "larger", dialect, granularity, block, scale_dtype, odd_blocks, exact;
   std::string pattern, arithmetic, block_scale, zero_block, input_scale, draft_experts;
   bool one_input_scale_a_layer = false;
-  std::string recipe;             ///< convert: file or name of a recipe, in place of everything else here
-  std::string keep_global_scale;  ///< quantize: reference checkpoint
+  std::string recipe;              ///< convert: file or name of a recipe, in place of everything else here
+  std::string keep_global_scale;   ///< quantize: reference checkpoint
+  std::string statistics, method;  ///< quantize: a statistics file, and how weights are chosen by it
+  int64_t sweeps = -1;
+  bool strict_statistics = false;
 };
 
 /// Commands that have these options.
@@ -23,6 +26,9 @@ enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 /// of several, --to names prune and quantize too. With --recipe, --include, --exclude and --also must be
 /// there before.
 void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
+
+/// Adds --stats and what says how weights are chosen by it.
+void add_statistics_options(Arguments& args, RecipeOptions& options);
 
 /// The option of that name excludes all that says how rules choose and change modules.
 void exclude_rule_words(Arguments& args, const std::string& option);

@@ -1,0 +1,87 @@
+"""Sees every product of activations with a weight of a model, whatever the module that computes it.
+
+Modules of one family differ from those of the next: nn.Linear, stacked experts [E, N, K] of transformers 5, [E, K, N] of
+gpt-oss. All of them end in a call of torch with a parameter, or a slice of one. `Products` looks at these calls.
+"""
+import contextlib
+import dataclasses
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+LINEAR = {torch.nn.functional.linear}
+MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
+BATCHED = {torch.bmm, torch.Tensor.bmm}
+SLICE = torch.Tensor.__getitem__
+
+
+@dataclasses.dataclass
+class Product:
+  """x [T, K] times a weight: y [T, N]. y is part of the graph where gradients are taken."""
+  weight: str  # the parameter's name in the model
+  expert: int | None  # of a stack
+  x: torch.Tensor
+  y: torch.Tensor
+  same_input: bool  # x is the very input of the product before
+
+
+class Products(TorchFunctionMode):
+  """Calls see(Product) for each product, while a block `with products:` runs.
+
+  Experts must be computed one by one: set_experts_implementation("eager") of transformers.
+  """
+
+  def __init__(self, model, see):
+    super().__init__()
+    self.see = see
+    self.names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False) if p.dim() >= 2}
+    self.slices = {}  # id of a slice -> the slice, name, expert; held, so that an id stays its own
+    self.last = None
+
+  def place(self, weight):
+    """(name, expert) of a parameter or of a slice of a stack, else None."""
+    if id(weight) in self.names:
+      return self.names[id(weight)], None
+    found = self.slices.get(id(weight))
+    return found and found[1:]
+
+  def show(self, place, x, y):
+    same = x is self.last
+    self.last = x
+    self.see(Product(*place, x.flatten(0, -2), y.flatten(0, -2), same))
+
+  def __torch_function__(self, func, types, args=(), kwargs=None):
+    out = func(*args, **(kwargs or {}))
+    if func is SLICE and args[0].dim() == 3 and id(args[0]) in self.names and out.dim() == 2:
+      self.slices[id(out)] = (out, self.names[id(args[0])], int(args[1]))
+    elif (func in LINEAR or func in MATMUL) and len(args) > 1:
+      place = self.place(args[1])
+      if place and args[1].dim() == 2 and args[0].dim() >= 2:
+        self.show(place, args[0], out)
+        self.slices.pop(id(args[1]), None)
+    elif func in BATCHED and self.place(args[1]):
+      name, _ = self.place(args[1])
+      for expert in range(len(args[1])):  # rows of zeros are tokens of other experts
+        rows = args[0][expert].any(-1)
+        if rows.any():
+          self.see(Product(name, expert, args[0][expert][rows], out[expert][rows], False))
+    return out
+
+  def __exit__(self, *args):
+    self.slices.clear()
+    self.last = None
+    return super().__exit__(*args)
+
+
+@contextlib.contextmanager
+def experts_one_by_one(model):
+  """Computes stacked experts in the plain way inside the block, so that each of their products is a call."""
+  if not any(p.dim() == 3 for p in model.parameters()) or not hasattr(model, "set_experts_implementation"):
+    yield
+    return
+  before = model.get_experts_implementation()
+  model.set_experts_implementation("eager")
+  try:
+    yield
+  finally:
+    model.set_experts_implementation(before)

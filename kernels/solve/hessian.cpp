@@ -1,0 +1,262 @@
+#include "kernels/solve/hessian.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/error.h"
+#include "kernels/device/check.h"
+#include "kernels/solve/solve_ops.h"
+
+namespace twofour {
+namespace {
+
+constexpr int64_t kPanel = 64;  // rows of a factor that are found together, and columns that one thread takes
+
+/// Calls f(first, last) for parts of [begin, end) that no two threads share.
+template <class F>
+void for_each_panel(int64_t begin, int64_t end, int threads, F&& f) {
+  const int64_t parts = (end - begin + kPanel - 1) / kPanel;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+  for (int64_t p = 0; p < parts; ++p) f(begin + p * kPanel, std::min(begin + (p + 1) * kPanel, end));
+}
+
+double damping_of(std::span<const float> diagonal, int64_t stride, int64_t k, double damping) {
+  double sum = 0;
+  for (int64_t j = 0; j < k; ++j) {
+    const float d = diagonal[static_cast<size_t>(j * stride)];
+    if (!std::isfinite(d) || d < 0) {
+      throw Error(fmt::format("column {}: expected a finite sum of squares, found {}", j, d));
+    }
+    sum += d == 0 ? 1 : double{d};
+  }
+  return damping * (sum / static_cast<double>(k));
+}
+
+double damped(float d, double lambda) { return (d == 0 ? 1 : double{d}) + lambda; }
+
+/// The reversed Hd = L L' of order k in one array [k, k]: L' in the upper triangle, diagonals apart.
+class Cholesky {
+ public:
+  Cholesky(std::span<const float> hessian, int64_t k, double lambda, int threads, Isa isa)
+      : k_(k), threads_(threads), ops_(solve_ops(isa)), numbers_(static_cast<size_t>(k * k)) {
+    for_each_panel(0, k, threads, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        for (int64_t j = i; j < k; ++j) {  // the upper triangle of H, read from its end
+          const float h = hessian[static_cast<size_t>((k - 1 - j) * k + k - 1 - i)];
+          at(i, j) = i == j ? damped(h, lambda) : double{h};
+        }
+      }
+    });
+    factorize();
+  }
+
+  double& at(int64_t i, int64_t j) { return numbers_[static_cast<size_t>(i * k_ + j)]; }
+  double at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
+
+  /// L^-1 into the lower triangle, with the diagonal.
+  void invert() {
+    for (int64_t first = 0; first < k_; first += kPanel) {
+      const int64_t last = std::min(first + kPanel, k_);
+      for_each_panel(0, last, threads_,
+                     [&](int64_t left, int64_t right) { invert_part(first, last, left, right); });
+    }
+  }
+
+  /// x := (L L')^-1 x for eight vectors [k, 8].
+  void solve(double* x) const {
+    constexpr int kVectors = 8;
+    for (int64_t i = 0; i < k_; ++i) {
+      double* own = x + i * kVectors;
+      for (int v = 0; v < kVectors; ++v) own[v] /= diagonal_[static_cast<size_t>(i)];
+      for (int64_t j = i + 1; j < k_; ++j) {
+        for (int v = 0; v < kVectors; ++v) x[j * kVectors + v] -= at(i, j) * own[v];
+      }
+    }
+    for (int64_t i = k_ - 1; i >= 0; --i) {
+      double* own = x + i * kVectors;
+      for (int64_t j = i + 1; j < k_; ++j) {
+        for (int v = 0; v < kVectors; ++v) own[v] -= at(i, j) * x[j * kVectors + v];
+      }
+      for (int v = 0; v < kVectors; ++v) own[v] /= diagonal_[static_cast<size_t>(i)];
+    }
+  }
+
+ private:
+  void factorize() {
+    diagonal_.resize(static_cast<size_t>(k_));
+    for (int64_t first = 0; first < k_; first += kPanel) {
+      const int64_t last = std::min(first + kPanel, k_);
+      const auto subtract_earlier = [&](int64_t left, int64_t right) {
+        ops_.subtract_products(&at(0, first), &at(0, left), &at(first, left), k_, first,
+                               static_cast<int>(last - first), right - left);
+      };
+      for_each_panel(first, k_, threads_, subtract_earlier);
+      for (int64_t i = first; i < last; ++i) {
+        finish_row(first, i, i, last);
+        const double pivot = at(i, i);
+        if (!(pivot > 0) || !std::isfinite(pivot)) {
+          throw Error(
+              fmt::format("column {}: expected a positive definite Hessian, found a pivot of {}; it is no "
+                          "sum of products",
+                          k_ - 1 - i, pivot));
+        }
+        diagonal_[static_cast<size_t>(i)] = std::sqrt(pivot);
+        for (int64_t j = i + 1; j < last; ++j) at(i, j) /= diagonal_[static_cast<size_t>(i)];
+      }
+      for_each_panel(last, k_, threads_, [&](int64_t left, int64_t right) {
+        for (int64_t i = first; i < last; ++i) {
+          finish_row(first, i, left, right);
+          for (int64_t j = left; j < right; ++j) at(i, j) /= diagonal_[static_cast<size_t>(i)];
+        }
+      });
+    }
+  }
+
+  /// Takes the rows of the panel above row i off its columns.
+  void finish_row(int64_t first, int64_t i, int64_t left, int64_t right) {
+    if (i > first && right > left)
+      ops_.subtract_products(&at(first, i), &at(first, left), &at(i, left), k_, i - first, 1, right - left);
+  }
+
+  /// Rows [first, last) of L^-1, columns [left, right), those before the rows.
+  void invert_part(int64_t first, int64_t last, int64_t left, int64_t right) {
+    right = std::min(right, last);
+    for (int64_t i = first; i < last; ++i) {
+      for (int64_t j = left; j < std::min(right, i); ++j) at(i, j) = 0;
+    }
+    if (left < first) {
+      const int64_t corner = std::min(right, first);
+      for (int64_t t = left; t < corner; ++t) {  // where the rows above end within these columns
+        ops_.subtract_products(&at(t, first), &at(t, left), &at(first, left), k_, 1,
+                               static_cast<int>(last - first), t - left + 1);
+      }
+      if (corner < first)
+        ops_.subtract_products(&at(corner, first), &at(corner, left), &at(first, left), k_, first - corner,
+                               static_cast<int>(last - first), right - left);
+    }
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t end = std::min(right, i);
+      for (int64_t t = first; t < i && left < end; ++t) {
+        const int64_t width = std::min(end, t + 1) - left;
+        if (width > 0) ops_.subtract_products(&at(t, i), &at(t, left), &at(i, left), k_, 1, 1, width);
+      }
+      for (int64_t j = left; j < end; ++j) at(i, j) /= diagonal_[static_cast<size_t>(i)];
+      if (i >= left && i < right) at(i, i) = 1 / diagonal_[static_cast<size_t>(i)];
+    }
+  }
+
+  int64_t k_;
+  int threads_;
+  const SolveOps& ops_;
+  std::vector<double> numbers_, diagonal_;
+};
+
+void check_shape(std::span<const float> hessian, int64_t k) {
+  twofour::check(k > 0 && hessian.size() == static_cast<size_t>(k * k), "a square Hessian");
+}
+
+}  // namespace
+
+DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
+                             int threads, Isa isa) {
+  check_shape(hessian, k);
+  DampedHessian out;
+  out.k = k;
+  out.lambda = damping_of(hessian, k + 1, k, damping);
+  out.matrix.resize(hessian.size());
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t j = i; j < k; ++j) {
+      const auto upper = static_cast<size_t>(i * k + j), lower = static_cast<size_t>(j * k + i);
+      const float h = hessian[upper];
+      if (!std::isfinite(h))
+        throw Error(fmt::format("columns {} and {}: expected a finite sum, found {}", i, j, h));
+      out.matrix[upper] = out.matrix[lower] = i == j ? static_cast<float>(damped(h, out.lambda)) : h;
+    }
+  }
+  if (!with_factor) return out;
+  Cholesky cholesky(hessian, k, out.lambda, threads, isa);
+  cholesky.invert();
+  out.factor.resize(hessian.size());
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t j = i; j < k; ++j) {
+      out.factor[static_cast<size_t>(i * k + j)] = static_cast<float>(cholesky.at(k - 1 - i, k - 1 - j));
+    }
+  }
+  return out;
+}
+
+std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping) {
+  const double lambda = damping_of(diagonal, 1, static_cast<int64_t>(diagonal.size()), damping);
+  std::vector<float> out;
+  for (const float d : diagonal) out.push_back(static_cast<float>(damped(d, lambda)));
+  return out;
+}
+
+struct DampedInverse::Factor {
+  int64_t k;
+  Cholesky cholesky;
+};
+
+DampedInverse::DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads,
+                             Isa isa) {
+  check_shape(hessian, k);
+  factor_ = std::make_unique<Factor>(
+      Factor{k, Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa)});
+}
+
+DampedInverse::~DampedInverse() = default;
+
+void DampedInverse::multiply(std::span<float> rows) const {
+  const int64_t k = factor_->k;
+  twofour::check(rows.size() % static_cast<size_t>(k) == 0, "whole rows");
+  const auto count = static_cast<int64_t>(rows.size()) / k;
+  constexpr int64_t kVectors = 8;
+  std::vector<double> x(static_cast<size_t>(k * kVectors));
+  for (int64_t first = 0; first < count; first += kVectors) {
+    const int64_t here = std::min(kVectors, count - first);
+    const auto each = [&](auto&& f) {
+      for (int64_t v = 0; v < here; ++v) {
+        for (int64_t i = 0; i < k; ++i)
+          f(rows[static_cast<size_t>((first + v) * k + k - 1 - i)], x[static_cast<size_t>(i * kVectors + v)]);
+      }
+    };
+    each([](float& row, double& own) { own = double{row}; });
+    factor_->cholesky.solve(x.data());
+    each([](float& row, double& own) { row = static_cast<float>(own); });
+  }
+}
+
+std::vector<double> quadratic_forms(std::span<const float> hessian, int64_t k, std::span<const float> rows,
+                                    int threads, Isa isa) {
+  check_shape(hessian, k);
+  twofour::check(k % kSolveBlock == 0 && rows.size() % static_cast<size_t>(k) == 0,
+                 "whole rows of whole blocks");
+  const SolveOps& ops = solve_ops(isa);
+  const auto count = static_cast<int64_t>(rows.size()) / k;
+  std::vector<double> forms(static_cast<size_t>(count));
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+  for (int64_t first = 0; first < count; first += kSolveRows) {
+    const int64_t here = std::min<int64_t>(kSolveRows, count - first);
+    std::vector<float> products(static_cast<size_t>(k * kSolveRows)), part(kSolveBlock * kSolveRows);
+    for (int64_t b = 0; b < k; b += kSolveBlock) {
+      for (int64_t i = 0; i < kSolveBlock; ++i) {
+        for (int64_t r = 0; r < here; ++r)
+          part[static_cast<size_t>(i * kSolveRows + r)] = -rows[static_cast<size_t>((first + r) * k + b + i)];
+      }
+      ops.subtract(hessian.data(), k, b, 0, part.data(), products.data());
+    }
+    for (int64_t r = 0; r < here; ++r) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += double{rows[static_cast<size_t>((first + r) * k + i)]} *
+               double{products[static_cast<size_t>(i * kSolveRows + r)]};
+      forms[static_cast<size_t>(first + r)] = sum;
+    }
+  }
+  return forms;
+}
+
+}  // namespace twofour

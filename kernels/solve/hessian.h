@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/device/isa.h"
+
+namespace twofour {
+
+/// What a solver reads of a Hessian H [k, k] (the mean over tokens of x x'): Hd = H + lambda I, where
+/// lambda = damping * mean(diag H) and a diagonal of 0 counts as 1 before that. Source: Frantar et al., GPTQ
+/// (2210.17323) and SparseGPT (2301.00774), whose arithmetic this is but for its order; see README.md.
+struct DampedHessian {
+  int64_t k = 0;
+  double lambda = 0;
+  std::vector<float> matrix;  ///< Hd [k, k]
+  std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty where it was not asked for
+};
+
+/// Of a symmetric H [k, k], of which the upper triangle is read. Throws Error where a number is NaN or
+/// infinite, a diagonal is negative, or Hd is not positive definite in double: H is then no sum of x x'.
+DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
+                             int threads = 1, Isa isa = best_isa());
+
+/// diag Hd [k] of diag H [k]; throws like damped_hessian.
+std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
+
+/// (H + lambda I)^-1, as a factor in double. It throws like damped_hessian.
+class DampedInverse {
+ public:
+  DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads = 1,
+                Isa isa = best_isa());
+  ~DampedInverse();
+  /// Times each row of `rows` [n, k], in place: what solves X (H + lambda I) = C for X.
+  void multiply(std::span<float> rows) const;
+
+ private:
+  struct Factor;
+  std::unique_ptr<Factor> factor_;
+};
+
+/// e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum over k ascending,
+/// its product with e is added up in double.
+std::vector<double> quadratic_forms(std::span<const float> hessian, int64_t k, std::span<const float> rows,
+                                    int threads = 1, Isa isa = best_isa());
+
+}  // namespace twofour

@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+
+// Included by files that are compiled for one instruction set: nothing here may emit a function, or the
+// linker might keep the copy that only the newest processors can run. So no standard headers but <cstdint>.
+
+namespace twofour {
+
+enum class Isa;
+
+constexpr int kSolveRows = 32;   // of a tile
+constexpr int kSolveBlock = 16;  // columns that share a block scale
+constexpr int kScaleCodes = 127;
+
+/// What tiles of one matrix have in common.
+struct SolvePlan {
+  int64_t k;
+  int group;              ///< columns of a mask: 4 or 8
+  bool is_dense;          ///< one mask, which keeps all
+  const float* matrix;    ///< Hd [k, k]
+  const float* factor;    ///< U [k, k]
+  const float* diagonal;  ///< [k], weights of squares for SolveMethod::diagonal
+  const float* maps;      ///< see group_maps.h
+  const float* step;      ///< [127] by block scale, what code 1.0 is worth; 0 for code 0
+  const float* inverse;   ///< [127] 1 / step
+  float to_code;          ///< a step times this, rounded to E4M3, is its block scale
+  int (*nearest)(float);  ///< the block scale 1 .. 126 nearest to a number, 1 below the smallest
+  float min_gain;
+};
+
+/// 32 rows, a column of all of them after the other. Rows that are not there are zeros.
+struct SolveTile {
+  float* values;    ///< [k, 32]: weights before a method, what the codes are worth after it
+  float* gradient;  ///< [k, 32]: (W - Q) Hd
+  float* errors;    ///< [16, 32]
+  int32_t* scales;  ///< [k / 16, 32], block scales
+  int32_t* masks;   ///< [k / group, 32], which mask; read where is_given
+  bool is_given;    ///< masks are given and stay
+  float* gains;     ///< [32], how much a sweep took off the loss
+  int32_t* moves;   ///< [32], -1: descent goes on with this row, 0: it rests
+};
+
+/// What an instruction set provides. All give the same bits.
+struct SolveOps {
+  /// OBS in the order of columns, mask, scale and codes chosen together.
+  void (*joint)(const SolvePlan&, const SolveTile&);
+  /// OBS without codes: masks by score; values stay float32.
+  void (*prune)(const SolvePlan&, const SolveTile&);
+  /// Masks by w^2 times the diagonal, where `masked`, then scales and codes by squares, weighted with the
+  /// diagonal where `weighted`.
+  void (*round)(const SolvePlan&, const SolveTile&, bool masked, bool weighted);
+  /// gradient -= change [k, 32] Hd, where the change is that of `values` to `errors`' rows. Blocks in their
+  /// order.
+  void (*sweep)(const SolvePlan&, const SolveTile&);
+  /// For a block of columns from `first` on: to [k, 32] for columns `from` and later, to -= errors [16, 32]
+  /// times 16 rows of a matrix.
+  void (*subtract)(const float* matrix, int64_t k, int64_t first, int64_t from, const float* errors,
+                   float* to);
+  /// c [rows, columns] -= sum over t in [0, count) of a[t][row] b[t][column], t ascending, all of row stride
+  /// `stride`, in double. `rows` at most 8; columns any.
+  void (*subtract_products)(const double* a, const double* b, double* c, int64_t stride, int64_t count,
+                            int rows, int64_t columns);
+};
+
+extern const SolveOps kSolvePortable;
+extern const SolveOps kSolveAvx2;
+extern const SolveOps kSolveAvx512;
+
+const SolveOps& solve_ops(Isa isa);
+
+}  // namespace twofour

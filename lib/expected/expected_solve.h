@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lib/expected/expected_hessian.h"
+
+namespace twofour {
+
+/// How a row is solved, as kernels/solve/README.md defines it.
+struct ExpectedSolver {
+  enum class Method { kJoint, kSparseGpt, kDiagonal };
+  Method method = Method::kJoint;
+  int group = 4;              ///< columns that a mask is for: 8 for 4:8-paired
+  bool dense = false;         ///< all columns stay
+  bool divides = false;       ///< compressed-tensors' arithmetic: a step is a scale over the global one
+  float global = 1;           ///< as the checkpoint stores it
+  uint8_t zero_scale = 0x38;  ///< of a block of zero codes
+  int sweeps = 0;             ///< of descent
+  float min_gain = 0.005f;    ///< of a sweep, as a share of the row's loss before
+};
+
+struct ExpectedRow {
+  std::vector<uint8_t> codes;   ///< [k], one each
+  std::vector<uint8_t> scales;  ///< [k/16]
+};
+
+/// Solves one row by itself. `mask` [k], 1 for columns that stay: empty, or given from outside.
+ExpectedRow expect_row(const ExpectedSolver& solver, const ExpectedHessian& hessian,
+                       std::span<const float> weights, std::span<const uint8_t> mask = {});
+/// By the diagonal alone: Method::kDiagonal without sweeps.
+ExpectedRow expect_row_by_diagonal(const ExpectedSolver& solver, std::span<const float> diagonal,
+                                   std::span<const float> weights, std::span<const uint8_t> mask = {});
+
+}  // namespace twofour

@@ -1,0 +1,38 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/findings/problems.h"
+#include "lib/statistics/statistics.h"
+
+namespace twofour {
+
+/// Holds a file against the linears of a checkpoint: a linear that it serves and the checkpoint lacks, and a
+/// K that disagrees, are problems. Experts of a stack may have names of their own.
+void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
+                     const std::vector<Linear>& linears, Problems& problems);
+
+/// The hash of the norm before the head, as `weights` of a statistics file; empty where the checkpoint has
+/// none of a known name.
+std::string final_norm_hash(const Checkpoint& checkpoint);
+
+/// What of a checkpoint's linears a file serves.
+struct StatisticsCoverage {
+  size_t linears = 0;   ///< of the checkpoint, without quantized tables
+  size_t served = 0;    ///< with tokens
+  size_t full = 0;      ///< of them with sums over all pairs of inputs, and at least 4 tokens an input
+  size_t few = 0;       ///< with 1 to 4 tokens an input
+  size_t fewer = 0;     ///< with less than one
+  size_t diagonal = 0;  ///< with a diagonal alone
+  size_t without_tokens = 0;
+  std::vector<std::string> missing = {};  ///< the first linears that are not served
+  bool knows_weights = false, same_weights = false;
+};
+
+/// Throws Error where the file is of another model; of sums that are NaN, infinite or of a negative diagonal
+/// too.
+StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint);
+
+}  // namespace twofour

@@ -1,0 +1,129 @@
+#include "lib/statistics/merge_statistics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "formats/error.h"
+#include "lib/statistics/statistics.h"
+
+namespace twofour {
+namespace {
+
+constexpr size_t kAtOnce = 1 << 18;  // numbers that are added together
+
+/// Adds one file's numbers to the sums, or keeps the larger.
+template <class T>
+void combine(std::span<T> sums, std::span<const T> more, bool takes_larger) {
+  for (size_t i = 0; i < sums.size(); ++i)
+    sums[i] = takes_larger ? std::max(sums[i], more[i]) : sums[i] + more[i];
+}
+
+/// One tensor of all files, in pieces. Float32 sums are added in double, in the order of the files.
+template <class Stored, class Sum>
+void merge_tensor(const std::vector<Statistics>& files, const std::vector<size_t>& at, AtomicFile& out,
+                  uint64_t offset) {
+  const TensorInfo& first = files[0].tensors()[at[0]];
+  const bool takes_larger = first.name.ends_with(".amax");
+  const uint64_t count = first.bytes() / sizeof(Stored);
+  std::vector<Stored> read(std::min<uint64_t>(count, kAtOnce));
+  std::vector<Sum> sums(read.size()), more(read.size());
+  for (uint64_t begin = 0; begin < count; begin += read.size()) {
+    const auto here = static_cast<size_t>(std::min<uint64_t>(read.size(), count - begin));
+    for (size_t f = 0; f < files.size(); ++f) {
+      const TensorInfo& t = files[f].tensors()[at[f]];
+      const std::span own = std::span(read).first(here);
+      files[f].file().read(files[f].data_begin() + t.begin + begin * sizeof(Stored),
+                           {reinterpret_cast<uint8_t*>(own.data()), own.size_bytes()});
+      std::copy(own.begin(), own.end(), f == 0 ? sums.begin() : more.begin());
+      if (f > 0) combine(std::span(sums).first(here), std::span<const Sum>(more).first(here), takes_larger);
+    }
+    std::transform(sums.begin(), sums.begin() + static_cast<ptrdiff_t>(here), read.begin(),
+                   [](Sum s) { return static_cast<Stored>(s); });
+    out.write(offset + begin * sizeof(Stored),
+              {reinterpret_cast<const uint8_t*>(read.data()), here * sizeof(Stored)});
+  }
+}
+
+int64_t tokens_of(const Statistics& s) {
+  const std::string text = s.metadata("tokens");
+  int64_t tokens = 0;
+  std::from_chars(text.data(), text.data() + text.size(), tokens);
+  return tokens;
+}
+
+void demand_equal(const Statistics& a, const Statistics& b, const char* key) {
+  if (a.metadata(key) == b.metadata(key)) return;
+  throw Error(fmt::format("{}: metadata {}: expected {} as in {}, found {}", b.path().string(), key,
+                          a.metadata(key), a.path().string(), b.metadata(key)));
+}
+
+}  // namespace
+
+void merge_statistics(const std::vector<std::filesystem::path>& paths,
+                      const std::filesystem::path& out_path) {
+  if (paths.size() < 2)
+    throw Error(fmt::format("stats merge: expected two files or more, found {}", paths.size()));
+  std::vector<Statistics> files;
+  for (const auto& path : paths) {
+    files.push_back(Statistics::open(path));
+    std::error_code error;
+    if (std::filesystem::equivalent(path, out_path, error))
+      throw Error(fmt::format("{}: expected an output that is no input, found one", out_path.string()));
+  }
+  const Statistics& first = files[0];
+  std::vector<TensorInfo> tensors = first.tensors();
+  std::vector<std::vector<size_t>> places(tensors.size());
+  const bool is_sequential = std::any_of(
+      tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.name.ends_with(".target_offset"); });
+  int64_t tokens = 0;
+  std::string texts;
+  for (const Statistics& s : files) {
+    for (const char* key : {"structure", "weights", "weighting", "groups"}) demand_equal(first, s, key);
+    if (is_sequential) demand_equal(first, s, "predecessor");
+    if (s.tensors().size() != tensors.size()) {
+      throw Error(fmt::format("{}: expected the {} tensors that {} has, found {}", s.path().string(),
+                              tensors.size(), first.path().string(), s.tensors().size()));
+    }
+    std::map<std::string_view, size_t> by_name;
+    for (size_t i = 0; i < s.tensors().size(); ++i) by_name[s.tensors()[i].name] = i;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto at = by_name.find(tensors[i].name);
+      const TensorInfo* t = at == by_name.end() ? nullptr : &s.tensors()[at->second];
+      if (t == nullptr || t->dtype != tensors[i].dtype || t->shape != tensors[i].shape) {
+        throw Error(fmt::format("{}: {}: expected {} as in {}, found {}", s.path().string(), tensors[i].name,
+                                describe(tensors[i].dtype, tensors[i].shape), first.path().string(),
+                                t == nullptr ? "none" : describe(t->dtype, t->shape)));
+      }
+      places[i].push_back(at->second);
+    }
+    tokens += tokens_of(s);
+    texts += (texts.empty() ? "" : ", ") + s.metadata("text");
+  }
+  auto metadata = first.metadata();
+  metadata["tokens"] = std::to_string(tokens);
+  metadata["text"] = texts;
+  const std::string header = format_safetensors_header(tensors, metadata);
+  AtomicFile out(out_path);
+  out.resize(header.size() + (tensors.empty() ? 0 : tensors.back().end));
+  out.write(0, header);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t offset = header.size() + tensors[i].begin;
+    switch (tensors[i].dtype) {
+      case DType::kF32:
+        merge_tensor<float, double>(files, places[i], out, offset);
+        break;
+      case DType::kF64:
+        merge_tensor<double, double>(files, places[i], out, offset);
+        break;
+      default:
+        merge_tensor<int64_t, int64_t>(files, places[i], out, offset);
+    }
+  }
+  out.flush();
+  out.commit();
+}
+
+}  // namespace twofour

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lib/statistics/statistics.h"
+
+namespace twofour {
+
+/// How a matrix is solved under an entry of a statistics file.
+struct Solving {
+  enum class Method {
+    kPlain,     ///< as without statistics
+    kDiagonal,  ///< "wanda", or "rtn" without a pattern
+    kFull       ///< "joint", or "gptq" without a pattern
+  };
+  Method method = Method::kPlain;
+  const StatisticsEntry* entry = nullptr;  ///< none: kPlain
+  double damping = 0.01;
+  int sweeps = 0;        ///< of descent
+  std::string why = {};  ///< why it is not a full Hessian with descent; empty: it is, or was not asked for
+};
+
+/// The share of the target offset that goes into the target: W' = W + 0.5 C (H + lambda I)^-1.
+inline constexpr float kTargetShare = 0.5f;
+
+/// "joint", "gptq", "wanda", "rtn" or "plain".
+std::string_view solving_name(const Solving& solving, bool has_pattern);
+
+/// What a file says of a linear of K inputs. `method`: "" for the best that the file holds, or the word of
+/// --method; `sweeps` below 0: the method's own. With T tokens (of blocks, K is their order), from a full
+/// Hessian: T >= 4 K joint or gptq with descent; K <= T < 4 K damping 0.1 and no descent; below that, and of
+/// a diagonal, wanda or rtn. Without tokens, plain.
+Solving choose_solving(const Statistics& statistics, std::string_view linear, std::string_view method,
+                       int sweeps, bool has_pattern);
+
+/// Bytes that solving with K inputs takes of a thread.
+uint64_t solving_bytes(int64_t k);
+
+}  // namespace twofour

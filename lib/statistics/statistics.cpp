@@ -1,0 +1,325 @@
+#include "lib/statistics/statistics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "formats/error.h"
+#include "formats/json.h"
+
+namespace twofour {
+namespace {
+
+constexpr std::string_view kFormat = "twofour statistics 1";
+constexpr std::string_view kHeldout = "heldout.";
+constexpr std::string_view kSaliency = ".saliency";
+
+struct Leaf {
+  std::string_view name;
+  DType dtype;
+};
+constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
+                            {".hessian_blocks", DType::kF32},
+                            {".sum_squares", DType::kF32},
+                            {".count", DType::kI64},
+                            {".target_offset", DType::kF32},
+                            {".fisher_hessian", DType::kF32},
+                            {".sum_squared_weights", DType::kF64},
+                            {".amax", DType::kF32},
+                            {kSaliency, DType::kF32}};
+
+/// The order of a symmetric matrix by the shape of its tensor; 0: none has that shape.
+int64_t order_of(std::span<const int64_t> shape) {
+  if (shape.size() == 2) return shape[0] == shape[1] ? shape[0] : 0;
+  if (shape.size() != 1) return 0;
+  const auto k = static_cast<int64_t>((std::sqrt(8.0 * static_cast<double>(shape[0]) + 1) - 1) / 2);
+  for (const int64_t order : {k - 1, k, k + 1}) {
+    if (order > 0 && order * (order + 1) / 2 == shape[0]) return order;
+  }
+  return 0;
+}
+
+/// The order of the matrix that blocks [k / b, b, b] are the diagonal of; 0: it is none.
+int64_t order_of_blocks(std::span<const int64_t> shape) {
+  return shape.size() == 3 && shape[1] == shape[2] ? shape[0] * shape[1] : 0;
+}
+
+SafetensorsHeader read_header(const InputFile& file, uint64_t& data_begin) {
+  const std::string where = file.path().string();
+  std::vector<uint8_t> first(std::min(file.size(), kSafetensorsHead));
+  file.read(0, first);
+  const uint64_t length = parse_safetensors_prefix(where, first, file.size());
+  data_begin = kSafetensorsPrefix + length;
+  std::string json(length, '\0');
+  file.read(kSafetensorsPrefix, {reinterpret_cast<uint8_t*>(json.data()), json.size()});
+  return parse_safetensors_header(where, json, file.size() - data_begin);
+}
+
+}  // namespace
+
+std::string_view statistics_kind_name(StatisticsKind kind) {
+  switch (kind) {
+    case StatisticsKind::kFull:
+      return "hessian";
+    case StatisticsKind::kBlocks:
+      return "hessian_blocks";
+    case StatisticsKind::kDiagonal:
+      break;
+  }
+  return "sum_squares";
+}
+
+std::string structure_of(const std::map<std::string, int64_t>& linears) {
+  Hasher hasher;
+  for (const auto& [name, k] : linears) hasher.update(fmt::format("{} {}\n", name, k));
+  return hasher.digest().hex();
+}
+
+Statistics Statistics::open(const std::filesystem::path& path) {
+  Statistics s;
+  s.file_ = std::make_shared<InputFile>(path);
+  s.header_ = read_header(*s.file_, s.data_begin_);
+  if (s.metadata("format") != kFormat) {
+    throw Error(
+        fmt::format("{}: expected metadata with format \"{}\", found \"{}\"; see lib/statistics/README.md",
+                    path.string(), kFormat, s.metadata("format")));
+  }
+  s.read_groups();
+  s.entries_ = s.read_entries("");
+  s.heldout_ = s.read_entries(kHeldout);
+  s.served_ = s.serve(s.entries_);
+  s.heldout_served_ = s.serve(s.heldout_);
+  s.check_structure();
+  return s;
+}
+
+std::string Statistics::metadata(const std::string& key) const {
+  const auto at = header_.metadata.find(key);
+  return at == header_.metadata.end() ? "" : at->second;
+}
+
+Hash128 Statistics::hash() const { return hash_file(path()); }
+
+std::string Statistics::where(size_t tensor) const {
+  return fmt::format("{}: {}", path().string(), tensors()[tensor].name);
+}
+
+void Statistics::read_groups() {
+  const std::string text = metadata("groups");
+  if (text.empty()) return;
+  const std::string place = path().string() + ": metadata groups";
+  const Json json = parse_json(place, text);
+  if (!json.is_object()) throw Error(fmt::format("{}: expected an object, found another value", place));
+  for (const auto& [name, members] : json.items()) {
+    std::set<std::string> seen;
+    if (!members.is_array() || members.empty())
+      throw Error(fmt::format("{}: {}: expected a list of linears, found none", place, name));
+    for (const Json& m : members) {
+      if (!m.is_string() || !seen.insert(m.get<std::string>()).second)
+        throw Error(fmt::format("{}: {}: expected names of linears, each once, found another", place, name));
+      groups_[name].push_back(m.get<std::string>());
+    }
+  }
+}
+
+std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
+  std::map<std::string, StatisticsEntry> found;
+  std::map<std::string, int> kinds, counts;
+  for (size_t i = 0; i < tensors().size(); ++i) {
+    const TensorInfo& t = tensors()[i];
+    const bool is_heldout = t.name.starts_with(kHeldout);
+    if (is_heldout != (prefix == kHeldout)) continue;
+    const std::string_view name = std::string_view(t.name).substr(prefix.size());
+    const size_t dot = name.rfind('.');
+    const std::string_view leaf = dot == name.npos ? "" : name.substr(dot);
+    const auto* known = std::find_if(std::begin(kLeaves), std::end(kLeaves),
+                                     [&](const Leaf& l) { return l.name == leaf && dot > 0; });
+    if (known == std::end(kLeaves)) {
+      throw Error(fmt::format(
+          "{}: expected M.hessian, M.count or another of the tensors that lib/statistics/README.md lists",
+          where(i)));
+    }
+    const auto wrong = [&](std::string_view expected) {
+      throw Error(fmt::format("{}: expected {}, found {}", where(i), expected, describe(t.dtype, t.shape)));
+    };
+    if (t.dtype != known->dtype) wrong(dtype_name(known->dtype));
+    if (leaf == kSaliency) continue;
+    StatisticsEntry& e = found[std::string(name.substr(0, dot))];
+    const auto set_order = [&](int64_t k, std::string_view expected) {
+      if (k <= 0) wrong(expected);
+      if (e.k != 0 && e.k != k) wrong(fmt::format("K of {} as in its other tensors", e.k));
+      e.k = k;
+    };
+    const auto set_kind = [&](StatisticsKind kind) {
+      e.kind = kind;
+      e.sums = i;
+      ++kinds[std::string(name.substr(0, dot))];
+    };
+    if (leaf == ".hessian") {
+      set_order(order_of(t.shape), "[K, K] or [K (K + 1) / 2]");
+      set_kind(StatisticsKind::kFull);
+    } else if (leaf == ".hessian_blocks") {
+      set_order(order_of_blocks(t.shape), "[K / B, B, B]");
+      e.block = t.shape[1];
+      set_kind(StatisticsKind::kBlocks);
+    } else if (leaf == ".sum_squares") {
+      set_order(t.shape.size() == 1 ? t.shape[0] : 0, "[K]");
+      set_kind(StatisticsKind::kDiagonal);
+    } else if (leaf == ".fisher_hessian") {
+      set_order(std::max(order_of(t.shape), order_of_blocks(t.shape)),
+                "[K, K], [K (K + 1) / 2] or [K / B, B, B]");
+      e.fisher = i;
+    } else if (leaf == ".target_offset") {
+      set_order(t.shape.size() == 2 ? t.shape[1] : 0, "[N, K]");
+      e.target_offset = i;
+    } else if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
+      wrong("one number");
+    } else if (leaf == ".count") {
+      std::array<uint8_t, sizeof(int64_t)> bytes{};
+      file_->read(data_begin_ + t.begin, bytes);
+      std::memcpy(&e.count, bytes.data(), bytes.size());
+      if (e.count < 0)
+        throw Error(fmt::format("{}: expected a number of tokens, found {}", where(i), e.count));
+      ++counts[std::string(name.substr(0, dot))];
+    }
+  }
+  std::vector<StatisticsEntry> entries;
+  for (auto& [name, e] : found) {
+    e.name = name;
+    if (kinds[name] != 1 || counts[name] != 1) {
+      throw Error(fmt::format(
+          "{}: {}{}: expected one of hessian, hessian_blocks and sum_squares, and count, found {} and {}",
+          path().string(), prefix, name, kinds[name], counts[name]));
+    }
+    const auto group = groups_.find(name);
+    e.members = group == groups_.end() ? std::vector<std::string>{name} : group->second;
+    entries.push_back(std::move(e));
+  }
+  if (prefix.empty()) {
+    for (const auto& [name, members] : groups_) {
+      if (!found.contains(name))
+        throw Error(
+            fmt::format("{}: metadata groups: expected an entry {}, found none", path().string(), name));
+    }
+    if (entries.empty())
+      throw Error(fmt::format("{}: expected statistics of linears, found none", path().string()));
+  }
+  return entries;
+}
+
+Statistics::Served Statistics::serve(const std::vector<StatisticsEntry>& entries) const {
+  Served served;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    for (const std::string& m : entries[i].members) {
+      std::vector<size_t>& all = served[m];
+      if (!all.empty() && entries[all[0]].k != entries[i].k) {
+        throw Error(fmt::format("{}: {}: expected one K, found {} in {} and {} in {}", path().string(), m,
+                                entries[all[0]].k, entries[all[0]].name, entries[i].k, entries[i].name));
+      }
+      // A linear's own entry comes first.
+      all.insert(entries[i].name == m || entries[i].members.size() == 1 ? all.begin() : all.end(), i);
+    }
+  }
+  return served;
+}
+
+void Statistics::check_structure() const {
+  std::map<std::string, int64_t> linears;
+  for (const auto& [name, all] : served_) linears[name] = entries_[all[0]].k;
+  if (const std::string found = structure_of(linears); metadata("structure") != found) {
+    throw Error(fmt::format(
+        "{}: metadata structure: expected {} of its linears and their K, found {}; collect it again",
+        path().string(), found, metadata("structure")));
+  }
+}
+
+const StatisticsEntry* Statistics::find_in(const Served& served, const std::vector<StatisticsEntry>& entries,
+                                           std::string_view linear) {
+  const auto at = served.find(linear);
+  if (at == served.end()) return nullptr;
+  for (const size_t i : at->second) {
+    if (entries[i].count > 0) return &entries[i];
+  }
+  return &entries[at->second[0]];
+}
+
+void Statistics::read(size_t tensor, uint64_t first, std::span<float> out) const {
+  const TensorInfo& t = tensors()[tensor];
+  file_->read(data_begin_ + t.begin + first * sizeof(float),
+              {reinterpret_cast<uint8_t*>(out.data()), out.size_bytes()});
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!std::isfinite(out[i]))
+      throw Error(fmt::format("{}: element {}: expected a finite number, found {}", where(tensor), first + i,
+                              out[i]));
+  }
+}
+
+std::vector<float> Statistics::read_square(size_t tensor, int64_t k, int64_t count) const {
+  const TensorInfo& t = tensors()[tensor];
+  const auto n = static_cast<size_t>(k);
+  const double tokens = static_cast<double>(std::max<int64_t>(count, 1));
+  std::vector<float> square(n * n), row(n);
+  const auto mean = [&](float sum) { return static_cast<float>(double{sum} / tokens); };
+  uint64_t at = 0;
+  const auto block = t.shape.size() == 3 ? static_cast<size_t>(t.shape[1]) : n;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t begin = i / block * block, end = begin + block;
+    const size_t from = t.shape.size() == 1 ? i : begin;
+    const std::span own = std::span(row).first(end - from);
+    read(tensor, at, own);
+    at += own.size();
+    for (size_t j = std::max(from, i); j < end; ++j) {
+      square[i * n + j] = square[j * n + i] = mean(own[j - from]);
+    }
+    if (square[i * n + i] < 0)
+      throw Error(fmt::format("{}: diagonal {}: expected a sum of squares, found {}", where(tensor), i,
+                              own[i - from]));
+  }
+  return square;
+}
+
+std::vector<float> Statistics::read_hessian(const StatisticsEntry& entry) const {
+  return read_square(entry.sums, entry.k, entry.count);
+}
+
+std::vector<float> Statistics::read_fisher(const StatisticsEntry& entry) const {
+  return read_square(entry.fisher.value(), entry.k, entry.count);
+}
+
+std::vector<float> Statistics::read_diagonal(const StatisticsEntry& entry) const {
+  const TensorInfo& t = tensors()[entry.sums];
+  const auto n = static_cast<size_t>(entry.k);
+  const double tokens = static_cast<double>(std::max<int64_t>(entry.count, 1));
+  std::vector<float> diagonal(n);
+  if (entry.kind == StatisticsKind::kDiagonal) {
+    read(entry.sums, 0, diagonal);
+  } else {
+    const bool is_packed = t.shape.size() == 1;
+    const uint64_t block = t.shape.size() == 3 ? static_cast<uint64_t>(t.shape[1]) : n;
+    uint64_t packed = 0;
+    for (size_t i = 0; i < n; ++i) {
+      read(entry.sums, is_packed ? packed : i / block * block * block + i % block * (block + 1),
+           std::span(diagonal).subspan(i, 1));
+      packed += n - i;
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (diagonal[i] < 0)
+      throw Error(fmt::format("{}: diagonal {}: expected a sum of squares, found {}", where(entry.sums), i,
+                              diagonal[i]));
+    diagonal[i] = static_cast<float>(double{diagonal[i]} / tokens);
+  }
+  return diagonal;
+}
+
+void Statistics::read_target_offset(const StatisticsEntry& entry, int64_t first, std::span<float> out) const {
+  read(entry.target_offset.value(), static_cast<uint64_t>(first * entry.k), out);
+  const double tokens = static_cast<double>(std::max<int64_t>(entry.count, 1));
+  for (float& c : out) c = static_cast<float>(double{c} / tokens);
+}
+
+}  // namespace twofour

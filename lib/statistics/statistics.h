@@ -1,0 +1,99 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "lib/io/file.h"
+#include "lib/io/hash.h"
+
+namespace twofour {
+
+/// What an entry holds of sum(x x').
+enum class StatisticsKind { kFull, kBlocks, kDiagonal };
+
+/// "hessian", "hessian_blocks" or "sum_squares".
+std::string_view statistics_kind_name(StatisticsKind kind);
+
+/// The sums of one input, or of one linear; README.md says what its tensors mean.
+struct StatisticsEntry {
+  std::string name;
+  std::vector<std::string> members;  ///< linears that it serves, in the file's order
+  StatisticsKind kind = StatisticsKind::kFull;
+  int64_t k = 0;
+  int64_t block = 0;  ///< order of kBlocks
+  int64_t count = 0;  ///< tokens
+  size_t sums = 0;    ///< position in Statistics::tensors()
+  std::optional<size_t> target_offset{}, fisher{};
+};
+
+/// An open statistics file. Opening reads and validates the header and the counts; sums are read on demand,
+/// and a number that is NaN, infinite, or a negative diagonal is an Error then. Reading is safe from several
+/// threads.
+class Statistics {
+ public:
+  /// Throws Error on a file that is no sound statistics file: names, types, shapes, counts, groups,
+  /// structure.
+  static Statistics open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_->path(); }
+  const InputFile& file() const { return *file_; }
+  uint64_t data_begin() const { return data_begin_; }
+  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  /// A value of the metadata, empty where it is absent.
+  std::string metadata(const std::string& key) const;
+  /// XXH3-128 of the whole file, by bounded reads.
+  Hash128 hash() const;
+
+  /// In order of their names, those under `heldout.` apart.
+  const std::vector<StatisticsEntry>& entries() const { return entries_; }
+  const std::vector<StatisticsEntry>& heldout_entries() const { return heldout_; }
+  /// The entry that serves a linear: of several the first that saw tokens, those of its own name before
+  /// others. nullptr: none.
+  const StatisticsEntry* find(std::string_view linear) const { return find_in(served_, entries_, linear); }
+  const StatisticsEntry* find_heldout(std::string_view linear) const {
+    return find_in(heldout_served_, heldout_, linear);
+  }
+
+  /// The mean over tokens of x x' [k, k], of a kFull entry, or of kBlocks with zeros outside of them.
+  std::vector<float> read_hessian(const StatisticsEntry& entry) const;
+  /// The mean of e x x', of an entry with `fisher`.
+  std::vector<float> read_fisher(const StatisticsEntry& entry) const;
+  /// The mean over tokens of x^2 [k], of any entry.
+  std::vector<float> read_diagonal(const StatisticsEntry& entry) const;
+  /// C / count of rows [first, first + out.size() / k) of an entry with `target_offset`.
+  void read_target_offset(const StatisticsEntry& entry, int64_t first, std::span<float> out) const;
+  /// Elements [first, first + out.size()) of an F32 tensor. A number that is not finite is an Error.
+  void read(size_t tensor, uint64_t first, std::span<float> out) const;
+
+ private:
+  using Served = std::map<std::string, std::vector<size_t>, std::less<>>;
+
+  std::vector<StatisticsEntry> read_entries(std::string_view prefix);
+  void read_groups();
+  Served serve(const std::vector<StatisticsEntry>& entries) const;
+  void check_structure() const;
+  std::vector<float> read_square(size_t tensor, int64_t k, int64_t count) const;
+  std::string where(size_t tensor) const;
+  static const StatisticsEntry* find_in(const Served& served, const std::vector<StatisticsEntry>& entries,
+                                        std::string_view linear);
+
+  std::shared_ptr<InputFile> file_;
+  uint64_t data_begin_ = 0;
+  SafetensorsHeader header_;
+  std::map<std::string, std::vector<std::string>> groups_;
+  std::vector<StatisticsEntry> entries_, heldout_;
+  Served served_, heldout_served_;
+};
+
+/// The hash of `structure`: of linears by name, with their K.
+std::string structure_of(const std::map<std::string, int64_t>& linears);
+
+}  // namespace twofour

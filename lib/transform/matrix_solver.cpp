@@ -1,0 +1,102 @@
+#include "lib/transform/matrix_solver.h"
+
+#include <algorithm>
+
+namespace twofour {
+namespace {
+
+constexpr size_t kKept = 2;
+
+}  // namespace
+
+void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
+  rule_ = &rule;
+  matrix_ = &matrix;
+  const auto fits = [&](const std::shared_ptr<Prepared>& p) {
+    return p->statistics == rule.statistics.get() && p->entry == matrix.solving.entry &&
+           p->pattern == rule.pattern && p->method == matrix.solving.method;
+  };
+  const auto at = std::find_if(kept_.begin(), kept_.end(), fits);
+  if (at != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, at);
+  } else {
+    if (kept_.size() == kKept) kept_.pop_back();
+    kept_.push_front(prepare());
+  }
+  prepared_ = kept_.front();
+}
+
+std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
+  const Statistics& s = *rule_->statistics;
+  const Solving& solving = matrix_->solving;
+  auto p = std::make_shared<Prepared>();
+  p->statistics = &s;
+  p->entry = solving.entry;
+  p->pattern = rule_->pattern;
+  p->method = solving.method;
+  if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
+    p->mean = s.read_diagonal(*p->entry);
+    p->diagonal = damped_diagonal(p->mean, solving.damping);
+    return p;
+  }
+  p->mean = s.read_hessian(*p->entry);
+  p->hessian = damped_hessian(p->mean, p->entry->k, solving.damping, solving.method == Solving::Method::kFull,
+                              1, isa_);
+  if (solving.sweeps > 0) p->maps = std::make_unique<GroupMaps>(p->hessian, p->pattern);
+  if (p->entry->target_offset) {
+    p->inverse = std::make_unique<DampedInverse>(p->mean, p->entry->k, solving.damping, 1, isa_);
+  }
+  return p;
+}
+
+void MatrixSolver::aim(int64_t row, std::span<float> weights) {
+  if (!has_target()) return;
+  offset_.resize(weights.size());
+  rule_->statistics->read_target_offset(*prepared_->entry, row, offset_);
+  // Where nothing was compressed before, the target is the weights to the last bit.
+  if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
+  prepared_->inverse->multiply(offset_);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] += kTargetShare * offset_[i];
+}
+
+void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale,
+                         std::span<const float> target, uint8_t* codes, uint8_t* scales) {
+  SolveRule rule;
+  rule.method = prepared_->method == Solving::Method::kFull ? SolveMethod::joint : SolveMethod::diagonal;
+  rule.pattern = prepared_->pattern;
+  rule.arithmetic = arithmetic;
+  rule.zero_scale = zero_scale;
+  rule.sweeps = matrix_->solving.sweeps;
+  if (prepared_->diagonal.empty()) {
+    solve_rows(rule, prepared_->hessian, prepared_->maps.get(), stored, {target}, {codes, scales}, 1, isa_);
+  } else {
+    solve_rows_by_diagonal(rule, prepared_->diagonal, stored, {target}, {codes, scales}, 1, isa_);
+  }
+}
+
+void MatrixSolver::add_loss(std::span<const float> weights, std::span<const float> values,
+                            OutputLoss& to) const {
+  to.method = solving_name(matrix_->solving, prepared_->pattern.has_value());
+  const auto k = static_cast<size_t>(prepared_->entry->k);
+  std::vector<float> changes(weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) changes[i] = weights[i] - values[i];
+  if (prepared_->diagonal.empty()) {
+    for (const double form : quadratic_forms(prepared_->mean, prepared_->entry->k, changes, 1, isa_))
+      to.loss += form;
+    for (const double form : quadratic_forms(prepared_->mean, prepared_->entry->k, weights, 1, isa_))
+      to.energy += form;
+    return;
+  }
+  for (size_t r = 0; r < weights.size(); r += k) {
+    double loss = 0, energy = 0;
+    for (size_t i = 0; i < k; ++i) {
+      const double d{prepared_->mean[i]}, e{changes[r + i]}, w{weights[r + i]};
+      loss += d * e * e;
+      energy += d * w * w;
+    }
+    to.loss += loss;
+    to.energy += energy;
+  }
+}
+
+}  // namespace twofour

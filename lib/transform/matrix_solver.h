@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/device/isa.h"
+#include "kernels/solve/solve.h"
+#include "lib/methods/quantized_group.h"
+#include "lib/metrics/quality.h"
+
+namespace twofour {
+
+/// Solves rows of matrices by the statistics of their inputs. What an entry needs is prepared once and kept
+/// for the two entries used last: an expert's gate and up have one, its down another. Use one a thread.
+class MatrixSolver {
+ public:
+  explicit MatrixSolver(Isa isa) : isa_(isa) {}
+
+  /// Prepares for rows of a matrix. Throws Error where its entry holds numbers that are no statistics.
+  void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
+  /// Whether the matrix has another target than its weights.
+  bool has_target() const { return prepared_->inverse != nullptr; }
+  /// The target of rows from `row` on: W + 0.5 C (H + lambda I)^-1.
+  void aim(int64_t row, std::span<float> weights);
+  /// Codes [rows, k/2] and block scales [rows, k/16] of rows under a global scale.
+  void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
+             uint8_t* codes, uint8_t* scales);
+  /// Adds what rows lose that are read back as `values`, row by row.
+  void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to) const;
+
+ private:
+  struct Prepared {
+    const Statistics* statistics;
+    const StatisticsEntry* entry;
+    std::optional<PrunePattern> pattern;
+    Solving::Method method;
+    std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
+    std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
+    DampedHessian hessian;
+    std::unique_ptr<GroupMaps> maps;
+    std::unique_ptr<DampedInverse> inverse;
+  };
+  std::shared_ptr<Prepared> prepare() const;
+
+  Isa isa_;
+  const EncodeRule* rule_ = nullptr;
+  const EncodedMatrix* matrix_ = nullptr;
+  std::shared_ptr<Prepared> prepared_;
+  std::list<std::shared_ptr<Prepared>> kept_;
+  std::vector<float> offset_;
+};
+
+}  // namespace twofour

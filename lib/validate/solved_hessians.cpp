@@ -1,0 +1,38 @@
+#include "lib/validate/solved_hessians.h"
+
+namespace twofour {
+namespace {
+
+constexpr size_t kKept = 2;
+
+std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, const Solving& solving) {
+  auto found = std::make_shared<SolvedHessian>();
+  const StatisticsEntry& entry = *solving.entry;
+  if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
+    found->mean = statistics.read_diagonal(entry);
+    found->diagonal = expect_diagonal(found->mean, solving.damping);
+    return found;
+  }
+  found->mean = statistics.read_hessian(entry);
+  found->hessian =
+      expect_hessian(found->mean, entry.k, solving.damping, solving.method == Solving::Method::kFull);
+  if (entry.target_offset) found->inverse.emplace(found->mean, entry.k, solving.damping);
+  return found;
+}
+
+}  // namespace
+
+std::shared_ptr<const SolvedHessian> SolvedHessians::of(const Statistics& statistics,
+                                                        const Solving& solving) {
+  const std::lock_guard lock(mutex_);
+  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+    if (at->entry != solving.entry || at->method != solving.method) continue;
+    kept_.splice(kept_.begin(), kept_, at);
+    return kept_.front().hessian;
+  }
+  if (kept_.size() == kKept) kept_.pop_back();
+  kept_.push_front({solving.entry, solving.method, read_entry(statistics, solving)});
+  return kept_.front().hessian;
+}
+
+}  // namespace twofour

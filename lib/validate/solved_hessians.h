@@ -1,0 +1,36 @@
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lib/expected/expected_hessian.h"
+#include "lib/methods/quantized_group.h"
+
+namespace twofour {
+
+/// What the proof of solved matrices reads of an entry of the statistics.
+struct SolvedHessian {
+  std::vector<float> mean;      ///< of x x' [k, k], or of x^2 [k] where the diagonal decides
+  std::vector<float> diagonal;  ///< damped; empty where the whole Hessian is used
+  ExpectedHessian hessian;
+  std::optional<ExpectedInverse> inverse;  ///< of entries with another target than the weights
+};
+
+/// The entries that proofs used last, for experts share theirs. Safe from several threads.
+class SolvedHessians {
+ public:
+  std::shared_ptr<const SolvedHessian> of(const Statistics& statistics, const Solving& solving);
+
+ private:
+  struct Kept {
+    const StatisticsEntry* entry;
+    Solving::Method method;
+    std::shared_ptr<const SolvedHessian> hessian;
+  };
+  std::mutex mutex_;
+  std::list<Kept> kept_;
+};
+
+}  // namespace twofour

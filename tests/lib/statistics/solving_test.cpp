@@ -1,0 +1,44 @@
+#include "lib/statistics/solving.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/support/scratch.h"
+#include "tests/support/statistics_builder.h"
+
+namespace solving_test {
+
+using namespace twofour;
+
+TEST_CASE("what a file holds of a linear decides how it is solved") {
+  const Scratch scratch;
+  const auto choose = [&](const char* kind, int64_t tokens, bool pattern, const char* method = "",
+                          int sweeps = -1) {
+    StatisticsBuilder b;
+    b.add({"m"}, 32, tokens, kind);
+    b.write(scratch / "s");
+    const Statistics s = Statistics::open(scratch / "s");
+    const Solving solving = choose_solving(s, "m", method, sweeps, pattern);
+    return fmt::format("{} {} {}{}{}", solving_name(solving, pattern), solving.sweeps, solving.damping,
+                       solving.why.empty() ? "" : ": ", solving.why);
+  };
+  CHECK(choose("hessian", 128, true) == "joint 4 0.01");
+  CHECK(choose("packed", 128, false) == "gptq 2 0.01");
+  CHECK(choose("hessian", 127, true) == "joint 0 0.1: fewer than 4 tokens an input, 127 of 32");
+  CHECK(choose("hessian", 32, false) == "gptq 0 0.1: fewer than 4 tokens an input, 32 of 32");
+  CHECK(choose("hessian", 31, true) == "wanda 0 0.01: fewer tokens than inputs, 31 of 32");
+  CHECK(choose("hessian", 31, false) == "rtn 0 0.01: fewer tokens than inputs, 31 of 32");
+  CHECK(choose("hessian", 0, true) == "plain 0 0.01: no tokens");
+  CHECK(choose("hessian_blocks", 64, true) == "joint 4 0.01");
+  CHECK(choose("sum_squares", 1000, true) == "wanda 0 0.01: a diagonal alone");
+  CHECK(choose("hessian", 128, true, "wanda") == "wanda 0 0.01");
+  CHECK(choose("hessian", 128, true, "wanda", 3) == "wanda 3 0.01");
+  CHECK(choose("sum_squares", 128, true, "wanda", 3) == "wanda 0 0.01");
+  CHECK(choose("hessian", 128, true, "joint", 0) == "joint 0 0.01");
+  StatisticsBuilder b;
+  b.add({"m"}, 32, 100);
+  b.write(scratch / "s");
+  CHECK(choose_solving(Statistics::open(scratch / "s"), "n", "", -1, true).why == "no statistics");
+}
+
+}  // namespace solving_test

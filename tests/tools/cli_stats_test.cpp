@@ -1,0 +1,236 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "formats/json.h"
+#include "lib/statistics/check_statistics.h"
+#include "tests/support/conversion.h"
+#include "tests/support/float_weights.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+#include "tests/support/statistics_builder.h"
+
+namespace cli_stats_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kLayer = "model.layers.0.";
+
+/// A layer of linears in BF16: rows beyond 64, so that a proof draws some of them.
+void write_model(const fs::path& folder) {
+  Tensors t;
+  unsigned seed = 1;
+  for (const char* leaf : {"q_proj", "k_proj", "v_proj"})
+    add_floats(t, kLayer + "self_attn." + leaf, random_floats(96, 64, ++seed));
+  add_floats(t, kLayer + "self_attn.o_proj", random_floats(64, 96, ++seed));
+  for (const char* leaf : {"gate_proj", "up_proj"})
+    add_floats(t, kLayer + "mlp." + leaf, random_floats(80, 64, ++seed));
+  add_floats(t, kLayer + "mlp.down_proj", random_floats(64, 80, ++seed));
+  add_bf16(t, "model.norm.weight", {64}, ++seed);
+  write_checkpoint(folder, {t});
+}
+
+StatisticsBuilder statistics(int64_t tokens = 500) {
+  StatisticsBuilder b;
+  b.add({kLayer + "self_attn.q_proj", kLayer + "self_attn.k_proj", kLayer + "self_attn.v_proj"}, 64, tokens,
+        "hessian", 1);
+  b.add({kLayer + "self_attn.o_proj"}, 96, tokens, "packed", 2);
+  b.add({kLayer + "mlp.gate_proj", kLayer + "mlp.up_proj"}, 64, tokens, "hessian", 3);
+  b.add({kLayer + "mlp.down_proj"}, 80, tokens, "hessian", 4);
+  return b;
+}
+
+double loss_of(const fs::path& folder, const std::string& module) {
+  const Json manifest = parse_json(
+      "twofour.json",
+      std::string(std::istreambuf_iterator<char>(std::ifstream(folder / "twofour.json").rdbuf()), {}));
+  for (const Json& m : manifest["modules"]) {
+    if (m["name"] == module) return m["quality"]["relative_output_loss"].get<double>();
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "quantize --stats, every method and dialect: proven row by row, the same for any jobs, and better") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string();
+  std::map<std::string, double> losses;
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {},
+           {"--method", "rtn"},
+           {"--pattern", "2:4"},
+           {"--pattern", "2:4", "--method", "wanda"},
+           {"--pattern", "2:4", "--sweeps", "0"},
+           {"--pattern", "4:8-paired", "--dialect", "compressed-tensors"}}) {
+    std::string name = "out";
+    for (const std::string& w : words)
+      name += w == "2:4" ? "24" : w == "4:8-paired" ? "48" : w.substr(w.find_last_of('-') + 1);
+    const std::string out = (scratch / name).string();
+    std::vector<std::string> command{"quantize", src, out, "--stats", stats, "-j", "1"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome made = run_program(command);
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    CHECK(made.out.find("outputs of 7 of 7 matrices by their statistics") != std::string::npos);
+    command[2] = out + "-again";
+    command[6] = "5";
+    REQUIRE(run_program(command).code == 0);
+    CHECK(read_tree(out) == read_tree(out + "-again"));
+    const Outcome proof = run_program({"validate", out, "--source", src, "--stats", stats});
+    CHECK_MESSAGE(proof.code == 0, proof.out);
+    CHECK(proof.out.find("rows that were solved by statistics") != std::string::npos);
+    const Outcome all = run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows"});
+    CHECK_MESSAGE(all.code == 0, all.out);
+    CHECK(all.out.find("every byte derived again from the source, equal\n") != std::string::npos);
+    losses[name] = loss_of(out, kLayer + "mlp.down_proj");
+    CHECK(losses[name] > 0);
+  }
+  CHECK(losses["out"] < losses["outmethodrtn"]);
+  CHECK(losses["outpattern24"] < losses["outpattern24sweeps0"]);
+  CHECK(losses["outpattern24sweeps0"] < losses["outpattern24methodwanda"]);
+}
+
+TEST_CASE("a changed code is found in a row that is solved again") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string(),
+                    out = (scratch / "out").string();
+  REQUIRE(run_program({"quantize", src, out, "--stats", stats}).code == 0);
+  // Byte 0 of the first codes: the proof solves the row and does not rely on hashes.
+  fs::path weights;
+  for (const auto& f : fs::directory_iterator(scratch / "out")) {
+    if (f.path().extension() == ".safetensors") weights = f.path();
+  }
+  const Checkpoint made = Checkpoint::open(weights);
+  const size_t codes = made.find(kLayer + "mlp.down_proj.weight").value();
+  flip_bit(weights, made.shard_of(codes).data_begin + made.tensors()[codes].begin + 79 * 32, 0);
+  const Outcome proof =
+      run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows", "--json"});
+  CHECK(proof.code == 1);
+  CHECK(proof.out.find("bytes differ from those derived from the source") != std::string::npos);
+}
+
+TEST_CASE(
+    "a target offset of zeros gives the bytes of statistics without one, another other bytes, both proven") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  const std::string src = (scratch / "src").string();
+  const auto make = [&](const std::string& name, float offset) {
+    StatisticsBuilder b;
+    b.add({kLayer + "mlp.down_proj"}, 80, 500, "hessian", 4);
+    if (offset >= 0) {
+      std::vector<float> numbers;
+      for (int i = 0; i < 64 * 80; ++i) numbers.push_back(offset * static_cast<float>(i % 11 - 5));
+      b.add_floats(kLayer + "mlp.down_proj.target_offset", {64, 80}, numbers);
+    }
+    b.write(scratch / ("stats" + name));
+    const std::string out = (scratch / name).string(), stats = (scratch / ("stats" + name)).string();
+    const Outcome made = run_program({"quantize", src, out, "--stats", stats, "--include", "*down_proj"});
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    const Outcome proof = run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows"});
+    CHECK_MESSAGE(proof.code == 0, proof.out);
+    return read_tensors(out);
+  };
+  const ReadTensors none = make("none", -1), zeros = make("zeros", 0), some = make("some", 3.0f);
+  CHECK(none == zeros);
+  CHECK(none != some);
+}
+
+TEST_CASE("statistics that do not fit are refused before there is an output") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+  const auto refused = [&](StatisticsBuilder b, std::vector<std::string> more = {}) {
+    b.write(scratch / "stats");
+    std::vector<std::string> command{"quantize", src, out, "--stats", (scratch / "stats").string()};
+    command.insert(command.end(), more.begin(), more.end());
+    const Outcome o = run_program(command);
+    CHECK(o.code == 2);
+    CHECK(!fs::exists(scratch / "out"));
+    return o.err;
+  };
+  StatisticsBuilder b;
+  b.add({"model.layers.7.mlp.down_proj"}, 80, 500);
+  CHECK(refused(b).find("statistics of another model?") != std::string::npos);
+  b = {};
+  b.add({kLayer + "mlp.down_proj"}, 64, 500);
+  CHECK(refused(b).find("expected K of 80, found 64") != std::string::npos);
+  b = statistics();
+  b.metadata["weights"] = "of others";
+  CHECK(refused(b, {"--strict-stats"}).find("found another final norm") != std::string::npos);
+  b = statistics();
+  const float nan = std::nanf("");
+  std::memcpy(&b.tensors[0].bytes[400], &nan, sizeof(nan));
+  CHECK(refused(b).find("expected a finite number, found nan") != std::string::npos);
+  CHECK(refused(statistics(), {"--method", "joint"}).find("expected --pattern beside joint") !=
+        std::string::npos);
+  CHECK(refused(statistics(), {"--pattern", "2:4", "--method", "gptq"})
+            .find("expected joint, wanda or magnitude") != std::string::npos);
+  CHECK(refused(statistics(), {"--block-scale", "mse"}).find("expected none beside --stats") !=
+        std::string::npos);
+  CHECK(refused(statistics(0), {"--pattern", "4:8-paired"}).find("expected statistics with tokens") !=
+        std::string::npos);
+  CHECK(run_program({"quantize", src, out, "--sweeps", "2"}).code == 2);
+  CHECK(run_program({"quantize", src, out, "--method", "gptq"}).code == 2);
+}
+
+TEST_CASE("too few tokens fall back, counted, and statistics of other weights are a warning") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  StatisticsBuilder b = statistics(70);
+  b.metadata["weights"] = "of others";
+  b.write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string(),
+                    stats = (scratch / "stats").string();
+  const Outcome made = run_program({"quantize", src, out, "--stats", stats, "--pattern", "2:4"});
+  REQUIRE(made.code == 0);
+  CHECK(
+      made.err.find(
+          "5 of 7 matrices are not solved under a full Hessian with descent: fewer than 4 tokens an input") !=
+      std::string::npos);
+  CHECK(made.err.find(
+            "2 of 7 matrices are not solved under a full Hessian with descent: fewer tokens than inputs") !=
+        std::string::npos);
+  CHECK(made.err.find("[statistics-of-other-weights]") != std::string::npos);
+  CHECK(run_program({"validate", out, "--source", src, "--stats", stats}).code == 0);
+  const Outcome without = run_program({"validate", out, "--source", src});
+  CHECK(without.code == 2);
+  CHECK(without.err.find("expected the statistics file that weights were chosen by") != std::string::npos);
+  statistics(71).write(scratch / "other");
+  CHECK(run_program({"validate", out, "--source", src, "--stats", (scratch / "other").string()}).code == 2);
+}
+
+TEST_CASE("stats inspects, checks and merges") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "a");
+  StatisticsBuilder few = statistics(70);
+  few.write(scratch / "b");
+  const std::string src = (scratch / "src").string(), a = (scratch / "a").string(),
+                    b = (scratch / "b").string(), out = (scratch / "out").string();
+  const Outcome shown = run_program({"stats", "inspect", a, "--json"});
+  REQUIRE_MESSAGE(shown.code == 0, shown.err);
+  CHECK(parse_json("stdout", shown.out)["entries"].size() == 4);
+  CHECK(run_program({"stats", "check", a, src}).code == 0);
+  const Outcome checked = run_program({"stats", "check", b, src, "--json"});
+  CHECK(checked.code == 1);
+  const Json counts = parse_json("stdout", checked.out);
+  CHECK(counts["few_tokens"] == 5);
+  CHECK(counts["fewer_tokens_than_inputs"] == 2);
+  CHECK(run_program({"stats", "merge", out, a, b}).code == 0);
+  CHECK(run_program({"stats", "check", out, src}).code == 0);
+  CHECK(run_program({"stats", "merge", out + "2", a}).code == 2);
+  CHECK(run_program({"stats", "inspect", a, b}).code == 2);
+  CHECK(run_program({"stats", "inspect", src + "/model.safetensors"}).code == 2);
+}
+
+}  // namespace cli_stats_test

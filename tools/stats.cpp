@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/artifact/open_source.h"
+#include "lib/statistics/check_statistics.h"
+#include "lib/statistics/merge_statistics.h"
+#include "lib/statistics/statistics.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+namespace {
+
+struct StatsArguments {
+  std::string action;
+  std::vector<std::string> paths;
+  bool strict = false;
+};
+
+/// Entries alike in kind, K and what they hold beside their sums.
+struct EntryGroup {
+  std::string what;
+  size_t entries = 0, linears = 0;
+  int64_t least = 0, most = 0;  ///< tokens
+};
+
+std::vector<EntryGroup> group_entries(const std::vector<StatisticsEntry>& entries) {
+  std::vector<EntryGroup> groups;
+  for (const StatisticsEntry& e : entries) {
+    const std::string what =
+        fmt::format("{}, K {}{}{}", statistics_kind_name(e.kind), e.k,
+                    e.target_offset ? ", target_offset" : "", e.fisher ? ", fisher_hessian" : "");
+    auto at = std::find_if(groups.begin(), groups.end(), [&](const EntryGroup& g) { return g.what == what; });
+    if (at == groups.end()) at = groups.insert(groups.end(), {what, 0, 0, e.count, e.count});
+    ++at->entries;
+    at->linears += e.members.size();
+    at->least = std::min(at->least, e.count);
+    at->most = std::max(at->most, e.count);
+  }
+  return groups;
+}
+
+Json entry_to_json(const StatisticsEntry& e) {
+  return {{"name", e.name},
+          {"linears", e.members},
+          {"kind", statistics_kind_name(e.kind)},
+          {"k", e.k},
+          {"tokens", e.count},
+          {"target_offset", e.target_offset.has_value()},
+          {"fisher", e.fisher.has_value()}};
+}
+
+int inspect_statistics(const std::string& path, const Common& common) {
+  const Statistics s = Statistics::open(path);
+  if (common.json) {
+    Json json = {{"path", path},
+                 {"hash_xxh3_128", s.hash().hex()},
+                 {"entries", Json::array()},
+                 {"heldout_entries", Json::array()}};
+    for (const char* key : {"structure", "weights", "tokens", "text", "weighting", "predecessor"})
+      json[key] = s.metadata(key);
+    for (const StatisticsEntry& e : s.entries()) json["entries"].push_back(entry_to_json(e));
+    for (const StatisticsEntry& e : s.heldout_entries()) json["heldout_entries"].push_back(entry_to_json(e));
+    print_json(json);
+    return kDone;
+  }
+  print_stdout("{}: {} tokens of {}, {}\n", path, s.metadata("tokens"),
+               s.metadata("text").empty() ? "a text without a name" : s.metadata("text"),
+               s.metadata("weighting").empty() ? "weighting unknown" : s.metadata("weighting"));
+  for (const bool heldout : {false, true}) {
+    for (const EntryGroup& g : group_entries(heldout ? s.heldout_entries() : s.entries())) {
+      print_stdout("{}{}: {} of {}, {} tokens each\n", heldout ? "held out: " : "", g.what,
+                   counted(g.entries, "entry", "entries"), counted(g.linears, "linear"),
+                   g.least == g.most ? fmt::format("{}", g.least) : fmt::format("{} to {}", g.least, g.most));
+    }
+  }
+  return kDone;
+}
+
+int check_statistics(const StatsArguments& o, const Common& common) {
+  const Statistics s = Statistics::open(o.paths[0]);
+  const Checkpoint checkpoint = open_source(o.paths[1]);
+  const StatisticsCoverage c = cover(s, checkpoint);
+  const bool others = c.knows_weights && !c.same_weights;
+  if (others && o.strict) {
+    throw Error(
+        fmt::format("{}: expected statistics of the weights of {}, found another final norm (--strict-stats)",
+                    o.paths[0], o.paths[1]));
+  }
+  const bool sound = c.missing.empty() && c.without_tokens == 0 && c.few == 0 && c.fewer == 0 && !others;
+  if (common.json) {
+    print_json({{"linears", c.linears},
+                {"served", c.served},
+                {"full", c.full},
+                {"few_tokens", c.few},
+                {"fewer_tokens_than_inputs", c.fewer},
+                {"diagonal", c.diagonal},
+                {"without_tokens", c.without_tokens},
+                {"first_missing", c.missing},
+                {"weights", c.knows_weights ? c.same_weights ? "same" : "others" : "unknown"}});
+    return sound ? kDone : kFound;
+  }
+  print_stdout("{}: serves {} of {} linears of {}\n", o.paths[0], c.served, c.linears, o.paths[1]);
+  const auto line = [](size_t count, const char* what) {
+    if (count > 0) print_stdout("  {} {}\n", count, what);
+  };
+  line(c.full, "with a full Hessian of at least 4 tokens an input: joint or gptq with descent");
+  line(c.few, "with 1 to 4 tokens an input: damping 0.1, no descent");
+  line(c.fewer, "with fewer tokens than inputs: the diagonal alone");
+  line(c.diagonal, "with a diagonal: wanda or rtn");
+  line(c.without_tokens, "without tokens: as without statistics");
+  for (const std::string& name : c.missing) print_stdout("  none of {}\n", printable_line(name));
+  if (!c.knows_weights) print_stdout("  nothing says of which weights they are\n");
+  if (others) print_stdout("  of other weights: the final norm differs\n");
+  return sound ? kDone : kFound;
+}
+
+int run_stats(const StatsArguments& o, const Common& common) {
+  const auto demand = [&](size_t count, const char* what) {
+    if (o.paths.size() != count)
+      throw Error(fmt::format("stats {}: expected {}, found {} paths", o.action, what, o.paths.size()));
+  };
+  if (o.strict && o.action != "check")
+    throw Error(fmt::format("--strict-stats: expected with check, found with {}", o.action));
+  if (o.action == "inspect") {
+    demand(1, "FILE");
+    return inspect_statistics(o.paths[0], common);
+  }
+  if (o.action == "check") {
+    demand(2, "FILE and CHECKPOINT");
+    return check_statistics(o, common);
+  }
+  if (o.paths.size() < 3)
+    throw Error(
+        fmt::format("stats merge: expected OUT and two files or more, found {} paths", o.paths.size()));
+  merge_statistics({o.paths.begin() + 1, o.paths.end()}, o.paths[0]);
+  return common.quiet || common.json ? kDone : inspect_statistics(o.paths[0], common);
+}
+
+}  // namespace
+
+std::function<int()> setup_stats(Arguments& args, const Common& common) {
+  auto o = std::make_shared<StatsArguments>();
+  args.option("ACTION", o->action, "inspect FILE; check FILE CHECKPOINT; merge OUT FILE FILE ...")
+      .one_of({"inspect", "check", "merge"})
+      .required();
+  args.option("PATH", o->paths, "Statistics files, and of check the checkpoint behind the file").required();
+  args.flag("--strict-stats", o->strict, "check: refuse statistics of other weights of the same model");
+  args.footer(
+      "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
+      "lib/statistics/README.md describes it, examples/statistics makes one.\n"
+      "check says what of a checkpoint a file serves, and reads all sums. It ends with 1 where linears have "
+      "no "
+      "statistics, too few tokens, or those of other weights, and with 2 where the file is of another "
+      "model.\n"
+      "merge adds the sums of runs over different texts, and never averages.");
+  return [o, &common] { return run_stats(*o, common); };
+}
+
+}  // namespace twofour
