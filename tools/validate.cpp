@@ -326,7 +326,8 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
               "With --source, of what graft wrote: the checkpoint that modules came from")
       .value_name("PATH");
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
-      .value_name("FILE");
+      .value_name("FILE")
+      .default_text("none, which suffices for all other artifacts");
   args.flag("--all-rows", o->all_rows, "With --stats, solve all rows again, not 64 of each matrix");
   args.option("--tokens", o->tokens,
               "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "

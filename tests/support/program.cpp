@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 
@@ -71,9 +72,14 @@ bool Run::is_running() {
 
 uint64_t Run::peak_memory() const {
   // Not from wait4(), which counts what the test itself had resident when it forked.
-  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  const std::string process = "/proc/" + std::to_string(pid_);
+  std::ifstream status(process + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+    if (!line.starts_with("VmHWM:")) continue;
+    // Until it runs the program, it is a copy of the test.
+    std::error_code error;
+    if (std::filesystem::equivalent(process + "/exe", "/proc/self/exe", error)) return 0;
+    return std::stoull(line.substr(6)) * 1024;
   }
   return 0;
 }

@@ -191,7 +191,8 @@ void add_statistics_options(Arguments& args, RecipeOptions& o) {
   args.option("--stats", o.statistics,
               "Choose weights by the statistics of their inputs in this file (lib/statistics/README.md, "
               "examples/statistics). Block scales are chosen with them")
-      .value_name("FILE");
+      .value_name("FILE")
+      .default_text("none: each weight for itself");
   args.option("--method", o.method,
               "How: joint chooses mask, scales and codes together, gptq the last two without a pattern; "
               "wanda and rtn "
