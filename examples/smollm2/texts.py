@@ -3,6 +3,7 @@
   debian-handbook 11.20220922 (GPL-2+ or CC-BY-SA-3.0), jargon-text 4.4.7-4.1 (public domain): calibration
   anarchism 15.3-3 (GPL-2), debian-reference-en 2.100 (GPL-2+): evaluation
 """
+import argparse
 import gzip
 import hashlib
 import html.parser
@@ -10,6 +11,8 @@ import pathlib
 import re
 
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
 
 CALIBRATION = {"debian-handbook": "usr/share/doc/debian-handbook/html/en-US/*.html",
                "jargon-text": "usr/share/doc/jargon-text/jargon.txt.gz"}
@@ -82,3 +85,24 @@ def windows(tokenizer, folder, kind, count):
   if digest != DIGESTS.get((kind, count), digest):
     raise SystemExit(f"expected tokens of {kind} with SHA-256 {DIGESTS[kind, count]}, found {digest}: other books?")
   return out
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("checkpoint", help="folder with tokenizer.json")
+  parser.add_argument("books", help="folder with a folder for each package, unpacked by dpkg -x")
+  parser.add_argument("kind", choices=("calibration", "evaluation"))
+  parser.add_argument("count", type=int, help="windows of 1024 tokens")
+  parser.add_argument("out", help="tokens I64 [windows, 1024] in safetensors")
+  parser.add_argument("--of", type=int, help="take them alternately from the books, evenly from so many windows")
+  o = parser.parse_args()
+  tokenizer = Tokenizer.from_file(str(pathlib.Path(o.checkpoint, "tokenizer.json")))
+  tokens = windows(tokenizer, o.books, o.kind, o.of or o.count)
+  if o.of:
+    half = o.of // 2
+    tokens = tokens[[i // 2 + half * (i % 2) for i in range(o.count)]]
+  save_file({"tokens": tokens.contiguous()}, o.out)
+
+
+if __name__ == "__main__":
+  main()

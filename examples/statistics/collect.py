@@ -97,7 +97,7 @@ class Collector:
       product.y.register_hook(lambda gradient: self.see_gradient(entry, x, gradient))
 
   def see_gradient(self, entry, x, gradient):
-    e = gradient.detach().float().square().mean(-1)
+    e = gradient.detach().float().square().mean(-1).flatten()
     if self.guided:
       entry.add(x, e.sqrt())
     if self.fisher:

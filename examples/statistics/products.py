@@ -17,12 +17,22 @@ SLICE = torch.Tensor.__getitem__
 
 @dataclasses.dataclass
 class Product:
-  """x [T, K] times a weight: y [T, N]. y is part of the graph where gradients are taken."""
+  """x [T, K] times a weight: y [..., N], as torch goes on with it, so that its gradient can be seen."""
   weight: str  # the parameter's name in the model
   expert: int | None  # of a stack
   x: torch.Tensor
   y: torch.Tensor
   same_input: bool  # x is the very input of the product before
+
+
+class Rows:
+  """Some rows of one matrix of y [E, T, N]."""
+
+  def __init__(self, y, expert, rows):
+    self.y, self.expert, self.rows = y, expert, rows
+
+  def register_hook(self, see):
+    self.y.register_hook(lambda gradient: see(gradient[self.expert][self.rows]))
 
 
 class Products(TorchFunctionMode):
@@ -48,7 +58,7 @@ class Products(TorchFunctionMode):
   def show(self, place, x, y):
     same = x is self.last
     self.last = x
-    self.see(Product(*place, x.flatten(0, -2), y.flatten(0, -2), same))
+    self.see(Product(*place, x.flatten(0, -2), y, same))
 
   def __torch_function__(self, func, types, args=(), kwargs=None):
     out = func(*args, **(kwargs or {}))
@@ -64,7 +74,7 @@ class Products(TorchFunctionMode):
       for expert in range(len(args[1])):  # rows of zeros are tokens of other experts
         rows = args[0][expert].any(-1)
         if rows.any():
-          self.see(Product(name, expert, args[0][expert][rows], out[expert][rows], False))
+          self.see(Product(name, expert, args[0][expert][rows], Rows(out, expert, rows), False))
     return out
 
   def __exit__(self, *args):

@@ -69,7 +69,7 @@ uint64_t QuantizedGroup::worker_bytes() const {
       const EncodeRule::Tile tile = rule_.tile(m.rows, m.k);
       tiles = static_cast<uint64_t>((m.source->n / tile.rows + 1) * (m.k / tile.cols + 1));
     }
-    const uint64_t solving = m.solving.method == Solving::Method::kFull ? solving_bytes(m.k) : 0;
+    const uint64_t solving = solving_bytes(m.solving);
     most = std::max(most, solving + static_cast<uint64_t>(strip_rows(*m.source) * m.k) * kQuantizeStripBytes +
                               static_cast<uint64_t>(m.source->n) * kRowBytes + tiles * kTileBytes);
   }

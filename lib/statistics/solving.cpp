@@ -60,11 +60,16 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   return s;
 }
 
-uint64_t solving_bytes(int64_t k) {
-  const auto n = static_cast<uint64_t>(k);
-  // Of two entries the mean, damped, and its factor; while one is prepared, the factor in double; tiles of
-  // rows.
-  return 2 * 3 * n * n * sizeof(float) + n * n * sizeof(double) + 6 * 32 * n * sizeof(float);
+uint64_t solving_bytes(const Solving& s) {
+  const bool reads_all = s.method == Solving::Method::kFull || s.sweeps > 0;
+  if (s.entry == nullptr) return 0;
+  const auto n = static_cast<uint64_t>(s.entry->k);
+  const uint64_t tiles = 6 * 32 * n * sizeof(float);
+  if (!reads_all) return tiles;
+  // Of two entries the mean, damped, its factor, and the factor of a target in double; one more while it is
+  // prepared.
+  const uint64_t kept = 3 * sizeof(float) + (s.entry->target_offset ? sizeof(double) : 0);
+  return n * n * (2 * kept + sizeof(double)) + tiles;
 }
 
 }  // namespace twofour

@@ -34,7 +34,7 @@ std::string_view solving_name(const Solving& solving, bool has_pattern);
 Solving choose_solving(const Statistics& statistics, std::string_view linear, std::string_view method,
                        int sweeps, bool has_pattern);
 
-/// Bytes that solving with K inputs takes of a thread.
-uint64_t solving_bytes(int64_t k);
+/// Bytes that solving takes of a thread.
+uint64_t solving_bytes(const Solving& solving);
 
 }  // namespace twofour

@@ -8,6 +8,7 @@ export TWOFOUR=${1:?program} VLLM=$environments/vllm/bin/python
 shift
 "$here/environments/make.sh" "$environments"
 "$environments/producers/bin/python" "$here/test_dequantize.py"
+"$environments/producers/bin/python" "$here/../../examples/statistics/test_collect.py" "$TWOFOUR"
 "$VLLM" "$here/test_resolve.py"
 "$VLLM" "$here/test_lookup.py"
 "$environments/producers/bin/python" "$here/run.py" "$@"

@@ -12,6 +12,7 @@
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+#include "tests/support/statistics_builder.h"
 
 namespace cli_json_test {
 
@@ -150,6 +151,17 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("convert", {"convert", in("src"), in("bf16"), "--to", "bf16"});
   hold("convert", {"prune", in("src"), in("pruned")});
   hold("convert", {"quantize", in("bf16"), in("nvfp4"), "--pattern", "2:4"});
+  {
+    StatisticsBuilder statistics;
+    const Checkpoint floats = Checkpoint::open(scratch / "bf16");
+    const Linear linear = find_weight_modules(floats)[0];
+    statistics.add({linear.name}, linear.k, 4 * linear.k);
+    statistics.write(scratch / "stats");
+  }
+  hold("stats inspect", {"stats", "inspect", in("stats")});
+  hold("stats check", {"stats", "check", in("stats"), in("bf16")}, 1);
+  hold("convert", {"quantize", in("bf16"), in("solved"), "--stats", in("stats")});
+  hold("validate", {"validate", in("solved"), "--source", in("bf16"), "--stats", in("stats")});
   hold("convert", {"quantize", in("bf16"), in("kept"), "--keep-global-scale", in("nvfp4")});
   hold("convert", {"graft", in("src"), in("src"), in("grafted"), "--take", "model.norm"});
   hold("convert --dry-run", {"drop", in("src"), in("dropped"), "--modules", "model.norm", "--dry-run"});

