@@ -286,4 +286,45 @@ void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* o
   }
 }
 
+namespace {
+
+/// Codes after their block's scale rose by powers of two.
+struct RaisedCodes {
+  static constexpr int kMost = 6;  ///< from here on, every code is zero
+  uint8_t codes[kMost + 1][16];
+  uint16_t rounded[kMost + 1];  ///< bit c: code c becomes another value
+
+  RaisedCodes() {
+    for (int raise = 0; raise <= kMost; ++raise) {
+      rounded[raise] = 0;
+      for (unsigned code = 0; code < 16; ++code) {
+        const float value = std::ldexp(e2m1_to_float(code), -raise);
+        const unsigned nearest = e2m1_from_float(value);
+        codes[raise][code] = static_cast<uint8_t>(nearest);
+        if (e2m1_to_float(nearest) != value) rounded[raise] |= static_cast<uint16_t>(1u << code);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+int64_t round_small_mxfp4_blocks(std::span<const uint8_t> scales, int exponent, uint8_t* codes) {
+  static const RaisedCodes raised;
+  const int least = exponent + kLowest + kBias;
+  int64_t count = 0;
+  for (size_t b = 0; b < scales.size(); ++b) {
+    if (scales[b] >= least) continue;
+    const int raise = std::min(least - scales[b], RaisedCodes::kMost);
+    unsigned found = 0;
+    for (size_t i = b * kCodeBytes; i < (b + 1) * kCodeBytes; ++i) {
+      const unsigned low = codes[i] & 15u, high = codes[i] >> 4;
+      found |= 1u << low | 1u << high;
+      codes[i] = static_cast<uint8_t>(raised.codes[raise][low] | raised.codes[raise][high] << 4);
+    }
+    count += (found & raised.rounded[raise]) != 0;
+  }
+  return count;
+}
+
 }  // namespace twofour

@@ -43,8 +43,9 @@ float round_scale(DType type, float scale);
 /// Scales as bytes of a type. The type must have each of them.
 void store_scales(DType type, std::span<const float> scales, uint8_t* out);
 
-/// MXFP4 to NVFP4 without loss: codes stay, a block of 32 with scale 2^k becomes two of 16 with scale
-/// 2^(k - m), under the global scale 2^m. Exact where every k - m is a power of two that E4M3 has, -9 to 8.
+/// MXFP4 to NVFP4: codes stay, a block of 32 with scale 2^k becomes two of 16 with scale 2^(k - m), under the
+/// global scale 2^m. Exact where every k - m is a power of two that E4M3 has, -9 to 8. Blocks below take its
+/// least scale and the nearest codes under it.
 /// Source: NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
 struct Mxfp4Range {
   int low = 256, high = -256;  ///< exponents of blocks that are not all zeros
@@ -93,5 +94,10 @@ bool is_exact_cast(std::span<const uint8_t> codes, const uint8_t* shifts);
 /// Two block scales for each. Blocks of zeros, where the scale has no effect, get the nearest power that E4M3
 /// has.
 void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* out);
+
+/// The codes of blocks with scales below 2^(exponent - 9), which cast_mxfp4_scales() raises: nearest values
+/// under the raised scale, ties to even, in place. -0 stays. `codes` [blocks, 16]. Returns how many blocks
+/// are rounded.
+int64_t round_small_mxfp4_blocks(std::span<const uint8_t> scales, int exponent, uint8_t* codes);
 
 }  // namespace twofour

@@ -115,7 +115,7 @@ void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineL
 }
 
 std::string entry_text(const WrittenModel& model, const std::optional<size_t>& entry) {
-  if (!entry) return "none";
+  if (!entry) return "floats";
   const Json& json = model.entries[*entry];
   if (json.contains("quant_algo")) return json["quant_algo"].get<std::string>();
   const std::string strategy = json.value("weights", Json::object()).value("strategy", "");

@@ -33,11 +33,25 @@ std::span<const OutputDialect> output_dialects() {
   return all;
 }
 
+namespace {
+
+/// "" where none is named.
+std::string quant_method(const Checkpoint& source) {
+  const auto entry = quantization_entry(source.config());
+  const Json named = entry && entry->value.is_object() ? entry->value.value("quant_method", Json()) : Json();
+  return named.is_string() ? named.get<std::string>() : "";
+}
+
+}  // namespace
+
+bool is_foreign(const Checkpoint& source) {
+  return !quant_method(source).empty() && source_dialect(source) == nullptr;
+}
+
 const OutputDialect* source_dialect(const Checkpoint& source) {
   const auto row = [](std::string_view name) { return &output_dialect(name, false); };
-  const auto entry = quantization_entry(source.config());
-  if (!entry && source.hf_quant_config().is_object()) return row("modelopt");
-  const std::string method = entry ? entry->value.value("quant_method", "") : "";
+  if (!quantization_entry(source.config()) && source.hf_quant_config().is_object()) return row("modelopt");
+  const std::string method = quant_method(source);
   if (method == "modelopt") return row("modelopt");
   if (method == "compressed-tensors") return row("compressed-tensors");
   if (method != "fp8") return nullptr;

@@ -97,6 +97,8 @@ const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4);
 
 /// The row that a checkpoint's own configuration belongs to; nullptr where none does.
 const OutputDialect* source_dialect(const Checkpoint& source);
+/// Whether a checkpoint's configuration is in words of others, as Quark's is.
+bool is_foreign(const Checkpoint& source);
 
 /// What the source's configuration says, in the dialect it is converted to, where NVFP4 is its only format.
 /// Throws Error where the other dialect has no words for it.

@@ -303,10 +303,21 @@ void CastRange::add(const CastRange& other) {
   high = std::max(high, other.high);
 }
 
-std::optional<int> CastRange::exponent() const {
-  if (high < low) return 0;
-  if (high - low > 17) return {};
-  return std::clamp(high - 8, -126, 126);
+int CastRange::exponent() const { return high < low ? 0 : std::clamp(high - 8, -126, 126); }
+
+bool CastRange::is_exact() const { return high < low || low >= exponent() - 9; }
+
+unsigned expected_cast_code(unsigned code, uint8_t e8m0, int exponent) {
+  const int power = e8m0 - 127 - exponent;
+  if (power >= -9) return code;
+  const double magnitude = std::ldexp(std::fabs(double{e2m1_to_float(code)}), power + 9);
+  unsigned nearest = 0;
+  for (unsigned other = 1; other < 8; ++other) {
+    const double off = std::fabs(double{e2m1_to_float(other)} - magnitude),
+                 best = std::fabs(double{e2m1_to_float(nearest)} - magnitude);
+    if (off < best || (off == best && other % 2 == 0)) nearest = other;
+  }
+  return nearest | (code & 8u);
 }
 
 uint8_t expected_cast_scale(uint8_t e8m0, int exponent) {

@@ -85,9 +85,14 @@ struct CastRange {
   /// `codes` [blocks, 16], `scales` [blocks].
   void add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
   void add(const CastRange& other);
-  /// m of the global scale 2^m under which every block scale is exact; nothing if there is none.
-  std::optional<int> exponent() const;
+  /// m of the global scale 2^m: the largest block's scale becomes 2^8, or less where 2^m would not be normal.
+  int exponent() const;
+  /// Whether E4M3 has every block's scale under it.
+  bool is_exact() const;
 };
+/// The code that is nearest to a code of a block of 32 with scale `e8m0` under expected_cast_scale(), ties to
+/// even.
+unsigned expected_cast_code(unsigned code, uint8_t e8m0, int exponent);
 /// The block scale of both blocks of 16 that a block of 32 with scale `e8m0` becomes.
 uint8_t expected_cast_scale(uint8_t e8m0, int exponent);
 

@@ -103,8 +103,12 @@ class SlowRowQuantizer : public RowQuantizer {
     auto code = codes.begin();
     auto scale = scales.begin();
     for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
-      code = std::copy(all_codes.begin() + (r * m.k + rows.k0) / 2,
-                       all_codes.begin() + (r * m.k + rows.k1) / 2, code);
+      for (int64_t i = r * m.k + rows.k0; i < r * m.k + rows.k1; i += 2) {
+        const uint8_t both = all_codes[static_cast<size_t>(i / 2)],
+                      power = powers[static_cast<size_t>(i / kCastBlock)];
+        *code++ = static_cast<uint8_t>(expected_cast_code(both & 15u, power, exponent) |
+                                       expected_cast_code(both >> 4u, power, exponent) << 4);
+      }
       for (int64_t i = (r * m.k + rows.k0) / kCastBlock; i < (r * m.k + rows.k1) / kCastBlock; ++i) {
         scale = std::fill_n(scale, 2, expected_cast_scale(powers[static_cast<size_t>(i)], exponent));
       }

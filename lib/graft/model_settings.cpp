@@ -15,7 +15,8 @@
 namespace twofour {
 namespace {
 
-constexpr const char* kDraftCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
+constexpr const char* kDraftCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers",
+                                        "num_mtp_modules"};
 constexpr const char* kExpertCounts[] = {"num_experts", "num_local_experts", "n_routed_experts",
                                          "moe_num_experts"};
 /// Lists with an entry a layer, draft layers last where they have one. Source: Hugging Face transformers,

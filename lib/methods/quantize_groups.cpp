@@ -64,6 +64,12 @@ class GroupPlanner {
     note_unknown_stacks(all);
     std::vector<size_t> chosen =
         select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
+    const size_t matched = chosen.size();
+    std::erase_if(chosen, [&](size_t i) { return planner_.is_taken(all[i].weight); });
+    if (chosen.empty() && matched > 0 && nvfp4_without_scale().empty()) {
+      problems_.refuse();
+      throw Error(fmt::format("expected linears that no earlier rule takes, found that all {} are taken", matched));
+    }
     apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
                         problems_);
     for (const size_t i : chosen) choose(all[i]);
@@ -131,7 +137,7 @@ class GroupPlanner {
       problems_.add(fmt::format("{}: expected a stack of experts with a known name, found {}",
                                 c_.where(m.weight), m.name));
     }
-    if (!planner_.is_taken(m.weight)) modules_.push_back(m);
+    modules_.push_back(m);
   }
 
   void form_groups() {

@@ -138,19 +138,6 @@ void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   }
 }
 
-/// Engines want what they fuse quantized as a whole or not at all.
-void note_split_groups(const std::vector<Linear>& modules, const std::vector<bool>& is_chosen,
-                       Findings& findings) {
-  for (const std::vector<size_t>& group : fused_groups(modules)) {
-    const auto chosen = std::count_if(group.begin(), group.end(), [&](size_t i) { return is_chosen[i]; });
-    if (chosen == 0 || chosen == static_cast<std::ptrdiff_t>(group.size())) continue;
-    const auto stays = *std::find_if(group.begin(), group.end(), [&](size_t i) { return !is_chosen[i]; });
-    findings.push_back(
-        {Severity::kWarning, "fused-group-split", modules[stays].name,
-         fmt::format("is left unquantized, but engines fuse it with quantized linears ({})", chosen)});
-  }
-}
-
 std::string and_more(size_t count) {
   return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
 }
@@ -214,7 +201,6 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   }
   chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");
   check_experts(modules, problems);
-  if (!rule.is_tiled()) note_split_groups(modules, is_chosen, findings);
   std::vector<size_t> chosen;
   for (size_t i = 0; i < modules.size(); ++i) {
     if (is_chosen[i]) chosen.push_back(i);

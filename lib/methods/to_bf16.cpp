@@ -72,7 +72,10 @@ class ToBf16 : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
-    const bool general = has_other_formats(c) || !planner.is_single;
+    // What stays beside is described module by module, and engines are asked what they read.
+    const bool has_words = source_dialect(c) != nullptr || is_foreign(c);
+    const bool general = has_other_formats(c) || !planner.is_single ||
+                         (has_words && chosen_modules(c, rule.selection).size() < c.nvfp4_modules().size());
     const size_t input_scales = general ? widen_all(rule, planner) : widen_nvfp4(rule, planner);
     if (input_scales > 0) {
       planner.findings.push_back(

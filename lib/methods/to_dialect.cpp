@@ -228,7 +228,9 @@ class ToDialect : public Method {
       if (rule.dialect.empty()) return keep_source(rule, modules, planner);
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
-    if (has_other_formats(c) || changes_input_scales(rule)) return keep_all(rule, dialect, planner);
+    // A configuration in words of others, as Quark's, is written anew for each module.
+    if (has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4")
+      return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
     if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept))

@@ -240,12 +240,18 @@ class Keep : public Method {
     Chooser chooser(rule.selection, planner.layers());
     std::map<std::string_view, bool> chosen;  // by module
     std::vector<size_t> kept;
+    size_t matched = 0;
     for (size_t i = 0; i < c.tensors().size(); ++i) {
       const auto [at, is_new] = chosen.try_emplace(module_of(c.tensors()[i].name));
       if (is_new) at->second = chooser.chooses(at->first, true);
+      matched += at->second;
       if (at->second && !planner.is_taken(i)) kept.push_back(i);
     }
     chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
+    if (kept.empty() && matched > 0) {
+      throw Error(
+          fmt::format("expected tensors that no earlier rule takes, found that all {} are taken", matched));
+    }
     for (const size_t i : kept) planner.keep(i);
     if (changes_input_scales(rule)) {
       change_scales(rule, kept, planner);

@@ -147,9 +147,15 @@ class ToLayout : public Method {
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
     std::vector<OutputMatrix> targets = select_matrices(c, rule.selection);
+    const size_t matched = targets.size();
     std::erase_if(targets, [&](const OutputMatrix& t) {
       return planner.is_taken(c.nvfp4_modules()[t.sources[0].module].codes);
     });
+    if (targets.empty()) {
+      planner.problems.refuse();
+      throw Error(
+          fmt::format("expected matrices that no earlier rule takes, found that all {} are taken", matched));
+    }
     warn_of_extra_experts(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
@@ -168,7 +174,7 @@ class ToLayout : public Method {
                                                  fold_ == Fold::kAny, std::move(tensors),
                                                  std::move(global_scales)));
     }
-    if (!targets.empty()) planner.add_layout(std::move(group));
+    planner.add_layout(std::move(group));
     // Of recipes roles name drafts apart, and a rule may be of other modules alone.
     const bool by_flags = rule.label.empty();
     if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});

@@ -221,7 +221,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
     const Json* found = b == now.end() ? nullptr : &b->second;
     const std::string leaf = key.substr(key.rfind('.') + 1);
     const Json theirs = donor ? first_setting(*donor, leaf) : Json();
-    if (leaf == "num_nextn_predict_layers" || leaf == "mtp_num_hidden_layers") {
+    if (leaf == "num_nextn_predict_layers" || leaf == "mtp_num_hidden_layers" || leaf == "num_mtp_modules") {
       const bool unchanged = a != before.end() && found && a->second == *found;
       const bool right = found && (*found == Json(shown.drafts.size()) || (donor && *found == theirs));
       const bool changed = shown.drafts != of_base.drafts;

@@ -162,6 +162,7 @@ ConfigEntries Planner::quantization_entries() {
   }
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
+  for (const std::string& split : find_split_layers(written_)) problems.add(split);
   if (written_.entries.size() == 1 && dialect_->config != nullptr) {
     QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
     for (const WrittenModule& m : written_.modules) {
@@ -174,7 +175,6 @@ ConfigEntries Planner::quantization_entries() {
         fmt::format("--dialect {}: expected one format, which is all that it describes, found {} and {}",
                     dialect_->name, describe(schemes_[0]), describe(schemes_.back())));
   }
-  for (const std::string& split : find_split_layers(written_)) problems.add(split);
   ConfigEntries entries = dialect_->mixed_config(written_);
   return problems.empty() ? checked(std::move(entries)) : entries;
 }

@@ -7,9 +7,14 @@
 
 namespace twofour {
 
+namespace {
+
+constexpr int kLowestCast = -9;  ///< the least power of two among block scales
+
+}  // namespace
+
 bool Encoder::can_cast_to_nvfp4(Results& results) const {
   if (range_.is_exact()) return true;
-  for (EncodedResult& r : results) r.error = {};
   const std::string& name = group_->matrices()[0].name;
   const std::string span = fmt::format("scales from 2^{} to 2^{}", range_.low, range_.high);
   if (rule_.is_strict()) {
@@ -21,8 +26,9 @@ bool Encoder::can_cast_to_nvfp4(Results& results) const {
   }
   results[0].findings.push_back(
       {Severity::kWarning, "mxfp4-not-exact", name,
-       fmt::format("{} span more than NVFP4 holds without loss: quantized anew", span)});
-  return false;
+       fmt::format("{} span more than NVFP4 holds without loss: blocks below 2^{} are rounded", span,
+                   range_.exponent() + kLowestCast)});
+  return true;
 }
 
 void Encoder::choose_global_scales(Results& results) {
@@ -121,16 +127,40 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
 }
 
-void Encoder::cast_to_nvfp4(const Write& write) {
+void Encoder::cast_to_nvfp4(const Write& write, Results& results) {
   const float scale = std::ldexp(1.0f, range_.exponent());
   for (Survey& s : surveys_) s.scale.written = rule_.divides ? 1.0f / scale : scale;
   for_each_stored_block([&](size_t i, int64_t, const StoredBlock& block) {
     const EncodedMatrix& m = group_->matrices()[i];
     scales_.resize(2 * block.scales.size());
     cast_mxfp4_scales(block.scales, range_.exponent(), scales_.data());
-    write(m.part(EncodedPart::kValues), block.values);
+    if (range_.is_exact()) {
+      write(m.part(EncodedPart::kValues), block.values);
+    } else {
+      codes_.assign(block.values.begin(), block.values.end());
+      const int64_t rounded = round_small_mxfp4_blocks(block.scales, range_.exponent(), codes_.data());
+      results[i].tiles.count += block.scales.size();
+      results[i].tiles.inexact += static_cast<uint64_t>(rounded);
+      if (rounded > 0) add_rounded_blocks(m, block, results[i]);
+      write(m.part(EncodedPart::kValues), codes_);
+    }
     write(m.part(EncodedPart::kScales), scales_);
   });
+}
+
+void Encoder::add_rounded_blocks(const EncodedMatrix& m, const StoredBlock& block, EncodedResult& result) {
+  const auto k = static_cast<size_t>(m.k), blocks = k / kMxGroup;
+  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  const float written = surveys_[0].scale.written;
+  rows_.resize(std::max(rows_.size(), k));
+  back_.resize(k);
+  const std::span weights = std::span(rows_).first(k);
+  for (size_t at = 0; at < block.scales.size(); at += blocks) {
+    dequantize_mxfp4(block.values.subspan(at * kMxGroup / 2, k / 2), block.scales.subspan(at, blocks),
+                     rows_.data(), isa_);
+    dequantize_nvfp4(reads, written, &codes_[at * kMxGroup / 2], &scales_[2 * at], back_, isa_);
+    result.error.error += quantize_error_of(weights, back_, isa_).errors_squared;
+  }
 }
 
 }  // namespace twofour

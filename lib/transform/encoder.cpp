@@ -159,7 +159,7 @@ void Encoder::prepare(Results& results) {
 void Encoder::write_all(const Write& write, Results& results) {
   const auto& matrices = group_->matrices();
   if (is_cast_) {
-    rule_.is_mx() ? cast_to_mx(write) : cast_to_nvfp4(write);
+    rule_.is_mx() ? cast_to_mx(write) : cast_to_nvfp4(write, results);
   } else if (rule_.is_tiled() && from_mxfp4_) {
     cast_to_fp8(write, results);
   } else {

@@ -92,7 +92,8 @@ class Encoder {
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   // --- encode_nvfp4.cpp ---
-  /// Whether the whole group can be cast from MXFP4 without loss, by the exponents of its blocks.
+  /// Notes where casting the group from MXFP4 loses something, by the exponents of its blocks. False: that is
+  /// refused.
   bool can_cast_to_nvfp4(Results& results) const;
   void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
@@ -105,7 +106,9 @@ class Encoder {
                      std::span<const float> rows, const Write& write, EncodedResult& result);
   void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
-  void cast_to_nvfp4(const Write& write);
+  void cast_to_nvfp4(const Write& write, Results& results);
+  /// Adds the error of rows in MXFP4 to the result, which `codes_` and `scales_` hold as NVFP4.
+  void add_rounded_blocks(const EncodedMatrix& matrix, const StoredBlock& block, EncodedResult& result);
 
   // --- encode_mx.cpp ---
   void encode_mx(const EncodedMatrix& matrix, std::span<const float> rows, const Write& write,

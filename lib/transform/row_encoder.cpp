@@ -115,6 +115,7 @@ class RowEncoder : public RowQuantizer {
     std::copy(own.begin(), own.end(), codes.begin());
     const auto powers = gather<uint8_t>(m, rows, stored.scales, kMxGroup, buffers_.stored);
     cast_mxfp4_scales(powers, exponent, scales.data());
+    round_small_mxfp4_blocks(powers, exponent, codes.data());
   }
 
   const Checkpoint& source_;

@@ -38,8 +38,8 @@ class GroupCheck : public GroupReader {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_fp8(m, r); });
     } else if (mx_) {
       all([&](const EncodedMatrix& m, EncodedResult& r) { casts(m) ? check_mx_cast(m, r) : check_mx(m, r); });
-    } else if (const auto exponent = cast_exponent()) {
-      all([&](const EncodedMatrix& m, EncodedResult& r) { check_cast(m, *exponent, r); });
+    } else if (const auto range = cast_range()) {
+      all([&](const EncodedMatrix& m, EncodedResult& r) { check_cast(m, *range, r); });
     } else {
       all([&](const EncodedMatrix& m, EncodedResult& r) { check_nvfp4(m, largest, r); });
     }
@@ -480,8 +480,8 @@ class GroupCheck : public GroupReader {
     hold(m, EncodedPart::kInputScale, {scale});
   }
 
-  /// The exponent of the global scale under which all MXFP4 weights of the group are exact.
-  std::optional<int> cast_exponent() {
+  /// The scales of MXFP4 weights that are cast as a group.
+  std::optional<CastRange> cast_range() {
     CastRange range;
     for (const EncodedMatrix& m : group_.matrices()) {
       if (!casts(m)) return {};
@@ -490,22 +490,43 @@ class GroupCheck : public GroupReader {
         range.add(from.codes, from.scales);
       });
     }
-    return range.exponent();
+    return range;
   }
 
-  void check_cast(const EncodedMatrix& m, int exponent, EncodedResult& result) {
+  void check_cast(const EncodedMatrix& m, const CastRange& range, EncodedResult& result) {
+    const int exponent = range.exponent();
     const float global = std::ldexp(1.0f, divides_ ? -exponent : exponent);
     hold(m, EncodedPart::kGlobalScale, {global});
     result.global_scale = std::bit_cast<uint32_t>(global);
     result.cast = true;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
-      add_exact(m, begin, end, result);
       const StoredCopy from = stored_fp4(m, begin, end);
-      hold(m, EncodedPart::kValues, begin * m.k / 2, from.codes, 2);
-      Bytes scales;
+      Bytes codes, scales;
+      for (size_t i = 0; i < from.codes.size(); ++i) {
+        const uint8_t power = from.scales[2 * i / kMxGroup];
+        codes.push_back(static_cast<uint8_t>(expected_cast_code(from.codes[i] & 15u, power, exponent) |
+                                             expected_cast_code(from.codes[i] >> 4u, power, exponent) << 4));
+      }
       for (const uint8_t byte : from.scales)
         scales.insert(scales.end(), 2, expected_cast_scale(byte, exponent));
+      hold(m, EncodedPart::kValues, begin * m.k / 2, codes, 2);
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, scales, kGroup);
+      const Floats weights = rows(m, begin, end);
+      std::vector<RowError> errors(static_cast<size_t>(end - begin));
+      Floats back(weights.size());
+      const auto k = static_cast<size_t>(m.k);
+      for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
+        const auto values = std::span(back).subspan(r * k, k);
+        expected_values(std::span(codes).subspan(r * k / 2, k / 2),
+                        std::span(scales).subspan(r * k / kGroup, k / kGroup), global, divides_, values);
+        errors[r] = row_error(row, values);
+      });
+      add(errors, result.error);
+      if (range.is_exact()) return;
+      for (size_t i = 0; i < weights.size(); i += kMxGroup) {
+        ++result.tiles.count;
+        result.tiles.inexact += !std::equal(&weights[i], &weights[i] + kMxGroup, &back[i]);
+      }
     });
   }
 

@@ -333,6 +333,14 @@ TEST_CASE("experts that are not all widened stay apart, with a warning; a lost b
   convert(scratch / "src", scratch / "q", rule_to("quantize", "modelopt"));
   OneRule some = rule_to("bf16");
   some.selection.include = parse_patterns({"*.experts.0.*"});
+  CHECK_THROWS_WITH_AS(make_plan(Checkpoint::open(scratch / "q"), some),
+                       doctest::Contains("since loaders give the experts of a layer one format"), Error);
+  // Without a configuration nobody is asked.
+  Json config = parse_json("config", read_text(scratch / "q/config.json"));
+  config.erase("quantization_config");
+  write_text(scratch / "q/config.json", config.dump());
+  std::filesystem::remove(scratch / "q/hf_quant_config.json");
+  std::filesystem::remove(scratch / "q/twofour.json");
   const Plan plan = make_plan(Checkpoint::open(scratch / "q"), some);
   const auto found = findings_of(plan.findings, "experts-not-stacked");
   REQUIRE(found.size() == 1);

@@ -353,6 +353,40 @@ TEST_CASE("NVFP4 that was cast from MXFP4 becomes FP8 without loss, other NVFP4 
   check_valid(scratch / "calibrated", scratch / "v4");
 }
 
+TEST_CASE("blocks of MXFP4 too small for NVFP4 are rounded under its least scale, and no others change") {
+  const Scratch scratch;
+  Mxfp4 from(0, 0, 11, 32, 64);
+  std::fill(from.codes.begin(), from.codes.end(), uint8_t{0x77});
+  // Two blocks a row: every code in the first, 6 in the second.
+  for (size_t n = 0; n < 32; ++n) {
+    for (size_t i = 0; i < 16; ++i) from.codes[n * 32 + i] = static_cast<uint8_t>((i % 8) * 2 * 17 + 16);
+    from.scales[2 * n] = static_cast<uint8_t>(127 - n);
+    from.scales[2 * n + 1] = 127;
+  }
+  from.write(scratch / "src");
+  const auto found = encoded(convert(scratch / "src", scratch / "out", rule_to("quantize", "modelopt")));
+  const auto tensors = read_tensors(scratch / "out");
+  const auto& codes = tensors.at(kName + ".weight").bytes;
+  // Magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 after so many halvings, nearest, ties to the even code.
+  const unsigned halved[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},  // as they are, down to 2^-17
+                                {0, 0, 1, 2, 2, 3, 4, 5},  {0, 0, 0, 1, 1, 2, 2, 3},
+                                {0, 0, 0, 0, 0, 1, 1, 2},  {0, 0, 0, 0, 0, 0, 0, 1},
+                                {0, 0, 0, 0, 0, 0, 0, 0}};
+  for (size_t n = 0; n < 32; ++n) {
+    CAPTURE(n);
+    const auto& table = halved[n < 18 ? 0 : std::min<size_t>(n - 17, 5)];
+    for (size_t i = 0; i < 16; ++i) {
+      const unsigned byte = from.codes[n * 32 + i], low = byte & 15u, high = byte >> 4;
+      CHECK((codes[n * 32 + i] & 7u) == table[low & 7u]);
+      CHECK((codes[n * 32 + i] >> 4 & 7u) == table[high & 7u]);
+      CHECK((codes[n * 32 + i] & 0x88u) == (byte & 0x88u));
+      CHECK(codes[n * 32 + 16 + i] == 0x77);
+    }
+  }
+  CHECK(found.at(0).tiles == CastTiles{64, 14});
+  check_valid(scratch / "src", scratch / "out");
+}
+
 TEST_CASE(
     "exact strict refuses MXFP4 that NVFP4 does not hold, and quantized weights without an exact cast") {
   const Scratch scratch;
@@ -365,8 +399,10 @@ TEST_CASE(
             .find("expected scales that span at most 2^17, which NVFP4 has without loss (--exact strict), "
                   "found scales "
                   "from 2^-30 to 2^-6") != std::string::npos);
-  CHECK(encoded(convert(scratch / "src", scratch / "out", rule_to("quantize", "modelopt"))).at(0).cast ==
-        false);
+  const auto best = encoded(convert(scratch / "src", scratch / "out", rule_to("quantize", "modelopt")));
+  CHECK(best.at(0).tiles.inexact > 0);
+  CHECK(best.at(0).tiles.inexact < best.at(0).tiles.count);
+  check_valid(scratch / "src", scratch / "out");
   Tensors floats;
   add_floats(floats, kName, random_floats(64, 256, 8));
   write_checkpoint(scratch / "bf16", {floats});

@@ -194,7 +194,7 @@ TEST_CASE("FP8 with a scale a tensor, row, block or 32 weights") {
   }
 }
 
-TEST_CASE("MXFP4 is cast where its exponents allow, else quantized anew and said so") {
+TEST_CASE("MXFP4 is cast where its exponents allow, else rounded and said so") {
   for (const auto& [low, high] : {std::pair{100, 117}, {90, 130}}) {
     CAPTURE(high);
     const Scratch scratch;

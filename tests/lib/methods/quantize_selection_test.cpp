@@ -94,20 +94,24 @@ TEST_CASE("FP8 whose inputs fill no blocks is refused, floats of that kind stay"
         std::string::npos);
 }
 
-TEST_CASE("what engines multiply as one is named where only a part of it is quantized") {
+TEST_CASE("what engines multiply as one is quantized as a whole or not at all; unknown stacks stay") {
   const Scratch scratch;
   Tensors tensors;
-  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
     add_floats(tensors, std::string("model.layers.0.self_attn.") + name, random_floats(16, 48, 1));
   tensors.push_back({"model.layers.0.moe.input_linear.weight", DType::kBF16, {2, 32, 48}, {}});
   tensors.back().bytes.resize(2 * 2 * 32 * 48);
   write_checkpoint(scratch / "src", {tensors});
+  for (const std::string to : {"quantize", "fp8"}) {
+    OneRule split = to_nvfp4();
+    split.to = to;
+    split.selection.exclude = parse_patterns({"*.q_proj"});
+    CHECK_THROWS_WITH_AS(make_plan(Checkpoint::open(scratch / "src"), split),
+                         doctest::Contains("since loaders give linears that they fuse one format"), Error);
+  }
   OneRule recipe = to_nvfp4();
-  recipe.selection.exclude = parse_patterns({"*.q_proj"});
+  recipe.selection.exclude = parse_patterns({"*.o_proj"});
   const ConvertResult result = convert(scratch / "src", scratch / "out", recipe);
-  const auto split = findings_of(result.findings, "fused-group-split");
-  REQUIRE(split.size() == 1);
-  CHECK(split[0].where == "model.layers.0.self_attn.q_proj");
   CHECK(findings_of(result.findings, "unknown-stack").size() == 1);
   const Json config = parse_json("config", read_text(scratch / "out/config.json"));
   const Json& ignore = config["quantization_config"]["ignore"];
