@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "formats/atom.h"
 #include "lib/dialects/dialect_rows.h"
@@ -117,8 +118,29 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   return spelling;
 }
 
+/// Blocks of routed experts that are not quantized beside linears that are: of experts that are not named,
+/// vLLM takes the format of what is below their parent.
+std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
+  std::set<std::string> blocks, parents;
+  const auto parent_of = [](std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); };
+  for (const WrittenModule& m : model.modules) {
+    const auto parsed = parse_module_name(m.name);
+    const bool routed = parsed && parsed->kind == BlockKind::kRoutedExperts;
+    if (routed && !m.entry) blocks.emplace(parsed->block);
+    if (!routed && m.entry) {
+      for (size_t dot = m.name.rfind('.'); dot != m.name.npos && dot > 0; dot = m.name.rfind('.', dot - 1))
+        parents.insert(m.name.substr(0, dot));
+    }
+  }
+  std::vector<std::string> names;
+  for (const std::string& block : blocks) {
+    if (parents.contains(parent_of(block))) names.push_back(block);
+  }
+  return names;
+}
+
 /// The entries of all quantized modules by their names, and groups of equal ones. What is not named is not
-/// quantized, and a list of exclusions would reach further: loaders look for its names within names.
+/// quantized, and a longer list of exclusions would reach further: loaders look for its names within names.
 ConfigEntries mixed_config(const WrittenModel& model) {
   Json layers = Json::object(), groups = Json::object();
   std::vector<Json> targets(model.entries.size(), Json::array());
@@ -131,7 +153,8 @@ ConfigEntries mixed_config(const WrittenModel& model) {
     Json& group = groups[fmt::format("group_{}", i)] = group_of(model.entries[i]);
     group["targets"] = std::move(targets[i]);
   }
-  ConfigEntries entries = modelopt_entries({{}, model.fp8_kv_cache}, "MIXED_PRECISION", groups, nullptr);
+  ConfigEntries entries = modelopt_entries({experts_beside_quantized(model), model.fp8_kv_cache},
+                                           "MIXED_PRECISION", groups, nullptr);
   entries.quantization_config["quantized_layers"] = layers;
   entries.hf_quant_config["quantization"]["quantized_layers"] = std::move(layers);
   return entries;

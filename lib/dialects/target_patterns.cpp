@@ -17,6 +17,7 @@ namespace {
 /// A name as an expression for many: numbers are left open, and so is what precedes "layers".
 struct Form {
   std::string before;  ///< "model.language_model.layers" keeps "language_model"
+  std::string root;    ///< "layers", or "mtp" as DeepSeek-V4 has its draft's
   std::string middle;  ///< between the layer's number and the leaf: "mlp.experts.#"
   std::string leaf;
   std::string layer;
@@ -34,9 +35,11 @@ bool take_apart(std::string_view name, Form& form) {
     parts.push_back(name.substr(at, dot - at));
     at = dot + 1;
   }
-  const auto layers = std::find(parts.begin(), parts.end(), "layers");
+  auto layers = std::find(parts.begin(), parts.end(), "layers");
+  if (layers == parts.end()) layers = std::find(parts.begin(), parts.end(), "mtp");
   if (layers == parts.end() || parts.end() - layers < 3 || !is_number(layers[1])) return false;
   form.before = layers == parts.begin() ? "" : std::string(layers[-1]);
+  form.root = layers[0];
   form.layer = layers[1];
   form.leaf = parts.back();
   for (auto at = layers + 2; at != parts.end() - 1; ++at) {
@@ -78,8 +81,8 @@ class Targets {
       for (const std::string& name : members[g]) {
         Form form;
         if (!take_apart(name, form)) continue;
-        anywhere_[{form.middle, form.leaf}][g].insert(form.layer);
-        below_[{form.before, form.middle, form.leaf}][g].insert(form.layer);
+        anywhere_[{form.root, form.middle, form.leaf}][g].insert(form.layer);
+        below_[{form.before, form.root, form.middle, form.leaf}][g].insert(form.layer);
       }
     }
   }
@@ -110,15 +113,15 @@ class Targets {
 
  private:
   std::string expression_of(const Form& form, size_t group) const {
-    std::string layers = layers_expression(anywhere_.at({form.middle, form.leaf}), group);
-    if (!layers.empty()) return fmt::format("(?:.*\\.)?layers\\.{}\\.{}", layers, form.middle);
-    layers = layers_expression(below_.at({form.before, form.middle, form.leaf}), group);
+    std::string layers = layers_expression(anywhere_.at({form.root, form.middle, form.leaf}), group);
+    if (!layers.empty()) return fmt::format("(?:.*\\.)?{}\\.{}\\.{}", form.root, layers, form.middle);
+    layers = layers_expression(below_.at({form.before, form.root, form.middle, form.leaf}), group);
     if (layers.empty() || form.before.empty()) return "";
-    return fmt::format("(?:.*\\.)?{}\\.layers\\.{}\\.{}", form.before, layers, form.middle);
+    return fmt::format("(?:.*\\.)?{}\\.{}\\.{}\\.{}", form.before, form.root, layers, form.middle);
   }
 
-  std::map<std::pair<std::string, std::string>, Layers> anywhere_;
-  std::map<std::tuple<std::string, std::string, std::string>, Layers> below_;
+  std::map<std::tuple<std::string, std::string, std::string>, Layers> anywhere_;
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, Layers> below_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/gate_up_order.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
 #include "lib/lint/rules.h"
@@ -230,6 +231,57 @@ void check_head(const LintInput& s, LintReporter& reporter) {
   }
 }
 
+/// Whether a tensor is part of a linear in INT4, by the codes beside it.
+bool is_of_int4(const LintInput& s, std::string_view tensor) {
+  const std::string module(tensor.substr(0, tensor.rfind('.')));
+  for (const char* codes : {".qweight", ".weight_packed"}) {
+    const auto at = s.find(module + codes);
+    if (at && s.tensors[*at].dtype == DType::kI32) return true;
+  }
+  return false;
+}
+
+/// INT4 whose tensors contradict each other or the config: what no conversion reads.
+void check_int4_values(const LintInput& s, bool headers_only, LintReporter& reporter) {
+  if (std::none_of(s.tensors.begin(), s.tensors.end(), [](auto& t) { return t.dtype == DType::kI32; }))
+    return;
+  std::optional<Checkpoint> c;
+  std::vector<Linear> linears;
+  Problems problems;
+  try {
+    c.emplace(Checkpoint::open(s.path));
+    linears = find_weight_modules(*c, problems);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    return;  // reported by other rules
+  }
+  const auto report = [&](const std::string& line) {
+    for (const Shard& shard : s.shards) {
+      if (!line.starts_with(shard.name + ": ")) continue;
+      const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
+      if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
+      reporter.add("module-shape", shard.name, tensor, without_where(rest, tensor));
+      return;
+    }
+  };
+  for (const std::string& line : problems.lines()) report(line);
+  if (headers_only || !problems.empty()) return;
+  WeightReader reader(*c);
+  std::vector<float> row;
+  for (const Linear& m : linears) {
+    if (m.format != WeightFormat::kInt4 || !m.group_index) continue;
+    row.resize(static_cast<size_t>(m.k));
+    try {
+      reader.read_rows(m, 0, 0, 1, row);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      report(e.what());
+    }
+  }
+}
+
 }  // namespace
 
 void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter) {
@@ -239,6 +291,7 @@ void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter)
   if (s.is_part) return;
   check_complete(s, reporter);
   check_int4_complete(s, reporter);
+  check_int4_values(s, headers_only, reporter);
   lint_experts(s, reporter);
   check_layers(s, reporter);
   check_head(s, reporter);

@@ -46,7 +46,7 @@ constexpr LintRule kRules[] = {
     // Modules
     {"incomplete-module", kError, "A quantized module lacks its codes, block scales or global scale; missing scales are loaded as zeros.",
      "Export the module again; do not drop what belongs to it.", "https://github.com/vllm-project/vllm/pull/54444"},
-    {"module-shape", kError, "Tensors of one module disagree in type or shape.",
+    {"module-shape", kError, "Tensors of one module disagree in type or shape, or with what the config says of them.",
      "Export the module again.", "https://github.com/NVIDIA/Model-Optimizer/pull/2038"},
     {"unsupported-format", kWarning, "Weights are in a format that twofour does not read: other commands refuse it or leave it unread, and no rule looks at its values.",
      "Serve it with an engine that knows it, or export the module in another format.", ""},

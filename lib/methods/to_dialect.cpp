@@ -215,6 +215,12 @@ class ToDialect : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
+    const bool is_own = !rule.dialect.empty() && source_dialect(c) == &output_dialect(rule.dialect, true);
+    if (is_own && !c.is_view() && !changes_input_scales(rule)) {
+      refuse_part(rule, planner);
+      note_same(rule, planner);
+      return planner.keep_config();
+    }
     // Of other formats there need be no NVFP4, where the dialect is named.
     if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
       return keep_all(rule, output_dialect(rule.dialect, true), planner);
@@ -233,13 +239,11 @@ class ToDialect : public Method {
       return keep_all(rule, dialect, planner);
     const Nvfp4Dialect& to = *dialect.nvfp4;
     const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
-    if (c.is_view() && std::all_of(modules.begin(), modules.end(), is_kept))
+    if (std::all_of(modules.begin(), modules.end(), is_kept)) {
+      if (!c.is_view()) note_same(rule, planner);
       return keep_source(rule, modules, planner);
-    std::erase_if(modules, is_kept);
-    if (modules.empty()) {
-      throw Error(
-          fmt::format("--dialect: expected another dialect than the source's, found {}", rule.dialect));
     }
+    std::erase_if(modules, is_kept);
     Scheme scheme{.format = WeightFormat::kNvfp4};
     for (const size_t m : modules) {
       translate_nvfp4(rule.to, c.nvfp4_modules()[m], dialect, planner);
@@ -250,6 +254,12 @@ class ToDialect : public Method {
   }
 
  private:
+  static void note_same(const Rule& rule, Planner& planner) {
+    planner.findings.push_back({Severity::kWarning, "same-dialect", planner.source.path().string(),
+                                fmt::format("is in the {} dialect already: everything is copied",
+                                            rule.dialect)});
+  }
+
   /// Every quantized linear in the dialect, whatever its format.
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.set_dialect(dialect);

@@ -70,10 +70,12 @@ void Planner::write(std::string module, size_t weight, const Scheme& scheme, Jso
   WrittenModule one{std::move(module)};
   if (scheme.format != WeightFormat::kFloat) {
     if (entry.is_null()) {
-      problems.add(fmt::format("{}: expected a format that {} can name, found {}", source.where(weight),
-                               dialect_ == nullptr ? "a configuration in the source's words"
-                                                   : fmt::format("the {} dialect", dialect_->name),
-                               describe(scheme)));
+      problems.add(
+          fmt::format("{}: expected a format that {} can name{}, found {}", source.where(weight),
+                      dialect_ == nullptr ? "a configuration in the source's words"
+                                          : fmt::format("the {} dialect", dialect_->name),
+                      shows_layouts_ ? " beside layouts, or a run before this one that converts it" : "",
+                      describe(scheme)));
     }
     const auto at = std::find(written_.entries.begin(), written_.entries.end(), entry);
     one.entry = static_cast<size_t>(at - written_.entries.begin());
@@ -163,7 +165,9 @@ ConfigEntries Planner::quantization_entries() {
   if (dialect_->kv_scale_type) written_.fp8_kv_cache = has_fp8_kv_cache(source);
   if (!problems.empty()) return {};  // entries may be none
   for (const std::string& split : find_split_layers(written_)) problems.add(split);
-  if (written_.entries.size() == 1 && dialect_->config != nullptr) {
+  // Formats that are only kept have the source's own words.
+  const bool has_words = !dialect_->entry(schemes_[0]).is_null();
+  if (written_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
     QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
     for (const WrittenModule& m : written_.modules) {
       if (m.entry && is_output_head(m.name)) config.heads.push_back(m.name);

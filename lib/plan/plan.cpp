@@ -259,7 +259,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     const std::string one = all[i]->file_format(plan.recipe.rules[i]);
     if (one == "keep") continue;
     what = what.empty() || what == one ? one : "mixed";
-    plan.summary += (i == 0 ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
+    plan.summary += (plan.summary.empty() ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
   planner.warn_of_left_experts();
   planner.begin_rule("");

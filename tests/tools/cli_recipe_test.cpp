@@ -302,4 +302,79 @@ TEST_CASE("the tasks of a plan made by a recipe write what a conversion writes")
             .code == 0);
 }
 
+TEST_CASE("a rule that earlier ones leave nothing is refused, whatever it makes") {
+  const Source s;
+  for (const char* to : {"keep", "bf16", "fp8, granularity: tensor", "mxfp4", "v7", "g8"}) {
+    CAPTURE(to);
+    const std::string recipe = s.recipe(
+        fmt::format("format: 1\nrules: [{{match: experts, to: keep}}, {{match: experts, to: {}}}]\n", to));
+    const Outcome o = run_program({"convert", s.path("src"), s.path("out"), "--recipe", recipe});
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.starts_with("twofour: rule 2 (experts): "), o.err);
+    CHECK(!fs::exists(s.path("out")));
+  }
+}
+
+namespace {
+
+struct Published {
+  const char *shape, *dialect, *layers;
+  std::vector<std::string> words;  ///< of convert
+  const char* refusal;             ///< "": it is converted, proven and linted clean
+};
+
+}  // namespace
+
+TEST_CASE("published mixtures are respelled, widened in part and kept beside other rules") {
+  const Scratch scratch;
+  const auto path = [&](const std::string& name) { return (scratch / name).string(); };
+  write_text(scratch / "kept.yaml",
+             "format: 1\nrules: [{match: experts, to: keep}, {match: \"*\", to: fp8, granularity: row}]\n");
+  const Published all[] = {
+      {"glm-5.2", "quark", "5", {"--to", "nvfp4", "--dialect", "modelopt"}, ""},
+      {"glm-5.2", "quark", "5", {"--to", "nvfp4", "--dialect", "compressed-tensors"}, ""},
+      {"deepseek-v4", "released", "3", {"--to", "nvfp4", "--dialect", "compressed-tensors"}, ""},
+      {"deepseek-v4",
+       "compressed-tensors",
+       "3",
+       {"--to", "nvfp4", "--dialect", "deepseek-v4"},
+       "expected a source in that form"},
+      {"kimi-k2-thinking", "released", "3", {"--to", "nvfp4", "--dialect", "compressed-tensors"}, ""},
+      {"qwen3.6-35b-a3b", "nvidia", "4", {"--to", "bf16", "--include", "*.experts.*"}, ""},
+      {"qwen3.6-35b-a3b", "nvidia", "4", {"--recipe", path("kept.yaml")}, ""},
+      {"llama",
+       "modelopt",
+       "2",
+       {"--to", "bf16", "--include", "*.0.mlp.gate_proj"},
+       "since loaders give linears that they fuse one format"},
+      {"tiny",
+       "modelopt",
+       "2",
+       {"--to", "bf16", "--include", "*layers.1.mlp.*gate_proj"},
+       "since loaders give the experts of a layer one format"},
+  };
+  size_t number = 0;
+  for (const Published& p : all) {
+    CAPTURE(p.shape);
+    CAPTURE(p.dialect);
+    CAPTURE(p.words.back());
+    const std::string src = path(fmt::format("src{}", number)), out = path(fmt::format("out{}", number++));
+    REQUIRE(run_program({"synth", src, "--shape", p.shape, "--dialect", p.dialect, "--small", "--layers",
+                         p.layers, "-q"})
+                .code == 0);
+    std::vector<std::string> words = {"convert", src, out};
+    words.insert(words.end(), p.words.begin(), p.words.end());
+    const Outcome o = run_program(words);
+    if (*p.refusal != '\0') {
+      CHECK(o.code == 2);
+      CHECK_MESSAGE(o.err.find(p.refusal) != o.err.npos, o.err);
+      CHECK(!fs::exists(out));
+      continue;
+    }
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK(run_program({"validate", out, "--source", src, "-q"}).code == 0);
+    CHECK(run_program({"lint", out, "-q"}).code == 0);
+  }
+}
+
 }  // namespace cli_recipe_test

@@ -51,7 +51,7 @@ TEST_CASE("convert --to nvfp4 and --to bf16, then validate --source, end to end"
   }
 }
 
-TEST_CASE("a dialect is for nvfp4 alone and must be another than the source's") {
+TEST_CASE("a dialect is for number formats alone; the source's own is copied with a warning") {
   const Scratch scratch;
   const std::string out = (scratch / "out").string();
   const Outcome v7 = run_program({"convert", kGolden, out, "--to", "v7", "--dialect", "modelopt"});
@@ -59,7 +59,12 @@ TEST_CASE("a dialect is for nvfp4 alone and must be another than the source's") 
   CHECK(v7.err ==
         "twofour: --dialect: expected with --to nvfp4, fp8, mxfp8, mxfp4 or quantize only, found with --to "
         "v7\n");
-  CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "modelopt"}).code == 2);
+  const std::string same = (scratch / "same").string();
+  const Outcome own = run_program({"convert", kGolden, same, "--to", "nvfp4", "--dialect", "modelopt"});
+  CHECK(own.code == 0);
+  CHECK_MESSAGE(own.err.find("is in the modelopt dialect already: everything is copied") != std::string::npos,
+                own.err);
+  CHECK((read_tensors(same) == read_tensors(kGolden)));
   CHECK(run_program({"convert", kGolden, out, "--to", "nvfp4", "--dialect", "compressed-tensors"}).code == 0);
 }
 

@@ -321,4 +321,40 @@ TEST_CASE("quantized embeddings and INT4 are widened, and leave nothing of their
   }
 }
 
+TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversions refuse") {
+  struct Fault {
+    const char *producer, *tensor, *message;
+    std::function<void(Int4Model&, TensorData&)> plant;
+  };
+  const Fault all[] = {
+      {"gptq", ".g_idx", "expected groups of 0 to", [](Int4Model&, TensorData& t) { t.bytes[2] = 1; }},
+      {"gptq", ".qweight", "expected integers of 4 bits, found 8 bits",
+       [](Int4Model& m, TensorData&) {
+         Json config = parse_json("config", m.config);
+         config["quantization_config"]["bits"] = 8;
+         m.config = config.dump();
+       }},
+      {"symmetric", ".weight_shape", "expected N and K of",
+       [](Int4Model&, TensorData& t) { t.bytes[0] ^= 0x40; }},
+  };
+  for (const Fault& f : all) {
+    CAPTURE(f.tensor);
+    Int4Model model = make_model(f.producer);
+    const auto at = std::find_if(model.coded.begin(), model.coded.end(),
+                                 [&](const TensorData& t) { return t.name.ends_with(f.tensor); });
+    REQUIRE(at != model.coded.end());
+    f.plant(model, *at);
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {model.coded}, model.config);
+    Progress progress;
+    size_t found = 0;
+    for (const LintFinding& one : lint(scratch / "src", {}, progress).findings)
+      found += one.message.find(f.message) != std::string::npos && one.name.ends_with(f.tensor);
+    CHECK(found > 0);
+    OneRule rule;
+    rule.to = "bf16";
+    CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", rule); }), f.message));
+  }
+}
+
 }  // namespace int4_sources_test
