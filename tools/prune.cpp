@@ -18,6 +18,11 @@ std::function<int()> setup_prune(Arguments& args, const Common& common) {
   o->recipe.layout = "prune";
   add_conversion_options(args, o->common);
   add_recipe_options(args, o->recipe, kPrunes);
+  add_statistics_options(args, o->recipe, kPrunes);
+  args.footer(
+      "Without --stats the smallest codes of each group are dropped, and all else stays. With it the weights "
+      "that are left are chosen anew to keep the output near to what NVFP4 gave: codes and block scales "
+      "change, scales of matrices and of inputs stay.");
   return [o, &common] { return run_conversion(o->common, o->recipe, common); };
 }
 

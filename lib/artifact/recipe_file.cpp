@@ -112,6 +112,17 @@ struct YamlPlace {
     if (node.kind != YamlNode::Kind::kScalar || node.quoted || !known) expected("true or false");
     return node.text == "true";
   }
+  /// A whole number from `least` to `most`.
+  int64_t integer(int64_t least, int64_t most) const {
+    int64_t number = 0;
+    const char* end = node.text.data() + node.text.size();
+    const auto [stop, error] = std::from_chars(node.text.data(), end, number);
+    const bool is_number = node.kind == YamlNode::Kind::kScalar && !node.quoted && error == std::errc() &&
+                           stop == end && !node.text.empty();
+    if (!is_number || number < least || number > most)
+      expected(fmt::format("a whole number from {} to {}", least, most));
+    return number;
+  }
   void check_map(std::string_view what, const std::vector<RecipeKey>& keys) const {
     if (node.kind != YamlNode::Kind::kMap) expected(what);
     for (const YamlNode& key : node.keys) {
@@ -192,13 +203,16 @@ const std::vector<WordRow>& word_rows() {
        {"2:4", "4:8-paired"},
        kKeep | kNvfp4,
        nullptr,
-       "prune; nvfp4 before quantizing, 2:4 alone; keep NVFP4 as it is (default: none)"},
+       "prune; nvfp4 before quantizing, where 4:8-paired needs convert --stats; keep NVFP4 as it is "
+       "(default: "
+       "none)"},
   };
   return rows;
 }
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
-constexpr std::string_view kMethods[] = {"magnitude"};
+constexpr std::string_view kMethods[] = {"joint", "gptq", "wanda", "rtn", "magnitude"};
+constexpr int kMostSweeps = 64;
 constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
@@ -294,11 +308,19 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
       word->fail(fmt::format("expected with granularity: block only, found with {}", rule.granularity));
   }
   if (!rule.block.empty() || !rule.scale_dtype.empty()) rule.granularity = "block";
-  if (target.target == kNvfp4 && rule.pattern == "4:8-paired")
-    place.required("pattern").expected("2:4 with to: nvfp4");
   if (const auto method = place.find("method")) {
-    method->word(kMethods);
-    if (rule.pattern.empty()) method->fail("expected with pattern only, found without");
+    check_with(*method, kKeep | kNvfp4, target);
+    rule.method = method->word(kMethods);
+    if (target.target == kKeep && rule.pattern.empty())
+      method->fail("expected with pattern only, found without");
+    const bool dense = rule.method == "gptq" || rule.method == "rtn";
+    if (rule.pattern.empty() != dense && (dense || rule.method != "magnitude"))
+      method->expected(rule.pattern.empty() ? "gptq, rtn or magnitude without pattern"
+                                            : "joint, wanda or magnitude with pattern");
+  }
+  if (const auto sweeps = place.find("sweeps")) {
+    check_with(*sweeps, kKeep | kNvfp4, target);
+    rule.sweeps = static_cast<int>(sweeps->integer(0, kMostSweeps));
   }
 }
 
@@ -377,7 +399,12 @@ std::vector<RecipeKey> rule_keys() {
   const auto with = [](unsigned targets) { return fmt::format("with to: {}: ", target_names(targets)); };
   for (const WordRow& row : word_rows())
     keys.push_back({row.key, either(row.words), with(row.with) + row.description});
-  keys.push_back({"method", either(kMethods), "with pattern: what is pruned (default: magnitude)"});
+  keys.push_back({"method", either(kMethods),
+                  with(kKeep | kNvfp4) +
+                      "how weights are chosen by convert --stats: joint or wanda with pattern, gptq or rtn "
+                      "without; magnitude leaves the statistics out (default: as quantize --method)"});
+  keys.push_back({"sweeps", fmt::format("0 to {}", kMostSweeps),
+                  with(kKeep | kNvfp4) + "sweeps of descent (default: as quantize --sweeps)"});
   keys.push_back({"input_scale", kInputScales,
                   with(kKeep | kNvfp4) +
                       "scales of inputs, as --input-scale; NVFP4 that a rule to: nvfp4 matches keeps "

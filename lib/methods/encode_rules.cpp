@@ -215,4 +215,12 @@ EncodeRule nvfp4_rule(Rule& r) {
   return rule;
 }
 
+EncodeRule prune_rule(const Rule& r, std::string_view dialect) {
+  Rule words = r;
+  words.dialect = dialect;
+  EncodeRule rule = nvfp4_rule(words);
+  rule.in_place = true;
+  return rule;
+}
+
 }  // namespace twofour

@@ -10,6 +10,8 @@ EncodeRule fp8_rule(Rule& rule);
 EncodeRule mxfp8_rule(Rule& rule);
 EncodeRule mxfp4_rule(Rule& rule);
 EncodeRule nvfp4_rule(Rule& rule);
+/// What pruning by statistics makes of NVFP4 in a dialect: NVFP4 in the same words.
+EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 
 /// Whether a dialect writes a scheme as it is.
 bool holds(const OutputDialect& dialect, const Scheme& scheme);

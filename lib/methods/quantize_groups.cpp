@@ -57,7 +57,7 @@ class GroupPlanner {
         problems_(planner.problems),
         rule_(encode),
         dialect_(*encode.dialect),
-        kept_(std::make_shared<const FixedGlobalScales>(rule.kept)) {}
+        kept_(std::make_shared<const FixedGlobalScales>(encode.in_place ? own_scales() : rule.kept)) {}
 
   void run() {
     const std::vector<Linear>& all = planner_.linears();
@@ -68,7 +68,8 @@ class GroupPlanner {
     std::erase_if(chosen, [&](size_t i) { return planner_.is_taken(all[i].weight); });
     if (chosen.empty() && matched > 0 && nvfp4_without_scale().empty()) {
       problems_.refuse();
-      throw Error(fmt::format("expected linears that no earlier rule takes, found that all {} are taken", matched));
+      throw Error(
+          fmt::format("expected linears that no earlier rule takes, found that all {} are taken", matched));
     }
     apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
                         problems_);
@@ -87,6 +88,10 @@ class GroupPlanner {
     choose_solvings();
     choose_nvfp4_input_scales();
     report();
+    if (rule_.in_place) {
+      for (auto& group : groups_) planner_.add(std::move(group));
+      return;
+    }
     planner_.set_dialect(dialect_);
     planner_.rewrite_formats();
     for (auto& group : groups_) {
@@ -106,6 +111,18 @@ class GroupPlanner {
   }
 
  private:
+  /// Global scales of the source's NVFP4 in the rule's dialect.
+  FixedGlobalScales own_scales() const {
+    FixedGlobalScales own;
+    own.divides = dialect_.nvfp4->divides;
+    for (const Nvfp4Linear& m : c_.nvfp4_modules()) {
+      if (m.dialect->name != dialect_.nvfp4->name || m.dialect->stacked) continue;
+      own.scales.push_back({m.name, read_global_scale(c_, m, 0, problems_).raw_bits});
+    }
+    own.sort();
+    return own;
+  }
+
   /// Whether input scales are written.
   bool has_input_scales() const { return rule_.scheme.has_input_scale; }
 
@@ -218,7 +235,7 @@ class GroupPlanner {
   /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
   /// words those of the source are dropped, but DeepSeek-V4's loaders need them.
   void choose_nvfp4_input_scales() {
-    if (!rule_.is_nvfp4()) return;
+    if (!rule_.is_nvfp4() || rule_.in_place) return;
     input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
     InputScaleRule& rule = *input_scales_;
     if (rule.words.empty() && !rule.is_needed) {
@@ -302,7 +319,10 @@ class GroupPlanner {
       const Nvfp4Dialect& to = *dialect_.nvfp4;
       add(EncodedPart::kValues, m.name + to.codes, DType::kU8, {m.rows, m.k / 2});
       add(EncodedPart::kScales, m.name + to.block_scale, DType::kF8E4M3, {m.rows, m.k / kGroup});
-      add(EncodedPart::kGlobalScale, m.name + to.global_scale, DType::kF32, dialect_.scalar_shape());
+      const auto own = m.source->nvfp4;
+      add(EncodedPart::kGlobalScale, m.name + to.global_scale, DType::kF32,
+          rule_.in_place ? c_.tensors()[c_.nvfp4_modules()[*own].global_scale].shape
+                         : dialect_.scalar_shape());
     }
     if (m.source->stacked && m.source->bias) {
       add(EncodedPart::kBias, m.name + ".bias", c_.tensors()[*m.source->bias].dtype, {m.rows});
@@ -322,7 +342,10 @@ class GroupPlanner {
   /// Gives the source's tensors of a module to the last group.
   void consume(const Linear& m) {
     QuantizedGroup& group = *groups_.back();
-    for (const size_t tensor : m.tensors()) group.consume(tensor);
+    for (const size_t tensor : m.tensors()) {
+      if (!rule_.in_place || tensor != m.input_scale) group.consume(tensor);
+    }
+    if (rule_.in_place) return;
     if (m.stacked && m.bias) group.consume(*m.bias);
     input_scales_dropped_ += m.input_scale.has_value() && !has_input_scales();
     rounded_twice_ += m.format != WeightFormat::kFloat;

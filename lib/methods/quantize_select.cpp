@@ -190,7 +190,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
           {Severity::kWarning, "odd-inputs", m.name,
            fmt::format("is left unquantized: expected K a multiple of {}, found {}", rule.group(), m.k)});
     }
-    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4()) {
+    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.in_place) {
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }

@@ -113,7 +113,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     Json quality = error_figures(found.error);
     const bool is_solved = !found.output.method.empty();
     if (rule_.prune && !is_solved) quality["pruned_after"] = error_figures(found.pruned_after);
-    if (is_solved) quality["relative_output_loss"] = loss_figure(found.output);
+    if (is_solved) add_loss_figures(found.output, quality);
     if (found.tiles.count > 0) {
       quality["tiles"] = found.tiles.count;
       quality["inexact_tiles"] = found.tiles.inexact;

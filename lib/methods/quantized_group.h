@@ -37,6 +37,8 @@ struct EncodeRule {
   std::optional<PrunePattern> pattern{};           ///< of what is solved
   std::shared_ptr<const Statistics> statistics{};  ///< that weights are chosen by; null: none
   int sweeps = -1;                                 ///< as Rule::sweeps
+  /// NVFP4 of the source is solved again under its own names and scales of the matrix and of inputs.
+  bool in_place = false;
 
   bool is_nvfp4() const { return scheme.format == WeightFormat::kNvfp4; }
   bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }

@@ -73,9 +73,12 @@ struct OutputLoss {
   std::string method = {};  ///< "joint", "gptq", "wanda" or "rtn"; empty: there are no statistics
   double loss = 0;          ///< sum over rows of e H e', e the change of a row, H the mean of x x'
   double energy = 0;        ///< the same of the rows themselves
+  /// The same under sums over other tokens, where the file has them; 0 where not.
+  double heldout_loss = 0, heldout_energy = 0;
   OutputLoss& operator+=(const OutputLoss& other);
   /// Of squares: the square root is a relative error of the output.
   double relative() const { return energy > 0 ? loss / energy : 0; }
+  double heldout_relative() const { return heldout_energy > 0 ? heldout_loss / heldout_energy : 0; }
   bool operator==(const OutputLoss&) const = default;
 };
 
@@ -104,6 +107,6 @@ Json quality_figures(const Quality& quality);
 Json to_json(const EncodedResult& result);
 EncodedResult encoded_from_json(const Json& json);
 Json error_figures(const EncodeError& error);
-Json loss_figure(const OutputLoss& loss);
+void add_loss_figures(const OutputLoss& loss, Json& quality);
 
 }  // namespace twofour

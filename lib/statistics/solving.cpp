@@ -36,6 +36,8 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   s.entry = entry;
+  s.heldout = statistics.find_heldout(linear);
+  if (s.heldout != nullptr && (s.heldout->count == 0 || s.heldout->k != entry->k)) s.heldout = nullptr;
   s.method = Solving::Method::kDiagonal;
   if (method == "wanda" || method == "rtn") {
     if (entry->kind != StatisticsKind::kDiagonal && sweeps > 0) s.sweeps = sweeps;
@@ -64,7 +66,8 @@ uint64_t solving_bytes(const Solving& s) {
   const bool reads_all = s.method == Solving::Method::kFull || s.sweeps > 0;
   if (s.entry == nullptr) return 0;
   const auto n = static_cast<uint64_t>(s.entry->k);
-  const uint64_t tiles = 6 * 32 * n * sizeof(float);
+  const bool heldout_pairs = s.heldout != nullptr && s.heldout->kind != StatisticsKind::kDiagonal;
+  const uint64_t tiles = 6 * 32 * n * sizeof(float) + (heldout_pairs ? 2 * n * n * sizeof(float) : 0);
   if (!reads_all) return tiles;
   // Of two entries the mean, damped, its factor, and the factor of a target in double; one more while it is
   // prepared.

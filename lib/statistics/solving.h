@@ -15,7 +15,8 @@ struct Solving {
     kFull       ///< "joint", or "gptq" without a pattern
   };
   Method method = Method::kPlain;
-  const StatisticsEntry* entry = nullptr;  ///< none: kPlain
+  const StatisticsEntry* entry = nullptr;    ///< none: kPlain
+  const StatisticsEntry* heldout = nullptr;  ///< of the same linears over other tokens; none: not reported
   double damping = 0.01;
   int sweeps = 0;        ///< of descent
   std::string why = {};  ///< why it is not a full Hessian with descent; empty: it is, or was not asked for

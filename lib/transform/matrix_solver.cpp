@@ -34,6 +34,10 @@ std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
   p->entry = solving.entry;
   p->pattern = rule_->pattern;
   p->method = solving.method;
+  if (solving.heldout != nullptr) {
+    p->heldout = solving.heldout->kind == StatisticsKind::kDiagonal ? s.read_diagonal(*solving.heldout)
+                                                                   : s.read_hessian(*solving.heldout);
+  }
   if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
     p->mean = s.read_diagonal(*p->entry);
     p->diagonal = damped_diagonal(p->mean, solving.damping);
@@ -74,29 +78,29 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   }
 }
 
+void MatrixSolver::add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const {
+  const auto k = static_cast<size_t>(prepared_->entry->k);
+  if (mean.size() > k) {
+    for (const double form : quadratic_forms(mean, prepared_->entry->k, rows, 1, isa_)) to += form;
+    return;
+  }
+  for (size_t r = 0; r < rows.size(); r += k) {
+    double form = 0;
+    for (size_t i = 0; i < k; ++i) form += double{mean[i]} * double{rows[r + i]} * double{rows[r + i]};
+    to += form;
+  }
+}
+
 void MatrixSolver::add_loss(std::span<const float> weights, std::span<const float> values,
                             OutputLoss& to) const {
   to.method = solving_name(matrix_->solving, prepared_->pattern.has_value());
-  const auto k = static_cast<size_t>(prepared_->entry->k);
   std::vector<float> changes(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) changes[i] = weights[i] - values[i];
-  if (prepared_->diagonal.empty()) {
-    for (const double form : quadratic_forms(prepared_->mean, prepared_->entry->k, changes, 1, isa_))
-      to.loss += form;
-    for (const double form : quadratic_forms(prepared_->mean, prepared_->entry->k, weights, 1, isa_))
-      to.energy += form;
-    return;
-  }
-  for (size_t r = 0; r < weights.size(); r += k) {
-    double loss = 0, energy = 0;
-    for (size_t i = 0; i < k; ++i) {
-      const double d{prepared_->mean[i]}, e{changes[r + i]}, w{weights[r + i]};
-      loss += d * e * e;
-      energy += d * w * w;
-    }
-    to.loss += loss;
-    to.energy += energy;
-  }
+  add_forms(prepared_->mean, changes, to.loss);
+  add_forms(prepared_->mean, weights, to.energy);
+  if (prepared_->heldout.empty()) return;
+  add_forms(prepared_->heldout, changes, to.heldout_loss);
+  add_forms(prepared_->heldout, weights, to.heldout_energy);
 }
 
 }  // namespace twofour

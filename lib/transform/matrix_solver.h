@@ -38,12 +38,15 @@ class MatrixSolver {
     std::optional<PrunePattern> pattern;
     Solving::Method method;
     std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
+    std::vector<float> heldout;   ///< likewise, over other tokens, [k, k] or [k]; empty: there is none
     std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
     std::unique_ptr<DampedInverse> inverse;
   };
   std::shared_ptr<Prepared> prepare() const;
+  /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k].
+  void add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const;
 
   Isa isa_;
   const EncodeRule* rule_ = nullptr;

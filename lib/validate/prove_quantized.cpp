@@ -184,6 +184,7 @@ class GroupCheck : public GroupReader {
       Floats back(weights.size());
       std::vector<RowError> errors(weights.size() / k);
       std::vector<double> losses(errors.size()), energies(errors.size());
+      std::vector<double> other_losses(h->heldout.empty() ? 0 : errors.size()), other_energies = other_losses;
       std::vector<char> broken(errors.size());
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
         const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
@@ -193,8 +194,12 @@ class GroupCheck : public GroupReader {
         errors[r] = row_error(row, values);
         Floats change(row.begin(), row.end());
         for (size_t i = 0; i < k; ++i) change[i] -= values[i];
-        losses[r] = form_of(*h, change);
-        energies[r] = form_of(*h, row);
+        losses[r] = form_of(h->mean, change);
+        energies[r] = form_of(h->mean, row);
+        if (!h->heldout.empty()) {
+          other_losses[r] = form_of(h->heldout, change);
+          other_energies[r] = form_of(h->heldout, row);
+        }
         broken[r] = !has_pattern(values, solver);
         if (!is_drawn(m, n)) return;
         const auto own = std::span<const float>(target).subspan(r * k, k);
@@ -208,6 +213,10 @@ class GroupCheck : public GroupReader {
                   expected_scales.begin() + static_cast<ptrdiff_t>(r * k / kGroup));
       });
       add(errors, result.error);
+      for (size_t r = 0; r < other_losses.size(); ++r) {
+        result.output.heldout_loss += other_losses[r];
+        result.output.heldout_energy += other_energies[r];
+      }
       for (size_t r = 0; r < losses.size(); ++r) {
         result.output.loss += losses[r];
         result.output.energy += energies[r];
@@ -229,10 +238,11 @@ class GroupCheck : public GroupReader {
     return proof_.all_rows || m.rows <= kDrawn || n * kDrawn / m.rows != (n + 1) * kDrawn / m.rows;
   }
 
-  static double form_of(const SolvedHessian& h, std::span<const float> e) {
-    if (h.diagonal.empty()) return expect_float_form(h.mean, e);
+  /// e H e', H a mean [k, k] or its diagonal [k].
+  static double form_of(const std::vector<float>& mean, std::span<const float> e) {
+    if (mean.size() > e.size()) return expect_float_form(mean, e);
     double form = 0;
-    for (size_t i = 0; i < e.size(); ++i) form += double{h.mean[i]} * double{e[i]} * double{e[i]};
+    for (size_t i = 0; i < e.size(); ++i) form += double{mean[i]} * double{e[i]} * double{e[i]};
     return form;
   }
 

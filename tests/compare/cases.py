@@ -697,6 +697,11 @@ KNOWN = [
           files=("config.json", "hf_quant_config.json")),
     Known("quantized head", "a quantized head is a target, and a list of unquantized modules does not name it",
           ("damaged: head quantized/*",), files=("config.json",)),
+    Known("own dialect", "a source in the dialect that is asked for is copied, with a warning; before, it was refused",
+          ("*/nvfp4-modelopt", "*/nvfp4-compressed", "*/nvfp4 to modelopt", "*/nvfp4 to compressed", "*/prune to modelopt",
+           "*/prune to compressed"), exits=((2, 0),)),
+    Known("wide MXFP4", "of MXFP4 whose scales are far apart NVFP4 rounds only the smallest blocks; before, it was quantized anew",
+          ("MXFP4 wide/*",), exits=((0, 1),), files=("*.safetensors",)),
 ]
 
 

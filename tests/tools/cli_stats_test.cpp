@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "formats/half.h"
 #include "formats/json.h"
+#include "lib/io/file.h"
 #include "lib/statistics/check_statistics.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
@@ -98,6 +100,54 @@ TEST_CASE(
   CHECK(losses["outpattern24sweeps0"] < losses["outpattern24methodwanda"]);
 }
 
+TEST_CASE("output errors under held-out sums are reported beside those of calibration, and proven") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  StatisticsBuilder b = statistics();
+  const std::string down = kLayer + "mlp.down_proj", o = kLayer + "self_attn.o_proj";
+  b.add_floats("heldout." + down + ".hessian", {80, 80}, StatisticsBuilder::sums(80, 300, 9));
+  b.add_count("heldout." + down, 300);
+  std::vector<float> squares;
+  const std::vector<float> full = StatisticsBuilder::sums(96, 300, 10);
+  for (size_t i = 0; i < 96; ++i) squares.push_back(full[i * 97]);
+  b.add_floats("heldout." + o + ".sum_squares", {96}, squares);
+  b.add_count("heldout." + o, 300);
+  b.write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string(),
+                    out = (scratch / "out").string();
+  const Outcome made = run_program({"quantize", src, out, "--pattern", "2:4", "--stats", stats, "-v"});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  CHECK(made.out.find(", held out ") != std::string::npos);
+  CHECK(run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows"}).code == 0);
+  const Json manifest = parse_json("twofour.json", read_text(scratch / "out/twofour.json"));
+  for (const Json& m : manifest["modules"]) {
+    const auto name = m["name"].get<std::string>();
+    CHECK(m["quality"].contains("heldout_output_loss") == (name == down || name == o));
+    if (name != down) continue;
+    // In double, from the weights as they are read back.
+    const ReadTensors plain = read_tensors(scratch / "src");
+    REQUIRE(run_program({"convert", out, out + "-bf16", "--to", "bf16"}).code == 0);
+    const auto value = [](const std::vector<uint8_t>& bytes, size_t i) {
+      return bf16_to_float(static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8));
+    };
+    const ReadTensors widened = read_tensors(out + "-bf16");
+    const auto &w = plain.at(down + ".weight").bytes, &q = widened.at(down + ".weight").bytes;
+    const std::vector<float> h = StatisticsBuilder::sums(80, 300, 9);
+    double loss = 0, energy = 0;
+    for (size_t r = 0; r < 64; ++r) {
+      for (size_t i = 0; i < 80; ++i) {
+        for (size_t j = 0; j < 80; ++j) {
+          const double a = value(w, r * 80 + i), b2 = value(w, r * 80 + j);
+          loss += (a - value(q, r * 80 + i)) * (b2 - value(q, r * 80 + j)) * double{h[i * 80 + j]};
+          energy += a * b2 * double{h[i * 80 + j]};
+        }
+      }
+    }
+    // Weights are read back in BF16 here.
+    CHECK(m["quality"]["heldout_output_loss"].get<double>() == doctest::Approx(loss / energy).epsilon(0.02));
+  }
+}
+
 TEST_CASE("a changed code is found in a row that is solved again") {
   const Scratch scratch;
   write_model(scratch / "src");
@@ -143,6 +193,99 @@ TEST_CASE(
   const ReadTensors none = make("none", -1), zeros = make("zeros", 0), some = make("some", 3.0f);
   CHECK(none == zeros);
   CHECK(none != some);
+}
+
+TEST_CASE(
+    "prune --stats solves NVFP4 again under its own scales and leaves all else; magnitude is as without") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string();
+  for (const std::string dialect : {"modelopt", "compressed-tensors"}) {
+    CAPTURE(dialect);
+    const std::string nvfp4 = (scratch / dialect).string();
+    REQUIRE(run_program({"quantize", src, nvfp4, "--dialect", dialect, "--input-scale", "constant"}).code ==
+            0);
+    const ReadTensors before = read_tensors(nvfp4);
+    for (const std::string pattern : {"2:4", "4:8-paired"}) {
+      CAPTURE(pattern);
+      const std::string out = nvfp4 + pattern.substr(0, 1);
+      const Outcome made = run_program({"prune", nvfp4, out, "--pattern", pattern, "--stats", stats});
+      REQUIRE_MESSAGE(made.code == 0, made.err);
+      CHECK(made.out.find("outputs of 3 of 3 matrices by their statistics") != std::string::npos);
+      const ReadTensors after = read_tensors(out);
+      REQUIRE(after.size() == before.size());
+      size_t changed = 0;
+      for (const auto& [name, t] : before) {
+        CAPTURE(name);
+        REQUIRE(after.contains(name));
+        CHECK(after.at(name).dtype == t.dtype);
+        CHECK((after.at(name).shape == t.shape));
+        const bool solved = name.find("mlp.") != name.npos && t.bytes.size() > 4;
+        if (!solved) CHECK((after.at(name) == t));
+        changed += !(after.at(name) == t);
+      }
+      CHECK(changed == 6);
+      CHECK(read_text(out + "/config.json") == read_text(nvfp4 + "/config.json"));
+      const Outcome proof = run_program({"validate", out, "--source", nvfp4, "--stats", stats, "--all-rows"});
+      CHECK_MESSAGE(proof.code == 0, proof.out);
+      const double loss = loss_of(out, kLayer + "mlp.down_proj");
+      CHECK(loss > 0);
+      CHECK(loss < 0.2);
+    }
+    const std::string plain = nvfp4 + "-plain", same = nvfp4 + "-same";
+    REQUIRE(run_program({"prune", nvfp4, plain}).code == 0);
+    REQUIRE(run_program({"prune", nvfp4, same, "--stats", stats, "--method", "magnitude"}).code == 0);
+    CHECK((read_tensors(plain) == read_tensors(same)));
+  }
+}
+
+TEST_CASE("rules take methods and sweeps for convert --stats, and make what the commands make") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string(),
+                    recipe = (scratch / "recipe.yaml").string();
+  const auto run = [&](const std::string& rules, const std::string& from, const std::string& to) {
+    std::ofstream(recipe) << "format: 1\ndialect: modelopt\nrules:\n" << rules;
+    return run_program({"convert", from, to, "--recipe", recipe, "--stats", stats});
+  };
+  const std::string by_rules = (scratch / "rules").string(), by_flags = (scratch / "flags").string();
+  const Outcome made =
+      run("  - {match: mlp, to: nvfp4, pattern: '2:4', method: joint, sweeps: 1}\n"
+          "  - {match: '*', to: nvfp4, method: rtn}\n",
+          src, by_rules);
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  REQUIRE(run_program({"quantize", src, by_flags, "--pattern", "2:4", "--sweeps", "1", "--include", "*.mlp.*",
+                       "--stats", stats})
+              .code == 0);
+  const ReadTensors mixed = read_tensors(by_rules);
+  for (const auto& [name, t] : read_tensors(by_flags)) {
+    CAPTURE(name);
+    if (name.find(".mlp.") != name.npos) CHECK((mixed.at(name) == t));
+  }
+  const Outcome proof = run_program({"validate", by_rules, "--source", src, "--stats", stats, "--all-rows"});
+  CHECK_MESSAGE(proof.code == 0, proof.out);
+  const std::string pruned = (scratch / "pruned").string();
+  const std::string nvfp4 = (scratch / "nvfp4").string();
+  REQUIRE(run_program({"quantize", src, nvfp4}).code == 0);
+  REQUIRE(run("  - {match: mlp, to: keep, pattern: '4:8-paired'}\n", nvfp4, pruned).code == 0);
+  REQUIRE(run_program({"prune", nvfp4, pruned + "2", "--pattern", "4:8-paired", "--stats", stats}).code == 0);
+  CHECK((read_tensors(pruned) == read_tensors(pruned + "2")));
+
+  const auto refused = [&](const std::string& rules) {
+    const Outcome o = run(rules, src, (scratch / "none").string());
+    CHECK(o.code == 2);
+    CHECK(!fs::exists(scratch / "none"));
+    return o.err;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
+  CHECK(
+      has(refused("  - {match: mlp, to: nvfp4, method: joint}\n"), "gptq, rtn or magnitude without pattern"));
+  CHECK(has(refused("  - {match: mlp, to: nvfp4, sweeps: 65}\n"), "a whole number from 0 to 64"));
+  CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"), "expected with to: keep or nvfp4 only"));
+  CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
+  CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected with pattern only"));
 }
 
 TEST_CASE("statistics that do not fit are refused before there is an output") {

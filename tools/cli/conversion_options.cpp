@@ -212,7 +212,7 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check)
 namespace {
 
 Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
-  Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options.recipe);
+  Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options);
   if (options.recipe.empty()) {
     Selection& selection = recipe.rules[0].selection;
     selection.include = parse_pattern_option("--include", o.include);

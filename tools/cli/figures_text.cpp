@@ -55,11 +55,16 @@ std::string gain_text(const EncodedResult& r) {
                      r.error.snr_db() - r.pruned_after.snr_db());
 }
 
-/// ", output: 3.10 % (relative loss 0.000961)"; empty without statistics.
+/// ", output error 3.100 % (relative loss 0.000961), held out 3.3 % (0.00109)"; empty without statistics.
 std::string output_text(const OutputLoss& loss) {
   if (loss.method.empty()) return "";
-  return fmt::format(", output error {:.3f} % (relative loss {:.3g})", 100 * std::sqrt(loss.relative()),
-                     loss.relative());
+  std::string text = fmt::format(", output error {:.3f} % (relative loss {:.3g})",
+                                 100 * std::sqrt(loss.relative()), loss.relative());
+  if (loss.heldout_energy > 0) {
+    text += fmt::format(", held out {:.3f} % ({:.3g})", 100 * std::sqrt(loss.heldout_relative()),
+                        loss.heldout_relative());
+  }
+  return text;
 }
 
 Json error_to_json(const EncodeError& e) {
@@ -122,6 +127,7 @@ Json encoded_to_json(const ModuleReport& module) {
   if (!r.output.method.empty()) {
     json["solver"] = {{"method", r.output.method}};
     json["quality"]["relative_output_loss"] = r.output.relative();
+    if (r.output.heldout_energy > 0) json["quality"]["heldout_output_loss"] = r.output.heldout_relative();
   }
   if (r.cast) json["cast"] = r.tiles.inexact == 0 ? "exact" : "rounded";
   if (r.tiles.count > 0) {

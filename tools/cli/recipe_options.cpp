@@ -187,25 +187,34 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
   exclude_rule_words(args, "--recipe");
 }
 
-void add_statistics_options(Arguments& args, RecipeOptions& o) {
-  args.option("--stats", o.statistics,
-              "Choose weights by the statistics of their inputs in this file (lib/statistics/README.md, "
-              "examples/statistics). Block scales are chosen with them")
-      .value_name("FILE")
-      .default_text("none: each weight for itself");
-  args.option("--method", o.method,
-              "How: joint chooses mask, scales and codes together, gptq the last two without a pattern; "
-              "wanda and rtn "
-              "read the diagonal alone; magnitude leaves the statistics out")
-      .one_of({"joint", "gptq", "wanda", "rtn", "magnitude"})
-      .default_text("joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn");
-  args.option("--sweeps", o.sweeps,
-              "Sweeps of descent after that; a row rests once a sweep gains less than 0.5 %")
-      .range(0, 64)
-      .default_text("4 with a pattern, else 2");
+void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) {
+  const char* what = kind == kConverts ? "With --recipe: choose the weights that rules quantize to NVFP4 or "
+                                         "prune by the statistics of their inputs in this file "
+                                         "(lib/statistics/README.md, examples/statistics); method and sweeps "
+                                         "of a rule say how"
+                                       : "Choose weights by the statistics of their inputs in this file "
+                                         "(lib/statistics/README.md, examples/statistics). Block scales are "
+                                         "chosen with them";
+  args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
             "quantized copy");
+  if (kind == kConverts) return;
+  const bool prunes = kind == kPrunes;
+  args.option("--method", o.method,
+              prunes ? "How: joint chooses mask, scales and codes together; wanda reads the diagonal alone; "
+                       "magnitude leaves the statistics out"
+                     : "How: joint chooses mask, scales and codes together, gptq the last two without a "
+                       "pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out")
+      .one_of(prunes ? std::vector<std::string>{"joint", "wanda", "magnitude"}
+                     : std::vector<std::string>{"joint", "gptq", "wanda", "rtn", "magnitude"})
+      .default_text(prunes ? "joint where the file holds a full Hessian of enough tokens, else wanda"
+                           : "joint or gptq where the file holds a full Hessian of enough tokens, else wanda "
+                             "or rtn");
+  args.option("--sweeps", o.sweeps,
+              "Sweeps of descent after that; a row rests once a sweep gains less than 0.5 %")
+      .range(0, 64)
+      .default_text(prunes ? "4" : "4 with a pattern, else 2");
 }
 
 void exclude_rule_words(Arguments& args, const std::string& option) {
@@ -216,7 +225,23 @@ void exclude_rule_words(Arguments& args, const std::string& option) {
     args.at(option).excludes(word);
 }
 
-Recipe open_recipe(const std::string& name) {
+namespace {
+
+/// The statistics of --stats go to a rule that it is for.
+void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statistics>& statistics,
+                     Rule& rule) {
+  rule.strict_statistics = o.strict_statistics;
+  rule.statistics = statistics;
+  rule.statistics_hash = statistics->hash().hex();
+}
+
+std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
+  if (!o.statistics.empty()) return std::make_shared<const Statistics>(Statistics::open(o.statistics));
+  if (o.strict_statistics) throw Error("--strict-stats: expected --stats beside it, found none");
+  return nullptr;
+}
+
+Recipe find_recipe(const std::string& name) {
   std::error_code error;
   if (name.find_first_of("/.") != name.npos || std::filesystem::exists(name, error))
     return read_recipe(name, read_text(name, kLongestYaml));
@@ -225,6 +250,23 @@ Recipe open_recipe(const std::string& name) {
   for (const ShippedRecipe& r : shipped_recipes()) names.emplace_back(r.name);
   throw Error(fmt::format("--recipe: expected a file, or a name that twofour recipes lists, found '{}'{}",
                           name, did_you_mean(name, names)));
+}
+
+}  // namespace
+
+Recipe open_recipe(const RecipeOptions& o) {
+  Recipe recipe = find_recipe(o.recipe);
+  const auto statistics = open_statistics_file(o);
+  if (!statistics) return recipe;
+  size_t taken = 0;
+  for (Rule& rule : recipe.rules) {
+    if ((rule.to != "quantize" && rule.to != "prune") || rule.method == "magnitude") continue;
+    take_statistics(o, statistics, rule);
+    ++taken;
+  }
+  if (taken == 0)
+    throw Error("--stats: expected a rule to: nvfp4, or to: keep with a pattern, found none in the recipe");
+  return recipe;
 }
 
 Rule make_rule(const RecipeOptions& o) {
@@ -245,10 +287,10 @@ Rule make_rule(const RecipeOptions& o) {
   rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
   rule.method = o.method;
   rule.sweeps = static_cast<int>(o.sweeps);
-  rule.strict_statistics = o.strict_statistics;
-  if (!o.statistics.empty()) {
-    rule.statistics = std::make_shared<const Statistics>(Statistics::open(o.statistics));
-    rule.statistics_hash = rule.statistics->hash().hex();
+  if (const auto statistics = open_statistics_file(o)) {
+    if (rule.to != "quantize" && rule.to != "prune")
+      throw Error("--stats: expected with --recipe, quantize or prune only, found with --to " + rule.to);
+    take_statistics(o, statistics, rule);
   }
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;

@@ -27,14 +27,16 @@ enum RecipeKind : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4 };
 /// there before.
 void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds);
 
-/// Adds --stats and what says how weights are chosen by it.
-void add_statistics_options(Arguments& args, RecipeOptions& options);
+/// Adds --stats and what says how weights are chosen by it, of one of the commands; rules of convert say that
+/// themselves.
+void add_statistics_options(Arguments& args, RecipeOptions& options, RecipeKind kind);
 
 /// The option of that name excludes all that says how rules choose and change modules.
 void exclude_rule_words(Arguments& args, const std::string& option);
 
-/// The recipe of a file of that name or, for a name without "/" and ".", else the shipped one.
-Recipe open_recipe(const std::string& name);
+/// The recipe of a file of that name or, for a name without "/" and ".", else the shipped one. Its rules get
+/// the statistics.
+Recipe open_recipe(const RecipeOptions& options);
 
 /// The rule that they ask for. Throws Error on an option that `layout` does not have.
 Rule make_rule(const RecipeOptions& options);
