@@ -19,6 +19,7 @@ std::function<int()> setup_quantize(Arguments& args, const Common& common) {
   add_conversion_options(args, o->common);
   add_recipe_options(args, o->recipe, kQuantizes);
   add_statistics_options(args, o->recipe, kQuantizes);
+  add_budget_options(args, o->recipe);
   args.footer(
       "Quantizes every linear except embeddings, heads, routers, norms, convolutions, vision towers and MTP, "
       "which stay in floats. Weights in FP8 or MXFP4 are quantized wherever they are. --also adds modules.\n"

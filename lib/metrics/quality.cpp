@@ -108,12 +108,14 @@ OutputLoss& OutputLoss::operator+=(const OutputLoss& other) {
   energy += other.energy;
   heldout_loss += other.heldout_loss;
   heldout_energy += other.heldout_energy;
+  expected_loss += other.expected_loss;
   return *this;
 }
 
 void add_loss_figures(const OutputLoss& loss, Json& quality) {
   quality["relative_output_loss"] = figure(loss.relative(), 6);
   if (loss.heldout_energy > 0) quality["heldout_output_loss"] = figure(loss.heldout_relative(), 6);
+  if (loss.expected_loss > 0) quality["expected_loss"] = figure(loss.expected_loss, 6);
 }
 
 Json to_json(const EncodedResult& r) {
@@ -129,7 +131,7 @@ Json to_json(const EncodedResult& r) {
                {"findings", std::move(findings)}};
   if (!r.output.method.empty())
     json["output"] = Json::array({r.output.method, r.output.loss, r.output.energy, r.output.heldout_loss,
-                                  r.output.heldout_energy});
+                                  r.output.heldout_energy, r.output.expected_loss});
   if (r.tiles.count > 0) json["tiles"] = Json::array({r.tiles.count, r.tiles.inexact});
   if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
   return json;
@@ -150,7 +152,7 @@ EncodedResult encoded_from_json(const Json& json) {
   if (json.contains("output")) {
     const Json& output = json.at("output");
     r.output = {output.at(0).get<std::string>(), output.at(1).get<double>(), output.at(2).get<double>(),
-                output.at(3).get<double>(), output.at(4).get<double>()};
+                output.at(3).get<double>(),      output.at(4).get<double>(), output.at(5).get<double>()};
   }
   if (json.contains("tiles")) {
     r.tiles = {whole_number<uint64_t>(json.at("tiles").at(0)),

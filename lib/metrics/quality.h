@@ -75,6 +75,9 @@ struct OutputLoss {
   double energy = 0;        ///< the same of the rows themselves
   /// The same under sums over other tokens, where the file has them; 0 where not.
   double heldout_loss = 0, heldout_energy = 0;
+  /// The sum over rows of e He e', He the mean of inputs weighted by the loss's squared gradients: what the
+  /// change costs the model's loss, up to a factor that all matrices share. 0 where the file has no He.
+  double expected_loss = 0;
   OutputLoss& operator+=(const OutputLoss& other);
   /// Of squares: the square root is a relative error of the output.
   double relative() const { return energy > 0 ? loss / energy : 0; }

@@ -34,9 +34,10 @@ std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
   p->entry = solving.entry;
   p->pattern = rule_->pattern;
   p->method = solving.method;
+  if (solving.entry->fisher) p->fisher = s.read_fisher(*solving.entry);
   if (solving.heldout != nullptr) {
     p->heldout = solving.heldout->kind == StatisticsKind::kDiagonal ? s.read_diagonal(*solving.heldout)
-                                                                   : s.read_hessian(*solving.heldout);
+                                                                    : s.read_hessian(*solving.heldout);
   }
   if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
     p->mean = s.read_diagonal(*p->entry);
@@ -98,6 +99,7 @@ void MatrixSolver::add_loss(std::span<const float> weights, std::span<const floa
   for (size_t i = 0; i < weights.size(); ++i) changes[i] = weights[i] - values[i];
   add_forms(prepared_->mean, changes, to.loss);
   add_forms(prepared_->mean, weights, to.energy);
+  if (!prepared_->fisher.empty()) add_forms(prepared_->fisher, changes, to.expected_loss);
   if (prepared_->heldout.empty()) return;
   add_forms(prepared_->heldout, changes, to.heldout_loss);
   add_forms(prepared_->heldout, weights, to.heldout_energy);

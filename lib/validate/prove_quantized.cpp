@@ -184,7 +184,8 @@ class GroupCheck : public GroupReader {
       Floats back(weights.size());
       std::vector<RowError> errors(weights.size() / k);
       std::vector<double> losses(errors.size()), energies(errors.size());
-      std::vector<double> other_losses(h->heldout.empty() ? 0 : errors.size()), other_energies = other_losses;
+      std::vector<double> other_losses(h->heldout.empty() ? 0 : errors.size()),
+          other_energies = other_losses, expected_losses(h->fisher.empty() ? 0 : errors.size());
       std::vector<char> broken(errors.size());
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
         const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
@@ -196,6 +197,7 @@ class GroupCheck : public GroupReader {
         for (size_t i = 0; i < k; ++i) change[i] -= values[i];
         losses[r] = form_of(h->mean, change);
         energies[r] = form_of(h->mean, row);
+        if (!h->fisher.empty()) expected_losses[r] = form_of(h->fisher, change);
         if (!h->heldout.empty()) {
           other_losses[r] = form_of(h->heldout, change);
           other_energies[r] = form_of(h->heldout, row);
@@ -213,6 +215,7 @@ class GroupCheck : public GroupReader {
                   expected_scales.begin() + static_cast<ptrdiff_t>(r * k / kGroup));
       });
       add(errors, result.error);
+      for (const double loss : expected_losses) result.output.expected_loss += loss;
       for (size_t r = 0; r < other_losses.size(); ++r) {
         result.output.heldout_loss += other_losses[r];
         result.output.heldout_energy += other_energies[r];

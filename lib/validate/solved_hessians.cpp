@@ -8,6 +8,7 @@ constexpr size_t kKept = 2;
 std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, const Solving& solving) {
   auto found = std::make_shared<SolvedHessian>();
   const StatisticsEntry& entry = *solving.entry;
+  if (entry.fisher) found->fisher = statistics.read_fisher(entry);
   if (const StatisticsEntry* other = solving.heldout) {
     found->heldout = other->kind == StatisticsKind::kDiagonal ? statistics.read_diagonal(*other)
                                                               : statistics.read_hessian(*other);

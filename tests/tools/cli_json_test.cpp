@@ -156,8 +156,24 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
     const Checkpoint floats = Checkpoint::open(scratch / "bf16");
     const Linear linear = find_weight_modules(floats)[0];
     statistics.add({linear.name}, linear.k, 4 * linear.k);
+    statistics.add_floats("heldout." + linear.name + ".hessian", {linear.k, linear.k},
+                          StatisticsBuilder::sums(linear.k, linear.k, 2));
+    statistics.add_count("heldout." + linear.name, linear.k);
     statistics.write(scratch / "stats");
   }
+  {
+    StatisticsBuilder statistics;
+    for (const Linear& m : find_weight_modules(Checkpoint::open(scratch / "bf16"))) {
+      if (!m.name.ends_with("self_attn.o_proj")) continue;
+      statistics.add({m.name}, m.k, 4 * m.k);
+      statistics.add_floats(m.name + ".fisher_hessian", {m.k, m.k}, StatisticsBuilder::sums(m.k, m.k, 3));
+    }
+    statistics.write(scratch / "fisher");
+  }
+  hold("convert --dry-run", {"quantize", in("bf16"), in("budget"), "--stats", in("fisher"), "--pattern",
+                             "2:4", "--include", "*.self_attn.o_proj", "--budget", "0.5", "--dry-run"});
+  hold("convert", {"quantize", in("bf16"), in("budget"), "--stats", in("fisher"), "--pattern", "2:4",
+                   "--include", "*.self_attn.o_proj", "--budget", "0.5"});
   hold("stats inspect", {"stats", "inspect", in("stats")});
   hold("stats check", {"stats", "check", in("stats"), in("bf16")}, 1);
   hold("convert", {"quantize", in("bf16"), in("solved"), "--stats", in("stats")});

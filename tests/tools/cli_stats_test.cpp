@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "lib/statistics/check_statistics.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 #include "tests/support/statistics_builder.h"
@@ -146,6 +148,124 @@ TEST_CASE("output errors under held-out sums are reported beside those of calibr
     // Weights are read back in BF16 here.
     CHECK(m["quality"]["heldout_output_loss"].get<double>() == doctest::Approx(loss / energy).epsilon(0.02));
   }
+}
+
+TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes the rest") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  StatisticsBuilder b;
+  unsigned seed = 20;
+  const std::map<std::string, int64_t> linears = {
+      {"self_attn.q_proj", 64}, {"self_attn.k_proj", 64}, {"self_attn.v_proj", 64}, {"self_attn.o_proj", 96},
+      {"mlp.gate_proj", 64},    {"mlp.up_proj", 64},      {"mlp.down_proj", 80}};
+  for (const auto& [leaf, k] : linears) {
+    b.add({kLayer + leaf}, k, 500, "hessian", ++seed);
+    std::vector<float> fisher = StatisticsBuilder::sums(k, 200, ++seed);
+    // What is dear in sums of inputs is cheap here: q, k and v.
+    const float weight = leaf == "mlp.down_proj" ? 50.0f : leaf == "self_attn.o_proj" ? 3.0f : 0.1f;
+    for (float& x : fisher) x *= weight;
+    b.add_floats(kLayer + leaf + ".fisher_hessian", {k, k}, fisher);
+  }
+  b.write(scratch / "stats");
+  statistics().write(scratch / "plain");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string();
+  const auto quantize = [&](const std::string& to, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"quantize", src, (scratch / to).string(), "--stats", stats};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  REQUIRE(quantize("all", {"--pattern", "2:4"}).code == 0);
+  REQUIRE(quantize("none", {}).code == 0);
+  // What each unit costs, from the reports of both runs.
+  std::map<std::string, double> cost, bytes;
+  const auto expected_of = [&](const std::string& run, double sign) {
+    const Json manifest = parse_json("twofour.json", read_text(scratch / run / "twofour.json"));
+    for (const Json& m : manifest["modules"]) {
+      const auto name = m["name"].get<std::string>();
+      const bool qkv = name.find("self_attn.") != name.npos && !name.ends_with("o_proj");
+      const std::string unit = qkv                                                        ? "qkv"
+                               : name.ends_with("gate_proj") || name.ends_with("up_proj") ? "gu"
+                                                                                          : name;
+      cost[unit] += sign * m["quality"]["expected_loss"].get<double>();
+      bytes[unit] += 0.5625 / 2 *  // of two runs
+                     m["shape"][1].get<double>() * m["shape"][2].get<double>();
+    }
+  };
+  expected_of("all", 1);
+  expected_of("none", -1);
+  REQUIRE(cost.size() == 4);
+  const Json curve =
+      json_of(quantize("x", {"--pattern", "2:4", "--budget", "0.6", "--dry-run", "--json"}))["budget"];
+  CHECK(!fs::exists(scratch / "x"));
+  REQUIRE(curve["units"].size() == 4);
+  double before = 0, share = 0, loss = 0;
+  for (const Json& u : curve["units"]) {
+    const auto first = u["modules"][0].get<std::string>();
+    const std::string unit = u["modules"].size() == 3 ? "qkv" : u["modules"].size() == 2 ? "gu" : first;
+    CHECK(u["pruned_loss"].get<double>() - u["dense_loss"].get<double>() ==
+          doctest::Approx(cost.at(unit)).epsilon(1e-4));
+    CHECK(u["bytes"].get<double>() == bytes.at(unit));
+    const double a_byte = cost.at(unit) / bytes.at(unit);
+    CHECK(a_byte >= before);
+    before = a_byte;
+    share += u["bytes"].get<double>();
+    loss += cost.at(unit);
+    CHECK(u["loss"].get<double>() == doctest::Approx(loss).epsilon(1e-4));
+    const bool fits = u["share"].get<double>() <= 0.6;
+    CHECK(u["pruned"].get<bool>() == fits);
+  }
+  CHECK(curve["units"].back()["share"].get<double>() == 1);
+  CHECK(curve["units"].back()["name"] == kLayer + "mlp.down_proj");
+
+  // Pruned matrices are as where all are, the others as where none is; the same for any jobs.
+  for (const char* jobs : {"1", "3"}) {
+    const std::string out = std::string("out") + jobs;
+    const Outcome made = quantize(out, {"--pattern", "2:4", "--budget", "0.6", "-j", jobs});
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    const ReadTensors all = read_tensors(scratch / "all"), none = read_tensors(scratch / "none"),
+                      some = read_tensors(scratch / out);
+    for (const Json& u : curve["units"]) {
+      for (const Json& m : u["modules"]) {
+        const std::string codes = m.get<std::string>() + ".weight";
+        CAPTURE(codes);
+        CHECK((some.at(codes) == (u["pruned"].get<bool>() ? all : none).at(codes)));
+        CHECK((all.at(codes) != none.at(codes)));
+      }
+    }
+    const Outcome proof =
+        run_program({"validate", (scratch / out).string(), "--source", src, "--stats", stats, "--all-rows"});
+    CHECK_MESSAGE(proof.code == 0, proof.out);
+  }
+  const double most = curve["units"][1]["loss"].get<double>();
+  const auto by_loss = [&](double x) {
+    const Json found = json_of(
+        quantize("x", {"--pattern", "2:4", "--max-loss", fmt::format("{:.17g}", x), "--dry-run", "--json"}));
+    size_t count = 0;
+    for (const Json& u : found["budget"]["units"]) count += u["pruned"].get<bool>();
+    return count;
+  };
+  CHECK(by_loss(most) == 2);
+  CHECK(by_loss(most * 0.999) == 1);
+  CHECK(by_loss(0) == 0);
+  REQUIRE(quantize("nothing", {"--pattern", "2:4", "--budget", "0"}).code == 0);
+  CHECK((read_tensors(scratch / "nothing") == read_tensors(scratch / "none")));
+  REQUIRE(quantize("everything", {"--pattern", "2:4", "--budget", "1"}).code == 0);
+  CHECK((read_tensors(scratch / "everything") == read_tensors(scratch / "all")));
+
+  const auto refused = [&](const std::vector<std::string>& more) {
+    const Outcome o = quantize("y", more);
+    CHECK(o.code == 2);
+    CHECK(!fs::exists(scratch / "y"));
+    return o.err;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
+  CHECK(has(refused({"--budget", "0.5"}), "--budget: expected --pattern beside it"));
+  CHECK(has(refused({"--pattern", "2:4", "--budget", "1.5"}), "a share from 0 to 1"));
+  CHECK(has(refused({"--pattern", "2:4", "--max-loss", "-1"}), "a finite number, 0 or more"));
+  const Outcome plain = run_program({"quantize", src, (scratch / "y").string(), "--stats",
+                                     (scratch / "plain").string(), "--pattern", "2:4", "--budget", "0.5"});
+  CHECK(plain.code == 2);
+  CHECK(has(plain.err, "expected fisher_hessian"));
 }
 
 TEST_CASE("a changed code is found in a row that is solved again") {

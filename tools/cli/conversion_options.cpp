@@ -13,6 +13,7 @@
 #include "lib/selection/input_scales.h"
 #include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/budget_run.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
 
@@ -34,6 +35,8 @@ std::string decision_text(const Plan& plan, const OutputTensor& t) {
 const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
   return *plan.transformations[t.transformation];
 }
+
+}  // namespace
 
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
   Json files = Json::array(), tensors = Json::array(), others = Json::array();
@@ -67,6 +70,8 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
           {"tensors", tensors},
           {"findings", findings_to_json(plan.findings)}};
 }
+
+namespace {
 
 void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
   size_t copied = 0;
@@ -254,6 +259,9 @@ Existing existing_of(const ConversionOptions& o) {
 }
 
 int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  if (recipe_options.budget || recipe_options.max_loss) return run_by_budget(o, recipe_options, common);
+  if (!recipe_options.html.empty())
+    throw Error("--html: expected with --budget or --max-loss, found without");
   Recipe recipe = make_recipe(recipe_options, o);
   if (!recipe_options.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);

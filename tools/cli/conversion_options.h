@@ -44,6 +44,8 @@ std::string speed_text(double seconds, uint64_t read, uint64_t written, bool ver
 /// What a run did to the weights, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result);
+/// What --dry-run prints of a plan.
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs);
 
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);

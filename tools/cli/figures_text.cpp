@@ -128,6 +128,7 @@ Json encoded_to_json(const ModuleReport& module) {
     json["solver"] = {{"method", r.output.method}};
     json["quality"]["relative_output_loss"] = r.output.relative();
     if (r.output.heldout_energy > 0) json["quality"]["heldout_output_loss"] = r.output.heldout_relative();
+    if (r.output.expected_loss > 0) json["quality"]["expected_loss"] = r.output.expected_loss;
   }
   if (r.cast) json["cast"] = r.tiles.inexact == 0 ? "exact" : "rounded";
   if (r.tiles.count > 0) {

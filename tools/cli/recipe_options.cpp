@@ -217,6 +217,21 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
       .default_text(prunes ? "4" : "4 with a pattern, else 2");
 }
 
+void add_budget_options(Arguments& args, RecipeOptions& o) {
+  args.option(
+          "--budget", o.budget,
+          "Prune this share of the bytes, 0 to 1, and only quantize the rest: with --pattern and --stats, "
+          "whose fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
+          "fused stays together. --dry-run prints the curve")
+      .value_name("SHARE")
+      .default_text("all is pruned");
+  args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")
+      .value_name("X")
+      .default_text("any")
+      .excludes("--budget");
+  add_html_option(args, o.html);
+}
+
 void exclude_rule_words(Arguments& args, const std::string& option) {
   for (const char* word : {"--to", "--include", "--exclude", "--also", "--fold", "--granularity", "--block",
                            "--scale-dtype", "--odd-blocks", "--dialect", "--pattern", "--arithmetic",

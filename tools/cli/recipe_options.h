@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "lib/plan/plan.h"
@@ -17,6 +18,8 @@ struct RecipeOptions {
   std::string statistics, method;  ///< quantize: a statistics file, and how weights are chosen by it
   int64_t sweeps = -1;
   bool strict_statistics = false;
+  std::optional<double> budget, max_loss;  ///< quantize: how much is pruned
+  std::string html;                        ///< quantize: a report on what pruning costs
 };
 
 /// Commands that have these options.
@@ -30,6 +33,9 @@ void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds)
 /// Adds --stats and what says how weights are chosen by it, of one of the commands; rules of convert say that
 /// themselves.
 void add_statistics_options(Arguments& args, RecipeOptions& options, RecipeKind kind);
+
+/// Adds --budget, --max-loss and --html.
+void add_budget_options(Arguments& args, RecipeOptions& options);
 
 /// The option of that name excludes all that says how rules choose and change modules.
 void exclude_rule_words(Arguments& args, const std::string& option);

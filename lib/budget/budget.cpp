@@ -1,0 +1,190 @@
+#include "lib/budget/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "formats/atom.h"
+#include "formats/error.h"
+#include "formats/naming.h"
+#include "lib/findings/problems.h"
+#include "lib/methods/quantized_group.h"
+#include "lib/names/natural.h"
+#include "lib/names/pattern.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/job_queue.h"
+#include "lib/transform/encoder.h"
+
+namespace twofour {
+namespace {
+
+/// The same rule without a pattern, and with the method that is its like.
+Rule dense_rule(Rule rule) {
+  rule.pattern.clear();
+  if (rule.method == "joint") rule.method = "gptq";
+  if (rule.method == "wanda") rule.method = "rtn";
+  return rule;
+}
+
+/// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group.
+std::string unit_of(const EncodedMatrix& m, const EncodedMatrix& first) {
+  const auto name = parse_module_name(m.name);
+  if (!name || name->kind != BlockKind::kRoutedExperts) return first.name;
+  const bool down = name->projection == Projection::kDown;
+  return fmt::format("{}.{}", name->block, down ? "down_proj" : "gate_up_proj");
+}
+
+uint64_t bytes_of_matrix(const EncodedMatrix& m) {
+  const auto weights = static_cast<uint64_t>(m.rows) * static_cast<uint64_t>(m.k);
+  return weights / 2 + weights / kGroup;
+}
+
+/// The groups of a plan, and what encoding each shows.
+struct Measured {
+  const QuantizedGroup* group = nullptr;
+  std::vector<EncodedResult> results = {};
+};
+
+std::vector<Measured> groups_of(const Plan& plan) {
+  std::vector<Measured> groups;
+  for (const auto& one : plan.transformations) {
+    if (const auto* group = dynamic_cast<const QuantizedGroup*>(one.get())) groups.push_back({group});
+  }
+  return groups;
+}
+
+void check_fisher(const std::vector<Measured>& groups) {
+  size_t without = 0, all = 0;
+  std::string first;
+  for (const Measured& g : groups) {
+    for (const EncodedMatrix& m : g.group->matrices()) {
+      ++all;
+      const bool has = m.solving.entry != nullptr && m.solving.entry->fisher &&
+                       m.solving.method != Solving::Method::kPlain;
+      if (!has && without++ == 0) first = m.name;
+    }
+  }
+  if (without == 0) return;
+  throw Error(
+      fmt::format("--stats: expected fisher_hessian, which says what a change costs, for each of {}, found "
+                  "none for {}, the first {}",
+                  counted(all, "matrix", "matrices"), without, first));
+}
+
+void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int threads, Isa isa,
+             Progress& progress) {
+  JobQueue<Measured*> queue(groups);
+  Problems problems;
+  std::mutex mutex;
+  const auto make_worker = [&] {
+    const auto worker = std::make_shared<Worker>(source, isa);
+    const auto encoder = std::make_shared<Encoder>(*worker);
+    return [&, worker, encoder](Measured* const& one) {
+      check_interrupt();
+      const uint64_t before = encoder->bytes_read();
+      one->results = encoder->encode(*one->group, [](int, std::span<const uint8_t>) {});
+      progress.done += encoder->bytes_read() - before;
+      const std::lock_guard lock(mutex);
+      for (const EncodedResult& r : one->results) {
+        for (const std::string& problem : r.problems) problems.add(problem);
+      }
+    };
+  };
+  queue.run(threads, make_worker, [] {});
+  problems.refuse();
+}
+
+}  // namespace
+
+uint64_t BudgetChoice::bytes(size_t count) const {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += units[i].bytes;
+  return sum;
+}
+
+double BudgetChoice::cost(size_t count) const {
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += units[i].cost();
+  return sum;
+}
+
+std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, Isa isa,
+                                       Progress& progress) {
+  const Plan pruned_plan = make_plan(source, Recipe(rule)),
+             dense_plan = make_plan(source, Recipe(dense_rule(rule)));
+  rule.dialect = dense_plan.recipe.rules[0].dialect;
+  std::vector<Measured> pruned = groups_of(pruned_plan), dense = groups_of(dense_plan);
+  check_fisher(pruned);
+  std::vector<Measured*> all;
+  for (auto* plan : {&pruned, &dense}) {
+    for (Measured& one : *plan) all.push_back(&one);
+  }
+  progress.phase = "measuring";
+  progress.total = pruned_plan.read_bytes + dense_plan.read_bytes;
+  measure(source, all, std::min(pruned_plan.workers(jobs), dense_plan.workers(jobs)), isa, progress);
+
+  std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
+  const auto for_each_matrix = [](const std::vector<Measured>& groups, auto&& f) {
+    for (const Measured& g : groups) {
+      for (size_t i = 0; i < g.results.size(); ++i) {
+        const EncodedMatrix& m = g.group->matrices()[i];
+        f(unit_of(m, g.group->matrices()[0]), m, g.results[i].output.expected_loss);
+      }
+    }
+  };
+  for_each_matrix(pruned, [&](const std::string& name, const EncodedMatrix& m, double loss) {
+    PruningUnit& unit = units[name];
+    unit.name = name;
+    unit.bytes += bytes_of_matrix(m);
+    unit.pruned += loss;
+    const bool is_new =
+        std::find(unit.modules.begin(), unit.modules.end(), m.source->name) == unit.modules.end();
+    if (is_new) unit.modules.push_back(m.source->name);
+  });
+  for_each_matrix(dense, [&](const std::string& name, const EncodedMatrix&, double loss) {
+    units.at(name).dense += loss;
+  });
+  std::vector<PruningUnit> listed;
+  for (auto& [name, unit] : units) listed.push_back(std::move(unit));
+  return listed;
+}
+
+BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget) {
+  BudgetChoice choice{std::move(units)};
+  std::stable_sort(choice.units.begin(), choice.units.end(), [](const PruningUnit& a, const PruningUnit& b) {
+    return a.cost_per_byte() < b.cost_per_byte();
+  });
+  const auto all = static_cast<double>(choice.bytes(choice.units.size()));
+  const auto pays = [&](size_t count) {
+    if (budget.share) return static_cast<double>(choice.bytes(count)) <= *budget.share * all;
+    return choice.cost(count) <= budget.loss.value_or(0);
+  };
+  while (choice.pruned < choice.units.size() && pays(choice.pruned + 1)) ++choice.pruned;
+  return choice;
+}
+
+std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice) {
+  std::vector<Rule> rules;
+  if (choice.pruned > 0) {
+    Rule pruned = rule;
+    pruned.label = "pruned";
+    pruned.selection.include.clear();
+    for (size_t i = 0; i < choice.pruned; ++i) {
+      for (const std::string& name : choice.units[i].modules)
+        pruned.selection.include.push_back(exact_pattern(name));
+    }
+    pruned.selection.also = pruned.selection.include;
+    pruned.selection.exclude.clear();
+    rules.push_back(std::move(pruned));
+  }
+  if (choice.pruned < choice.units.size()) {
+    rules.push_back(dense_rule(rule));
+    rules.back().label = "not pruned";
+  }
+  return rules;
+}
+
+}  // namespace twofour
