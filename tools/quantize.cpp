@@ -19,6 +19,7 @@ std::function<int()> setup_quantize(Arguments& args, const Common& common) {
   add_conversion_options(args, o->common);
   add_recipe_options(args, o->recipe, kQuantizes);
   add_statistics_options(args, o->recipe, kQuantizes);
+  add_mask_option(args, o->recipe, kQuantizes);
   add_budget_options(args, o->recipe);
   args.footer(
       "Quantizes every linear except embeddings, heads, routers, norms, convolutions, vision towers and MTP, "

@@ -22,7 +22,7 @@ struct ValidateArguments {
   std::optional<int64_t> tokens;
   uint64_t seed = 0;
   bool all_layers = false, all_rows = false;
-  std::string statistics;
+  std::string statistics, masks;
 };
 
 /// What --tokens, --all-layers and --seed say, with what is run by default.
@@ -34,6 +34,7 @@ ValidateOptions validate_options(const ValidateArguments& o, const Common& commo
   options.io = parse_io(o.io);
   options.donor = o.donor;
   options.statistics = o.statistics;
+  options.masks = o.masks;
   options.all_rows = o.all_rows;
   if (o.tokens) {
     options.tokens = *o.tokens;
@@ -296,6 +297,7 @@ int run_validate(const ValidateArguments& o, const Common& common) {
     throw Error("--donor: expected with --source only, found without");
   if ((!o.statistics.empty() || o.all_rows) && o.source.empty())
     throw Error("--stats: expected with --source only, found without");
+  if (!o.masks.empty() && o.source.empty()) throw Error("--mask: expected with --source only, found without");
   ValidateReport report;
   const ValidateOptions options = validate_options(o, common, device);
   with_progress(common, [&](Progress& progress) {
@@ -328,6 +330,9 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
       .value_name("FILE")
       .default_text("none, which suffices for all other artifacts");
+  args.option("--mask", o->masks, "With --source, of what --mask of other commands pruned: the file of masks")
+      .value_name("FILE")
+      .default_text("none");
   args.flag("--all-rows", o->all_rows, "With --stats, solve all rows again, not 64 of each matrix");
   args.option("--tokens", o->tokens,
               "Tokens to run through each layer, each through as many experts as the model picks; 0 runs no "

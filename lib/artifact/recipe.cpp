@@ -69,6 +69,7 @@ Json rule_to_json(const Rule& r) {
   if (!r.method.empty()) json["method"] = r.method;
   if (r.sweeps >= 0) json["sweeps"] = r.sweeps;
   if (!r.statistics_hash.empty()) json["statistics_xxh3_128"] = r.statistics_hash;
+  if (!r.mask_hash.empty()) json["masks_xxh3_128"] = r.mask_hash;
   if (!r.kept.scales.empty()) json["kept_global_scales"] = kept_to_json(r.kept);
   if (!r.input_scale.empty()) json["input_scale"] = r.input_scale;
   if (!r.input_scales.scales.empty()) json["input_scales"] = kept_to_json(r.input_scales);
@@ -97,6 +98,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.method = json.value("method", "");
   r.sweeps = json.value("sweeps", -1);
   r.statistics_hash = json.value("statistics_xxh3_128", "");
+  r.mask_hash = json.value("masks_xxh3_128", "");
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");
   r.scale_dtype = json.value("scale_dtype", "");
@@ -116,28 +118,39 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   return r;
 }
 
+/// Opens a file for the rules that were made with one.
+template <class File>
+void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, const char* option,
+                        const char* what, std::string Rule::*hash, std::shared_ptr<const File> Rule::*to) {
+  std::shared_ptr<const File> opened;
+  for (Rule& r : recipe.rules) {
+    if ((r.*hash).empty()) continue;
+    if (file.empty()) {
+      throw Error(
+          fmt::format("{}: expected the file of {} that weights were chosen by, XXH3-128 {}, found none",
+                      option, what, r.*hash));
+    }
+    if (!opened) opened = std::make_shared<const File>(File::open(file));
+    if (const std::string found = opened->hash().hex(); found != r.*hash) {
+      throw Error(fmt::format("{}: expected the file of {} with XXH3-128 {}, found {}", file.string(), what,
+                              r.*hash, found));
+    }
+    r.*to = opened;
+  }
+  if (!opened && !file.empty()) {
+    throw Error(fmt::format("{}: expected none, for no weights were chosen by {}, found {}", option, what,
+                            file.string()));
+  }
+}
+
 }  // namespace
 
 void open_statistics(Recipe& recipe, const std::filesystem::path& file) {
-  std::shared_ptr<const Statistics> opened;
-  for (Rule& r : recipe.rules) {
-    if (r.statistics_hash.empty()) continue;
-    if (file.empty()) {
-      throw Error(fmt::format(
-          "--stats: expected the statistics file that weights were chosen by, XXH3-128 {}, found none",
-          r.statistics_hash));
-    }
-    if (!opened) opened = std::make_shared<const Statistics>(Statistics::open(file));
-    if (const std::string found = opened->hash().hex(); found != r.statistics_hash) {
-      throw Error(fmt::format("{}: expected the statistics file with XXH3-128 {}, found {}", file.string(),
-                              r.statistics_hash, found));
-    }
-    r.statistics = opened;
-  }
-  if (!opened && !file.empty()) {
-    throw Error(fmt::format("--stats: expected none, for no weights were chosen by statistics, found {}",
-                            file.string()));
-  }
+  open_file_of_rules(recipe, file, "--stats", "statistics", &Rule::statistics_hash, &Rule::statistics);
+}
+
+void open_masks(Recipe& recipe, const std::filesystem::path& file) {
+  open_file_of_rules(recipe, file, "--mask", "masks", &Rule::mask_hash, &Rule::masks);
 }
 
 DraftExperts parse_draft_experts(std::string_view word) {

@@ -11,6 +11,7 @@
 #include "formats/naming.h"
 #include "lib/artifact/edit.h"
 #include "lib/names/pattern.h"
+#include "lib/statistics/mask_file.h"
 #include "lib/statistics/statistics.h"
 
 namespace twofour {
@@ -72,9 +73,11 @@ struct Rule {
   bool strict_statistics = false;    ///< refuse those of other weights of the model; decides no byte
   std::string statistics_hash = {};  ///< XXH3-128 of the file; empty: none
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
-  std::string input_scale = {};          ///< "keep", "none", "constant=1.0", "neighbours" or "given"
-  FixedGlobalScales input_scales = {};   ///< with "given": multipliers
-  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
+  std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: they are chosen
+  std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
+  std::string input_scale = {};                ///< "keep", "none", "constant=1.0", "neighbours" or "given"
+  FixedGlobalScales input_scales = {};         ///< with "given": multipliers
+  bool one_input_scale_a_layer = false;        ///< experts of a layer share the largest of each projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
   std::string label = {};  ///< of a recipe file, for people: "rule 2 (experts)"; decides nothing
@@ -101,6 +104,9 @@ struct Recipe {
 /// Opens the statistics file of the rules that were made with one. Throws Error where its hash is another,
 /// where it is needed and `file` is empty, and where it is not needed.
 void open_statistics(Recipe& recipe, const std::filesystem::path& file);
+
+/// The same of the file of masks.
+void open_masks(Recipe& recipe, const std::filesystem::path& file);
 
 /// "keep" or "cast"; anything else chooses by name.
 DraftExperts parse_draft_experts(std::string_view word);

@@ -202,10 +202,14 @@ EncodeRule nvfp4_rule(Rule& r) {
                 .zero_block = r.zero_block,
                 .pattern = r.pattern,
                 .method = r.method};
-  const bool solves = !r.statistics_hash.empty() && r.method != "magnitude";
-  if (solves && r.pattern == "4:8-paired") {
+  const bool solves = !r.statistics_hash.empty() && r.method != "magnitude", masked = !r.mask_hash.empty();
+  if (masked && r.pattern.empty()) throw Error("--mask: expected --pattern beside it, found none");
+  rule.masks = r.masks;
+  if ((solves || masked) && r.pattern == "4:8-paired") {
     rule.pattern = PrunePattern::k4of8Paired;
   } else {
+    if (r.pattern == "4:8-paired")
+      throw Error("--pattern: expected --stats or --mask beside 4:8-paired, found neither");
     rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
     if (rule.prune) rule.pattern = PrunePattern::k2of4;
   }

@@ -86,6 +86,7 @@ class GroupPlanner {
     }
     form_groups();
     choose_solvings();
+    choose_masks();
     choose_nvfp4_input_scales();
     report();
     if (rule_.in_place) {
@@ -213,7 +214,7 @@ class GroupPlanner {
                                     solving.entry->name, m.k, m.name, solving.entry->k));
           continue;
         }
-        if (solving.entry == nullptr && rule_.pattern == PrunePattern::k4of8Paired) {
+        if (solving.entry == nullptr && rule_.pattern == PrunePattern::k4of8Paired && !rule_.masks) {
           problems_.add(fmt::format("{}: expected statistics with tokens for 4:8-paired, found {}", m.name,
                                     solving.why));
         }
@@ -229,6 +230,52 @@ class GroupPlanner {
           first_unsolved_[solving.why.substr(0, solving.why.find(','))] = m.name + ": " + solving.why;
         group->set_solving(i, std::move(solving));
       }
+    }
+  }
+
+  /// The mask of each matrix. One that does not fit is a problem.
+  void choose_masks() {
+    const MaskFile* masks = rule_.masks.get();
+    if (masks == nullptr) return;
+    hold_masks(*masks);
+    for (auto& group : groups_) {
+      for (size_t i = 0; i < group->matrices().size(); ++i) {
+        const EncodedMatrix& m = group->matrices()[i];
+        const auto mask = masks->find(m.name);
+        if (!mask) {
+          problems_.add(fmt::format("{}: expected a mask of {}, found none", masks->path().string(), m.name));
+          continue;
+        }
+        const TensorInfo& info = masks->info(*mask);
+        if (info.shape != std::vector<int64_t>{m.rows, m.k}) {
+          problems_.add(fmt::format("{}: {}: expected [{}, {}], found {}", masks->path().string(), info.name,
+                                    m.rows, m.k, describe(info.dtype, info.shape)));
+          continue;
+        }
+        try {
+          masks->check(*mask, *rule_.pattern);
+        } catch (const Error& e) {
+          problems_.add(e.what());
+        }
+        group->set_mask(i, *mask);
+      }
+    }
+  }
+
+  /// A mask of what the checkpoint does not have is of another model.
+  void hold_masks(const MaskFile& masks) {
+    std::set<std::string, std::less<>> names;
+    for (const Linear& m : planner_.linears()) {
+      names.insert(m.name);
+      const auto parts = m.stacked ? stack_parts(c_, m.name, m.n) : std::vector<StackPart>{};
+      for (int64_t e = 0; e < m.e; ++e) {
+        for (const StackPart& part : parts) names.insert(expert_name(m.name, e, part.leaf));
+      }
+    }
+    for (const std::string& name : masks.modules()) {
+      if (names.contains(name)) continue;
+      problems_.add(fmt::format("{}: {}: expected masks of linears of {}, found another",
+                                masks.path().string(), name, c_.path().string()));
     }
   }
 

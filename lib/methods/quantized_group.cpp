@@ -26,6 +26,12 @@ EncodeRule::Tile EncodeRule::tile(int64_t rows, int64_t k) const {
   return {scheme.rows, scheme.cols};
 }
 
+bool EncodeRule::masks_codes(const EncodedMatrix& m) const {
+  return in_place && m.mask && m.solving.method == Solving::Method::kPlain;
+}
+
+bool EncodeRule::prunes_weights(const EncodedMatrix& m) const { return (prune || m.mask) && !masks_codes(m); }
+
 const char* encoded_name(const EncodeRule& rule) {
   return rule.scheme.is_mxfp8() ? "MXFP8" : weight_format_name(rule.scheme.format);
 }
@@ -112,7 +118,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     const EncodedResult found = encoded_from_json(result.at(i));
     Json quality = error_figures(found.error);
     const bool is_solved = !found.output.method.empty();
-    if (rule_.prune && !is_solved) quality["pruned_after"] = error_figures(found.pruned_after);
+    if (rule_.prunes_weights(m) && !is_solved) quality["pruned_after"] = error_figures(found.pruned_after);
     if (is_solved) add_loss_figures(found.output, quality);
     if (found.tiles.count > 0) {
       quality["tiles"] = found.tiles.count;
@@ -166,7 +172,7 @@ std::vector<ModuleReport> QuantizedGroup::report(const Checkpoint&, const Json& 
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const EncodedMatrix& m = matrices_[i];
     EncodedResult found = encoded_from_json(result.at(i));
-    const bool prunes_first = rule_.prune && found.output.method.empty();
+    const bool prunes_first = rule_.prunes_weights(m) && found.output.method.empty();
     all.push_back({m.name, {1, m.rows, m.k}, std::nullopt, std::move(found), prunes_first});
   }
   return all;

@@ -21,6 +21,8 @@ namespace twofour {
 enum class EncodedPart { kValues, kScales, kGlobalScale, kInputScale, kBias };
 inline constexpr size_t kEncodedParts = 5;
 
+struct EncodedMatrix;
+
 /// How matrices are quantized. The encoder and the proof read the words by code of their own.
 struct EncodeRule {
   std::string to;                          ///< the rule's `to`
@@ -37,6 +39,7 @@ struct EncodeRule {
   std::optional<PrunePattern> pattern{};           ///< of what is solved
   std::shared_ptr<const Statistics> statistics{};  ///< that weights are chosen by; null: none
   int sweeps = -1;                                 ///< as Rule::sweeps
+  std::shared_ptr<const MaskFile> masks{};         ///< that prune; null: masks are chosen
   /// NVFP4 of the source is solved again under its own names and scales of the matrix and of inputs.
   bool in_place = false;
 
@@ -44,6 +47,10 @@ struct EncodeRule {
   bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }
   /// FP8 with a scale a tensor, row or block.
   bool is_tiled() const { return !is_nvfp4() && !is_mx(); }
+  /// Whether a matrix keeps the source's codes and block scales, but for codes that its mask drops.
+  bool masks_codes(const EncodedMatrix& matrix) const;
+  /// Whether weights of a matrix that is not solved are pruned before they are quantized.
+  bool prunes_weights(const EncodedMatrix& matrix) const;
   /// Weights along K that K must be a multiple of.
   int64_t group() const { return is_nvfp4() ? kGroup : is_mx() ? kMxGroup : 1; }
   /// Rows and columns that share an FP8 scale, of a matrix of that size.
@@ -68,6 +75,7 @@ struct EncodedMatrix {
   int64_t first, step, rows, k;
   float input_scale = 0;                                        ///< that is written; 0: none
   Solving solving = {};                                         ///< how it is solved by statistics
+  std::optional<size_t> mask = {};                              ///< of EncodeRule::masks
   std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< of the group; -1: not written
   int part(EncodedPart p) const { return parts[static_cast<size_t>(p)]; }
 };
@@ -83,6 +91,8 @@ class QuantizedGroup : public Transformation {
   void consume(size_t tensor) { consumed_.push_back(tensor); }
   /// How a matrix is solved.
   void set_solving(size_t matrix, Solving solving) { matrices_[matrix].solving = std::move(solving); }
+  /// The mask that prunes a matrix.
+  void set_mask(size_t matrix, size_t mask) { matrices_[matrix].mask = mask; }
   /// The input scale that is written of a matrix.
   void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
   /// The rule that input scales of NVFP4 are chosen by; null: there are none.

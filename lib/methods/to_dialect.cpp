@@ -255,9 +255,9 @@ class ToDialect : public Method {
 
  private:
   static void note_same(const Rule& rule, Planner& planner) {
-    planner.findings.push_back({Severity::kWarning, "same-dialect", planner.source.path().string(),
-                                fmt::format("is in the {} dialect already: everything is copied",
-                                            rule.dialect)});
+    planner.findings.push_back(
+        {Severity::kWarning, "same-dialect", planner.source.path().string(),
+         fmt::format("is in the {} dialect already: everything is copied", rule.dialect)});
   }
 
   /// Every quantized linear in the dialect, whatever its format.

@@ -48,7 +48,11 @@ class Prune : public Method {
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
     std::set<size_t> modules = pruned_modules(planner, rule.selection);
-    if (rule.statistics && rule.method != "magnitude") solve(rule, planner, modules);
+    if (rule.masks) {
+      plan_groups(rule, planner, modules, [](const Nvfp4Linear&) { return true; });
+    } else if (rule.statistics && rule.method != "magnitude") {
+      solve(rule, planner, modules);
+    }
     for (const size_t i : modules) {
       const Nvfp4Linear& m = c.nvfp4_modules()[i];
       auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
@@ -76,35 +80,49 @@ class Prune : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
-  /// Plans what statistics serve of some modules, and leaves the rest of them.
-  void solve(const Rule& rule, Planner& planner, std::set<size_t>& modules) const {
+  /// Plans those of some modules that `takes` says as groups that are encoded, and leaves the rest of them.
+  /// Returns whether there were any.
+  template <class Takes>
+  static bool plan_groups(const Rule& rule, Planner& planner, std::set<size_t>& modules, Takes&& takes) {
     const Checkpoint& c = planner.source;
     std::map<std::string_view, Rule> by_dialect;
     for (const size_t i : modules) {
       const Nvfp4Linear& m = c.nvfp4_modules()[i];
       if (m.dialect->stacked) {
-        planner.problems.add(fmt::format(
-            "{}: expected every expert in tensors of its own to prune by statistics, found a stack", m.name));
+        planner.problems.add(
+            fmt::format("{}: expected every expert in tensors of its own to prune by statistics or masks, "
+                        "found a stack",
+                        m.name));
         continue;
       }
-      const Solving solving = choose_solving(*rule.statistics, m.name, rule.method, rule.sweeps, true);
-      if (solving.method == Solving::Method::kPlain) continue;
+      if (!takes(m)) continue;
       const auto [at, is_new] = by_dialect.try_emplace(m.dialect->name, rule);
       if (is_new) at->second.selection = {};
       at->second.selection.include.push_back(exact_pattern(m.name));
     }
     planner.problems.refuse();
-    if (by_dialect.empty()) {
-      hold_statistics(*rule.statistics, c, planner.linears(), planner.problems);
-      planner.problems.refuse();
-      throw Error(fmt::format("{}: expected statistics of {} to prune, found none with tokens",
-                              rule.statistics->path().string(), counted(modules.size(), "module")));
-    }
     for (auto& [dialect, words] : by_dialect) {
       words.selection.also = words.selection.include;
       plan_quantized_groups(prune_rule(words, dialect), words, planner);
     }
     std::erase_if(modules, [&](size_t i) { return planner.is_planned(c.nvfp4_modules()[i].codes); });
+    return !by_dialect.empty();
+  }
+
+  /// Plans what statistics serve of some modules, and leaves the rest of them.
+  static void solve(const Rule& rule, Planner& planner, std::set<size_t>& modules) {
+    const Checkpoint& c = planner.source;
+    const size_t all = modules.size();
+    const bool any = plan_groups(rule, planner, modules, [&](const Nvfp4Linear& m) {
+      return choose_solving(*rule.statistics, m.name, rule.method, rule.sweeps, true).method !=
+             Solving::Method::kPlain;
+    });
+    if (!any) {
+      hold_statistics(*rule.statistics, c, planner.linears(), planner.problems);
+      planner.problems.refuse();
+      throw Error(fmt::format("{}: expected statistics of {} to prune, found none with tokens",
+                              rule.statistics->path().string(), counted(all, "module")));
+    }
     if (modules.empty()) return;
     planner.findings.push_back(
         {Severity::kWarning, "few-statistics", c.path().string(),
@@ -123,7 +141,8 @@ std::unique_ptr<Method> make_prune(Rule& rule) {
   if (!pattern) {
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", rule.pattern));
   }
-  if (!rule.statistics_hash.empty()) prune_rule(rule, "modelopt");  // refuses words
+  if (!rule.statistics_hash.empty() || !rule.mask_hash.empty())
+    prune_rule(rule, "modelopt");  // refuses words
   return std::make_unique<Prune>(*pattern);
 }
 

@@ -11,6 +11,12 @@ namespace {
 
 constexpr int kLowestCast = -9;  ///< the least power of two among block scales
 
+/// Codes that a mask drops become zeros.
+void drop_codes(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
+  for (size_t i = 0; i < codes.size(); ++i)
+    codes[i] &= static_cast<uint8_t>((mask[2 * i] != 0 ? 0x0F : 0) | (mask[2 * i + 1] != 0 ? 0xF0 : 0));
+}
+
 }  // namespace
 
 bool Encoder::can_cast_to_nvfp4(Results& results) const {
@@ -79,6 +85,27 @@ std::span<const float> Encoder::target_of(const EncodedMatrix& m, int64_t row, s
   return aimed_;
 }
 
+std::span<const uint8_t> Encoder::mask_of(const EncodedMatrix& m, int64_t row, size_t count) {
+  if (!m.mask) return {};
+  mask_.resize(count);
+  rule_.masks->read(*m.mask, row, mask_);
+  return mask_;
+}
+
+void Encoder::encode_masked(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                            std::span<const float> rows, const StoredBlock& stored, const Write& write,
+                            EncodedResult& result) {
+  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  const auto mask = mask_of(m, row, rows.size());
+  codes_.assign(stored.values.begin(), stored.values.end());
+  drop_codes(mask, codes_);
+  back_.resize(rows.size());
+  write(m.part(EncodedPart::kValues), codes_);
+  write(m.part(EncodedPart::kScales), stored.scales);
+  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), stored.scales.data(), back_, isa_);
+  result.error.add(rows, back_, m.k, isa_);
+}
+
 void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_t row,
                             std::span<const float> rows, const Write& write, EncodedResult& result) {
   QuantizeRule rule = quantize_;
@@ -88,7 +115,7 @@ void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_
   scales_.resize(rows.size() / kGroup);
   back_.resize(rows.size());
   solver_.solve(reads, survey.scale.written, zero_scale_of(rule, survey.scale.global),
-                target_of(m, row, rows), codes_.data(), scales_.data());
+                target_of(m, row, rows), mask_of(m, row, rows.size()), codes_.data(), scales_.data());
   write(m.part(EncodedPart::kValues), codes_);
   write(m.part(EncodedPart::kScales), scales_);
   dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
@@ -107,15 +134,21 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
   scales_.resize(rows.size() / kGroup);
   back_.resize(rows.size());
   std::span<const float> weights = rows;
-  if (rule_.prune) {
+  if (rule_.prunes_weights(m)) {
+    const auto mask = mask_of(m, row, rows.size());
     // The error of quantizing first and pruning afterwards.
     quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
     const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
-    prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);
+    if (mask.empty()) {
+      prune_codes(PrunePattern::k2of4, blocks, codes_.data(), isa_);
+    } else {
+      drop_codes(mask, codes_);
+    }
     dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
     result.pruned_after.add(rows, back_, m.k, isa_);
     pruned_.assign(rows.begin(), rows.end());
-    prune_2_4(pruned_, isa_);
+    if (mask.empty()) prune_2_4(pruned_, isa_);
+    for (size_t i = 0; i < mask.size(); ++i) pruned_[i] = mask[i] != 0 ? pruned_[i] : 0.0f;
     weights = pruned_;
   }
   quantize_nvfp4(rule, survey.scale.global, weights, codes_.data(), scales_.data(), isa_);

@@ -46,6 +46,9 @@ void Encoder::begin(const QuantizedGroup& group) {
   quantize_ = quantize_rule(rule_);
   held_ = {};  // an address may have been another module's
   may_cast_ = may_cast();
+  const auto& all = group.matrices();
+  reads_stored_ =
+      may_cast_ || std::any_of(all.begin(), all.end(), [&](auto& m) { return rule_.masks_codes(m); });
   from_mxfp4_ = may_cast_ && is_from(WeightFormat::kMxfp4);
   is_cast_ = false;
   range_ = {};
@@ -103,7 +106,7 @@ bool Encoder::is_from(WeightFormat format) const {
 }
 
 bool Encoder::may_cast() const {
-  if (!rule_.casts() || rule_.prune) return false;
+  if (!rule_.casts() || rule_.prune || rule_.pattern) return false;
   if (rule_.is_tiled() && is_from(WeightFormat::kNvfp4)) return true;
   const auto& all = group_->matrices();
   return is_from(WeightFormat::kMxfp4) &&
@@ -163,8 +166,10 @@ void Encoder::write_all(const Write& write, Results& results) {
   } else if (rule_.is_tiled() && from_mxfp4_) {
     cast_to_fp8(write, results);
   } else {
-    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows, const StoredBlock&) {
-      if (rule_.is_tiled()) {
+    for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows, const StoredBlock& stored) {
+      if (rule_.masks_codes(matrices[i])) {
+        encode_masked(matrices[i], surveys_[i], row, rows, stored, write, results[i]);
+      } else if (rule_.is_tiled()) {
         encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else if (rule_.is_mx()) {
         encode_mx(matrices[i], rows, write, results[i]);

@@ -104,6 +104,12 @@ class Encoder {
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);
+  /// The mask of rows [row, row + count) of a matrix; empty: none is given.
+  std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
+  /// NVFP4 of the source, but for codes that a mask drops.
+  void encode_masked(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
+                     std::span<const float> rows, const StoredBlock& stored, const Write& write,
+                     EncodedResult& result);
   void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void cast_to_nvfp4(const Write& write, Results& results);
@@ -138,9 +144,10 @@ class Encoder {
   WeightReader reader_;
   MatrixSolver solver_;
   std::vector<Survey> surveys_;
-  bool may_cast_ = false;    ///< may_cast() of the group
-  bool from_mxfp4_ = false;  ///< likewise, of sources in MXFP4
-  bool is_cast_ = false;     ///< from MXFP4, to NVFP4 or an MX format
+  bool may_cast_ = false;      ///< may_cast() of the group
+  bool from_mxfp4_ = false;    ///< likewise, of sources in MXFP4
+  bool reads_stored_ = false;  ///< may_cast_, or masks drop codes of NVFP4
+  bool is_cast_ = false;       ///< from MXFP4, to NVFP4 or an MX format
   Mxfp4Range range_;
   struct RowBlock {
     const Linear* module = nullptr;
@@ -148,7 +155,7 @@ class Encoder {
     bool operator==(const RowBlock&) const = default;
   } held_;  ///< what `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_, aimed_;
-  std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_;
+  std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_, mask_;
   uint64_t bytes_read_ = 0;  ///< of biases
 };
 
@@ -206,7 +213,7 @@ void Encoder::for_each_row_block(F&& f) {
       const int64_t row = row_at(m, begin);
       if (row >= row_at(m, end)) continue;
       const StoredBlock stored =
-          may_cast_ ? stored_rows(m, reader_.last_stored(), begin, end) : StoredBlock{};
+          reads_stored_ ? stored_rows(m, reader_.last_stored(), begin, end) : StoredBlock{};
       f(i, row, rows_of(m, rows, m.k, begin, end, gathered_), stored);
     }
   });

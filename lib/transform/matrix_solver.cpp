@@ -65,7 +65,8 @@ void MatrixSolver::aim(int64_t row, std::span<float> weights) {
 }
 
 void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale,
-                         std::span<const float> target, uint8_t* codes, uint8_t* scales) {
+                         std::span<const float> target, std::span<const uint8_t> mask, uint8_t* codes,
+                         uint8_t* scales) {
   SolveRule rule;
   rule.method = prepared_->method == Solving::Method::kFull ? SolveMethod::joint : SolveMethod::diagonal;
   rule.pattern = prepared_->pattern;
@@ -73,9 +74,10 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   rule.zero_scale = zero_scale;
   rule.sweeps = matrix_->solving.sweeps;
   if (prepared_->diagonal.empty()) {
-    solve_rows(rule, prepared_->hessian, prepared_->maps.get(), stored, {target}, {codes, scales}, 1, isa_);
+    solve_rows(rule, prepared_->hessian, prepared_->maps.get(), stored, {target, mask}, {codes, scales}, 1,
+               isa_);
   } else {
-    solve_rows_by_diagonal(rule, prepared_->diagonal, stored, {target}, {codes, scales}, 1, isa_);
+    solve_rows_by_diagonal(rule, prepared_->diagonal, stored, {target, mask}, {codes, scales}, 1, isa_);
   }
 }
 

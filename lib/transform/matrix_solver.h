@@ -25,9 +25,10 @@ class MatrixSolver {
   bool has_target() const { return prepared_->inverse != nullptr; }
   /// The target of rows from `row` on: W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
-  /// Codes [rows, k/2] and block scales [rows, k/16] of rows under a global scale.
+  /// Codes [rows, k/2] and block scales [rows, k/16] of rows under a global scale. `mask` [rows, k] is given,
+  /// or empty.
   void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
-             uint8_t* codes, uint8_t* scales);
+             std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales);
   /// Adds what rows lose that are read back as `values`, row by row.
   void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to) const;
 

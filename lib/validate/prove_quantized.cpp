@@ -57,7 +57,7 @@ class GroupCheck : public GroupReader {
   /// Whether values that the source has in four bits are kept where the output has them: MXFP4 by any rule,
   /// NVFP4 by FP8.
   bool casts(const EncodedMatrix& m) const {
-    if (words_.exact == "off" || prunes_ || group_.kept().find(m.name)) return false;
+    if (words_.exact == "off" || !words_.pattern.empty() || group_.kept().find(m.name)) return false;
     return m.source->format == WeightFormat::kMxfp4 || (is_fp8() && m.source->format == WeightFormat::kNvfp4);
   }
 
@@ -74,12 +74,15 @@ class GroupCheck : public GroupReader {
     result.global_scale = std::bit_cast<uint32_t>(global.written);
     if (m.solving.method != Solving::Method::kPlain && !global.all_zero && can_solve(global.written))
       return check_solved(m, global, result);
+    if (rule_words_.in_place && rule_words_.masks) return check_masked(m, global, result);
+    const bool prunes = prunes_ || rule_words_.masks;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       const auto k = static_cast<size_t>(m.k);
       Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
-      Floats pruned(prunes_ ? weights.size() : 0), back(weights.size());
+      Floats pruned(prunes ? weights.size() : 0), back(weights.size());
       std::vector<RowError> errors(weights.size() / k), after(errors.size());
+      const Bytes mask = mask_rows(m, begin, end);
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
         const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
         const auto row_scales = std::span(scales).subspan(r * k / kGroup, k / kGroup);
@@ -89,23 +92,63 @@ class GroupCheck : public GroupReader {
           return row_error(row, values);
         };
         std::span<const float> kept_weights = row;
-        if (prunes_) {
+        if (prunes) {
           // The error of quantizing first and pruning afterwards.
           unpruned.quantize(row, row_codes, row_scales);
-          expect_2_4(row_codes);
+          const auto row_mask = std::span(mask).subspan(mask.empty() ? 0 : r * k, mask.empty() ? 0 : k);
+          mask.empty() ? expect_2_4(row_codes) : expect_masked(row_mask, row_codes);
           after[r] = read_back();
           const auto own_row = std::span(pruned).subspan(r * k, k);
           std::copy(row.begin(), row.end(), own_row.begin());
-          expect_2_4(own_row);
+          if (mask.empty()) expect_2_4(own_row);
+          for (size_t i = 0; i < row_mask.size(); ++i) own_row[i] = row_mask[i] == 1 ? row[i] : 0.0f;
           kept_weights = own_row;
         }
         expected.quantize(kept_weights, row_codes, row_scales);
         errors[r] = read_back();
       });
       add(errors, result.error);
-      if (prunes_) add(after, result.pruned_after);
+      if (prunes) add(after, result.pruned_after);
       hold(m, EncodedPart::kValues, begin * m.k / 2, codes, 2);
       hold(m, EncodedPart::kScales, begin * m.k / kGroup, scales, kGroup);
+    });
+  }
+
+  // --- Masks that were given ---
+  /// Rows [begin, end) of the mask of a matrix; empty: none is given.
+  Bytes mask_rows(const EncodedMatrix& m, int64_t begin, int64_t end) {
+    const MaskFile* masks = rule_words_.masks.get();
+    if (masks == nullptr) return {};
+    Bytes mask(static_cast<size_t>((end - begin) * m.k));
+    masks->read(masks->find(m.name).value(), begin, mask);
+    return mask;
+  }
+
+  static void expect_masked(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
+    for (size_t i = 0; i < mask.size(); ++i) {
+      if (mask[i] == 0) codes[i / 2] &= i % 2 == 0 ? 0xF0 : 0x0F;
+    }
+  }
+
+  /// The source's codes, but for those that the mask drops, and its block scales.
+  void check_masked(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result) {
+    const auto k = static_cast<size_t>(m.k);
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      StoredCopy from = stored_fp4(m, begin, end);
+      expect_masked(mask_rows(m, begin, end), from.codes);
+      const Floats weights = rows(m, begin, end);
+      Floats back(weights.size());
+      std::vector<RowError> errors(weights.size() / k);
+      for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
+        const auto values = std::span(back).subspan(r * k, k);
+        expected_values(std::span(from.codes).subspan(r * k / 2, k / 2),
+                        std::span(from.scales).subspan(r * k / kGroup, k / kGroup), global.written, divides_,
+                        values);
+        errors[r] = row_error(row, values);
+      });
+      add(errors, result.error);
+      hold(m, EncodedPart::kValues, begin * m.k / 2, from.codes, 2);
+      hold(m, EncodedPart::kScales, begin * m.k / kGroup, from.scales, kGroup);
     });
   }
 
@@ -181,6 +224,7 @@ class GroupCheck : public GroupReader {
       proof_.read(m.part(EncodedPart::kValues), static_cast<uint64_t>(begin * m.k / 2), codes);
       proof_.read(m.part(EncodedPart::kScales), static_cast<uint64_t>(begin * m.k / kGroup), scales);
       Bytes expected_codes = codes, expected_scales = scales;
+      const Bytes mask = mask_rows(m, begin, end);
       Floats back(weights.size());
       std::vector<RowError> errors(weights.size() / k);
       std::vector<double> losses(errors.size()), energies(errors.size());
@@ -205,8 +249,10 @@ class GroupCheck : public GroupReader {
         broken[r] = !has_pattern(values, solver);
         if (!is_drawn(m, n)) return;
         const auto own = std::span<const float>(target).subspan(r * k, k);
-        const ExpectedRow solved = h->diagonal.empty() ? expect_row(solver, h->hessian, own)
-                                                       : expect_row_by_diagonal(solver, h->diagonal, own);
+        const auto kept = std::span(mask).subspan(mask.empty() ? 0 : r * k, mask.empty() ? 0 : k);
+        const ExpectedRow solved = h->diagonal.empty()
+                                       ? expect_row(solver, h->hessian, own, kept)
+                                       : expect_row_by_diagonal(solver, h->diagonal, own, kept);
         for (size_t i = 0; i < k / 2; ++i) {
           expected_codes[r * k / 2 + i] =
               static_cast<uint8_t>(solved.codes[2 * i] | solved.codes[2 * i + 1] << 4);

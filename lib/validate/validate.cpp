@@ -229,6 +229,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Checkpoint artifact = open_artifact(path, options.io);
   Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   open_statistics(manifest.recipe, options.statistics);
+  open_masks(manifest.recipe, options.masks);
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
     throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",

@@ -26,6 +26,7 @@ struct ValidateOptions {
   int64_t layers = 4;     ///< that are run at most, see sample_layers(); 0: all
   std::filesystem::path donor = {};       ///< of what was grafted, beside the source
   std::filesystem::path statistics = {};  ///< that weights were chosen by
+  std::filesystem::path masks = {};       ///< likewise
   bool all_rows = false;  ///< of matrices that were solved, all rows are solved again, not 64 of each
 };
 

@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "formats/half.h"
 #include "formats/json.h"
@@ -358,6 +361,109 @@ TEST_CASE(
     REQUIRE(run_program({"prune", nvfp4, same, "--stats", stats, "--method", "magnitude"}).code == 0);
     CHECK((read_tensors(plain) == read_tensors(same)));
   }
+}
+
+TEST_CASE("masks of others prune floats and NVFP4, with statistics and without; bad ones are refused") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string();
+  REQUIRE(run_program({"quantize", src, (scratch / "nvfp4").string()}).code == 0);
+  const std::map<std::string, std::pair<int64_t, int64_t>> mlp = {
+      {"gate_proj", {80, 64}}, {"up_proj", {80, 64}}, {"down_proj", {64, 80}}};
+  const auto write_masks = [&](const std::string& file, size_t group, bool boolean) {
+    std::mt19937 random(7);
+    Tensors masks;
+    for (const auto& [leaf, shape] : mlp) {
+      std::vector<uint8_t> mask(static_cast<size_t>(shape.first * shape.second));
+      for (size_t i = 0; i < mask.size(); i += group) {
+        std::array<uint8_t, 4> four = {1, 1, 0, 0};
+        std::shuffle(four.begin(), four.end(), random);
+        for (size_t j = 0; j < group; ++j) mask[i + j] = four[j * 4 / group];
+      }
+      masks.push_back({kLayer + "mlp." + leaf + (boolean ? "" : ".mask"),
+                       boolean ? DType::kBool : DType::kU8,
+                       {shape.first, shape.second},
+                       mask});
+    }
+    write_safetensors(scratch / file, masks, {});
+    return masks;
+  };
+  for (const bool pairs : {false, true}) {
+    const std::string pattern = pairs ? "4:8-paired" : "2:4", file = pairs ? "masks8" : "masks4";
+    const Tensors masks = write_masks(file, pairs ? 8 : 4, pairs);
+    const std::string mask = (scratch / file).string();
+    for (const std::string command : {"quantize", "prune"}) {
+      for (const bool solved : {false, true}) {
+        CAPTURE(pattern);
+        CAPTURE(command);
+        CAPTURE(solved);
+        const std::string from = command == "prune" ? (scratch / "nvfp4").string() : src,
+                          out = (scratch / (command + file + (solved ? "s" : ""))).string();
+        std::vector<std::string> words = {command, from, out, "--pattern", pattern, "--mask", mask};
+        if (command == "quantize") words.insert(words.end(), {"--include", "*.mlp.*"});
+        if (solved) words.insert(words.end(), {"--stats", stats});
+        const Outcome made = run_program(words);
+        REQUIRE_MESSAGE(made.code == 0, made.err);
+        const ReadTensors after = read_tensors(out), before = read_tensors(scratch / "nvfp4");
+        for (const TensorData& m : masks) {
+          const std::string module = m.name.substr(0, m.name.find(".mask"));
+          const auto& codes = after.at(module + ".weight").bytes;
+          const auto& old = before.at(module + ".weight").bytes;
+          size_t dropped = 0, nonzero = 0, kept_as_before = 0, kept = 0;
+          for (size_t i = 0; i < m.bytes.size(); ++i) {
+            const unsigned code = codes[i / 2] >> i % 2 * 4 & 15u, was = old[i / 2] >> i % 2 * 4 & 15u;
+            dropped += m.bytes[i] == 0 && (code & 7u) != 0;
+            nonzero += m.bytes[i] == 1 && (code & 7u) != 0;
+            kept += m.bytes[i] == 1;
+            kept_as_before += m.bytes[i] == 1 && code == was;
+          }
+          CHECK(dropped == 0);
+          CHECK(nonzero > kept / 2);
+          if (command == "prune" && !solved) {
+            CHECK(kept_as_before == kept);
+            CHECK((after.at(module + ".weight_scale") == before.at(module + ".weight_scale")));
+          }
+        }
+        std::vector<std::string> proof = {"validate", out, "--source", from, "--mask", mask};
+        if (solved) proof.insert(proof.end(), {"--stats", stats, "--all-rows"});
+        const Outcome proven = run_program(proof);
+        CHECK_MESSAGE(proven.code == 0, (proven.out + proven.err));
+        CHECK(run_program({"validate", out, "--source", from}).code == 2);
+      }
+    }
+  }
+  const auto refused = [&](const Tensors& masks, const std::vector<std::string>& more) {
+    write_safetensors(scratch / "bad", masks, {});
+    std::vector<std::string> words = {
+        "quantize",  src,          (scratch / "none").string(), "--mask", (scratch / "bad").string(),
+        "--include", "*.down_proj"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = run_program(words);
+    CHECK(o.code == 2);
+    CHECK(!fs::exists(scratch / "none"));
+    return o.err;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
+  const std::vector<std::string> prune = {"--pattern", "2:4"};
+  const std::string down = kLayer + "mlp.down_proj.mask";
+  std::vector<uint8_t> good(64 * 80);
+  for (size_t i = 0; i < good.size(); ++i) good[i] = i % 4 < 2;
+  CHECK(has(refused({{down, DType::kU8, {64, 80}, good}}, {}), "expected a rule or command with a pattern"));
+  CHECK(has(refused({{down, DType::kU8, {80, 64}, good}}, prune), "expected [64, 80], found U8 [80, 64]"));
+  CHECK(has(refused({{down, DType::kF8E4M3, {64, 80}, good}}, prune), "expected a mask, U8 or BOOL [N, K]"));
+  CHECK(has(refused({{kLayer + "mlp.up_proj", DType::kU8, {64, 80}, good}}, prune), "expected a mask of"));
+  CHECK(has(refused({{"another", DType::kU8, {64, 80}, good}}, prune), "expected masks of linears of"));
+  auto three = good;
+  three[2] = 1;
+  CHECK(has(refused({{down, DType::kU8, {64, 80}, three}}, prune),
+            "row 0, k 0: expected two of four, found 3 of 4 that stay"));
+  auto two = good;
+  two[83] = 2;
+  CHECK(has(refused({{down, DType::kU8, {64, 80}, two}}, prune), "row 1, k 3: expected 0 or 1, found 2"));
+  for (size_t i = 0; i < good.size(); ++i) good[i] = i % 2;
+  CHECK(has(refused({{down, DType::kU8, {64, 80}, good}}, {"--pattern", "4:8-paired"}),
+            "expected two pairs of four, found 4 of 8 that stay, not in pairs"));
 }
 
 TEST_CASE("rules take methods and sweeps for convert --stats, and make what the commands make") {

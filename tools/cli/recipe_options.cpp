@@ -217,6 +217,18 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
       .default_text(prunes ? "4" : "4 with a pattern, else 2");
 }
 
+void add_mask_option(Arguments& args, RecipeOptions& o, RecipeKind kind) {
+  const char* where = kind == kConverts    ? "With --recipe, for rules with a pattern: "
+                      : kind == kQuantizes ? "With --pattern: "
+                                           : "";
+  args.option("--mask", o.mask,
+              fmt::format("{}prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask "
+                          "or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays",
+                          where))
+      .value_name("FILE")
+      .default_text("masks are chosen");
+}
+
 void add_budget_options(Arguments& args, RecipeOptions& o) {
   args.option(
           "--budget", o.budget,
@@ -256,6 +268,22 @@ std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
   return nullptr;
 }
 
+/// The masks of --mask go to the rules that prune.
+void take_masks(const RecipeOptions& o, std::vector<Rule*> rules) {
+  if (o.mask.empty()) return;
+  const auto masks = std::make_shared<const MaskFile>(MaskFile::open(o.mask));
+  const std::string hash = masks->hash().hex();
+  size_t taken = 0;
+  for (Rule* rule : rules) {
+    const bool prunes = rule->to == "prune" || (rule->to == "quantize" && !rule->pattern.empty());
+    if (!prunes) continue;
+    rule->masks = masks;
+    rule->mask_hash = hash;
+    ++taken;
+  }
+  if (taken == 0) throw Error("--mask: expected a rule or command with a pattern beside it, found none");
+}
+
 Recipe find_recipe(const std::string& name) {
   std::error_code error;
   if (name.find_first_of("/.") != name.npos || std::filesystem::exists(name, error))
@@ -271,6 +299,9 @@ Recipe find_recipe(const std::string& name) {
 
 Recipe open_recipe(const RecipeOptions& o) {
   Recipe recipe = find_recipe(o.recipe);
+  std::vector<Rule*> rules;
+  for (Rule& rule : recipe.rules) rules.push_back(&rule);
+  take_masks(o, rules);
   const auto statistics = open_statistics_file(o);
   if (!statistics) return recipe;
   size_t taken = 0;
@@ -302,6 +333,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.selection.draft_experts = parse_draft_experts(o.draft_experts);
   rule.method = o.method;
   rule.sweeps = static_cast<int>(o.sweeps);
+  take_masks(o, {&rule});
   if (const auto statistics = open_statistics_file(o)) {
     if (rule.to != "quantize" && rule.to != "prune")
       throw Error("--stats: expected with --recipe, quantize or prune only, found with --to " + rule.to);

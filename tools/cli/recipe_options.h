@@ -19,6 +19,7 @@ struct RecipeOptions {
   int64_t sweeps = -1;
   bool strict_statistics = false;
   std::optional<double> budget, max_loss;  ///< quantize: how much is pruned
+  std::string mask;                        ///< of others, in place of masks that are chosen
   std::string html;                        ///< quantize: a report on what pruning costs
 };
 
@@ -33,6 +34,9 @@ void add_recipe_options(Arguments& args, RecipeOptions& options, unsigned kinds)
 /// Adds --stats and what says how weights are chosen by it, of one of the commands; rules of convert say that
 /// themselves.
 void add_statistics_options(Arguments& args, RecipeOptions& options, RecipeKind kind);
+
+/// Adds --mask, of one of the commands.
+void add_mask_option(Arguments& args, RecipeOptions& options, RecipeKind kind);
 
 /// Adds --budget, --max-loss and --html.
 void add_budget_options(Arguments& args, RecipeOptions& options);
