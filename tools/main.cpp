@@ -21,7 +21,7 @@ constexpr Command kCommands[] = {
      "plan checkpoint artifact --to v7 --tasks 16 -o plan.json"},
     {"recipes", "List or print the recipes that --recipe knows by name", setup_recipes,
      "recipes nvfp4-experts"},
-    {"stats", "Look at, check or merge statistics of inputs, by which quantize --stats chooses weights",
+    {"stats", "Look at, check, merge or import statistics of inputs, by which quantize --stats chooses weights",
      setup_stats, "stats check stats.safetensors checkpoint", true},
     {"merge", "Complete the artifact that the tasks of a plan wrote", setup_merge, "merge artifact"},
     {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,

@@ -7,6 +7,7 @@
 
 #include "lib/artifact/open_source.h"
 #include "lib/statistics/check_statistics.h"
+#include "lib/statistics/imatrix.h"
 #include "lib/statistics/merge_statistics.h"
 #include "lib/statistics/statistics.h"
 #include "tools/cli/arguments.h"
@@ -119,6 +120,19 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   return sound ? kDone : kFound;
 }
 
+int import_statistics(const StatsArguments& o, const Common& common) {
+  const ImportedMatrix found = import_imatrix(o.paths[1], open_source(o.paths[2]), o.paths[0]);
+  if (common.json) return inspect_statistics(o.paths[0], common);
+  if (common.quiet) return kDone;
+  print_stdout("{}: diagonals of {}{}{}; nothing says of which weights they are\n", o.paths[0],
+               counted(found.entries, "linear"),
+               found.empty > 0 ? fmt::format(", {} of them without tokens", found.empty) : "",
+               found.unknown > 0
+                   ? fmt::format("; {} of no known linear are left out", counted(found.unknown, "tensor"))
+                   : "");
+  return inspect_statistics(o.paths[0], common);
+}
+
 int run_stats(const StatsArguments& o, const Common& common) {
   const auto demand = [&](size_t count, const char* what) {
     if (o.paths.size() != count)
@@ -134,21 +148,27 @@ int run_stats(const StatsArguments& o, const Common& common) {
     demand(2, "FILE and CHECKPOINT");
     return check_statistics(o, common);
   }
+  if (o.action == "import") {
+    demand(3, "OUT, IMATRIX and CHECKPOINT");
+    return import_statistics(o, common);
+  }
   if (o.paths.size() < 3)
     throw Error(
         fmt::format("stats merge: expected OUT and two files or more, found {} paths", o.paths.size()));
   merge_statistics({o.paths.begin() + 1, o.paths.end()}, o.paths[0]);
-  return common.quiet || common.json ? kDone : inspect_statistics(o.paths[0], common);
+  return common.quiet && !common.json ? kDone : inspect_statistics(o.paths[0], common);
 }
 
 }  // namespace
 
 std::function<int()> setup_stats(Arguments& args, const Common& common) {
   auto o = std::make_shared<StatsArguments>();
-  args.option("ACTION", o->action, "inspect FILE; check FILE CHECKPOINT; merge OUT FILE FILE ...")
-      .one_of({"inspect", "check", "merge"})
+  args.option("ACTION", o->action,
+              "inspect FILE; check FILE CHECKPOINT; merge OUT FILE FILE ...; import OUT IMATRIX CHECKPOINT")
+      .one_of({"inspect", "check", "merge", "import"})
       .required();
-  args.option("PATH", o->paths, "Statistics files, and of check the checkpoint behind the file").required();
+  args.option("PATH", o->paths, "Statistics files, and of check and import the checkpoint behind the file")
+      .required();
   args.flag("--strict-stats", o->strict, "check: refuse statistics of other weights of the same model");
   args.footer(
       "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
@@ -157,7 +177,10 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
       "no "
       "statistics, too few tokens, or those of other weights, and with 2 where the file is of another "
       "model.\n"
-      "merge adds the sums of runs over different texts, and never averages.");
+      "merge adds the sums of runs over different texts, and never averages.\n"
+      "import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve wanda and "
+      "rtn. "
+      "It holds no hash of the weights that it is of.");
   return [o, &common] { return run_stats(*o, common); };
 }
 
