@@ -20,7 +20,7 @@ texts() { "$python" "$here/texts.py" "$work/bf16" "$work/books" "$@"; }
 texts evaluation 16 "$work/evaluation.safetensors"
 
 "$python" "$here/../statistics/collect.py" "$work/bf16" "$work/stats.safetensors" \
-  --tokens "$work/calibration.safetensors" --text "debian-handbook, jargon-text" --batch 1
+  --tokens "$work/calibration.safetensors" --text "debian-handbook, jargon-text" --batch 1 --fisher
 "$twofour" stats check "$work/stats.safetensors" "$work/bf16"
 
 by_statistics() { "$twofour" quantize "$@" --stats "$work/stats.safetensors"; }
@@ -34,7 +34,17 @@ by_statistics "$work/bf16" "$work/all" --pattern 2:4 && widen "$work/all" "$work
 by_statistics "$work/bf16" "$work/some" --pattern 2:4 --include '*.mlp.*'
 by_statistics "$work/some" "$work/mlp" && widen "$work/mlp" "$work/some"
 
+# Half of all bytes: the MLPs are three quarters.
+by_statistics "$work/bf16" "$work/half-mlp" --pattern 2:4 --include '*.mlp.*' --budget 0.6667 --html "$work/half.html"
+by_statistics "$work/half-mlp" "$work/half" && widen "$work/half" "$work/half-mlp"
+models=("$work"/{bf16,rtn-bf16,dense-bf16,mlp-bf16,all-bf16,half-bf16})
+if [ "$windows" != 16 ]; then
+  for share in 0.25 0.5 0.75; do
+    by_statistics "$work/bf16" "$work/$share" --pattern 2:4 --budget "$share"
+    widen "$work/$share" "$work/bf16" && models+=("$work/$share-bf16")
+  done
+fi
+
 some=()
 [ "$windows" != 16 ] || some=(--windows 0 8 4 12)
-"$python" "$here/perplexity.py" "$work/evaluation.safetensors" "$work"/{bf16,rtn-bf16,dense-bf16,mlp-bf16,all-bf16} \
-  ${some[@]+"${some[@]}"}
+"$python" "$here/perplexity.py" "$work/evaluation.safetensors" "${models[@]}" ${some[@]+"${some[@]}"}

@@ -512,6 +512,11 @@ TEST_CASE("rules take methods and sweeps for convert --stats, and make what the 
   CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"), "expected with to: keep or nvfp4 only"));
   CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
   CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected with pattern only"));
+  // Without statistics or masks nothing chooses pairs.
+  const Outcome pairs =
+      run_program({"quantize", src, (scratch / "none").string(), "--pattern", "4:8-paired"});
+  CHECK(pairs.code == 2);
+  CHECK(has(pairs.err, "expected --stats or --mask beside 4:8-paired, found neither"));
 }
 
 TEST_CASE("statistics that do not fit are refused before there is an output") {
@@ -573,7 +578,7 @@ TEST_CASE("too few tokens fall back, counted, and statistics of other weights ar
   CHECK(run_program({"validate", out, "--source", src, "--stats", stats}).code == 0);
   const Outcome without = run_program({"validate", out, "--source", src});
   CHECK(without.code == 2);
-  CHECK(without.err.find("expected the statistics file that weights were chosen by") != std::string::npos);
+  CHECK(without.err.find("expected the file of statistics that weights were chosen by") != std::string::npos);
   statistics(71).write(scratch / "other");
   CHECK(run_program({"validate", out, "--source", src, "--stats", (scratch / "other").string()}).code == 2);
 }

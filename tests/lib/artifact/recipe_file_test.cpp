@@ -241,15 +241,18 @@ TEST_CASE("words that do not go together are refused") {
                  "rules[0].granularity: expected with to: fp8 only, found with to: bf16"));
   CHECK(contains(rule_refusal("match: a, to: fp8, granularity: row, block: 128x128"),
                  "rules[0].block: expected with granularity: block only, found with row"));
-  CHECK(contains(rule_refusal("match: a, to: nvfp4, pattern: '4:8-paired'"), "expected 2:4 with to: nvfp4"));
   for (const char* scale : {"input_scale: none", "one_input_scale_a_layer: true"}) {
     CHECK(contains(rule_refusal(fmt::format("match: a, to: keep, pattern: '2:4', {}", scale)),
                    "expected without pattern with to: keep, found both"));
   }
   CHECK(
       contains(rule_refusal("match: a, to: keep, method: magnitude"), "method: expected with pattern only"));
-  CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: wanda"),
-                 R"(method: expected magnitude, found "wanda")"));
+  CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: gptq"),
+                 R"(method: expected joint, wanda or magnitude with pattern, found "gptq")"));
+  CHECK(contains(rule_refusal("match: a, to: nvfp4, method: joint"),
+                 R"(method: expected gptq, rtn or magnitude without pattern, found "joint")"));
+  CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: best"),
+                 R"(method: expected joint, gptq, wanda, rtn or magnitude, found "best")"));
   for (const std::string scale : {"constant=0", "constant=-1", "constant=inf", "constant=nan",
                                   "constant=1e39", "constant=1x", "constant=", "some", "constant=1e-60"}) {
     CHECK(contains(rule_refusal("match: a, to: nvfp4, input_scale: " + scale),
