@@ -24,15 +24,15 @@ class MaskFile {
   const std::filesystem::path& path() const { return path_; }
   /// XXH3-128 of the whole file.
   Hash128 hash() const { return hash_file(path()); }
-  /// The tensor of a module; nothing: there is none.
+  /// The position of a module's mask; nullopt where the file has none.
   std::optional<size_t> find(std::string_view module) const;
   const TensorInfo& info(size_t mask) const { return file_.tensors()[mask]; }
   /// Names of all modules.
   std::vector<std::string> modules() const;
   /// Rows [first, first + out.size() / K) of a mask.
   void read(size_t mask, int64_t first, std::span<uint8_t> out) const;
-  /// Throws Error on values other than 0 and 1, and on a group of which not exactly half stays: two of four,
-  /// or two aligned pairs of eight.
+  /// Throws Error unless all values are 0 or 1, and exactly half of each group stays: two of four, or two
+  /// aligned pairs of eight.
   void check(size_t mask, PrunePattern pattern) const;
 
  private:

@@ -369,9 +369,8 @@ TEST_CASE("blocks of MXFP4 too small for NVFP4 are rounded under its least scale
   const auto& codes = tensors.at(kName + ".weight").bytes;
   // Magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 after so many halvings, nearest, ties to the even code.
   const unsigned halved[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},  // as they are, down to 2^-17
-                                {0, 0, 1, 2, 2, 3, 4, 5},  {0, 0, 0, 1, 1, 2, 2, 3},
-                                {0, 0, 0, 0, 0, 1, 1, 2},  {0, 0, 0, 0, 0, 0, 0, 1},
-                                {0, 0, 0, 0, 0, 0, 0, 0}};
+                                {0, 0, 1, 2, 2, 3, 4, 5}, {0, 0, 0, 1, 1, 2, 2, 3}, {0, 0, 0, 0, 0, 1, 1, 2},
+                                {0, 0, 0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 0, 0, 0}};
   for (size_t n = 0; n < 32; ++n) {
     CAPTURE(n);
     const auto& table = halved[n < 18 ? 0 : std::min<size_t>(n - 17, 5)];

@@ -249,8 +249,7 @@ TEST_CASE("2:4, E4M3 and the cast of MXFP4 agree with the kernels") {
     REQUIRE(range.exponent() == encoders.exponent());
     std::vector<uint8_t> twice(16);
     cast_mxfp4_scales(scales, encoders.exponent(), twice.data());
-    for (size_t i = 0; i < 16; ++i)
-      REQUIRE(twice[i] == expected_cast_scale(scales[i / 2], range.exponent()));
+    for (size_t i = 0; i < 16; ++i) REQUIRE(twice[i] == expected_cast_scale(scales[i / 2], range.exponent()));
     std::vector<uint8_t> rounded = codes;
     const int64_t inexact = round_small_mxfp4_blocks(scales, encoders.exponent(), rounded.data());
     int64_t expected_inexact = 0;
@@ -259,8 +258,9 @@ TEST_CASE("2:4, E4M3 and the cast of MXFP4 agree with the kernels") {
       for (size_t i = 32 * b; i < 32 * b + 32; ++i) {
         const unsigned code = codes[i / 2] >> i % 2 * 4 & 15u, now = rounded[i / 2] >> i % 2 * 4 & 15u;
         REQUIRE(now == expected_cast_code(code, scales[b], range.exponent()));
-        changes = changes || std::ldexp(e2m1_to_float(code), scales[b] - 127) !=
-                                 std::ldexp(e2m1_to_float(now) * e4m3_to_float(twice[2 * b]), range.exponent());
+        changes =
+            changes || std::ldexp(e2m1_to_float(code), scales[b] - 127) !=
+                           std::ldexp(e2m1_to_float(now) * e4m3_to_float(twice[2 * b]), range.exponent());
       }
       expected_inexact += changes;
     }
