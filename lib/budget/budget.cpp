@@ -29,10 +29,16 @@ Rule dense_rule(Rule rule) {
   return rule;
 }
 
-/// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group.
-std::string unit_of(const EncodedMatrix& m, const EncodedMatrix& first) {
+/// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group,
+/// "model.layers.0.self_attn.k_proj+q_proj+v_proj".
+std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group) {
   const auto name = parse_module_name(m.name);
-  if (!name || name->kind != BlockKind::kRoutedExperts) return first.name;
+  if (!name || name->kind != BlockKind::kRoutedExperts) {
+    std::string text = group[0].name;
+    for (size_t i = 1; i < group.size(); ++i)
+      text += "+" + group[i].name.substr(group[i].name.rfind('.') + 1);
+    return text;
+  }
   const bool down = name->projection == Projection::kDown;
   return fmt::format("{}.{}", name->block, down ? "down_proj" : "gate_up_proj");
 }
@@ -131,7 +137,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
     for (const Measured& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        f(unit_of(m, g.group->matrices()[0]), m, g.results[i].output.expected_loss);
+        f(unit_of(m, g.group->matrices()), m, g.results[i].output.expected_loss);
       }
     }
   };

@@ -14,7 +14,7 @@ namespace twofour {
 /// What is stored or multiplied as one, and so pruned as one: q, k and v; gate and up of a layer, of all its
 /// experts; down of all its experts; another linear alone.
 struct PruningUnit {
-  std::string name;                  ///< "model.layers.0.mlp.experts.down_proj"
+  std::string name;                  ///< "model.layers.0.mlp.gate_proj+up_proj"
   std::vector<std::string> modules;  ///< as the source names them
   uint64_t bytes = 0;                ///< of codes and block scales, unpruned
   double dense = 0;                  ///< expected loss of quantizing alone, see OutputLoss

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "formats/half.h"
 #include "formats/json.h"
@@ -219,6 +220,10 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
   }
   CHECK(curve["units"].back()["share"].get<double>() == 1);
   CHECK(curve["units"].back()["name"] == kLayer + "mlp.down_proj");
+  std::set<std::string> names;
+  for (const Json& u : curve["units"]) names.insert(u["name"].get<std::string>());
+  CHECK(names.contains(kLayer + "self_attn.k_proj+q_proj+v_proj"));
+  CHECK(names.contains(kLayer + "mlp.gate_proj+up_proj"));
 
   // Pruned matrices are as where all are, the others as where none is; the same for any jobs.
   for (const char* jobs : {"1", "3"}) {
