@@ -202,6 +202,7 @@ EncodeRule nvfp4_rule(Rule& r) {
                 .zero_block = r.zero_block,
                 .pattern = r.pattern,
                 .method = r.method};
+  check_solving_words(r);
   const bool solves = !r.statistics_hash.empty() && r.method != "magnitude", masked = !r.mask_hash.empty();
   if (masked && r.pattern.empty()) throw Error("--mask: expected --pattern beside it, found none");
   rule.masks = r.masks;
@@ -213,7 +214,6 @@ EncodeRule nvfp4_rule(Rule& r) {
     rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
     if (rule.prune) rule.pattern = PrunePattern::k2of4;
   }
-  check_solving_words(r);
   if (solves) rule.statistics = r.statistics;
   rule.sweeps = r.sweeps;
   return rule;

@@ -141,7 +141,8 @@ std::unique_ptr<Method> make_prune(Rule& rule) {
   if (!pattern) {
     throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", rule.pattern));
   }
-  if (!rule.statistics_hash.empty() || !rule.mask_hash.empty())
+  const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != "magnitude");
+  if (!rule.statistics_hash.empty() || !rule.mask_hash.empty() || says_how)
     prune_rule(rule, "modelopt");  // refuses words
   return std::make_unique<Prune>(*pattern);
 }

@@ -471,6 +471,28 @@ TEST_CASE("masks of others prune floats and NVFP4, with statistics and without; 
             "expected two pairs of four, found 4 of 8 that stay, not in pairs"));
 }
 
+TEST_CASE("what says how statistics are used is refused without them") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  const std::string src = (scratch / "src").string(), nvfp4 = (scratch / "nvfp4").string(),
+                    none = (scratch / "none").string();
+  REQUIRE(run_program({"quantize", src, nvfp4}).code == 0);
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"prune", nvfp4, none, "--sweeps", "3"},
+           {"prune", nvfp4, none, "--method", "joint"},
+           {"prune", nvfp4, none, "--strict-stats"},
+           {"prune", nvfp4, none, "--pattern", "4:8-paired", "--method", "wanda"},
+           {"quantize", src, none, "--sweeps", "3"},
+           {"quantize", src, none, "--method", "gptq"}}) {
+    CAPTURE(words.back());
+    const Outcome o = run_program(words);
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.find("expected --stats beside") != std::string::npos, o.err);
+    CHECK(!fs::exists(none));
+  }
+  CHECK(run_program({"prune", nvfp4, none, "--pattern", "4:8-paired", "--method", "magnitude"}).code == 0);
+}
+
 TEST_CASE("rules take methods and sweeps for convert --stats, and make what the commands make") {
   const Scratch scratch;
   write_model(scratch / "src");
