@@ -22,7 +22,8 @@ struct Target {
 constexpr Target kTargets[] = {
     {"safetensors", fuzz_safetensors}, {"json", fuzz_json},         {"index", fuzz_index},
     {"config", fuzz_config},           {"manifest", fuzz_manifest}, {"dialect", fuzz_dialect},
-    {"layouts", fuzz_layouts},         {"task", fuzz_task},         {"recipe", fuzz_recipe}};
+    {"layouts", fuzz_layouts},         {"task", fuzz_task},         {"recipe", fuzz_recipe},
+    {"statistics", fuzz_statistics}};
 
 }  // namespace
 

@@ -32,6 +32,9 @@ void fuzz_dialect(const uint8_t* data, size_t size);
 /// where they end.
 void fuzz_layouts(const uint8_t* data, size_t size);
 
+/// A statistics file.
+void fuzz_statistics(const uint8_t* data, size_t size);
+
 /// What must hold for any input.
 inline void promise(bool holds) {
   if (!holds) throw std::logic_error("a broken promise");
