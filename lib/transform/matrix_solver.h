@@ -39,8 +39,8 @@ class MatrixSolver {
     std::optional<PrunePattern> pattern;
     Solving::Method method;
     std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
-    std::vector<float> heldout;   ///< likewise, over other tokens, [k, k] or [k]; empty: there is none
-    std::vector<float> fisher;    ///< the mean of e x x' [k, k]; empty: there is none
+    std::vector<float> heldout;   ///< the mean over held-out tokens [k, k] or [k], or empty
+    std::vector<float> fisher;    ///< the mean of e x x' [k, k], or empty
     std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
