@@ -29,12 +29,18 @@ struct EntryGroup {
   int64_t least = 0, most = 0;  ///< tokens
 };
 
-std::vector<EntryGroup> group_entries(const std::vector<StatisticsEntry>& entries) {
+/// Whether a linear that the entry serves has a target beside its weights.
+bool has_targets(const Statistics& s, const StatisticsEntry& e) {
+  return std::any_of(e.members.begin(), e.members.end(), [&](auto& m) { return s.find(m) == &e && s.target_offset(m); });
+}
+
+std::vector<EntryGroup> group_entries(const Statistics& s,
+                                      const std::vector<StatisticsEntry>& entries) {
   std::vector<EntryGroup> groups;
   for (const StatisticsEntry& e : entries) {
     const std::string what =
         fmt::format("{}, K {}{}{}", statistics_kind_name(e.kind), e.k,
-                    e.target_offset ? ", target_offset" : "", e.fisher ? ", fisher_hessian" : "");
+                    has_targets(s, e) ? ", target_offset" : "", e.fisher ? ", fisher_hessian" : "");
     auto at = std::find_if(groups.begin(), groups.end(), [&](const EntryGroup& g) { return g.what == what; });
     if (at == groups.end()) at = groups.insert(groups.end(), {what, 0, 0, e.count, e.count});
     ++at->entries;
@@ -45,13 +51,13 @@ std::vector<EntryGroup> group_entries(const std::vector<StatisticsEntry>& entrie
   return groups;
 }
 
-Json entry_to_json(const StatisticsEntry& e) {
+Json entry_to_json(const Statistics& s, const StatisticsEntry& e) {
   return {{"name", e.name},
           {"linears", e.members},
           {"kind", statistics_kind_name(e.kind)},
           {"k", e.k},
           {"tokens", e.count},
-          {"target_offset", e.target_offset.has_value()},
+          {"target_offset", has_targets(s, e)},
           {"fisher", e.fisher.has_value()}};
 }
 
@@ -64,8 +70,8 @@ int inspect_statistics(const std::string& path, const Common& common) {
                  {"heldout_entries", Json::array()}};
     for (const char* key : {"structure", "weights", "tokens", "text", "weighting", "predecessor"})
       json[key] = s.metadata(key);
-    for (const StatisticsEntry& e : s.entries()) json["entries"].push_back(entry_to_json(e));
-    for (const StatisticsEntry& e : s.heldout_entries()) json["heldout_entries"].push_back(entry_to_json(e));
+    for (const StatisticsEntry& e : s.entries()) json["entries"].push_back(entry_to_json(s, e));
+    for (const StatisticsEntry& e : s.heldout_entries()) json["heldout_entries"].push_back(entry_to_json(s, e));
     print_json(json);
     return kDone;
   }
@@ -73,7 +79,7 @@ int inspect_statistics(const std::string& path, const Common& common) {
                s.metadata("text").empty() ? "a text without a name" : s.metadata("text"),
                s.metadata("weighting").empty() ? "weighting unknown" : s.metadata("weighting"));
   for (const bool heldout : {false, true}) {
-    for (const EntryGroup& g : group_entries(heldout ? s.heldout_entries() : s.entries())) {
+    for (const EntryGroup& g : group_entries(s, heldout ? s.heldout_entries() : s.entries())) {
       print_stdout("{}{}: {} of {}, {} tokens each\n", heldout ? "held out: " : "", g.what,
                    counted(g.entries, "entry", "entries"), counted(g.linears, "linear"),
                    g.least == g.most ? fmt::format("{}", g.least) : fmt::format("{} to {}", g.least, g.most));

@@ -1,95 +1,60 @@
 #!/usr/bin/env python3
 """Collects the statistics of a model that transformers runs, for `twofour quantize --stats` and `prune --stats`.
 
-  collect.py MODEL OUT --tokens FILE [--weighting plain|guided] [--fisher] [--heldout N] [--per-expert]
+  collect.py MODEL OUT --tokens FILE [--weighting plain|guided] [--fisher] [--heldout N] [--per-expert] [--saliency]
              [--token-weights FILE] [--device DEVICE] [--batch N]
+  collect.py MODEL OUT --tokens FILE --sequential [--pattern 2:4] [--pruned GLOB ...] [--twofour BINARY] ...
 
 FILE holds `tokens`, I64 [windows, length], in safetensors. Linears with one input share an entry; the gate and up of
 all experts of a layer share one, each expert's down has its own. `guided` weights tokens by the root of the squared
-gradient of the loss in a linear's outputs, so each matrix has its own entry. README.md describes the file.
+gradient of the loss in a linear's outputs, so each matrix has its own entry. `--sequential` collects from a model whose
+earlier linears are compressed already, which twofour does in between. README.md describes the file.
 """
 import argparse
-import json
-import pathlib
-import re
 
 import torch
-import xxhash
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import sequential
+from checkpoint import STACK, Checkpoint
 from products import Products, experts_one_by_one
-from sums import Entry
-
-STACK = re.compile(r"^(.*experts)\.(gate_up_proj|down_proj|gate_proj|up_proj)$")
-FIRST, LAST = ("gate_proj", "up_proj", "w1", "w3"), ("down_proj", "w2")
-
-
-class Names:
-  """Modules of a checkpoint by the parameters of the model that holds them."""
-
-  def __init__(self, folder):
-    folder = pathlib.Path(folder)
-    self.shapes = {}
-    for file in sorted(folder.glob("*.safetensors")):
-      with safe_open(file, "pt") as f:
-        for name in f.keys():
-          self.shapes[name] = tuple(f.get_slice(name).get_shape())
-    self.experts = {}  # (block, e) -> leaves
-    for name in self.shapes:
-      found = re.match(r"^(.*experts)\.(\d+)\.(\w+)\.weight$", name)
-      if found:
-        self.experts.setdefault((found[1], int(found[2])), []).append(found[3])
-
-  def members(self, parameter, expert):
-    """Modules that the product with a parameter, or with an expert's slice of it, multiplies with."""
-    stack = STACK.match(parameter.removesuffix(".weight"))
-    if expert is None or stack is None:
-      module = parameter.removesuffix(".weight")
-      return [module] if f"{module}.weight" in self.shapes else []
-    block, leaf = stack[1], stack[2]
-    if f"{block}.{leaf}" in self.shapes:  # the file has stacks, too
-      return [f"{block}.{leaf}"]
-    leaves = self.experts.get((block, expert), [])
-    wanted = LAST if leaf == "down_proj" else FIRST
-    return [f"{block}.{expert}.{leaf}" for leaf in leaves if leaf in wanted]
+from sums import Entry, save_entries
 
 
 class Collector:
   """The entries of a pass over the tokens."""
 
-  def __init__(self, names, guided=False, fisher=False, per_expert=False):
-    self.names, self.guided, self.fisher, self.per_expert = names, guided, fisher, per_expert
-    self.entries, self.at, self.last = {}, {}, None
+  def __init__(self, checkpoint, guided=False, fisher=False, per_expert=False):
+    self.checkpoint, self.guided, self.fisher, self.per_expert = checkpoint, guided, fisher, per_expert
+    self.entries, self.last = {}, None
 
   def key(self, product):
-    """What products share an entry, and the modules of this one."""
-    members = self.names.members(product.weight, product.expert)
-    stack = STACK.match(product.weight)
-    if stack and stack[2] != "down_proj" and not self.per_expert:
-      return stack[1] + "." + stack[2], members  # of all experts of the layer
-    return (product.weight, product.expert), members
+    """What products share an entry, and the modules that it serves."""
+    members, stack = self.checkpoint.members, STACK.match(product.weight)
+    if stack and product.expert is not None and stack[2] != "down_proj" and not self.per_expert:
+      key = stack[1] + "." + stack[2]  # of all experts of the layer, also of those without tokens
+      count = 0 if key in self.entries else self.checkpoint.count_experts(product.weight)
+      return key, [m for e in range(count) for m in members(product.weight, e)]
+    return (product.weight, product.expert), members(product.weight, product.expert)
 
-  def entry(self, key, k, device, members):
+  def entry(self, key, x, members):
     entry = self.entries.get(key)
     if entry is None:
-      entry = self.entries[key] = Entry(k, device, self.fisher)
-    for m in members:
-      if m not in entry.members:
-        entry.members.append(m)
+      entry = self.entries[key] = Entry(x.shape[1], x.device, self.fisher)
+    entry.add_members(members)
     return entry
 
   def see(self, product):
     key, members = self.key(product)
-    if not members:
+    if not members and key not in self.entries:
       return
     weighted = self.guided or self.fisher
     if product.same_input and not weighted and self.last is not None:
-      self.entry(self.last, 0, None, members)  # the input was counted with the product before
+      self.entries[self.last].add_members(members)  # the input was counted with the product before
       return
     self.last = key
     x = product.x.detach().float()
-    entry = self.entry(key, x.shape[1], x.device, members)
+    entry = self.entry(key, x, members)
     entry.see_input(x)
     if not self.guided:
       entry.add(x)
@@ -97,54 +62,100 @@ class Collector:
       product.y.register_hook(lambda gradient: self.see_gradient(entry, x, gradient))
 
   def see_gradient(self, entry, x, gradient):
-    e = gradient.detach().float().square().mean(-1).flatten()
+    e = squared(gradient)
     if self.guided:
       entry.add(x, e.sqrt())
     if self.fisher:
       entry.add_fisher(x, e)
 
+  def finish(self):
+    """The entries, with one for each layer's experts that saw no token: the sums of the others."""
+    seen = [e for e in self.entries.values() if e.count]
+    blocks = {}
+    for (weight, expert), e in ((k, e) for k, e in self.entries.items() if isinstance(k, tuple) and k[1] is not None):
+      blocks.setdefault(weight, {})[expert] = e
+    for weight, experts in blocks.items():
+      unseen = [m for e in range(self.checkpoint.count_experts(weight)) if e not in experts
+                for m in self.checkpoint.members(weight, e)]
+      if unseen and not self.per_expert:
+        first = next(iter(experts.values()))
+        shared = Entry(first.k, first.hessian.device, self.fisher)
+        shared.name, shared.members = weight.removesuffix(".weight"), unseen
+        for e in experts.values():
+          shared.add_entry(e)
+        seen.append(shared)
+    return seen
 
-def run(model, tokens, collector, device, batch):
+
+class Saliency:
+  """Of each block's experts the sum over their tokens of |share y|: what REAP (arXiv 2510.13999) takes the mean of."""
+
+  def __init__(self, checkpoint):
+    self.checkpoint, self.sums = checkpoint, {}
+
+  def see(self, product, scaled):
+    block = STACK.match(product.weight)
+    if block is None or block[2] != "down_proj":
+      return
+    count = self.checkpoint.count_experts(product.weight)
+    sums = self.sums.setdefault(block[1], torch.zeros(count, device=scaled.device, dtype=torch.float64))
+    sums[product.expert] += scaled.detach().double().norm(dim=-1).sum()
+
+  def tensors(self):
+    return {f"{block}.saliency": sums.float() for block, sums in self.sums.items()}
+
+
+class TokenWeights:
+  """The weights of tokens in each matrix, the roots of their squared gradients: [windows, length], of mean 1 over the
+  tokens that reach it, 0 for others."""
+
+  def __init__(self, checkpoint, shape):
+    self.checkpoint, self.shape, self.first = checkpoint, shape, 0
+    self.weights, self.reached = {}, {}  # by the modules of a product
+
+  def see(self, product):
+    members, tokens = tuple(self.checkpoint.members(product.weight, product.expert)), product.tokens
+    if not members:
+      return
+    if tokens is None and product.expert is not None:
+      raise SystemExit(f"{product.weight}: which tokens expert {product.expert} sees is not known: weights of tokens need a "
+                       "model whose experts pick rows of their input one by one")
+    first = self.first
+    def see_gradient(gradient):
+      w = squared(gradient).sqrt()
+      own = self.weights.setdefault(members, torch.zeros(self.shape.numel(), device=w.device))
+      own[torch.arange(len(w), device=w.device) + first if tokens is None else tokens + first] = w
+      self.reached[members] = self.reached.get(members, 0) + len(w)
+    product.y.register_hook(see_gradient)
+
+  def finish(self):
+    out = {}
+    for members, w in self.weights.items():
+      w = (w * (self.reached[members] / w.sum(dtype=torch.float64))).float().view(self.shape)
+      out |= {m: w for m in members}
+    return out
+
+
+def squared(gradient):
+  """The mean over outputs of the squared gradient, a number a token."""
+  return gradient.detach().float().square().mean(-1).flatten()
+
+
+def run(model, tokens, products, device, batch, backward, before_batch=lambda first: None):
   """Runs windows of tokens [W, T] through the model."""
-  products = Products(model, collector.see)
-  backward = collector.guided or collector.fisher
-  for window in tokens.split(batch):
-    window = window.to(device)
+  if backward:  # gradients of activations need a start
+    start = model.get_input_embeddings().register_forward_hook(lambda module, args, y: y.requires_grad_())
+  for first in range(0, len(tokens), batch):
+    window = tokens[first:first + batch].to(device)
+    before_batch(first * tokens.shape[1])
     with products, torch.set_grad_enabled(backward):
       logits = model(input_ids=window, use_cache=False).logits
     if backward:
       loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), window[:, 1:].flatten(),
                                                reduction="sum")
       loss.backward()
-
-
-def final_norm(folder):
-  """XXH3-128 of the bytes of the norm before the head."""
-  for file in sorted(pathlib.Path(folder).glob("*.safetensors")):
-    with safe_open(file, "pt") as f:
-      for name in f.keys():
-        if name in ("model.norm.weight", "norm.weight") or name.endswith("language_model.norm.weight"):
-          return xxhash.xxh3_128_hexdigest(f.get_tensor(name).contiguous().view(torch.uint8).numpy().tobytes())
-  return ""
-
-
-def structure_of(entries):
-  """XXH3-128 of a line NAME K for each linear that the entries serve."""
-  lines = {f"{m} {e.k}\n" for e in entries.values() for m in e.members}
-  # In byte order of the names, which a space after them would change.
-  ordered = sorted(lines, key=lambda line: line.rsplit(" ", 1)[0].encode())
-  return xxhash.xxh3_128_hexdigest("".join(ordered).encode())
-
-
-def tensors_of(entries, prefix=""):
-  """Tensors by name, and the groups: an entry is called as its first module."""
-  tensors, groups = {}, {}
-  for entry in entries.values():
-    name = entry.members[0]
-    tensors.update(entry.tensors(prefix + name))
-    if len(entry.members) > 1:
-      groups[name] = entry.members
-  return tensors, groups
+  if backward:
+    start.remove()
 
 
 def load(folder, device, dtype):
@@ -153,6 +164,27 @@ def load(folder, device, dtype):
   for p in model.parameters():
     p.requires_grad_(False)
   return model
+
+
+def collect_token_weights(model, checkpoint, tokens, o):
+  weights = TokenWeights(checkpoint, tokens.shape)
+  run(model, tokens, Products(model, weights.see), o.device, o.batch, True,
+      lambda first: setattr(weights, "first", first))
+  return weights.finish()
+
+
+def collect(model, checkpoint, tokens, kept, o):
+  """Writes the statistics of one pass, or of one a model."""
+  guided = o.weighting == "guided"
+  collector, heldout = Collector(checkpoint, guided, o.fisher, o.per_expert), Collector(checkpoint, per_expert=o.per_expert)
+  saliency = Saliency(checkpoint)
+  run(model, tokens, Products(model, collector.see, o.saliency and saliency.see), o.device, o.batch, guided or o.fisher)
+  run(model, kept, Products(model, heldout.see), o.device, o.batch, False)
+  return save_entries(o.out, collector.finish(), heldout.entries.values(), saliency.tensors(), **metadata_of(checkpoint, tokens, o))
+
+
+def metadata_of(checkpoint, tokens, o):
+  return {"weights": checkpoint.final_norm(), "tokens": str(tokens.numel()), "text": o.text, "weighting": o.weighting}
 
 
 def main():
@@ -165,32 +197,29 @@ def main():
   parser.add_argument("--fisher", action="store_true", help="fisher_hessian as well, for budgets")
   parser.add_argument("--heldout", type=int, default=0, help="windows at the end that are kept apart")
   parser.add_argument("--per-expert", action="store_true", help="an entry for gate and up of each expert")
+  parser.add_argument("--saliency", action="store_true", help="what experts add to their layers, for twofour drop")
+  parser.add_argument("--token-weights", metavar="FILE", help="write the weights of guided tokens here")
   parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
   parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
   parser.add_argument("--batch", type=int, default=4, help="windows at once")
+  sequential.add_options(parser)
   o = parser.parse_args()
   tokens = load_file(o.tokens)["tokens"]
-  model = load(o.model, o.device, getattr(torch, o.dtype))
-  names = Names(o.model)
-  guided = o.weighting == "guided"
-  if guided or o.fisher:  # gradients of activations need a start
-    model.get_input_embeddings().register_forward_hook(lambda module, args, y: y.requires_grad_())
-  kept = tokens[len(tokens) - o.heldout:]
-  collector = Collector(names, guided, o.fisher, o.per_expert)
-  heldout = Collector(names, per_expert=o.per_expert)
+  tokens, kept = tokens[:len(tokens) - o.heldout], tokens[len(tokens) - o.heldout:]
+  sequential.check_options(parser, o)
+  model, checkpoint = load(o.model, o.device, getattr(torch, o.dtype)), Checkpoint(o.model)
   with experts_one_by_one(model):
-    run(model, tokens[:len(tokens) - o.heldout], collector, o.device, o.batch)
-    if o.heldout:
-      run(model, kept, heldout, o.device, o.batch)
-  seen = {key: e for key, e in collector.entries.items() if e.count}
-  tensors, groups = tensors_of(seen)
-  more, _ = tensors_of(heldout.entries, "heldout.")
-  tensors = {name: t.cpu().contiguous() for name, t in (tensors | more).items()}
-  save_file(tensors, o.out, {
-      "format": "twofour statistics 1", "structure": structure_of(seen), "weights": final_norm(o.model),
-      "tokens": str(tokens.numel()), "text": o.text, "weighting": o.weighting, "groups": json.dumps(groups)})
-  served = {m for e in seen.values() for m in e.members}
-  print(f"{len(seen)} entries of {len(served)} linears, {tokens.numel()} tokens")
+    weights = {}
+    if o.token_weights or o.sequential and o.weighting == "guided":
+      weights = collect_token_weights(model, checkpoint, tokens, o)
+    if o.token_weights:
+      save_file({f"{m}.token_weights": w.cpu().clone() for m, w in weights.items()}, o.token_weights)
+    if o.sequential:
+      seen = sequential.collect(model, checkpoint, tokens, kept, weights if o.weighting == "guided" else {},
+                                metadata_of(checkpoint, tokens, o), o)
+    else:
+      seen = collect(model, checkpoint, tokens, kept, o)
+  print(f"{seen[0]} entries of {seen[1]} linears, {tokens.numel()} tokens")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ LINEAR = {torch.nn.functional.linear}
 MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 BATCHED = {torch.bmm, torch.Tensor.bmm}
 SLICE = torch.Tensor.__getitem__
+SUM = {torch.add, torch.Tensor.add, torch.Tensor.add_, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
+SCALED = {torch.mul, torch.Tensor.mul, torch.Tensor.mul_, torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.__imul__}
 
 
 @dataclasses.dataclass
@@ -23,6 +25,7 @@ class Product:
   x: torch.Tensor
   y: torch.Tensor
   same_input: bool  # x is the very input of the product before
+  tokens: torch.Tensor | None = None  # which tokens of the batch the rows are of; None: all, in order
 
 
 class Rows:
@@ -38,15 +41,23 @@ class Rows:
 class Products(TorchFunctionMode):
   """Calls see(Product) for each product, while a block `with products:` runs.
 
-  Experts must be computed one by one: set_experts_implementation("eager") of transformers.
+  see_scaled(product, scaled): an expert's y times its share of a token. Experts must be computed one by one:
+  set_experts_implementation("eager") of transformers.
   """
 
-  def __init__(self, model, see):
+  def __init__(self, model, see, see_scaled=None):
     super().__init__()
-    self.see = see
+    self.see, self.see_scaled = see, see_scaled
     self.names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False) if p.dim() >= 2}
     self.slices = {}  # id of a slice -> the slice, name, expert; held, so that an id stays its own
-    self.last = None
+    self.forget()
+
+  def forget(self):
+    self.slices.clear()
+    self.last = None  # x
+    self.picked = None, None  # rows of activations, and which
+    self.rows = None, None  # an expert, and the tokens that it sees
+    self.result = None, None  # an expert's y, and its product
 
   def place(self, weight):
     """(name, expert) of a parameter or of a slice of a stack, else None."""
@@ -58,12 +69,20 @@ class Products(TorchFunctionMode):
   def show(self, place, x, y):
     same = x is self.last
     self.last = x
-    self.see(Product(*place, x.flatten(0, -2), y, same))
+    product = Product(*place, x.flatten(0, -2), y, same)
+    if place[1] is not None:
+      if x is self.picked[0]:
+        self.rows = place, self.picked[1]
+      product.tokens = self.rows[1] if self.rows[0] and self.rows[0][1] == place[1] else None
+      self.result = y, product
+    self.see(product)
 
   def __torch_function__(self, func, types, args=(), kwargs=None):
     out = func(*args, **(kwargs or {}))
-    if func is SLICE and args[0].dim() == 3 and id(args[0]) in self.names and out.dim() == 2:
+    if func is SLICE and id(args[0]) in self.names and args[0].dim() == 3 and out.dim() == 2:
       self.slices[id(out)] = (out, self.names[id(args[0])], int(args[1]))
+    elif func is SLICE and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1:
+      self.picked = out, args[1]
     elif (func in LINEAR or func in MATMUL) and len(args) > 1:
       place = self.place(args[1])
       if place and args[1].dim() == 2 and args[0].dim() >= 2:
@@ -75,11 +94,13 @@ class Products(TorchFunctionMode):
         rows = args[0][expert].any(-1)
         if rows.any():
           self.see(Product(name, expert, args[0][expert][rows], Rows(out, expert, rows), False))
+    elif func in SCALED and self.see_scaled and args[0] is self.result[0]:
+      self.see_scaled(self.result[1], out)
+      self.result = None, None
     return out
 
   def __exit__(self, *args):
-    self.slices.clear()
-    self.last = None
+    self.forget()
     return super().__exit__(*args)
 
 

@@ -218,13 +218,12 @@ class GroupPlanner {
           problems_.add(fmt::format("{}: expected statistics with tokens for 4:8-paired, found {}", m.name,
                                     solving.why));
         }
-        const TensorInfo* offset = solving.entry != nullptr && solving.entry->target_offset
-                                       ? &s->tensors()[*solving.entry->target_offset]
-                                       : nullptr;
-        if (offset != nullptr && (offset->shape[0] != m.rows || solving.entry->members.size() != 1)) {
-          problems_.add(fmt::format("{}: {}: expected [{}, {}] of this matrix alone, found {} of {}",
-                                    s->path().string(), offset->name, m.rows, m.k,
-                                    describe(offset->dtype, offset->shape), solving.entry->members.size()));
+        if (solving.target_offset) {
+          const TensorInfo& offset = s->tensors()[*solving.target_offset];
+          if (offset.shape[0] != m.rows) {
+            problems_.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", s->path().string(),
+                                      offset.name, m.rows, m.k, m.name, describe(offset.dtype, offset.shape)));
+          }
         }
         if (!solving.why.empty() && unsolved_[solving.why.substr(0, solving.why.find(','))]++ == 0)
           first_unsolved_[solving.why.substr(0, solving.why.find(','))] = m.name + ": " + solving.why;

@@ -85,6 +85,13 @@ StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpo
       statistics.read_hessian(e);
     }
     if (e.fisher) statistics.read_fisher(e);
+    for (const std::string& m : e.members) {
+      const auto offset = statistics.target_offset(m);
+      if (!offset || statistics.find(m) != &e) continue;
+      std::vector<float> row(static_cast<size_t>(e.k));
+      for (int64_t i = 0; i < statistics.tensors()[*offset].shape[0]; ++i)
+        statistics.read_target_offset(*offset, e, i, row);
+    }
   }
   for (const Linear& m : linears) {
     const auto parsed = parse_module_name(m.name);

@@ -40,7 +40,10 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   if (s.heldout != nullptr && (s.heldout->count == 0 || s.heldout->k != entry->k)) s.heldout = nullptr;
   s.method = Solving::Method::kDiagonal;
   if (method == "wanda" || method == "rtn") {
-    if (entry->kind != StatisticsKind::kDiagonal && sweeps > 0) s.sweeps = sweeps;
+    if (entry->kind != StatisticsKind::kDiagonal && sweeps > 0) {
+      s.sweeps = sweeps;
+      s.target_offset = statistics.target_offset(linear);
+    }
     return s;
   }
   if (entry->kind == StatisticsKind::kDiagonal) {
@@ -53,6 +56,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   s.method = Solving::Method::kFull;
+  s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = kDampingOfFew;
     s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
@@ -72,7 +76,7 @@ uint64_t solving_bytes(const Solving& s) {
   if (!reads_all) return tiles;
   // Of two entries the mean, damped, its factor, and the factor of a target in double; one more while it is
   // prepared.
-  const uint64_t kept = 3 * sizeof(float) + (s.entry->target_offset ? sizeof(double) : 0);
+  const uint64_t kept = 3 * sizeof(float) + (s.target_offset ? sizeof(double) : 0);
   return n * n * (2 * kept + sizeof(double)) + tiles;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,8 @@ struct Solving {
   };
   Method method = Method::kPlain;
   const StatisticsEntry* entry = nullptr;    ///< none: kPlain
+  /// Of Statistics::tensors(): what the target differs by from the weights. None: not at all.
+  std::optional<size_t> target_offset{};
   const StatisticsEntry* heldout = nullptr;  ///< of the same linears over other tokens; none: not reported
   double damping = 0.01;
   int sweeps = 0;        ///< of descent

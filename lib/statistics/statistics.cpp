@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kFormat = "twofour statistics 1";
 constexpr std::string_view kHeldout = "heldout.";
 constexpr std::string_view kSaliency = ".saliency";
+constexpr std::string_view kTargetOffset = ".target_offset";
 
 struct Leaf {
   std::string_view name;
@@ -26,7 +27,7 @@ constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
                             {".hessian_blocks", DType::kF32},
                             {".sum_squares", DType::kF32},
                             {".count", DType::kI64},
-                            {".target_offset", DType::kF32},
+                            {kTargetOffset, DType::kF32},
                             {".fisher_hessian", DType::kF32},
                             {".sum_squared_weights", DType::kF64},
                             {".amax", DType::kF32},
@@ -93,6 +94,7 @@ Statistics Statistics::open(const std::filesystem::path& path) {
   s.heldout_ = s.read_entries(kHeldout);
   s.served_ = s.serve(s.entries_);
   s.heldout_served_ = s.serve(s.heldout_);
+  s.check_target_offsets();
   s.check_structure();
   return s;
 }
@@ -148,6 +150,12 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
     };
     if (t.dtype != known->dtype) wrong(dtype_name(known->dtype));
     if (leaf == kSaliency) continue;
+    if (leaf == kTargetOffset) {
+      if (is_heldout) wrong("a target among the statistics that are solved by");
+      if (t.shape.size() != 2) wrong("[N, K]");
+      target_offsets_[std::string(name.substr(0, dot))] = i;
+      continue;
+    }
     StatisticsEntry& e = found[std::string(name.substr(0, dot))];
     const auto set_order = [&](int64_t k, std::string_view expected) {
       if (k <= 0) wrong(expected);
@@ -173,9 +181,6 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
       set_order(std::max(order_of(t.shape), order_of_blocks(t.shape)),
                 "[K, K], [K (K + 1) / 2] or [K / B, B, B]");
       e.fisher = i;
-    } else if (leaf == ".target_offset") {
-      set_order(t.shape.size() == 2 ? t.shape[1] : 0, "[N, K]");
-      e.target_offset = i;
     } else if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
       wrong("one number");
     } else if (leaf == ".count") {
@@ -225,6 +230,19 @@ Statistics::Served Statistics::serve(const std::vector<StatisticsEntry>& entries
     }
   }
   return served;
+}
+
+void Statistics::check_target_offsets() const {
+  for (const auto& [linear, tensor] : target_offsets_) {
+    const TensorInfo& t = tensors()[tensor];
+    const auto at = served_.find(linear);
+    if (at == served_.end())
+      throw Error(fmt::format("{}: expected an entry or a group that serves {}, found none", where(tensor), linear));
+    if (const int64_t k = entries_[at->second[0]].k; t.shape[1] != k) {
+      throw Error(fmt::format("{}: expected K of {} as in its other tensors, found {}", where(tensor), k,
+                              describe(t.dtype, t.shape)));
+    }
+  }
 }
 
 void Statistics::check_structure() const {
@@ -316,8 +334,14 @@ std::vector<float> Statistics::read_diagonal(const StatisticsEntry& entry) const
   return diagonal;
 }
 
-void Statistics::read_target_offset(const StatisticsEntry& entry, int64_t first, std::span<float> out) const {
-  read(entry.target_offset.value(), static_cast<uint64_t>(first * entry.k), out);
+std::optional<size_t> Statistics::target_offset(std::string_view linear) const {
+  const auto at = target_offsets_.find(linear);
+  return at == target_offsets_.end() ? std::nullopt : std::optional(at->second);
+}
+
+void Statistics::read_target_offset(size_t tensor, const StatisticsEntry& entry, int64_t first,
+                                    std::span<float> out) const {
+  read(tensor, static_cast<uint64_t>(first * entry.k), out);
   const double tokens = static_cast<double>(std::max<int64_t>(entry.count, 1));
   for (float& c : out) c = static_cast<float>(double{c} / tokens);
 }

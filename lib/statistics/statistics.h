@@ -30,7 +30,7 @@ struct StatisticsEntry {
   int64_t block = 0;  ///< order of kBlocks
   int64_t count = 0;  ///< tokens
   size_t sums = 0;    ///< position in Statistics::tensors()
-  std::optional<size_t> target_offset{}, fisher{};
+  std::optional<size_t> fisher{};
 };
 
 /// An open statistics file. Opening reads and validates the header and the counts; sums are read on demand,
@@ -68,8 +68,11 @@ class Statistics {
   std::vector<float> read_fisher(const StatisticsEntry& entry) const;
   /// The mean over tokens of x^2 [k], of any entry.
   std::vector<float> read_diagonal(const StatisticsEntry& entry) const;
-  /// C / count of rows [first, first + out.size() / k) of an entry with `target_offset`.
-  void read_target_offset(const StatisticsEntry& entry, int64_t first, std::span<float> out) const;
+  /// The position in tensors() of C of a linear; none: its target is its weights.
+  std::optional<size_t> target_offset(std::string_view linear) const;
+  /// C / count of rows [first, first + out.size() / k), of a tensor of a linear that `entry` serves.
+  void read_target_offset(size_t tensor, const StatisticsEntry& entry, int64_t first,
+                          std::span<float> out) const;
   /// Elements [first, first + out.size()) of an F32 tensor. A number that is not finite is an Error.
   void read(size_t tensor, uint64_t first, std::span<float> out) const;
 
@@ -79,6 +82,7 @@ class Statistics {
   std::vector<StatisticsEntry> read_entries(std::string_view prefix);
   void read_groups();
   Served serve(const std::vector<StatisticsEntry>& entries) const;
+  void check_target_offsets() const;
   void check_structure() const;
   std::vector<float> read_square(size_t tensor, int64_t k, int64_t count) const;
   std::string where(size_t tensor) const;
@@ -91,6 +95,7 @@ class Statistics {
   std::map<std::string, std::vector<std::string>> groups_;
   std::vector<StatisticsEntry> entries_, heldout_;
   Served served_, heldout_served_;
+  std::map<std::string, size_t, std::less<>> target_offsets_;  ///< by linear
 };
 
 /// The hash of `structure`: of linears by name, with their K.

@@ -130,7 +130,7 @@ void Encoder::survey(Results& results) {
           m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
-    if (m.solving.entry != nullptr && m.solving.entry->target_offset)
+    if (m.solving.target_offset)
       amax = largest_magnitude(target_of(m, row, rows), isa_);
     survey.amax = std::max(survey.amax, amax);
     if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);

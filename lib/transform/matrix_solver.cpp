@@ -14,7 +14,9 @@ void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
   matrix_ = &matrix;
   const auto fits = [&](const std::shared_ptr<Prepared>& p) {
     return p->statistics == rule.statistics.get() && p->entry == matrix.solving.entry &&
-           p->pattern == rule.pattern && p->method == matrix.solving.method;
+           p->pattern == rule.pattern && p->method == matrix.solving.method &&
+           p->damping == matrix.solving.damping && p->sweeps == (matrix.solving.sweeps > 0) &&
+           (p->inverse != nullptr) == matrix.solving.target_offset.has_value();
   };
   const auto at = std::find_if(kept_.begin(), kept_.end(), fits);
   if (at != kept_.end()) {
@@ -34,6 +36,8 @@ std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
   p->entry = solving.entry;
   p->pattern = rule_->pattern;
   p->method = solving.method;
+  p->damping = solving.damping;
+  p->sweeps = solving.sweeps > 0;
   if (solving.entry->fisher) p->fisher = s.read_fisher(*solving.entry);
   if (solving.heldout != nullptr) {
     p->heldout = solving.heldout->kind == StatisticsKind::kDiagonal ? s.read_diagonal(*solving.heldout)
@@ -48,7 +52,7 @@ std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
   p->hessian = damped_hessian(p->mean, p->entry->k, solving.damping, solving.method == Solving::Method::kFull,
                               1, isa_);
   if (solving.sweeps > 0) p->maps = std::make_unique<GroupMaps>(p->hessian, p->pattern);
-  if (p->entry->target_offset) {
+  if (solving.target_offset) {
     p->inverse = std::make_unique<DampedInverse>(p->mean, p->entry->k, solving.damping, 1, isa_);
   }
   return p;
@@ -57,7 +61,7 @@ std::shared_ptr<MatrixSolver::Prepared> MatrixSolver::prepare() const {
 void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   if (!has_target()) return;
   offset_.resize(weights.size());
-  rule_->statistics->read_target_offset(*prepared_->entry, row, offset_);
+  rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *prepared_->entry, row, offset_);
   // Where nothing was compressed before, the target is the weights to the last bit.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
   prepared_->inverse->multiply(offset_);

@@ -22,7 +22,7 @@ class MatrixSolver {
   /// Prepares for rows of a matrix. Throws Error where its entry holds numbers that are no statistics.
   void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
   /// Whether the matrix has another target than its weights.
-  bool has_target() const { return prepared_->inverse != nullptr; }
+  bool has_target() const { return matrix_->solving.target_offset.has_value(); }
   /// The target of rows from `row` on: W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
   /// Codes [rows, k/2] and block scales [rows, k/16] of rows under a global scale. `mask` [rows, k] is given,
@@ -38,6 +38,8 @@ class MatrixSolver {
     const StatisticsEntry* entry;
     std::optional<PrunePattern> pattern;
     Solving::Method method;
+    double damping;
+    bool sweeps;  ///< any
     std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
     std::vector<float> heldout;   ///< the mean over held-out tokens [k, k] or [k], or empty
     std::vector<float> fisher;    ///< the mean of e x x' [k, k], or empty

@@ -154,15 +154,15 @@ class GroupCheck : public GroupReader {
 
   // --- Matrices that were solved by statistics ---
   bool has_target(const EncodedMatrix& m) const {
-    return m.solving.entry != nullptr && m.solving.entry->target_offset.has_value();
+    return m.solving.target_offset.has_value();
   }
 
   /// W + 0.5 C (H + lambda I)^-1 of rows [begin, end).
   Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end) {
     Floats target = rows(m, begin, end);
-    if (!h.inverse) return target;
+    if (!has_target(m)) return target;
     Floats offset(target.size());
-    rule_words_.statistics->read_target_offset(*m.solving.entry, begin, offset);
+    rule_words_.statistics->read_target_offset(*m.solving.target_offset, *m.solving.entry, begin, offset);
     const auto k = static_cast<size_t>(m.k);
     // The converter leaves row blocks alone that have no offset at all; theirs is 0 all the same.
 #pragma omp parallel for schedule(static)

@@ -21,7 +21,7 @@ std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, co
   found->mean = statistics.read_hessian(entry);
   found->hessian =
       expect_hessian(found->mean, entry.k, solving.damping, solving.method == Solving::Method::kFull);
-  if (entry.target_offset) found->inverse.emplace(found->mean, entry.k, solving.damping);
+  if (solving.target_offset) found->inverse.emplace(found->mean, entry.k, solving.damping);
   return found;
 }
 
@@ -31,12 +31,15 @@ std::shared_ptr<const SolvedHessian> SolvedHessians::of(const Statistics& statis
                                                         const Solving& solving) {
   const std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
-    if (at->entry != solving.entry || at->method != solving.method) continue;
+    if (at->entry != solving.entry || at->method != solving.method || at->sweeps != (solving.sweeps > 0) ||
+        at->has_target != solving.target_offset.has_value())
+      continue;
     kept_.splice(kept_.begin(), kept_, at);
     return kept_.front().hessian;
   }
   if (kept_.size() == kKept) kept_.pop_back();
-  kept_.push_front({solving.entry, solving.method, read_entry(statistics, solving)});
+  kept_.push_front({solving.entry, solving.method, solving.sweeps > 0, solving.target_offset.has_value(),
+                    read_entry(statistics, solving)});
   return kept_.front().hessian;
 }
 

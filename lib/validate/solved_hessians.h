@@ -29,6 +29,7 @@ class SolvedHessians {
   struct Kept {
     const StatisticsEntry* entry;
     Solving::Method method;
+    bool sweeps, has_target;
     std::shared_ptr<const SolvedHessian> hessian;
   };
   std::mutex mutex_;
