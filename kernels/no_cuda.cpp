@@ -4,6 +4,7 @@
 #include "kernels/moe/dense_moe.h"
 #include "kernels/moe/sparse_moe.h"
 #include "kernels/pack/device_pack.h"
+#include "kernels/solve/device_solve.h"
 
 namespace twofour {
 namespace {
@@ -81,6 +82,18 @@ bool sparse_moe_in_one(const SparseMoe&, const MoeTokens&, const SparsePlan&) { 
 void sparse_moe(const SparseMoe&, const MoeTokens&, void*, size_t, Stream, const SparseMoePlan&) {
   refuse("sparse_moe");
 }
+
+struct DeviceSolver::Buffers {};
+DeviceSolver::DeviceSolver() { refuse("solve"); }
+DeviceSolver::~DeviceSolver() = default;
+void DeviceSolver::solve(const SolveRule&, const DeviceHessian&, float, const SolveInput&,
+                         const SolveOutput&) {
+  refuse("solve");
+}
+std::vector<double> DeviceSolver::quadratic_forms(const DeviceHessian&, std::span<const float>) {
+  refuse("quadratic_forms");
+}
+void DeviceHessian::load(const DampedHessian&, const GroupMaps*, std::span<const float>) { refuse("solve"); }
 
 }  // namespace cuda
 }  // namespace twofour

@@ -5,31 +5,13 @@
 #include <cmath>
 
 #include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "kernels/device/check.h"
 #include "kernels/solve/group_maps.h"
 #include "kernels/solve/solve_ops.h"
+#include "kernels/solve/solve_plan.h"
 
 namespace twofour {
 namespace {
-
-int nearest_scale(float want) {
-  const float bounded = want > 0x1p-9f ? want : 0x1p-9f;
-  return std::clamp<int>(e4m3_from_float(bounded), 1, 126);
-}
-
-struct ScaleSteps {
-  std::array<float, kScaleCodes> step{}, inverse{};
-  ScaleSteps(Arithmetic arithmetic, float stored) {
-    for (int code = 1; code < kScaleCodes; ++code) {
-      const auto at = static_cast<size_t>(code);
-      step[at] = step_of(arithmetic, static_cast<uint8_t>(code), stored);
-      inverse[at] = 1.0f / step[at];
-    }
-  }
-};
-
-int group_of(std::optional<PrunePattern> pattern) { return pattern == PrunePattern::k4of8Paired ? 8 : 4; }
 
 /// Rows of a matrix that are solved together.
 class Tile {
@@ -58,7 +40,7 @@ class Tile {
       }
       for (int64_t j = 0; is_given_ && j < k_ / group_; ++j) {
         masks_[at(j, r)] =
-            r < count ? mask_of(&in.mask[static_cast<size_t>((first + r) * k_ + j * group_)]) : 0;
+            r < count ? mask_of(&in.mask[static_cast<size_t>((first + r) * k_ + j * group_)], group_) : 0;
       }
     }
   }
@@ -103,21 +85,6 @@ class Tile {
 
  private:
   size_t at(int64_t column, int64_t row) const { return static_cast<size_t>(column * kSolveRows + row); }
-
-  /// The mask whose first kept columns are these.
-  int32_t mask_of(const uint8_t* kept) const {
-    const int each = group_ / 4;  // columns that go together
-    int32_t mask = 0;
-    for (int a = 0; a < 4; ++a) {
-      for (int b = a + 1; b < 4; ++b, ++mask) {
-        bool same = true;
-        for (int i = 0; i < group_; ++i) same = same && (kept[i] != 0) == (i / each == a || i / each == b);
-        if (same) return mask;
-      }
-    }
-    twofour::check(false, "a mask of the pattern");
-    return 0;
-  }
 
   /// (W - Q) Hd, and the loss of each row.
   void start_descent(const SolvePlan& plan, const SolveOps& ops) {
@@ -170,12 +137,12 @@ std::vector<float> maps_of(const DampedHessian& hessian) {
   std::vector<float> out;
   out.reserve(static_cast<size_t>(hessian.k / Pattern::kGroup * kGroupNumbers<Pattern>));
   for (int64_t first = 0; first < hessian.k; first += Pattern::kGroup) {
-    for (const auto& columns : Pattern::kColumns) {
+    for (int mask = 0; mask < Pattern::kMasks; ++mask) {
       double inverse[n * n];
       for (int i = 0; i < n; ++i) {
         for (int j = 0; j < n; ++j)
-          inverse[i * n + j] = double{
-              hessian.matrix[static_cast<size_t>((first + columns[i]) * hessian.k + first + columns[j])]};
+          inverse[i * n + j] = double{hessian.matrix[static_cast<size_t>(
+              (first + Pattern::column(mask, i)) * hessian.k + first + Pattern::column(mask, j))]};
       }
       invert_small(inverse, n);
       for (const double p : inverse) out.push_back(static_cast<float>(p));
@@ -202,10 +169,7 @@ std::vector<float> maps_of(const DampedHessian& hessian) {
 void solve_tiles(const SolveRule& rule, const SolvePlan& plan, const ScaleSteps& steps, const SolveInput& in,
                  const SolveOutput& out, int threads, Isa isa) {
   const SolveOps& ops = solve_ops(isa);
-  twofour::check(plan.k > 0 && plan.k % kSolveBlock == 0, "k a multiple of 16");
-  twofour::check(in.weights.size() % static_cast<size_t>(plan.k) == 0, "whole rows");
-  twofour::check(in.mask.empty() || (rule.pattern && in.mask.size() == in.weights.size()),
-                 "a mask of the weights");
+  check_input(rule, plan.k, in);
   const auto rows = static_cast<int64_t>(in.weights.size()) / plan.k;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
@@ -229,20 +193,6 @@ void solve_tiles(const SolveRule& rule, const SolvePlan& plan, const ScaleSteps&
       tile.store(steps, rule.zero_scale, first, out);
     }
   }
-}
-
-SolvePlan plan_of(const SolveRule& rule, const ScaleSteps& steps, int64_t k, float stored) {
-  twofour::check(is_solvable(rule.arithmetic, stored), "a normal global scale");
-  SolvePlan plan{};
-  plan.k = k;
-  plan.group = group_of(rule.pattern);
-  plan.is_dense = !rule.pattern;
-  plan.step = steps.step.data();
-  plan.inverse = steps.inverse.data();
-  plan.to_code = rule.arithmetic == Arithmetic::modelopt ? 1.0f / stored : stored;
-  plan.nearest = nearest_scale;
-  plan.min_gain = rule.min_gain;
-  return plan;
 }
 
 }  // namespace

@@ -1,0 +1,394 @@
+#include <cuda_fp8.h>
+
+#include <array>
+#include <cstring>
+
+#include "kernels/device/check.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/solve/device_solve.h"
+#include "kernels/solve/solve_numbers.h"
+#include "kernels/solve/solve_plan.h"
+
+// The tiles of solve_tile.h, one a block of threads: the first warp has a row a thread where a tile of the
+// CPU has a vector, all warps share the products with the rest of a matrix. Compiled without fused products
+// (-fmad=false), so that the bits are those of the CPU.
+
+namespace twofour::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+static_assert(kSolveRows == 32, "a row a thread of a warp");
+
+/// A number of one row.
+struct OneRow {
+  using F = float;
+  using I = int32_t;
+  __device__ static F load(const float* p) { return *p; }
+  __device__ static I load(const int32_t* p) { return *p; }
+  __device__ static void store(float* p, F x) { *p = x; }
+  __device__ static void store(int32_t* p, I x) { *p = x; }
+  __device__ static F splat(float x) { return x; }
+  __device__ static I splat(int32_t x) { return x; }
+  __device__ static F pick(I which, F a, F b) { return which ? a : b; }
+  __device__ static I pick(I which, I a, I b) { return which ? a : b; }
+  __device__ static I bits(F x) { return __float_as_int(x); }
+  __device__ static F floats(I x) { return __int_as_float(x); }
+  __device__ static F magnitude(F x) { return fabsf(x); }
+  __device__ static F larger(F a, F b) { return a < b ? b : a; }
+  __device__ static F look_up(const float* table, I at) { return table[at]; }
+  __device__ static I nearest_scales(const SolvePlan&, F want) {
+    const F bounded = want > 0x1p-9f ? want : 0x1p-9f;
+    const int code = __nv_cvt_float_to_fp8(bounded, __NV_SATFINITE, __NV_E4M3);
+    return code < 1 ? 1 : code > 126 ? 126 : code;
+  }
+};
+
+/// What a launch solves. Tiles lie one after the other in each array.
+struct Tiles {
+  SolvePlan plan;  ///< pointers of the device; step, inverse: null
+  float step[kScaleCodes], inverse[kScaleCodes];
+  SolveMethod method;
+  bool is_masked, is_given;
+  int sweeps;
+  int64_t rows;
+  const float* weights;  ///< [rows, k]
+  float *values, *gradient, *target;
+  int32_t *scales, *masks;
+  uint8_t* codes;   ///< [rows, k / 2]
+  uint8_t* stored;  ///< [rows, k / 16] block scales
+  uint8_t zero_scale;
+};
+
+/// Columns `from` and later of `to` [k, 32] -= errors [16, 32] times rows [first, first + 16) of a matrix.
+__device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, int64_t from,
+                                 const float* errors, float* to) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float e[kSolveBlock];
+#pragma unroll
+  for (int i = 0; i < kSolveBlock; ++i) e[i] = errors[i * kSolveRows + lane];
+  for (int64_t c = from + 4 * warp; c < k; c += 4 * kWarps) {
+    float sums[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[j] = to[(c + j) * kSolveRows + lane];
+#pragma unroll
+    for (int i = 0; i < kSolveBlock; ++i) {
+      const float4 row = *reinterpret_cast<const float4*>(matrix + (first + i) * k + c);
+      sums[0] = sums[0] - e[i] * row.x;
+      sums[1] = sums[1] - e[i] * row.y;
+      sums[2] = sums[2] - e[i] * row.z;
+      sums[3] = sums[3] - e[i] * row.w;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[(c + j) * kSolveRows + lane] = sums[j];
+  }
+}
+
+/// As subtract_columns, by all threads, which wait before and after. Nothing is done where all errors are 0.
+__device__ void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from,
+                               const float* errors, float* to) {
+  __syncthreads();
+  bool any = false;
+  for (int i = threadIdx.x; i < kSolveBlock * kSolveRows; i += kThreads) any = any || errors[i] != 0;
+  if (__syncthreads_or(any)) subtract_columns(matrix, k, first, from, errors, to);
+  __syncthreads();
+}
+
+/// Rows [first, first + 32) of `from` [rows, k], a column after the other; zeros behind the last. -> to [k,
+/// 32]
+__device__ void load_columns(const float* from, int64_t rows, int64_t first, int64_t k, float* to) {
+  __shared__ float part[32][33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int64_t c = 0; c < k; c += 32) {
+    for (int r = warp; r < 32; r += kWarps)
+      part[r][lane] = first + r < rows && c + lane < k ? from[(first + r) * k + c + lane] : 0;
+    __syncthreads();
+    for (int i = warp; i < 32 && c + i < k; i += kWarps) to[(c + i) * kSolveRows + lane] = part[lane][i];
+    __syncthreads();
+  }
+}
+
+template <class Pattern>
+__device__ void start_rows(const Tiles& p, const SolvePlan& plan, const SolveTile& tile) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (p.method == SolveMethod::diagonal) {
+    for (int64_t first = warp * kSolveBlock; first < plan.k; first += kWarps * kSolveBlock)
+      round_block<Pattern, OneRow>(plan, tile, first, lane, p.is_masked, true);
+    __syncthreads();
+    return;
+  }
+  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+    if (warp == 0) joint_block<Pattern, OneRow>(plan, tile, first, lane);
+    subtract_block(plan.factor, plan.k, first, first + kSolveBlock, tile.errors, tile.values);
+  }
+}
+
+/// (W - Q) Hd into the gradient. -> of the first warp's threads the loss of their row.
+__device__ float start_descent(const SolvePlan& plan, const SolveTile& tile, const float* target) {
+  const int64_t k = plan.k;
+  for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) tile.gradient[i] = 0;
+  for (int64_t b = 0; b < k; b += kSolveBlock) {
+    for (int i = threadIdx.x; i < kSolveBlock * kSolveRows; i += kThreads)
+      tile.errors[i] = tile.values[b * kSolveRows + i] - target[b * kSolveRows + i];
+    subtract_block(plan.matrix, k, b, 0, tile.errors, tile.gradient);
+  }
+  float sum = 0;
+  if (threadIdx.x < kSolveRows) {
+    for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kSolveRows)
+      sum = sum + (target[i] - tile.values[i]) * tile.gradient[i];
+  }
+  return sum;
+}
+
+template <class Pattern>
+__device__ void descend(const Tiles& p, const SolvePlan& plan, const SolveTile& tile, const float* target,
+                        bool is_row) {
+  const int row = threadIdx.x;
+  float loss = start_descent(plan, tile, target);
+  if (row < kSolveRows) tile.moves[row] = is_row ? -1 : 0;
+  for (int sweep = 0; sweep < p.sweeps; ++sweep) {
+    if (row < kSolveRows) tile.gains[row] = 0;
+    for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+      if (row < kSolveRows) sweep_block<Pattern, OneRow>(plan, tile, first, row);
+      subtract_block(plan.matrix, plan.k, first, 0, tile.errors, tile.gradient);
+    }
+    bool goes_on = false;
+    if (row < kSolveRows) {
+      if (tile.gains[row] <= plan.min_gain * loss) tile.moves[row] = 0;
+      loss = loss - tile.gains[row];
+      goes_on = tile.moves[row] != 0;
+    }
+    if (!__syncthreads_or(goes_on)) return;
+  }
+}
+
+/// The code of an E2M1 value, 0 for both zeros.
+__device__ unsigned code_of(float unit) {
+  const float size = fabsf(unit);
+  const unsigned code = size < 2   ? static_cast<unsigned>(size * 2)
+                        : size < 4 ? static_cast<unsigned>(size) + 2
+                                   : static_cast<unsigned>(size * 0.5f) + 4;
+  return code == 0 ? 0 : code | (unit < 0 ? 8u : 0u);
+}
+
+__device__ void store_rows(const Tiles& p, const SolvePlan& plan, const SolveTile& tile, int64_t first) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (first + lane >= p.rows) return;
+  for (int64_t b = warp; b < plan.k / kSolveBlock; b += kWarps) {
+    const int scale = tile.scales[b * kSolveRows + lane];
+    unsigned words[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSolveBlock; ++i) {
+      const float value = tile.values[(b * kSolveBlock + i) * kSolveRows + lane];
+      words[i / 8] |= code_of(nearest_unit<OneRow>(value * plan.inverse[scale])) << 4 * (i % 8);
+    }
+    reinterpret_cast<uint2*>(p.codes + (first + lane) * (plan.k / 2))[b] = make_uint2(words[0], words[1]);
+    p.stored[(first + lane) * (plan.k / kSolveBlock) + b] =
+        words[0] | words[1] ? static_cast<uint8_t>(scale) : p.zero_scale;
+  }
+}
+
+template <class Pattern>
+__global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__ Tiles p) {
+  __shared__ float step[kScaleCodes], inverse[kScaleCodes], errors[kSolveBlock * kSolveRows],
+      gains[kSolveRows];
+  __shared__ int32_t moves[kSolveRows];
+  for (int i = threadIdx.x; i < kScaleCodes; i += kThreads) {
+    step[i] = p.step[i];
+    inverse[i] = p.inverse[i];
+  }
+  SolvePlan plan = p.plan;
+  plan.step = step;
+  plan.inverse = inverse;
+  const int64_t k = plan.k, first = int64_t{blockIdx.x} * kSolveRows,
+                at = int64_t{blockIdx.x} * k * kSolveRows;
+  const SolveTile tile{p.values + at,
+                       p.gradient + at,
+                       errors,
+                       p.scales + at / kSolveBlock,
+                       p.is_given ? p.masks + at / Pattern::kGroup : nullptr,
+                       p.is_given,
+                       gains,
+                       moves};
+  load_columns(p.weights, p.rows, first, k, tile.values);
+  float* target = p.target + at;
+  if (p.sweeps > 0) {
+    for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) target[i] = tile.values[i];
+  }
+  __syncthreads();
+  start_rows<Pattern>(p, plan, tile);
+  if (p.sweeps > 0) descend<Pattern>(p, plan, tile, target, first + threadIdx.x < p.rows);
+  __syncthreads();
+  store_rows(p, plan, tile, first);
+}
+
+/// Of each row e of `rows` [n, k] e H e': e H in float32, its product with e in double.
+__global__ void __launch_bounds__(kThreads)
+    forms_kernel(const float* matrix, int64_t k, const float* rows, int64_t n, float* columns,
+                 float* products, double* forms) {
+  __shared__ float errors[kSolveBlock * kSolveRows];
+  const int64_t first = int64_t{blockIdx.x} * kSolveRows, at = int64_t{blockIdx.x} * k * kSolveRows;
+  columns += at;
+  products += at;
+  load_columns(rows, n, first, k, columns);
+  for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) products[i] = 0;
+  for (int64_t b = 0; b < k; b += kSolveBlock) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < kSolveBlock * kSolveRows; i += kThreads)
+      errors[i] = -columns[b * kSolveRows + i];
+    subtract_block(matrix, k, b, 0, errors, products);
+  }
+  if (threadIdx.x >= kSolveRows || first + threadIdx.x >= n) return;
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kSolveRows)
+    sum = sum + double{columns[i]} * double{products[i]};
+  forms[first + threadIdx.x] = sum;
+}
+
+/// Masks of whole tiles [k / group, 32] by their numbers.
+std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int group) {
+  const int64_t rows = static_cast<int64_t>(kept.size()) / k, groups = k / group;
+  std::vector<int32_t> masks(static_cast<size_t>((rows + kSolveRows - 1) / kSolveRows * kSolveRows * groups));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < groups; ++j) {
+      masks[static_cast<size_t>((r / kSolveRows * groups + j) * kSolveRows + r % kSolveRows)] =
+          mask_of(&kept[static_cast<size_t>(r * k + j * group)], group);
+    }
+  }
+  return masks;
+}
+
+/// Memory of at least so many bytes.
+void reserve(DeviceMemory& memory, size_t bytes) {
+  if (memory.bytes() < bytes) {
+    memory = DeviceMemory();
+    memory = DeviceMemory(bytes);
+  }
+}
+
+void upload(DeviceMemory& memory, std::span<const float> numbers) {
+  reserve(memory, numbers.size_bytes());
+  memory.upload(numbers.data(), numbers.size_bytes());
+}
+
+}  // namespace
+
+void DeviceHessian::load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean) {
+  k_ = hessian.k;
+  has_factor_ = !hessian.factor.empty();
+  has_maps_ = maps != nullptr;
+  has_mean_ = !mean.empty();
+  upload(matrix_, hessian.matrix);
+  if (has_factor_) upload(factor_, hessian.factor);
+  if (has_mean_) upload(mean_, mean);
+  std::vector<float> diagonal;
+  for (int64_t j = 0; j < k_; ++j) diagonal.push_back(hessian.matrix[static_cast<size_t>(j * (k_ + 1))]);
+  upload(diagonal_, diagonal);
+  if (!has_maps_) return;
+  upload(maps_, maps->numbers());
+  pattern_ = maps->pattern();
+}
+
+struct DeviceSolver::Buffers {
+  DeviceStream stream;
+  PinnedMemory host;  ///< what goes in and comes back
+  DeviceMemory in, values, gradient, target, scales, masks, codes, stored, forms;
+
+  uint8_t* host_of(size_t bytes) {
+    if (host.bytes() < bytes) host = PinnedMemory(bytes);
+    return host.data();
+  }
+  void send(DeviceMemory& to, const void* from, size_t bytes) {
+    reserve(to, bytes);
+    uint8_t* staged = host_of(bytes);
+    std::memcpy(staged, from, bytes);
+    check_cuda(cudaMemcpyAsync(to.as(), staged, bytes, cudaMemcpyHostToDevice, stream.get()), "upload");
+    stream.synchronize();
+  }
+  void receive(void* to, const DeviceMemory& from, size_t bytes) {
+    uint8_t* staged = host_of(bytes);
+    check_cuda(cudaMemcpyAsync(staged, from.as(), bytes, cudaMemcpyDeviceToHost, stream.get()), "download");
+    stream.synchronize();
+    std::memcpy(to, staged, bytes);
+  }
+};
+
+DeviceSolver::DeviceSolver() : buffers_(std::make_unique<Buffers>()) {}
+DeviceSolver::~DeviceSolver() = default;
+
+void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, float stored,
+                         const SolveInput& in, const SolveOutput& out) {
+  Buffers& b = *buffers_;
+  const int64_t k = hessian.k();
+  check_input(rule, k, in);
+  twofour::check(rule.method != SolveMethod::sparsegpt, "joint or diagonal on a device");
+  twofour::check(rule.method == SolveMethod::diagonal || hessian.has_factor_, "a factor of the Hessian");
+  twofour::check(rule.sweeps == 0 || (hessian.has_maps_ && hessian.pattern_ == rule.pattern),
+                 "maps of the same pattern");
+  const auto rows = static_cast<int64_t>(in.weights.size()) / k;
+  if (rows == 0) return;
+  const int64_t tiles = (rows + kSolveRows - 1) / kSolveRows;
+  const auto numbers = static_cast<size_t>(tiles * k * kSolveRows);
+  const ScaleSteps steps(rule.arithmetic, stored);
+
+  Tiles p{};
+  p.plan = plan_of(rule, steps, k, stored);
+  p.plan.matrix = hessian.matrix_.as<float>();
+  p.plan.factor = hessian.factor_.as<float>();
+  p.plan.diagonal = hessian.diagonal_.as<float>();
+  p.plan.maps = hessian.maps_.as<float>();
+  p.plan.step = p.plan.inverse = nullptr;
+  p.plan.nearest = nullptr;
+  std::copy(steps.step.begin(), steps.step.end(), p.step);
+  std::copy(steps.inverse.begin(), steps.inverse.end(), p.inverse);
+  p.method = rule.method;
+  p.is_masked = rule.pattern.has_value();
+  p.is_given = rule.pattern && !in.mask.empty();
+  p.sweeps = rule.sweeps;
+  p.rows = rows;
+  p.zero_scale = rule.zero_scale;
+  b.send(b.in, in.weights.data(), in.weights.size_bytes());
+  if (p.is_given) {
+    const std::vector<int32_t> masks = tile_masks(in.mask, k, group_of(rule.pattern));
+    b.send(b.masks, masks.data(), masks.size() * sizeof(int32_t));
+  }
+  for (DeviceMemory* memory : {&b.values, &b.gradient, &b.target}) reserve(*memory, numbers * sizeof(float));
+  reserve(b.scales, numbers / kSolveBlock * sizeof(int32_t));
+  reserve(b.codes, in.weights.size() / 2);
+  reserve(b.stored, in.weights.size() / kSolveBlock);
+  p.weights = b.in.as<float>();
+  p.values = b.values.as<float>();
+  p.gradient = b.gradient.as<float>();
+  p.target = b.target.as<float>();
+  p.scales = b.scales.as<int32_t>();
+  p.masks = b.masks.as<int32_t>();
+  p.codes = b.codes.as<uint8_t>();
+  p.stored = b.stored.as<uint8_t>();
+  const Launch how{dim3(static_cast<unsigned>(tiles)), kThreads};
+  auto* const kernel = !rule.pattern                         ? solve_kernel<AllOfFour>
+                       : rule.pattern == PrunePattern::k2of4 ? solve_kernel<TwoOfFour>
+                                                             : solve_kernel<FourOfEightPaired>;
+  launch("solve", b.stream.get(), how, kernel, p);
+  b.receive(out.codes, b.codes, in.weights.size() / 2);
+  b.receive(out.scales, b.stored, in.weights.size() / kSolveBlock);
+}
+
+std::vector<double> DeviceSolver::quadratic_forms(const DeviceHessian& hessian, std::span<const float> rows) {
+  Buffers& b = *buffers_;
+  const int64_t k = hessian.k(), count = static_cast<int64_t>(rows.size()) / k;
+  twofour::check(hessian.has_mean_ && k % kSolveBlock == 0 && rows.size() % static_cast<size_t>(k) == 0,
+                 "a mean, and whole rows of whole blocks");
+  std::vector<double> forms(static_cast<size_t>(count));
+  if (count == 0) return forms;
+  const int64_t tiles = (count + kSolveRows - 1) / kSolveRows;
+  for (DeviceMemory* memory : {&b.values, &b.gradient})
+    reserve(*memory, static_cast<size_t>(tiles * k * kSolveRows) * sizeof(float));
+  reserve(b.forms, forms.size() * sizeof(double));
+  b.send(b.in, rows.data(), rows.size_bytes());
+  launch("forms", b.stream.get(), {dim3(static_cast<unsigned>(tiles)), kThreads}, forms_kernel,
+         hessian.mean_.as<float>(), k, b.in.as<float>(), count, b.values.as<float>(), b.gradient.as<float>(),
+         b.forms.as<double>());
+  b.receive(forms.data(), b.forms, forms.size() * sizeof(double));
+  return forms;
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,421 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/solve/group_maps.h"
+#include "kernels/solve/solve_ops.h"
+
+// The arithmetic of solvers, on numbers of which `L` says what they are: W rows in the lanes of a vector
+// (solve_lanes.h), or one row, as a thread of a GPU has it (device_solve_cuda.cu). Rows do not influence each
+// other, so the bits are the same. L is local to the file that includes this, so no function here is emitted
+// twice.
+
+namespace twofour {
+namespace {
+
+/// The nearest E2M1 value, ties to the even code, at most 6 in magnitude.
+template <class L>
+TWOFOUR_DEVICE typename L::F nearest_unit(typename L::F x) {
+  using F = typename L::F;
+  const F magic = L::splat(0x1.8p23f);
+  F a = L::magnitude(x);
+  a = L::pick(a < L::splat(6.0f), a, L::splat(6.0f));
+  const typename L::I below2 = a < L::splat(2.0f), below4 = a < L::splat(4.0f);
+  const F scale = L::pick(below2, L::splat(2.0f), L::pick(below4, L::splat(1.0f), L::splat(0.5f)));
+  const F step = L::pick(below2, L::splat(0.5f), L::pick(below4, L::splat(1.0f), L::splat(2.0f)));
+  const F rounded = ((a * scale + magic) - magic) * step;
+  return L::floats(L::bits(rounded) | (L::bits(x) & static_cast<int32_t>(0x80000000u)));
+}
+
+template <class L>
+TWOFOUR_DEVICE typename L::I clamp_scale(typename L::I code) {
+  code = L::pick(code < L::splat(1), L::splat(1), code);
+  return L::pick(code > L::splat(126), L::splat(126), code);
+}
+
+/// Of the block scales from 12 below to 2 above that of the largest magnitude the first of least weighted
+/// square error.
+template <class L>
+TWOFOUR_DEVICE typename L::I search_scale(const SolvePlan& plan, const typename L::F* x,
+                                          const float* weights) {
+  using F = typename L::F;
+  F largest = {};
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) largest = L::larger(largest, L::magnitude(x[i]));
+  typename L::I base = L::nearest_scales(plan, largest / L::splat(6.0f) * plan.to_code);
+  base = L::pick(largest == F{}, L::splat(0x38), base);
+  typename L::I best = base;
+  F least = L::splat(__builtin_inff());
+  TWOFOUR_LOOP
+  for (int d = -12; d <= 2; ++d) {
+    const typename L::I code = clamp_scale<L>(base + d);
+    const F step = L::look_up(plan.step, code), inverse = L::look_up(plan.inverse, code);
+    F loss = {};
+    TWOFOUR_UNROLL
+    for (int i = 0; i < kSolveBlock; ++i) {
+      const F e = x[i] - nearest_unit<L>(x[i] * inverse) * step;
+      loss = loss + e * e * weights[i];
+    }
+    const typename L::I better = loss < least;
+    least = L::pick(better, loss, least);
+    best = L::pick(better, code, best);
+  }
+  return best;
+}
+
+/// Which lanes keep column i under their mask.
+template <class Pattern, class L>
+TWOFOUR_DEVICE typename L::I keeps(typename L::I mask, int i) {
+  typename L::I kept = {};
+  TWOFOUR_UNROLL
+  for (int m = 0; m < Pattern::kMasks; ++m) {
+    TWOFOUR_UNROLL
+    for (int j = 0; j < Pattern::kKept; ++j) {
+      if (Pattern::column(m, j) == i) kept = kept | (mask == L::splat(m));
+    }
+  }
+  return kept;
+}
+
+/// The mask of largest sum of scores; of equal ones the first.
+template <class Pattern, class L>
+TWOFOUR_DEVICE typename L::I best_mask(const typename L::F* scores) {
+  typename L::I best = {};
+  typename L::F top = L::splat(-1.0f);
+  TWOFOUR_UNROLL
+  for (int m = 0; m < Pattern::kMasks; ++m) {
+    typename L::F sum = {};
+    TWOFOUR_UNROLL
+    for (int j = 0; j < Pattern::kKept; ++j) sum = sum + scores[Pattern::column(m, j)];
+    const typename L::I better = sum > top;
+    top = L::pick(better, sum, top);
+    best = L::pick(better, L::splat(m), best);
+  }
+  return best;
+}
+
+/// The masks of a block's groups: those given, else those of largest sum of x^2 weights.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
+                                 const float* weights, typename L::I* masks) {
+  TWOFOUR_UNROLL
+  for (int j = 0; j < kSolveBlock / Pattern::kGroup; ++j) {
+    if (tile.is_given) {
+      masks[j] = L::load(tile.masks + (first / Pattern::kGroup + j) * kSolveRows + lane);
+      continue;
+    }
+    typename L::F scores[Pattern::kGroup];
+    TWOFOUR_UNROLL
+    for (int i = 0; i < Pattern::kGroup; ++i) {
+      const typename L::F one = x[j * Pattern::kGroup + i];
+      scores[i] = one * one * weights[j * Pattern::kGroup + i];
+    }
+    masks[j] = best_mask<Pattern, L>(scores);
+  }
+}
+
+/// x where a column stays, else 0.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    out[i] =
+        L::pick(keeps<Pattern, L>(masks[i / Pattern::kGroup], i % Pattern::kGroup), x[i], typename L::F{});
+  }
+}
+
+/// A group of OBS under one mask: values and errors of its columns, and the sum of squares of the errors.
+template <class Pattern, class L>
+TWOFOUR_DEVICE typename L::F solve_group(const typename L::F* x, const float* factor, int64_t k, int mask,
+                                         typename L::F step, typename L::F inverse, typename L::F* values,
+                                         typename L::F* errors) {
+  constexpr int kGroup = Pattern::kGroup;
+  typename L::F y[kGroup], loss = {};
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kGroup; ++i) y[i] = x[i];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kGroup; ++i) {
+    bool kept = false;
+    TWOFOUR_UNROLL
+    for (int j = 0; j < Pattern::kKept; ++j) kept = kept || Pattern::column(mask, j) == i;
+    values[i] = kept ? nearest_unit<L>(y[i] * inverse) * step : typename L::F{};
+    errors[i] = (y[i] - values[i]) * (1.0f / factor[i * k + i]);
+    loss = loss + errors[i] * errors[i];
+    TWOFOUR_UNROLL
+    for (int t = i + 1; t < kGroup; ++t) y[t] = y[t] - errors[i] * factor[i * k + t];
+  }
+  return loss;
+}
+
+/// Moves a block's scale to the best neighbour of the least-squares scale of its codes. -> the change of the
+/// loss.
+template <class L>
+TWOFOUR_DEVICE typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x,
+                                        typename L::F* g, typename L::I& scale) {
+  using F = typename L::F;
+  const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
+  F unit[kSolveBlock], hu[kSolveBlock], curve = {}, slope = {};
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) unit[i] = nearest_unit<L>(x[i] * inverse);
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    hu[i] = F{};
+    TWOFOUR_UNROLL
+    for (int j = 0; j < kSolveBlock; ++j) hu[i] = hu[i] + unit[j] * h[j * plan.k + i];
+  }
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    curve = curve + hu[i] * unit[i];
+    slope = slope + unit[i] * g[i];
+  }
+  const typename L::I has_codes = curve > F{};
+  const F want = step + L::pick(has_codes, slope / L::pick(has_codes, curve, L::splat(1.0f)), F{});
+  const typename L::I near = L::nearest_scales(plan, want * plan.to_code);
+  typename L::I best = scale;
+  F gain = {};
+  TWOFOUR_UNROLL
+  for (int d = -1; d <= 1; ++d) {
+    const typename L::I code = clamp_scale<L>(near + d);
+    const F change = L::look_up(plan.step, code) - step;
+    const F f = change * change * curve - 2.0f * change * slope;
+    const typename L::I better = f < gain;
+    gain = L::pick(better, f, gain);
+    best = L::pick(better, code, best);
+  }
+  const F now = L::look_up(plan.step, best), change = now - step;
+  const typename L::I moved = best != scale;
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    x[i] = L::pick(moved, unit[i] * now, x[i]);
+    g[i] = L::pick(moved, g[i] - hu[i] * change, g[i]);
+  }
+  scale = best;
+  return gain;
+}
+
+/// Gives a group the mask and the codes of least loss, all else fixed. `h` is Hd at the group. -> the change
+/// of the loss.
+template <class Pattern, class L>
+TWOFOUR_DEVICE typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
+                                        const typename L::I* given, typename L::F step, typename L::F inverse,
+                                        typename L::F* x, const typename L::F* g, typename L::F* change) {
+  using F = typename L::F;
+  constexpr int kGroup = Pattern::kGroup, kKept = Pattern::kKept;
+  F least = {};
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kGroup; ++i) change[i] = F{};
+  TWOFOUR_UNROLL
+  for (int m = 0; m < Pattern::kMasks; ++m, maps += kMaskNumbers<Pattern>) {
+    bool kept[kGroup] = {};
+    TWOFOUR_UNROLL
+    for (int j = 0; j < kKept; ++j) kept[Pattern::column(m, j)] = true;
+    F pull[kKept], best[kKept];
+    TWOFOUR_UNROLL
+    for (int j = 0; j < kKept; ++j) {
+      pull[j] = g[Pattern::column(m, j)];
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) {
+        if (!kept[i]) pull[j] = pull[j] + x[i] * h[Pattern::column(m, j) * plan.k + i];
+      }
+    }
+    TWOFOUR_UNROLL
+    for (int j = 0; j < kKept; ++j) {
+      best[j] = x[Pattern::column(m, j)];
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kKept; ++i) best[j] = best[j] + pull[i] * maps[j * kKept + i];
+    }
+    TWOFOUR_UNROLL
+    for (int order = 0; order < 2; ++order) {
+      const float* ratios = maps + (1 + order) * kKept * kKept;
+      F y[kKept], delta[kGroup];
+      TWOFOUR_UNROLL
+      for (int j = 0; j < kKept; ++j) y[j] = best[order == 0 ? j : kKept - 1 - j];
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) delta[i] = -x[i];
+      TWOFOUR_UNROLL
+      for (int j = 0; j < kKept; ++j) {
+        const int column = Pattern::column(m, order == 0 ? j : kKept - 1 - j);
+        const F value = nearest_unit<L>(y[j] * inverse) * step;
+        TWOFOUR_UNROLL
+        for (int t = j + 1; t < kKept; ++t) y[t] = y[t] - (y[j] - value) * ratios[j * kKept + t];
+        delta[column] = value - x[column];
+      }
+      F f = {};
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) {
+        F t = -2.0f * g[i];
+        TWOFOUR_UNROLL
+        for (int c = 0; c < kGroup; ++c) t = t + delta[c] * h[c * plan.k + i];
+        f = f + t * delta[i];
+      }
+      typename L::I better = f < least;
+      if (given != nullptr) better = better & (*given == L::splat(m));
+      least = L::pick(better, f, least);
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) change[i] = L::pick(better, delta[i], change[i]);
+    }
+  }
+  return least;
+}
+
+/// OBS of a block of 16 columns for the rows from `lane` on: scale, masks and codes chosen together. Errors
+/// are left for later columns.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+  using F = typename L::F;
+  constexpr int kGroup = Pattern::kGroup;
+  const int64_t k = plan.k;
+  const float* u = plan.factor + first * k + first;
+  float weights[kSolveBlock];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) weights[i] = 1.0f / (u[i * k + i] * u[i * k + i]);
+  F x[kSolveBlock], some[kSolveBlock], e[kSolveBlock];
+  typename L::I masks[kSolveBlock / kGroup];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) x[i] = L::load(tile.values + (first + i) * kSolveRows + lane);
+  choose_masks<Pattern, L>(tile, first, lane, x, weights, masks);
+  keep_masked<Pattern, L>(x, masks, some);
+  const typename L::I scale = search_scale<L>(plan, some, weights);
+  L::store(tile.scales + first / kSolveBlock * kSolveRows + lane, scale);
+  const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
+  TWOFOUR_LOOP
+  for (int j = 0; j < kSolveBlock; j += kGroup) {
+    F least = L::splat(__builtin_inff()), values[kGroup] = {}, errors[kGroup] = {};
+    TWOFOUR_UNROLL
+    for (int m = 0; m < Pattern::kMasks; ++m) {
+      F v[kGroup], d[kGroup];
+      const F loss = solve_group<Pattern, L>(x + j, u + j * k + j, k, m, step, inverse, v, d);
+      typename L::I better = loss < least;
+      if (tile.is_given) better = better & (masks[j / kGroup] == L::splat(m));
+      least = L::pick(better, loss, least);
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) {
+        values[i] = L::pick(better, v[i], values[i]);
+        errors[i] = L::pick(better, d[i], errors[i]);
+      }
+    }
+    TWOFOUR_UNROLL
+    for (int i = 0; i < kGroup; ++i) {
+      x[j + i] = values[i];
+      e[j + i] = errors[i];
+      TWOFOUR_UNROLL
+      for (int t = j + kGroup; t < kSolveBlock; ++t) x[t] = x[t] - errors[i] * u[(j + i) * k + t];
+    }
+  }
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    L::store(tile.values + (first + i) * kSolveRows + lane, x[i]);
+    L::store(tile.errors + i * kSolveRows + lane, e[i]);
+  }
+}
+
+/// OBS of a block without codes: masks by score.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void prune_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+  using F = typename L::F;
+  constexpr int kGroup = Pattern::kGroup;
+  const int64_t k = plan.k;
+  const float* u = plan.factor + first * k + first;
+  F x[kSolveBlock], e[kSolveBlock];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) x[i] = L::load(tile.values + (first + i) * kSolveRows + lane);
+  TWOFOUR_LOOP
+  for (int j = 0; j < kSolveBlock; j += kGroup) {
+    typename L::I mask = {};
+    if (tile.is_given) {
+      mask = L::load(tile.masks + (first + j) / kGroup * kSolveRows + lane);
+    } else {
+      F scores[kGroup];
+      TWOFOUR_UNROLL
+      for (int i = 0; i < kGroup; ++i) {
+        const float diagonal = u[(j + i) * k + j + i];
+        scores[i] = x[j + i] * x[j + i] * (1.0f / (diagonal * diagonal));
+      }
+      mask = best_mask<Pattern, L>(scores);
+    }
+    TWOFOUR_UNROLL
+    for (int i = 0; i < kGroup; ++i) {
+      const int at = j + i;
+      const F value = L::pick(keeps<Pattern, L>(mask, i), x[at], F{});
+      e[at] = (x[at] - value) * (1.0f / u[at * k + at]);
+      x[at] = value;
+      TWOFOUR_UNROLL
+      for (int t = at + 1; t < kSolveBlock; ++t) x[t] = x[t] - e[at] * u[at * k + t];
+    }
+  }
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    L::store(tile.values + (first + i) * kSolveRows + lane, x[i]);
+    L::store(tile.errors + i * kSolveRows + lane, e[i]);
+  }
+}
+
+/// Masks of a block by squares times the diagonal, where `masked`, then its scale and codes by squares.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
+                                bool masked, bool weighted) {
+  using F = typename L::F;
+  float weights[kSolveBlock];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) weights[i] = weighted ? plan.diagonal[first + i] : 1.0f;
+  F x[kSolveBlock];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) x[i] = L::load(tile.values + (first + i) * kSolveRows + lane);
+  if (masked) {
+    typename L::I masks[kSolveBlock / Pattern::kGroup];
+    choose_masks<Pattern, L>(tile, first, lane, x, plan.diagonal + first, masks);
+    keep_masked<Pattern, L>(x, masks, x);
+  }
+  const typename L::I scale = search_scale<L>(plan, x, weights);
+  L::store(tile.scales + first / kSolveBlock * kSolveRows + lane, scale);
+  const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    L::store(tile.values + (first + i) * kSolveRows + lane, nearest_unit<L>(x[i] * inverse) * step);
+  }
+}
+
+/// Descent in a block: its scale, then its groups. Changes are left in errors for the other columns.
+template <class Pattern, class L>
+TWOFOUR_DEVICE void sweep_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+  using F = typename L::F;
+  constexpr int kGroup = Pattern::kGroup;
+  const int64_t k = plan.k;
+  const float* h = plan.matrix + first * k + first;
+  F x[kSolveBlock], before[kSolveBlock], g[kSolveBlock];
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    before[i] = x[i] = L::load(tile.values + (first + i) * kSolveRows + lane);
+    g[i] = L::load(tile.gradient + (first + i) * kSolveRows + lane);
+  }
+  int32_t* scales = tile.scales + first / kSolveBlock * kSolveRows + lane;
+  const typename L::I moves = L::load(tile.moves + lane), old = L::load(scales);
+  typename L::I scale = old;
+  F gain = move_scale<L>(plan, h, x, g, scale);
+  const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
+  TWOFOUR_LOOP
+  for (int j = 0; j < kSolveBlock; j += kGroup) {
+    typename L::I given = {};
+    if (tile.is_given) given = L::load(tile.masks + (first + j) / kGroup * kSolveRows + lane);
+    F change[kGroup];
+    gain = gain + move_group<Pattern, L>(
+                      plan, h + j * k + j, plan.maps + (first + j) / kGroup * kGroupNumbers<Pattern>,
+                      tile.is_given ? &given : nullptr, step, inverse, x + j, g + j, change);
+    TWOFOUR_UNROLL
+    for (int i = 0; i < kGroup; ++i) {
+      x[j + i] = nearest_unit<L>((x[j + i] + change[i]) * inverse) * step;
+      TWOFOUR_UNROLL
+      for (int t = 0; t < kSolveBlock; ++t) g[t] = g[t] - change[i] * h[(j + i) * k + t];
+    }
+  }
+  L::store(scales, L::pick(moves, scale, old));
+  L::store(tile.gains + lane, L::load(tile.gains + lane) - L::pick(moves, gain, F{}));
+  TWOFOUR_UNROLL
+  for (int i = 0; i < kSolveBlock; ++i) {
+    x[i] = L::pick(moves, x[i], before[i]);
+    L::store(tile.values + (first + i) * kSolveRows + lane, x[i]);
+    L::store(tile.errors + i * kSolveRows + lane, x[i] - before[i]);
+  }
+}
+
+}  // namespace
+}  // namespace twofour
