@@ -29,12 +29,14 @@ int run_planned(const ConvertArguments& o, const Common& common) {
   const Io io = parse_io(o.common.io);
   const PlannedSource planned = open_planned(o.plan, tasks, io);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
+  const Device device = choose_solver_device(common, planned.plan.solves);
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
     ConvertOptions options;
     options.jobs = common.jobs;
     options.verify = !o.common.no_verify;
     options.isa = best_isa();
+    options.device = device;
     options.io = io;
     result = run_task(planned, tasks, files, options, progress);
   });
@@ -43,7 +45,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
     print_json({{"task", number.index},
                 {"tasks", number.count},
                 {"from", number.from},
-                {"device", device_name(Device::cpu)},
+                {"device", device_name(device)},
                 {"destination", tasks.destination.string()},
                 {"files", result.files},
                 {"files_kept", result.files_kept},
@@ -58,7 +60,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
                  counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_written),
                  format_bytes(result.bytes_read),
                  result.files_kept > 0 ? fmt::format("; {} finished before", result.files_kept) : "");
-    print_stdout("{}", Lines{speed_text(result.seconds, result.bytes_read, result.bytes_written,
+    print_stdout("{}", Lines{speed_text(device, result.seconds, result.bytes_read, result.bytes_written,
                                         !o.common.no_verify)});
   }
   return kDone;

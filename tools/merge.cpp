@@ -36,7 +36,7 @@ int run_merge(const fs::path& destination, const Common& common) {
   with_progress(common, [&](Progress& progress) { result = merge_tasks(planned, tasks, progress); });
   print_findings(common, result.findings);
   if (common.json) {
-    print_json(result_to_json(planned.plan, result));
+    print_json(result_to_json(planned.plan, result, Device::cpu));
   } else if (!common.quiet) {
     const bool edits = bool(planned.plan.recipe.edit);
     print_stdout("{}: {} {} {}, {}, {}: complete\n", destination.string(),

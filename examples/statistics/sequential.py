@@ -55,15 +55,24 @@ class Seen:
   stream: torch.Tensor | None = None  # that its output was added to, before
 
 
-class LayerProducts(Products):
-  """Products of a layer by (weight, expert), the streams that outputs are added to, and choices of experts to repeat."""
+class Enough(Exception):
+  """What was to be seen of a layer has been."""
 
-  def __init__(self, layer, prefix, stream, choices=None):
+
+class LayerProducts(Products):
+  """Products of a layer by (weight, expert), the streams that outputs are added to, and choices of experts to repeat.
+
+  last: the product after whose successor nothing is looked for; None: all are.
+  """
+
+  def __init__(self, layer, prefix, stream, choices=None, last=None):
     super().__init__(layer, self.keep)
-    self.prefix, self.stream, self.choices = prefix, stream, choices
+    self.prefix, self.stream, self.choices, self.last_wanted = prefix, stream, choices, last
     self.chosen, self.found, self.added = [], {}, {}
 
   def keep(self, product):
+    if self.last_wanted in self.found:
+      raise Enough
     key = self.prefix + product.weight, product.expert
     self.found[key] = Seen(product.x, product.tokens, product.same_input)
     self.added[id(product.y)] = [product.y, key]
@@ -131,9 +140,9 @@ class Layers:
       y = layer(hidden, *args, **kwargs)
     return y[0] if isinstance(y, tuple) else y
 
-  def see(self, layer, index, hidden, choices=None):
-    products = LayerProducts(layer, self.prefixes[index], hidden, choices)
-    with products:
+  def see(self, layer, index, hidden, choices=None, last=None):
+    products = LayerProducts(layer, self.prefixes[index], hidden, choices, last)
+    with contextlib.suppress(Enough), products:
       self.run(layer, index, hidden)
     return products
 
@@ -276,7 +285,7 @@ def replace(layer, prefix, key, checkpoint, weights):
 
 
 def groups_of(layer, prefix, compressor, found):
-  """The group of each product of a layer that is compressed, groups in the order in which the layer computes them."""
+  """The group of each product of a layer; and those that are compressed, in the layer's order, with their last product."""
   order, groups, previous = {}, {}, None
   for key, seen in found.items():
     if key[1] is not None and compressor.checkpoint.is_stacked(key[0]):
@@ -285,7 +294,9 @@ def groups_of(layer, prefix, compressor, found):
     if compressor.takes(key):
       groups[order[key]] = None
     previous = key
-  return order, list(groups)
+  # Experts have their products in any order, so all of the layer is run for them.
+  last = {name: None if isinstance(name, tuple) else [key for key in order if order[key] == name][-1] for name in groups}
+  return order, last
 
 
 def collect(model, checkpoint, tokens, kept, weights, metadata, o):
@@ -303,11 +314,11 @@ def collect(model, checkpoint, tokens, kept, weights, metadata, o):
   for index, layer in enumerate(layers.layers):
     prefix, compressed = layers.prefixes[index], copy.deepcopy(layer)
     order, groups = groups_of(layer, prefix, compressor, layers.see(layer, index, dense[0]).found)
-    for name in groups:
+    for name, last in groups.items():
       group, keys = Group(checkpoint, weights, o.device), {}
       for b, d_hidden, x_hidden in zip(batches, dense, ours):
-        x = layers.see(compressed, index, x_hidden)
-        d = layers.see(layer, index, d_hidden, x.chosen)
+        x = layers.see(compressed, index, x_hidden, last=last)
+        d = layers.see(layer, index, d_hidden, x.chosen, last)
         for key, seen in x.found.items():
           if order.get(key, group_of(key, None)) == name and compressor.takes(key):
             keys[key] = None

@@ -1,5 +1,7 @@
 #include <cuda_fp8.h>
 
+#include <cuda/std/bit>
+
 #include <array>
 #include <cstring>
 
@@ -23,20 +25,20 @@ static_assert(kSolveRows == 32, "a row a thread of a warp");
 struct OneRow {
   using F = float;
   using I = int32_t;
-  __device__ static F load(const float* p) { return *p; }
-  __device__ static I load(const int32_t* p) { return *p; }
-  __device__ static void store(float* p, F x) { *p = x; }
-  __device__ static void store(int32_t* p, I x) { *p = x; }
-  __device__ static F splat(float x) { return x; }
-  __device__ static I splat(int32_t x) { return x; }
-  __device__ static F pick(I which, F a, F b) { return which ? a : b; }
-  __device__ static I pick(I which, I a, I b) { return which ? a : b; }
-  __device__ static I bits(F x) { return __float_as_int(x); }
-  __device__ static F floats(I x) { return __int_as_float(x); }
-  __device__ static F magnitude(F x) { return fabsf(x); }
-  __device__ static F larger(F a, F b) { return a < b ? b : a; }
-  __device__ static F look_up(const float* table, I at) { return table[at]; }
-  __device__ static I nearest_scales(const SolvePlan&, F want) {
+  TWOFOUR_HD static F load(const float* p) { return *p; }
+  TWOFOUR_HD static I load(const int32_t* p) { return *p; }
+  TWOFOUR_HD static void store(float* p, F x) { *p = x; }
+  TWOFOUR_HD static void store(int32_t* p, I x) { *p = x; }
+  TWOFOUR_HD static F splat(float x) { return x; }
+  TWOFOUR_HD static I splat(int32_t x) { return x; }
+  TWOFOUR_HD static F pick(I which, F a, F b) { return which ? a : b; }
+  TWOFOUR_HD static I pick(I which, I a, I b) { return which ? a : b; }
+  TWOFOUR_HD static I bits(F x) { return ::cuda::std::bit_cast<I>(x); }
+  TWOFOUR_HD static F floats(I x) { return ::cuda::std::bit_cast<F>(x); }
+  TWOFOUR_HD static F magnitude(F x) { return fabsf(x); }
+  TWOFOUR_HD static F larger(F a, F b) { return a < b ? b : a; }
+  TWOFOUR_HD static F look_up(const float* table, I at) { return table[at]; }
+  TWOFOUR_HD static I nearest_scales(const SolvePlan&, F want) {
     const F bounded = want > 0x1p-9f ? want : 0x1p-9f;
     const int code = __nv_cvt_float_to_fp8(bounded, __NV_SATFINITE, __NV_E4M3);
     return code < 1 ? 1 : code > 126 ? 126 : code;

@@ -1,43 +1,32 @@
 #pragma once
 
-// Included by files that are compiled for one instruction set: see solve_ops.h. What a GPU computes as well
-// is TWOFOUR_DEVICE; its loops over few numbers are TWOFOUR_UNROLL, so that these stay in registers, but for
-// those that are TWOFOUR_LOOP.
-#ifdef __CUDACC__
-#define TWOFOUR_DEVICE __device__
-#define TWOFOUR_UNROLL _Pragma("unroll")
-#define TWOFOUR_LOOP _Pragma("unroll 1")
-#else
-#define TWOFOUR_DEVICE
-#define TWOFOUR_UNROLL
-#define TWOFOUR_LOOP
-#endif
+#include "formats/hd.h"
+
+// Included by files that are compiled for one instruction set: see solve_ops.h.
 
 namespace twofour {
 
 /// The first, i = 0, or the second of two that stay of four; masks in the order of what they keep.
-constexpr TWOFOUR_DEVICE int kept_of_four(int mask, int i) {
+constexpr TWOFOUR_HD int kept_of_four(int mask, int i) {
   return (i == 0 ? 0x211000 : 0x332321) >> 4 * mask & 3;
 }
 
 /// Two of four columns stay.
 struct TwoOfFour {
   static constexpr int kGroup = 4, kKept = 2, kMasks = 6;
-  static constexpr TWOFOUR_DEVICE int column(int mask, int i) { return kept_of_four(mask, i); }
+  static constexpr TWOFOUR_HD int column(int mask, int i) { return kept_of_four(mask, i); }
 };
 
 /// Two of four pairs of columns stay.
 struct FourOfEightPaired {
   static constexpr int kGroup = 8, kKept = 4, kMasks = 6;
-  static constexpr TWOFOUR_DEVICE int column(int mask, int i) {
-    return 2 * kept_of_four(mask, i / 2) + i % 2;
-  }
+  static constexpr TWOFOUR_HD int column(int mask, int i) { return 2 * kept_of_four(mask, i / 2) + i % 2; }
 };
 
 /// All columns stay, four are solved at once.
 struct AllOfFour {
   static constexpr int kGroup = 4, kKept = 4, kMasks = 1;
-  static constexpr TWOFOUR_DEVICE int column(int, int i) { return i; }
+  static constexpr TWOFOUR_HD int column(int, int i) { return i; }
 };
 
 /// What descent reads of one mask of a group: the inverse P of the kept part of Hd [kept, kept], then for its

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "formats/hd.h"
 #include "kernels/solve/group_maps.h"
 #include "kernels/solve/solve_ops.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 /// The nearest E2M1 value, ties to the even code, at most 6 in magnitude.
 template <class L>
-TWOFOUR_DEVICE typename L::F nearest_unit(typename L::F x) {
+TWOFOUR_HD typename L::F nearest_unit(typename L::F x) {
   using F = typename L::F;
   const F magic = L::splat(0x1.8p23f);
   F a = L::magnitude(x);
@@ -27,7 +28,7 @@ TWOFOUR_DEVICE typename L::F nearest_unit(typename L::F x) {
 }
 
 template <class L>
-TWOFOUR_DEVICE typename L::I clamp_scale(typename L::I code) {
+TWOFOUR_HD typename L::I clamp_scale(typename L::I code) {
   code = L::pick(code < L::splat(1), L::splat(1), code);
   return L::pick(code > L::splat(126), L::splat(126), code);
 }
@@ -35,8 +36,7 @@ TWOFOUR_DEVICE typename L::I clamp_scale(typename L::I code) {
 /// Of the block scales from 12 below to 2 above that of the largest magnitude the first of least weighted
 /// square error.
 template <class L>
-TWOFOUR_DEVICE typename L::I search_scale(const SolvePlan& plan, const typename L::F* x,
-                                          const float* weights) {
+TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F* x, const float* weights) {
   using F = typename L::F;
   F largest = {};
   TWOFOUR_UNROLL
@@ -64,7 +64,7 @@ TWOFOUR_DEVICE typename L::I search_scale(const SolvePlan& plan, const typename 
 
 /// Which lanes keep column i under their mask.
 template <class Pattern, class L>
-TWOFOUR_DEVICE typename L::I keeps(typename L::I mask, int i) {
+TWOFOUR_HD typename L::I keeps(typename L::I mask, int i) {
   typename L::I kept = {};
   TWOFOUR_UNROLL
   for (int m = 0; m < Pattern::kMasks; ++m) {
@@ -78,7 +78,7 @@ TWOFOUR_DEVICE typename L::I keeps(typename L::I mask, int i) {
 
 /// The mask of largest sum of scores; of equal ones the first.
 template <class Pattern, class L>
-TWOFOUR_DEVICE typename L::I best_mask(const typename L::F* scores) {
+TWOFOUR_HD typename L::I best_mask(const typename L::F* scores) {
   typename L::I best = {};
   typename L::F top = L::splat(-1.0f);
   TWOFOUR_UNROLL
@@ -95,8 +95,8 @@ TWOFOUR_DEVICE typename L::I best_mask(const typename L::F* scores) {
 
 /// The masks of a block's groups: those given, else those of largest sum of x^2 weights.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
-                                 const float* weights, typename L::I* masks) {
+TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
+                             const float* weights, typename L::I* masks) {
   TWOFOUR_UNROLL
   for (int j = 0; j < kSolveBlock / Pattern::kGroup; ++j) {
     if (tile.is_given) {
@@ -115,7 +115,7 @@ TWOFOUR_DEVICE void choose_masks(const SolveTile& tile, int64_t first, int lane,
 
 /// x where a column stays, else 0.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
+TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
   TWOFOUR_UNROLL
   for (int i = 0; i < kSolveBlock; ++i) {
     out[i] =
@@ -125,9 +125,9 @@ TWOFOUR_DEVICE void keep_masked(const typename L::F* x, const typename L::I* mas
 
 /// A group of OBS under one mask: values and errors of its columns, and the sum of squares of the errors.
 template <class Pattern, class L>
-TWOFOUR_DEVICE typename L::F solve_group(const typename L::F* x, const float* factor, int64_t k, int mask,
-                                         typename L::F step, typename L::F inverse, typename L::F* values,
-                                         typename L::F* errors) {
+TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor, int64_t k, int mask,
+                                     typename L::F step, typename L::F inverse, typename L::F* values,
+                                     typename L::F* errors) {
   constexpr int kGroup = Pattern::kGroup;
   typename L::F y[kGroup], loss = {};
   TWOFOUR_UNROLL
@@ -149,8 +149,8 @@ TWOFOUR_DEVICE typename L::F solve_group(const typename L::F* x, const float* fa
 /// Moves a block's scale to the best neighbour of the least-squares scale of its codes. -> the change of the
 /// loss.
 template <class L>
-TWOFOUR_DEVICE typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x,
-                                        typename L::F* g, typename L::I& scale) {
+TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x, typename L::F* g,
+                                    typename L::I& scale) {
   using F = typename L::F;
   const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
   F unit[kSolveBlock], hu[kSolveBlock], curve = {}, slope = {};
@@ -195,9 +195,9 @@ TWOFOUR_DEVICE typename L::F move_scale(const SolvePlan& plan, const float* h, t
 /// Gives a group the mask and the codes of least loss, all else fixed. `h` is Hd at the group. -> the change
 /// of the loss.
 template <class Pattern, class L>
-TWOFOUR_DEVICE typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
-                                        const typename L::I* given, typename L::F step, typename L::F inverse,
-                                        typename L::F* x, const typename L::F* g, typename L::F* change) {
+TWOFOUR_HD typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
+                                    const typename L::I* given, typename L::F step, typename L::F inverse,
+                                    typename L::F* x, const typename L::F* g, typename L::F* change) {
   using F = typename L::F;
   constexpr int kGroup = Pattern::kGroup, kKept = Pattern::kKept;
   F least = {};
@@ -260,7 +260,7 @@ TWOFOUR_DEVICE typename L::F move_group(const SolvePlan& plan, const float* h, c
 /// OBS of a block of 16 columns for the rows from `lane` on: scale, masks and codes chosen together. Errors
 /// are left for later columns.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;
   constexpr int kGroup = Pattern::kGroup;
   const int64_t k = plan.k;
@@ -310,7 +310,7 @@ TWOFOUR_DEVICE void joint_block(const SolvePlan& plan, const SolveTile& tile, in
 
 /// OBS of a block without codes: masks by score.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void prune_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+TWOFOUR_HD void prune_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;
   constexpr int kGroup = Pattern::kGroup;
   const int64_t k = plan.k;
@@ -351,8 +351,8 @@ TWOFOUR_DEVICE void prune_block(const SolvePlan& plan, const SolveTile& tile, in
 
 /// Masks of a block by squares times the diagonal, where `masked`, then its scale and codes by squares.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
-                                bool masked, bool weighted) {
+TWOFOUR_HD void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
+                            bool masked, bool weighted) {
   using F = typename L::F;
   float weights[kSolveBlock];
   TWOFOUR_UNROLL
@@ -376,7 +376,7 @@ TWOFOUR_DEVICE void round_block(const SolvePlan& plan, const SolveTile& tile, in
 
 /// Descent in a block: its scale, then its groups. Changes are left in errors for the other columns.
 template <class Pattern, class L>
-TWOFOUR_DEVICE void sweep_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
+TWOFOUR_HD void sweep_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;
   constexpr int kGroup = Pattern::kGroup;
   const int64_t k = plan.k;

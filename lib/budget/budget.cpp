@@ -80,13 +80,13 @@ void check_fisher(const std::vector<Measured>& groups) {
                   counted(all, "matrix", "matrices"), without, first));
 }
 
-void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int threads, Isa isa,
-             Progress& progress) {
+void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int threads,
+             const Compute& compute, Progress& progress) {
   JobQueue<Measured*> queue(groups);
   Problems problems;
   std::mutex mutex;
   const auto make_worker = [&] {
-    const auto worker = std::make_shared<Worker>(source, isa);
+    const auto worker = std::make_shared<Worker>(source, compute);
     const auto encoder = std::make_shared<Encoder>(*worker);
     return [&, worker, encoder](Measured* const& one) {
       check_interrupt();
@@ -117,7 +117,7 @@ double BudgetChoice::cost(size_t count) const {
   return sum;
 }
 
-std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, Isa isa,
+std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress) {
   const Plan pruned_plan = make_plan(source, Recipe(rule)),
              dense_plan = make_plan(source, Recipe(dense_rule(rule)));
@@ -130,7 +130,9 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   }
   progress.phase = "measuring";
   progress.total = pruned_plan.read_bytes + dense_plan.read_bytes;
-  measure(source, all, std::min(pruned_plan.workers(jobs), dense_plan.workers(jobs)), isa, progress);
+  const int workers = std::min(pruned_plan.workers(jobs), dense_plan.workers(jobs));
+  const int threads = std::max(pruned_plan.solver_threads(jobs), dense_plan.solver_threads(jobs));
+  measure(source, all, workers, {compute.isa, compute.device, threads}, progress);
 
   std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
   const auto for_each_matrix = [](const std::vector<Measured>& groups, auto&& f) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device/isa.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/transformation.h"
 #include "lib/threads/progress.h"
 
 namespace twofour {
@@ -41,7 +41,7 @@ struct BudgetChoice {
 /// each costs. `rule` is of `quantize`, with a pattern and statistics, and gets the dialect that is written.
 /// Throws Error where a matrix has no `fisher_hessian`, or cannot be quantized. The same figures for any
 /// number of threads.
-std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, Isa isa,
+std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress);
 
 /// Orders units by their cost a byte, and by name among equals, and takes the first that the budget pays for.

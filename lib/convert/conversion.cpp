@@ -151,9 +151,9 @@ void Conversion::run() {
     jobs.push_back({Job::Kind::kMake, batch.first, batch.count});
   }
   queue_.emplace(std::move(jobs));
-  const auto make_worker = [this] {
-    auto thread =
-        std::make_shared<Thread>(Thread{Worker(source_, options_.isa, options_.kept), {}, 0, 0, {}});
+  const Compute compute{options_.isa, options_.device, plan_.solver_threads(options_.jobs)};
+  const auto make_worker = [this, compute] {
+    auto thread = std::make_shared<Thread>(Thread{Worker(source_, compute, options_.kept), {}, 0, 0, {}});
     return [this, thread](const Job& job) {
       check_interrupt();
       if (job.kind == Job::Kind::kMake) {

@@ -20,7 +20,8 @@ struct ConvertOptions {
   bool verify = true;                     ///< read back what was written and compare hashes
   Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
   Isa isa = Isa::portable;
-  Io io = Io::kBuffered;  ///< how what is written passes; the source says for itself
+  Device device = Device::cpu;  ///< of solvers
+  Io io = Io::kBuffered;        ///< how what is written passes; the source says for itself
   const ReferenceCheckpoint* kept =
       nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
 };

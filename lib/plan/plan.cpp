@@ -17,6 +17,7 @@
 #include "lib/plan/method.h"
 #include "lib/plan/output_files.h"
 #include "lib/plan/tensor_rewrite.h"
+#include "lib/statistics/solving.h"
 
 namespace twofour {
 namespace {
@@ -239,6 +240,8 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Plan plan;
   plan.recipe = recipe;
   plan.limits = limits;
+  plan.solves = std::any_of(recipe.rules.begin(), recipe.rules.end(),
+                            [](const Rule& r) { return r.statistics != nullptr; });
   complete_dialect(source, plan.recipe);
   std::vector<std::unique_ptr<Method>> all;
   for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
@@ -328,8 +331,14 @@ uint64_t Plan::worker_bytes() const {
 }
 
 int Plan::workers(int jobs) const {
-  const uint64_t fit = std::max<uint64_t>(1, limits.buffers / worker_bytes());
+  const uint64_t buffers = solves ? limits.solving_buffers : limits.buffers;
+  const uint64_t fit = std::max<uint64_t>(1, buffers / worker_bytes());
   return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
+}
+
+int Plan::solver_threads(int jobs) const {
+  const int each = (std::max(jobs, 1) + workers(jobs) - 1) / workers(jobs);
+  return std::min(each, kSolverThreads);
 }
 
 uint64_t Plan::peak_memory(int jobs) const {

@@ -58,6 +58,7 @@ struct Plan {
   uint64_t read_bytes = 0;    ///< of the source, by all units
   uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
   uint64_t unit_bytes = 0;    ///< largest buffers that a unit takes
+  bool solves = false;        ///< statistics choose weights
   uint64_t source_names = 0;  ///< tensors of the source that transformations name
 
   /// Where the parts of a transformation are in `tensors`.
@@ -78,6 +79,8 @@ struct Plan {
   uint64_t peak_memory(int jobs) const;
   /// Workers that the promised memory allows.
   int workers(int jobs) const;
+  /// Threads of each worker's solver, for workers may be fewer than jobs.
+  int solver_threads(int jobs) const;
   uint64_t worker_bytes() const;
 
   std::vector<uint32_t> first_part_, part_places_;  ///< what parts_of() gives

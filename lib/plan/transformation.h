@@ -12,6 +12,7 @@
 #include "formats/json.h"
 #include "formats/layouts/layout.h"
 #include "formats/safetensors.h"
+#include "kernels/device/device.h"
 #include "kernels/device/isa.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
@@ -29,6 +30,16 @@ struct MemoryLimits {
   uint64_t buffers = 320u << 20;
   /// Largest piece of an expert that a worker packs at once, source and result together.
   uint64_t piece = 64u << 20;
+  /// `buffers` where statistics choose weights: what is promised then is 2 GiB beside the statistics of a
+  /// group.
+  uint64_t solving_buffers = 1536u << 20;
+};
+
+/// What computes.
+struct Compute {
+  Isa isa = Isa::portable;
+  Device device = Device::cpu;  ///< of solvers, where statistics choose weights
+  int threads = 1;              ///< of a worker's solver
 };
 
 /// A piece of a transformation's work, which one thread does at once.
@@ -67,10 +78,11 @@ class Sink {
 /// What a thread keeps from unit to unit.
 class Worker {
  public:
-  Worker(const Checkpoint& from, Isa with, const ReferenceCheckpoint* against = nullptr)
-      : source(from), isa(with), kept(against) {}
+  Worker(const Checkpoint& from, const Compute& with, const ReferenceCheckpoint* against = nullptr)
+      : source(from), isa(with.isa), compute(with), kept(against) {}
   const Checkpoint& source;
   const Isa isa;
+  const Compute compute;
   const ReferenceCheckpoint* const kept;  ///< the reference checkpoint, to compare with, or nullptr
 
   /// A buffer of the thread, valid until the next call.

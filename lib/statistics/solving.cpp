@@ -71,8 +71,8 @@ uint64_t solving_bytes(const Solving& s) {
   if (s.entry == nullptr) return 0;
   const auto n = static_cast<uint64_t>(s.entry->k);
   const bool heldout_pairs = s.heldout != nullptr && s.heldout->kind != StatisticsKind::kDiagonal;
-  const uint64_t tiles =
-      6 * 32 * n * sizeof(float) + (heldout_pairs + s.entry->fisher.has_value()) * 2 * n * n * sizeof(float);
+  const uint64_t tiles = kSolverThreads * 6 * 32 * n * sizeof(float) +
+                         (heldout_pairs + s.entry->fisher.has_value()) * 2 * n * n * sizeof(float);
   if (!reads_all) return tiles;
   // Of two entries the mean, damped, its factor, and the factor of a target in double; one more while it is
   // prepared.

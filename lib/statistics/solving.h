@@ -16,7 +16,7 @@ struct Solving {
     kFull       ///< "joint", or "gptq" without a pattern
   };
   Method method = Method::kPlain;
-  const StatisticsEntry* entry = nullptr;    ///< none: kPlain
+  const StatisticsEntry* entry = nullptr;  ///< none: kPlain
   /// Of Statistics::tensors(): what the target differs by from the weights. None: not at all.
   std::optional<size_t> target_offset{};
   const StatisticsEntry* heldout = nullptr;  ///< of the same linears over other tokens; none: not reported
@@ -38,7 +38,10 @@ std::string_view solving_name(const Solving& solving, bool has_pattern);
 Solving choose_solving(const Statistics& statistics, std::string_view linear, std::string_view method,
                        int sweeps, bool has_pattern);
 
-/// Bytes that solving takes of a thread.
+/// Threads that solve rows of a matrix together, at most.
+inline constexpr int kSolverThreads = 8;
+
+/// Bytes that solving takes of a worker.
 uint64_t solving_bytes(const Solving& solving);
 
 }  // namespace twofour

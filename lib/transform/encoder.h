@@ -27,7 +27,7 @@ class Encoder {
         kept_(worker.kept),
         isa_(worker.isa),
         reader_(worker.source),
-        solver_(worker.isa) {}
+        solver_(worker.compute) {}
 
   /// Receives the bytes of a part of the group (an index into its parts) in order, front to back.
   using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;

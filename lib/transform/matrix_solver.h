@@ -6,10 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device/isa.h"
+#include "kernels/solve/device_solve.h"
 #include "kernels/solve/solve.h"
 #include "lib/methods/quantized_group.h"
 #include "lib/metrics/quality.h"
+#include "lib/plan/transformation.h"
 
 namespace twofour {
 
@@ -17,7 +18,7 @@ namespace twofour {
 /// for the two entries used last: an expert's gate and up have one, its down another. Use one a thread.
 class MatrixSolver {
  public:
-  explicit MatrixSolver(Isa isa) : isa_(isa) {}
+  explicit MatrixSolver(const Compute& compute) : compute_(compute) {}
 
   /// Prepares for rows of a matrix. Throws Error where its entry holds numbers that are no statistics.
   void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
@@ -34,12 +35,12 @@ class MatrixSolver {
 
  private:
   struct Prepared {
-    const Statistics* statistics;
-    const StatisticsEntry* entry;
-    std::optional<PrunePattern> pattern;
-    Solving::Method method;
-    double damping;
-    bool sweeps;  ///< any
+    const Statistics* statistics = nullptr;
+    const StatisticsEntry* entry = nullptr;
+    std::optional<PrunePattern> pattern{};
+    Solving::Method method{};
+    double damping = 0;
+    bool sweeps = false;          ///< any
     std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
     std::vector<float> heldout;   ///< the mean over held-out tokens [k, k] or [k], or empty
     std::vector<float> fisher;    ///< the mean of e x x' [k, k], or empty
@@ -47,16 +48,22 @@ class MatrixSolver {
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
     std::unique_ptr<DampedInverse> inverse;
+    cuda::DeviceHessian on_device;  ///< of Device::cuda
+    bool is_on_device = false;
   };
-  std::shared_ptr<Prepared> prepare() const;
+  /// Fills what another entry left.
+  void prepare(Prepared& to) const;
   /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k].
   void add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const;
+  /// Likewise of the entry's own mean.
+  void add_own_forms(std::span<const float> rows, double& to) const;
 
-  Isa isa_;
+  Compute compute_;
   const EncodeRule* rule_ = nullptr;
   const EncodedMatrix* matrix_ = nullptr;
-  std::shared_ptr<Prepared> prepared_;
-  std::list<std::shared_ptr<Prepared>> kept_;
+  std::unique_ptr<cuda::DeviceSolver> device_;  ///< once it solved
+  Prepared* prepared_ = nullptr;
+  std::list<Prepared> kept_;  ///< the one used last first
   std::vector<float> offset_;
 };
 

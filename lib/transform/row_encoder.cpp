@@ -19,7 +19,7 @@ class RowEncoder : public RowQuantizer {
 
   GroupScale survey(const QuantizedGroup& group) override {
     buffers_ = {};  // the encoder has its own
-    return Encoder(Worker(source_, isa_)).first_pass(group);
+    return Encoder(Worker(source_, {isa_})).first_pass(group);
   }
 
   void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) override {

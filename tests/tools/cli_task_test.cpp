@@ -149,8 +149,9 @@ TEST_CASE("options that do not go together, missing ones, and plans that are not
   CHECK(contains(refusal({"merge", planned.out}), "expected a directory that the tasks of a plan wrote"));
   succeed({"convert", "--plan", planned.plan, "--task", "0/2"});
   CHECK(contains(refusal({"merge", planned.out}), "expected a record of the task that finished it"));
-  CHECK(contains(refusal({"convert", "--plan", planned.plan, "--task", "0/2", "--device", "cuda"}),
-                 "--device cuda: expected cpu or auto, found convert, which runs on the CPU alone"));
+  CHECK(contains(
+      refusal({"convert", "--plan", planned.plan, "--task", "0/2", "--device", "cuda"}),
+      "--device cuda: expected cpu or auto, found convert without --stats, which runs on the CPU alone"));
 }
 
 TEST_CASE("a task killed at any moment runs again, and the artifact is whole only after merge") {

@@ -139,7 +139,8 @@ TEST_CASE("help, completion and manual pages offer cuda where it is taken only")
   for (const std::string command : {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth",
                                     "completion", "man", "help", "convert", "validate", "run"}) {
     CAPTURE(command);
-    const bool cuda = command == "validate" || command == "run";
+    const bool cuda = command == "validate" || command == "run" || command == "prune" ||
+                      command == "quantize" || command == "convert";
     const std::string page = read_text(scratch / ("twofour-" + command + ".1"));
     CHECK((page.find("cuda") != std::string::npos &&
            page.find("One of: cpu, cuda, auto") != std::string::npos) == cuda);

@@ -1,11 +1,14 @@
 #include "kernels/solve/solve.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
 
+#include "kernels/solve/device_solve.h"
 #include "lib/threads/stopwatch.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
@@ -67,7 +70,53 @@ SolveTimes measure(const SolveProblem& p, Isa isa, int rounds) {
   return {spread_of(product), spread_of(prepare), spread_of(dense), spread_of(pattern)};
 }
 
+/// Seconds on a CUDA device of solving many rows at once, and the share of them whose bytes are not the
+/// CPU's.
+struct DeviceTimes {
+  Spread dense, pattern;
+  int64_t rows;
+  bool same_bytes = true;
+};
+
+DeviceTimes measure_on_device(const SolveProblem& p, int rounds) {
+  constexpr int64_t kCopies = 8;  // of the problem's rows: a device wants many
+  std::vector<float> weights;
+  for (int64_t i = 0; i < kCopies; ++i) weights.insert(weights.end(), p.weights.begin(), p.weights.end());
+  std::vector<uint8_t> codes(weights.size() / 2), scales(weights.size() / 16),
+      own_codes(p.weights.size() / 2), own_scales(p.weights.size() / 16);
+  float amax = 0;
+  for (const float w : p.weights) amax = std::max(amax, std::fabs(w));
+  const float stored = global_scale_of(QuantizeRule(), amax).stored;
+  const DampedHessian hessian = damped_hessian(p.hessian, p.k, 0.01, true);
+  cuda::DeviceSolver solver;
+  cuda::DeviceHessian on_device;
+  DeviceTimes times{{}, {}, kCopies * p.rows};
+  const auto measure = [&](std::optional<PrunePattern> pattern, int sweeps) {
+    const GroupMaps maps(hessian, pattern);
+    on_device.load(hessian, &maps, p.hessian);
+    const SolveRule rule{.pattern = pattern, .sweeps = sweeps, .min_gain = 0};
+    std::vector<double> seconds;
+    solver.solve(rule, on_device, stored, {weights}, {codes.data(), scales.data()});
+    for (int round = 0; round < rounds; ++round) {
+      Stopwatch watch;
+      solver.solve(rule, on_device, stored, {weights}, {codes.data(), scales.data()});
+      seconds.push_back(watch.lap());
+    }
+    solve_rows(rule, hessian, &maps, stored, {p.weights}, {own_codes.data(), own_scales.data()},
+               omp_get_num_procs());
+    times.same_bytes = times.same_bytes &&
+                       std::equal(own_codes.begin(), own_codes.end(),
+                                  codes.end() - static_cast<ptrdiff_t>(own_codes.size())) &&
+                       std::equal(own_scales.begin(), own_scales.end(), scales.begin());
+    return spread_of(seconds);
+  };
+  times.dense = measure(std::nullopt, 2);
+  times.pattern = measure(PrunePattern::k2of4, 4);
+  return times;
+}
+
 int run_bench_solve(const SolveArguments& o, const Common& common) {
+  const bool on_device = choose_device(common) == Device::cuda;
   Json results = Json::array();
   for (const auto& [rows, k] : {std::pair{1024, 2048}, {2048, 512}}) {
     const SolveProblem problem(rows, k);
@@ -87,6 +136,18 @@ int run_bench_solve(const SolveArguments& o, const Common& common) {
           rows, k, isa_name(isa), 1e3 * t.product.median, 1e3 * t.prepare.median, spread_text(t.dense),
           spread_text(t.pattern));
     }
+    if (!on_device) continue;
+    const DeviceTimes t = measure_on_device(problem, o.rounds);
+    results.push_back({{"shape", {t.rows, k}},
+                       {"isa", "cuda"},
+                       {"same_bytes", t.same_bytes},
+                       {"gptq_2_sweeps_seconds", spread_to_json(t.dense)},
+                       {"joint_4_sweeps_seconds", spread_to_json(t.pattern)}});
+    if (!common.json) {
+      print_stdout("[{}, {}], {}: gptq and 2 sweeps {:.1f} ms, 2:4 joint and 4 sweeps {:.1f} ms; {} bytes\n",
+                   t.rows, k, device_text(Device::cuda), 1e3 * t.dense.median, 1e3 * t.pattern.median,
+                   t.same_bytes ? "the CPU's" : "OTHER");
+    }
   }
   if (common.json) print_json({{"solve", std::move(results)}});
   return kDone;
@@ -98,7 +159,8 @@ std::function<int()> setup_bench_solve(Arguments& args, const Common& common) {
   auto o = std::make_shared<SolveArguments>();
   args.option("--rounds", o->rounds, "Rounds; figures are medians").range(1, 1000);
   args.footer(
-      "One thread. A product is that of all rows with the Hessian [K, K], which a sweep has to do as well.");
+      "One thread, and eight times the rows on a GPU, copies there and back included. A product is that of "
+      "all rows with the Hessian [K, K], which a sweep has to do as well.");
   return [o, &common] { return run_bench_solve(*o, common); };
 }
 

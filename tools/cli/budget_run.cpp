@@ -123,13 +123,14 @@ Report budget_report(const BudgetChoice& choice, const std::string& source) {
 
 int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
   check_budget(recipe_options);
+  const Device device = choose_solver_device(common, true);
   if (!recipe_options.html.empty()) check_report_file(recipe_options.html);
   Recipe recipe = make_recipe(recipe_options, o);
   OutputDirectory::check(o.destination, o.source, existing_of(o));
   const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
   BudgetChoice choice;
   with_progress(common, [&](Progress& progress) {
-    choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, best_isa(), progress),
+    choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, {best_isa(), device}, progress),
                           {recipe_options.budget, recipe_options.max_loss});
   });
   recipe.rules = budget_rules(recipe.rules[0], choice);
@@ -138,7 +139,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   if (o.dry_run) {
     print_findings(common, plan.findings);
     if (common.json) {
-      Json json = plan_to_json(source, plan, common.jobs);
+      Json json = plan_to_json(source, plan, common.jobs, device);
       json["budget"] = budget_to_json(choice);
       print_json(json);
     } else {

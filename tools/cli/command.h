@@ -29,7 +29,11 @@ struct Common {
   bool verbose = false;
   int jobs = 0;
   std::string device = "auto";
+  std::string command;  ///< that runs
 };
+
+/// What a command has for a CUDA device.
+enum class CudaWork { kNone, kSolvers, kAll };
 
 /// One command of a program. `setup` defines its arguments and returns what runs it.
 struct Command {
@@ -38,7 +42,7 @@ struct Command {
   std::function<int()> (*setup)(Arguments& args, const Common& common);
   const char* example;        ///< a command line, without the program's name
   bool has_findings = false;  ///< whether findings or differences end it with 1
-  bool cuda = false;          ///< whether it has work for a CUDA device
+  CudaWork cuda = CudaWork::kNone;
 };
 
 // Of twofour, each in the file of its name.
@@ -68,6 +72,10 @@ void check_device(const Common& common, const std::string& command);
 /// Where a command with CUDA code runs, as --device says; auto is a CUDA device if there is one. Throws Error
 /// if --device asks for cuda and there is no device.
 Device choose_device(const Common& common);
+
+/// The same of a command whose solvers alone have CUDA code; `solves`: they run. Throws Error too if --device
+/// asks for cuda and they do not.
+Device choose_solver_device(const Common& common, bool solves);
 
 /// The device for people: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);

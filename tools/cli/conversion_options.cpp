@@ -38,7 +38,7 @@ const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
 
 }  // namespace
 
-Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device) {
   Json files = Json::array(), tensors = Json::array(), others = Json::array();
   uint64_t written = 0;
   for (const OutputFile& f : plan.files) {
@@ -60,7 +60,7 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs) {
   }
   return {{"dry_run", true},
           {"layout", plan.recipe.what()},
-          {"device", device_name(Device::cpu)},
+          {"device", device_name(device)},
           {"bytes_read", plan.read_bytes},
           {"bytes_written", written},
           {"workers", plan.workers(jobs)},
@@ -107,7 +107,8 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
       counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
 }
 
-void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, bool verbose) {
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
+                  bool verbose) {
   if (r.was_complete) {
     print_stdout("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
                  format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
@@ -123,14 +124,15 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
                plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
                format_bytes(r.bytes_written), format_bytes(r.bytes_read));
   print_stdout("{}", Lines{weights_text(r, verbose)});
-  print_stdout("{}", Lines{speed_text(r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
+  print_stdout("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
 
 }  // namespace
 
-std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified) {
-  return fmt::format("cpu, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", seconds,
-                     static_cast<double>(read) / 1e9 / seconds, static_cast<double>(written) / 1e9 / seconds,
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified) {
+  return fmt::format("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", device_text(device),
+                     seconds, static_cast<double>(read) / 1e9 / seconds,
+                     static_cast<double>(written) / 1e9 / seconds,
                      verified ? "read back and verified" : "not verified");
 }
 
@@ -143,7 +145,7 @@ std::string weights_text(const ConvertResult& r, bool verbose) {
   return all ? text + fmt::format("weights: {}\n", quality_text(*all)) : text;
 }
 
-Json result_to_json(const Plan& plan, const ConvertResult& r) {
+Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
   Json modules = Json::array();
   for (const ModuleReport& m : r.modules) {
     Json module = {{"name", m.name}, {"shape", {m.shape.e, m.shape.n, m.shape.k}}};
@@ -152,7 +154,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r) {
     modules.push_back(std::move(module));
   }
   return {{"layout", plan.recipe.what()},
-          {"device", device_name(Device::cpu)},
+          {"device", device_name(device)},
           {"was_complete", r.was_complete},
           {"files_kept", r.files_kept},
           {"bytes_kept", r.bytes_kept},
@@ -259,6 +261,7 @@ Existing existing_of(const ConversionOptions& o) {
 }
 
 int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  choose_solver_device(common, !recipe_options.statistics.empty());
   if (recipe_options.budget || recipe_options.max_loss) return run_by_budget(o, recipe_options, common);
   if (!recipe_options.html.empty())
     throw Error("--html: expected with --budget or --max-loss, found without");
@@ -273,10 +276,11 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
 
 int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const Plan& plan,
                      const ReferenceCheckpoint* kept, const Common& common) {
+  const Device device = choose_solver_device(common, plan.solves);
   if (o.dry_run) {
     print_findings(common, plan.findings);
     if (common.json) {
-      print_json(plan_to_json(source, plan, common.jobs));
+      print_json(plan_to_json(source, plan, common.jobs, device));
     } else {
       print_plan(source, plan, common.jobs);
     }
@@ -288,14 +292,15 @@ int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const
       progress.phase = "checking";
       check_tensor_hashes(o.source, "", progress);
     }
-    const ConvertOptions options{common.jobs, !o.no_verify, existing_of(o), best_isa(), parse_io(o.io), kept};
+    const ConvertOptions options{common.jobs,    !o.no_verify, existing_of(o), best_isa(), device,
+                                 parse_io(o.io), kept};
     result = convert(source, plan, o.destination, options, progress);
   });
   print_findings(common, result.findings);
   if (common.json) {
-    print_json(result_to_json(plan, result));
+    print_json(result_to_json(plan, result, device));
   } else if (!common.quiet) {
-    print_result(o, plan, result, common.verbose);
+    print_result(o, plan, result, device, common.verbose);
   }
   return kDone;
 }

@@ -39,13 +39,13 @@ Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
 
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
-std::string speed_text(double seconds, uint64_t read, uint64_t written, bool verified);
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
 
 /// What a run did to the weights, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
-Json result_to_json(const Plan& plan, const ConvertResult& result);
+Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
 /// What --dry-run prints of a plan.
-Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs);
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
 
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);

@@ -31,7 +31,7 @@ std::string footer(const Program& program, const Command& command) {
                      command.example, command.has_findings ? "1 findings or differences, " : "");
 }
 
-void add_common(Arguments& args, Common& common, bool cuda) {
+void add_common(Arguments& args, Common& common, CudaWork cuda) {
   args.flag("--json", common.json, "Print one JSON document on stdout and nothing else").common();
   args.flag("-q,--quiet", common.quiet, "Print no progress and no findings").common();
   args.flag("-v,--verbose", common.verbose, "Print notes as well as warnings").common();
@@ -39,11 +39,14 @@ void add_common(Arguments& args, Common& common, bool cuda) {
       .range(1, 4096)
       .default_text("one per processor")
       .common();
-  Argument& device =
-      args.option("--device", common.device,
-                  cuda ? "Where to compute. auto uses a CUDA device if there is one and it is faster"
-                       : "Where to compute. This command runs only on the CPU");
-  if (cuda) {
+  Argument& device = args.option(
+      "--device", common.device,
+      cuda == CudaWork::kAll ? "Where to compute. auto uses a CUDA device if there is one and it is faster"
+      : cuda == CudaWork::kSolvers
+          ? "Where weights are chosen by --stats; the bytes are the same. auto uses a CUDA device if there "
+            "is one. All else runs on the CPU"
+          : "Where to compute. This command runs only on the CPU");
+  if (cuda != CudaWork::kNone) {
     device.one_of({"cpu", "cuda", "auto"}).common();
   } else {
     device.one_of({"cpu", "auto"}, {"cuda"}).common();  // check_device says why cuda is refused
@@ -134,7 +137,8 @@ int run(int argc, char** argv, const Program& program) {
     if (common.jobs == 0) common.jobs = omp_get_num_procs();
     omp_set_num_threads(common.jobs);
     const auto& [command, work] = commands.at(root.chosen());
-    if (!command->cuda) check_device(common, command->name);
+    common.command = command->name;
+    if (command->cuda == CudaWork::kNone) check_device(common, command->name);
     return work();
   } catch (const Interrupted& e) {
     return report_error(program, common, lines_of(e), kInterrupted);

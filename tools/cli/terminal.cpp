@@ -130,6 +130,12 @@ void check_device(const Common& common, const std::string& command) {
         fmt::format("--device cuda: expected cpu or auto, found {}, which runs on the CPU alone", command));
 }
 
+Device choose_solver_device(const Common& common, bool solves) {
+  if (solves) return choose_device(common);
+  check_device(common, common.command + " without --stats");
+  return Device::cpu;
+}
+
 std::string device_text(Device device) {
   return device == Device::cpu ? "cpu" : fmt::format("cuda ({})", cuda_device()->name);
 }

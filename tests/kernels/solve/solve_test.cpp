@@ -11,6 +11,7 @@
 #include "formats/error.h"
 #include "lib/expected/expected_solve.h"
 #include "tests/support/message.h"
+#include "tests/support/solve_problem.h"
 
 namespace solve_test {
 
@@ -23,58 +24,16 @@ namespace {
 using Pattern = std::optional<PrunePattern>;
 const std::vector<Pattern> kPatterns = {std::nullopt, PrunePattern::k2of4, PrunePattern::k4of8Paired};
 
-/// Activations that depend on each other, of unlike sizes, with an input that is never used and one that
-/// repeats another.
-struct Problem {
-  int64_t k;
-  std::vector<float> hessian, weights;
-  float stored;
-
-  Problem(int64_t rows, int64_t columns, int tokens, unsigned seed,
-          Arithmetic arithmetic = Arithmetic::modelopt)
-      : k(columns), hessian(static_cast<size_t>(columns * columns)) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    std::vector<float> size;
-    for (int64_t j = 0; j < k; ++j) size.push_back(std::exp(normal(random)));
-    size[5] = 0;
-    for (int t = 0; t < tokens; ++t) {
-      const float shared = normal(random);
-      std::vector<float> x;
-      for (int64_t j = 0; j < k; ++j) x.push_back(size[static_cast<size_t>(j)] * (normal(random) + shared));
-      x[9] = x[8];
-      for (size_t i = 0; i < x.size(); ++i) {
-        for (size_t j = 0; j < x.size(); ++j) hessian[i * x.size() + j] += x[i] * x[j];
-      }
-    }
-    for (float& h : hessian) h /= static_cast<float>(tokens);
-    float amax = 0;
-    for (int64_t i = 0; i < rows * k; ++i) {
-      float w = 0.02f * normal(random);
-      if (i % 7 == 0) w = -0.0f;
-      if (i / k % 5 == 1 && i % k < 40) w = 0;            // blocks of zeros
-      if (i / k % 5 == 2) w = i % 3 == 0 ? 0.5f : -0.5f;  // ties
-      if (i / k % 5 == 3) w = 0;                          // a row of zeros
-      weights.push_back(w);
-      amax = std::max(amax, std::abs(w));
-    }
-    QuantizeRule rule;
-    rule.arithmetic = arithmetic;
-    stored = global_scale_of(rule, amax).stored;
-  }
-  int64_t rows() const { return static_cast<int64_t>(weights.size()) / k; }
-};
-
 struct Solved {
   std::vector<uint8_t> codes, scales;
   bool operator==(const Solved&) const = default;
 };
 
-Solved empty_for(const Problem& p) {
+Solved empty_for(const SolveProblem& p) {
   return {std::vector<uint8_t>(p.weights.size() / 2), std::vector<uint8_t>(p.weights.size() / 16)};
 }
 
-Solved solved(const Problem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask,
+Solved solved(const SolveProblem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask,
               int threads, Isa isa) {
   Solved out = empty_for(p);
   const DampedHessian hessian =
@@ -100,7 +59,7 @@ ExpectedSolver expected_of(const SolveRule& rule, float stored) {
   return e;
 }
 
-Solved expected(const Problem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask) {
+Solved expected(const SolveProblem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask) {
   Solved out;
   const ExpectedHessian hessian =
       expect_hessian(p.hessian, p.k, damping, rule.method != SolveMethod::diagonal);
@@ -117,26 +76,14 @@ Solved expected(const Problem& p, const SolveRule& rule, double damping, std::sp
   return out;
 }
 
-std::vector<float> values_of(const Problem& p, const Solved& s,
+std::vector<float> values_of(const SolveProblem& p, const Solved& s,
                              Arithmetic arithmetic = Arithmetic::modelopt) {
   std::vector<float> values(p.weights.size());
   dequantize_nvfp4(arithmetic, p.stored, s.codes.data(), s.scales.data(), values);
   return values;
 }
 
-/// Masks of a pattern, by chance.
-std::vector<uint8_t> random_mask(const Problem& p, PrunePattern pattern, unsigned seed) {
-  std::mt19937 random(seed);
-  const size_t each = pattern == PrunePattern::k2of4 ? 1 : 2;
-  std::vector<uint8_t> mask(p.weights.size());
-  for (size_t first = 0; first < mask.size(); first += 4 * each) {
-    const size_t a = random() % 4, b = (a + 1 + random() % 3) % 4;
-    for (size_t i = 0; i < each; ++i) mask[first + a * each + i] = mask[first + b * each + i] = 1;
-  }
-  return mask;
-}
-
-bool has_pattern(const Problem& p, const Solved& s, PrunePattern pattern) {
+bool has_pattern(const SolveProblem& p, const Solved& s, PrunePattern pattern) {
   const std::vector<float> values = values_of(p, s);
   const size_t each = pattern == PrunePattern::k2of4 ? 1 : 2;
   for (size_t first = 0; first < values.size(); first += 4 * each) {
@@ -151,7 +98,7 @@ bool has_pattern(const Problem& p, const Solved& s, PrunePattern pattern) {
   return true;
 }
 
-std::vector<double> losses(const Problem& p, const Solved& s, double damping) {
+std::vector<double> losses(const SolveProblem& p, const Solved& s, double damping) {
   const ExpectedHessian h = expect_hessian(p.hessian, p.k, damping, false);
   const std::vector<float> values = values_of(p, s);
   const auto k = static_cast<size_t>(p.k);
@@ -170,7 +117,7 @@ TEST_CASE("every method gives the bytes of plain loops, on every instruction set
   unsigned seed = 1;
   for (const Arithmetic arithmetic : {Arithmetic::modelopt, Arithmetic::compressed_tensors}) {
     for (const auto& [rows, k] : {std::pair{1, 16}, {33, 48}, {37, 144}}) {
-      const Problem p(rows, k, 3 * k, ++seed, arithmetic);
+      const SolveProblem p(rows, k, 3 * k, ++seed, arithmetic);
       for (const Pattern& pattern : kPatterns) {
         for (const SolveMethod method : {SolveMethod::joint, SolveMethod::sparsegpt, SolveMethod::diagonal}) {
           if (method == SolveMethod::sparsegpt && !pattern) continue;
@@ -191,7 +138,7 @@ TEST_CASE("every method gives the bytes of plain loops, on every instruction set
 
 TEST_CASE("given masks stay, and are solved as by plain loops") {
   for (const PrunePattern pattern : {PrunePattern::k2of4, PrunePattern::k4of8Paired}) {
-    const Problem p(40, 96, 200, 77);
+    const SolveProblem p(40, 96, 200, 77);
     const std::vector<uint8_t> mask = random_mask(p, pattern, 3);
     for (const SolveMethod method : {SolveMethod::joint, SolveMethod::sparsegpt, SolveMethod::diagonal}) {
       const SolveRule rule{method, pattern, Arithmetic::modelopt, 0x38, 2};
@@ -206,7 +153,7 @@ TEST_CASE("given masks stay, and are solved as by plain loops") {
 TEST_CASE("descent never raises the damped loss of a row, sweep by sweep; none gives the start") {
   for (const Pattern& pattern : kPatterns) {
     for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
-      const Problem p(48, 64, 300, 5);
+      const SolveProblem p(48, 64, 300, 5);
       SolveRule rule{method, pattern, Arithmetic::modelopt, 0x38, 0, 0.0f};
       std::vector<double> before = losses(p, solved(p, rule, 0.01, {}, 1, best_isa()), 0.01);
       for (int sweeps = 1; sweeps <= 5; ++sweeps) {
@@ -230,7 +177,7 @@ TEST_CASE("descent never raises the damped loss of a row, sweep by sweep; none g
 }
 
 TEST_CASE("what is chosen together loses less than what is chosen in turn, and that less than magnitudes") {
-  const Problem p(64, 128, 1000, 9);
+  const SolveProblem p(64, 128, 1000, 9);
   const auto sum = [&](SolveMethod method, int sweeps) {
     const SolveRule rule{method, PrunePattern::k2of4, Arithmetic::modelopt, 0x38, sweeps};
     double all = 0;
@@ -243,7 +190,7 @@ TEST_CASE("what is chosen together loses less than what is chosen in turn, and t
 }
 
 TEST_CASE("by the diagonal alone the bytes are those of the whole Hessian's diagonal") {
-  const Problem p(35, 64, 100, 21);
+  const SolveProblem p(35, 64, 100, 21);
   std::vector<float> diagonal;
   for (size_t j = 0; j < 64; ++j) diagonal.push_back(p.hessian[j * 65]);
   const std::vector<float> damped = damped_diagonal(diagonal, 0.01);
@@ -261,7 +208,7 @@ TEST_CASE("by the diagonal alone the bytes are those of the whole Hessian's diag
 
 TEST_CASE("a Hessian of rank one, of one token, and of zeros") {
   for (const int tokens : {1, 2}) {
-    Problem p(20, 32, tokens, 31);
+    SolveProblem p(20, 32, tokens, 31);
     if (tokens == 2) std::fill(p.hessian.begin(), p.hessian.end(), 0.0f);
     const SolveRule rule{SolveMethod::joint, PrunePattern::k2of4, Arithmetic::modelopt, 0x38, 2};
     const Solved wanted = expected(p, rule, 0.1, {});
@@ -271,7 +218,7 @@ TEST_CASE("a Hessian of rank one, of one token, and of zeros") {
 }
 
 TEST_CASE("blocks of zero codes have the scale that is asked for, and no code is a negative zero") {
-  const Problem p(10, 64, 100, 41);
+  const SolveProblem p(10, 64, 100, 41);
   const SolveRule rule{SolveMethod::joint, PrunePattern::k2of4, Arithmetic::modelopt, 0x00, 1};
   const Solved s = solved(p, rule, 0.01, {}, 1, best_isa());
   bool found = false;
