@@ -105,6 +105,8 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanArguments>();
   add_source_and_selection(args, o->common);
   add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
+  add_statistics_options(args, o->recipe, kQuantizes);
+  add_mask_option(args, o->recipe, kPrunes);
   args.option("--donor", o->edit.donor, "graft: checkpoint directory or file that modules come from")
       .value_name("PATH");
   add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");

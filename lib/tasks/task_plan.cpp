@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Changes when an older program would misunderstand the plan.
-constexpr int kPlanFormat = 3;
+constexpr int kPlanFormat = 4;
 
 fs::path whole_path(const fs::path& path) {
   const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what "link/.." is only it knows
@@ -57,6 +57,15 @@ Hash128 hash_outputs(const Plan& plan) {
   return hasher.digest();
 }
 
+/// The file that rules were made with; empty if none was.
+template <class File>
+fs::path file_of_rules(const Recipe& recipe, std::shared_ptr<const File> Rule::*file) {
+  for (const Rule& rule : recipe.rules) {
+    if (rule.*file) return whole_path((rule.*file)->path());
+  }
+  return {};
+}
+
 }  // namespace
 
 Hash128 TaskFile::id() const { return hash_text(fingerprint + outputs.hex()); }
@@ -67,6 +76,8 @@ TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::pa
           whole_path(destination),
           kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),
           donor.empty() ? donor : whole_path(donor),
+          file_of_rules(plan.recipe, &Rule::statistics),
+          file_of_rules(plan.recipe, &Rule::masks),
           json_line(fingerprint(source, plan, kept)),
           hash_outputs(plan),
           plan.files.size()};
@@ -76,6 +87,8 @@ std::string format_task_plan(const TaskFile& plan) {
   Json json = {{"format", kPlanFormat}, {"source", plan.source.string()}};
   if (!plan.kept.empty()) json["keep_global_scale"] = plan.kept.string();
   if (!plan.donor.empty()) json["donor"] = plan.donor.string();
+  if (!plan.statistics.empty()) json["statistics"] = plan.statistics.string();
+  if (!plan.masks.empty()) json["masks"] = plan.masks.string();
   json["destination"] = plan.destination.string();
   json["files"] = plan.files;
   json["outputs_xxh3_128"] = plan.outputs.hex();
@@ -93,6 +106,7 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
     throw Error(fmt::format("{}: {}: expected an absolute path, found {}", where, key,
                             json_quote_short(found.string())));
   };
+  const auto optional_path = [&](const char* key) { return json.contains(key) ? path(key) : fs::path(); };
   try {
     if (const Json& format = json.at("format"); format != kPlanFormat) {
       throw Error(fmt::format("{}: expected a plan of format {}, found {}; plan again", where, kPlanFormat,
@@ -101,8 +115,10 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
     check_seal(where, text);
     TaskFile plan{path("source"),
                   path("destination"),
-                  json.contains("keep_global_scale") ? path("keep_global_scale") : fs::path(),
-                  json.contains("donor") ? path("donor") : fs::path(),
+                  optional_path("keep_global_scale"),
+                  optional_path("donor"),
+                  optional_path("statistics"),
+                  optional_path("masks"),
                   json_line(json.at("fingerprint")),
                   parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
                   whole_number<uint64_t>(json.at("files"))};
@@ -127,7 +143,9 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
 }
 
 PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io) {
-  const Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
+  Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
+  open_statistics(recipe, planned.statistics);
+  open_masks(recipe, planned.masks);
   PlannedSource found{recipe.edit ? open_edited(planned.source, planned.donor, recipe.edit, io)
                                   : open_to_convert(planned.source, recipe, io),
                       {},

@@ -17,6 +17,7 @@ struct TaskFile {
   std::filesystem::path source, destination;  ///< absolute
   std::filesystem::path kept;                 ///< quantize: the reference checkpoint; empty if none
   std::filesystem::path donor;                ///< of a graft; empty if none
+  std::filesystem::path statistics, masks;    ///< files that weights are chosen by; empty if none
   std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
   Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;

@@ -276,6 +276,35 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
   CHECK(has(plain.err, "expected fisher_hessian"));
 }
 
+TEST_CASE("tasks of a plan with statistics write what one run writes, and want the same file") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  statistics().write(scratch / "stats");
+  const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string(),
+                    alone = (scratch / "alone").string(), out = (scratch / "out").string(),
+                    plan = (scratch / "plan.json").string();
+  const std::vector<std::string> how = {"--pattern", "2:4", "--stats", stats, "--max-shard-size", "20kB"};
+  const auto run = [&](std::vector<std::string> words, bool with_options) {
+    if (with_options) words.insert(words.end(), how.begin(), how.end());
+    const Outcome o = run_program(words);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+  };
+  run({"quantize", src, alone}, true);
+  run({"plan", src, out, "--to", "quantize", "-o", plan}, true);
+  for (const char* task : {"1/2", "0/2"}) run({"convert", "--plan", plan, "--task", task}, false);
+  run({"merge", out}, false);
+  CHECK((read_tree(out) == read_tree(alone)));
+
+  std::filesystem::rename(stats, stats + "2");
+  StatisticsBuilder others;
+  others.add({kLayer + "mlp.down_proj"}, 80, 500, "hessian", 5);
+  others.write(stats);
+  std::filesystem::remove_all(out);
+  const Outcome other = run_program({"convert", "--plan", plan, "--task", "0/2"});
+  CHECK(other.code == 2);
+  CHECK_MESSAGE(other.err.find("expected the file of statistics") != std::string::npos, other.err);
+}
+
 TEST_CASE("a changed code is found in a row that is solved again") {
   const Scratch scratch;
   write_model(scratch / "src");

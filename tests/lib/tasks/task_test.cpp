@@ -282,7 +282,7 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
   Json future = parse_json("plan", text);
   future["format"] = 99;
   CHECK(contains(message_of([&] { parse_task_plan("plan.json", future.dump()); }),
-                 "format 3, found 99; plan again"));
+                 "format 4, found 99; plan again"));
   for (const char* number : {"\"files\": ", "\"max_shard_size\": ", "\"bytes\": "}) {
     CAPTURE(number);
     std::string edited = text;
