@@ -211,7 +211,7 @@ const std::vector<WordRow>& word_rows() {
 }
 
 constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
-constexpr std::string_view kMethods[] = {"joint", "gptq", "wanda", "rtn", "magnitude"};
+constexpr std::string_view kMethods[] = {"joint", "gptq", "sparsegpt", "wanda", "rtn", "magnitude"};
 constexpr int kMostSweeps = 64;
 constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
@@ -316,7 +316,7 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
     const bool dense = rule.method == "gptq" || rule.method == "rtn";
     if (rule.pattern.empty() != dense && (dense || rule.method != "magnitude"))
       method->expected(rule.pattern.empty() ? "gptq, rtn or magnitude without pattern"
-                                            : "joint, wanda or magnitude with pattern");
+                                            : "joint, sparsegpt, wanda or magnitude with pattern");
   }
   if (const auto sweeps = place.find("sweeps")) {
     check_with(*sweeps, kKeep | kNvfp4, target);

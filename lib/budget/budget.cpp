@@ -24,7 +24,7 @@ namespace {
 /// The same rule without a pattern, and with the method that is its like.
 Rule dense_rule(Rule rule) {
   rule.pattern.clear();
-  if (rule.method == "joint") rule.method = "gptq";
+  if (rule.method == "joint" || rule.method == "sparsegpt") rule.method = "gptq";
   if (rule.method == "wanda") rule.method = "rtn";
   return rule;
 }

@@ -75,20 +75,21 @@ void check_exact(const Rule& r) {
 
 /// Refuses words on statistics that do not go together.
 void check_solving_words(const Rule& r) {
-  option<int>("--method", r.method,
-              {{"", 0}, {"joint", 0}, {"gptq", 0}, {"wanda", 0}, {"rtn", 0}, {"magnitude", 0}});
+  option<int>(
+      "--method", r.method,
+      {{"", 0}, {"joint", 0}, {"gptq", 0}, {"sparsegpt", 0}, {"wanda", 0}, {"rtn", 0}, {"magnitude", 0}});
   const bool prunes = !r.pattern.empty(), solves = !r.statistics_hash.empty();
   if (!solves && !r.method.empty() && r.method != "magnitude")
     throw Error(fmt::format("--method: expected --stats beside {}, found none", r.method));
   if (!solves && r.sweeps >= 0) throw Error("--sweeps: expected --stats beside it, found none");
-  if ((r.method == "joint" || r.method == "wanda") && !prunes) {
+  if ((r.method == "joint" || r.method == "wanda" || r.method == "sparsegpt") && !prunes) {
     throw Error(fmt::format(
         "--method: expected --pattern beside {}, found none; without one gptq and rtn are its like",
         r.method));
   }
   if ((r.method == "gptq" || r.method == "rtn") && prunes) {
-    throw Error(
-        fmt::format("--method: expected joint, wanda or magnitude with --pattern, found {}", r.method));
+    throw Error(fmt::format(
+        "--method: expected joint, sparsegpt, wanda or magnitude with --pattern, found {}", r.method));
   }
   if (solves && r.block_scale != "max" && r.method != "magnitude") {
     throw Error(fmt::format(

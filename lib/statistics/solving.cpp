@@ -17,6 +17,8 @@ std::string_view solving_name(const Solving& s, bool has_pattern) {
       break;
     case Solving::Method::kDiagonal:
       return has_pattern ? "wanda" : "rtn";
+    case Solving::Method::kSparseGpt:
+      return "sparsegpt";
     case Solving::Method::kFull:
       return has_pattern ? "joint" : "gptq";
   }
@@ -55,19 +57,20 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
     return s;
   }
-  s.method = Solving::Method::kFull;
+  s.method = method == "sparsegpt" ? Solving::Method::kSparseGpt : Solving::Method::kFull;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = kDampingOfFew;
     s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
     return s;
   }
-  s.sweeps = sweeps >= 0 ? sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;
+  const bool descends = s.method == Solving::Method::kFull;
+  s.sweeps = sweeps >= 0 ? sweeps : !descends ? 0 : has_pattern ? kPatternSweeps : kDenseSweeps;
   return s;
 }
 
 uint64_t solving_bytes(const Solving& s) {
-  const bool reads_all = s.method == Solving::Method::kFull || s.sweeps > 0;
+  const bool reads_all = s.needs_factor() || s.sweeps > 0;
   if (s.entry == nullptr) return 0;
   const auto n = static_cast<uint64_t>(s.entry->k);
   const bool heldout_pairs = s.heldout != nullptr && s.heldout->kind != StatisticsKind::kDiagonal;

@@ -13,8 +13,10 @@ struct Solving {
   enum class Method {
     kPlain,     ///< as without statistics
     kDiagonal,  ///< "wanda", or "rtn" without a pattern
-    kFull       ///< "joint", or "gptq" without a pattern
+    kFull,      ///< "joint", or "gptq" without a pattern
+    kSparseGpt  ///< to a pattern alone; to compare with
   };
+  bool needs_factor() const { return method == Method::kFull || method == Method::kSparseGpt; }
   Method method = Method::kPlain;
   const StatisticsEntry* entry = nullptr;  ///< none: kPlain
   /// Of Statistics::tensors(): what the target differs by from the weights. None: not at all.
@@ -28,7 +30,7 @@ struct Solving {
 /// The share of the target offset that goes into the target: W' = W + 0.5 C (H + lambda I)^-1.
 inline constexpr float kTargetShare = 0.5f;
 
-/// "joint", "gptq", "wanda", "rtn" or "plain".
+/// "joint", "gptq", "sparsegpt", "wanda", "rtn" or "plain".
 std::string_view solving_name(const Solving& solving, bool has_pattern);
 
 /// What a file says of a linear of K inputs. `method`: "" for the best that the file holds, or the word of

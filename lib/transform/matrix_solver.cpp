@@ -49,12 +49,12 @@ void MatrixSolver::prepare(Prepared& p) const {
     p.diagonal = damped_diagonal(p.mean, solving.damping);
   } else {
     p.mean = s.read_hessian(entry);
-    p.hessian = damped_hessian(p.mean, entry.k, solving.damping, solving.method == Solving::Method::kFull,
-                               threads, compute_.isa);
+    p.hessian =
+        damped_hessian(p.mean, entry.k, solving.damping, solving.needs_factor(), threads, compute_.isa);
     if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
     if (solving.target_offset)
       p.inverse = std::make_unique<DampedInverse>(p.mean, entry.k, solving.damping, threads, compute_.isa);
-    if (compute_.device == Device::cuda) {
+    if (compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt) {
       p.on_device.load(p.hessian, p.maps.get(), p.mean);
       p.is_on_device = true;
     }
@@ -81,7 +81,9 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
                          std::span<const float> target, std::span<const uint8_t> mask, uint8_t* codes,
                          uint8_t* scales) {
   SolveRule rule;
-  rule.method = prepared_->method == Solving::Method::kFull ? SolveMethod::joint : SolveMethod::diagonal;
+  rule.method = prepared_->method == Solving::Method::kFull        ? SolveMethod::joint
+                : prepared_->method == Solving::Method::kSparseGpt ? SolveMethod::sparsegpt
+                                                                   : SolveMethod::diagonal;
   rule.pattern = prepared_->pattern;
   rule.arithmetic = arithmetic;
   rule.zero_scale = zero_scale;

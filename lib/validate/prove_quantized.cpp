@@ -153,9 +153,7 @@ class GroupCheck : public GroupReader {
   }
 
   // --- Matrices that were solved by statistics ---
-  bool has_target(const EncodedMatrix& m) const {
-    return m.solving.target_offset.has_value();
-  }
+  bool has_target(const EncodedMatrix& m) const { return m.solving.target_offset.has_value(); }
 
   /// W + 0.5 C (H + lambda I)^-1 of rows [begin, end).
   Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end) {
@@ -195,8 +193,9 @@ class GroupCheck : public GroupReader {
 
   ExpectedSolver solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const {
     ExpectedSolver s;
-    s.method = m.solving.method == Solving::Method::kFull ? ExpectedSolver::Method::kJoint
-                                                          : ExpectedSolver::Method::kDiagonal;
+    s.method = m.solving.method == Solving::Method::kFull        ? ExpectedSolver::Method::kJoint
+               : m.solving.method == Solving::Method::kSparseGpt ? ExpectedSolver::Method::kSparseGpt
+                                                                 : ExpectedSolver::Method::kDiagonal;
     s.group = words_.pattern == "4:8-paired" ? 8 : 4;
     s.dense = words_.pattern.empty();
     s.divides = divides_;

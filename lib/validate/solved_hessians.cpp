@@ -19,8 +19,7 @@ std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, co
     return found;
   }
   found->mean = statistics.read_hessian(entry);
-  found->hessian =
-      expect_hessian(found->mean, entry.k, solving.damping, solving.method == Solving::Method::kFull);
+  found->hessian = expect_hessian(found->mean, entry.k, solving.damping, solving.needs_factor());
   if (solving.target_offset) found->inverse.emplace(found->mean, entry.k, solving.damping);
   return found;
 }

@@ -77,6 +77,7 @@ TEST_CASE(
            {"--method", "rtn"},
            {"--pattern", "2:4"},
            {"--pattern", "2:4", "--method", "wanda"},
+           {"--pattern", "2:4", "--method", "sparsegpt"},
            {"--pattern", "2:4", "--sweeps", "0"},
            {"--pattern", "4:8-paired", "--dialect", "compressed-tensors"}}) {
     std::string name = "out";
@@ -604,7 +605,7 @@ TEST_CASE("statistics that do not fit are refused before there is an output") {
   CHECK(refused(statistics(), {"--method", "joint"}).find("expected --pattern beside joint") !=
         std::string::npos);
   CHECK(refused(statistics(), {"--pattern", "2:4", "--method", "gptq"})
-            .find("expected joint, wanda or magnitude") != std::string::npos);
+            .find("expected joint, sparsegpt, wanda or magnitude") != std::string::npos);
   CHECK(refused(statistics(), {"--block-scale", "mse"}).find("expected none beside --stats") !=
         std::string::npos);
   CHECK(refused(statistics(0), {"--pattern", "4:8-paired"}).find("expected statistics with tokens") !=

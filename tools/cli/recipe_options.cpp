@@ -201,13 +201,17 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
             "quantized copy");
   if (kind == kConverts) return;
   const bool prunes = kind == kPrunes;
-  args.option("--method", o.method,
-              prunes ? "How: joint chooses mask, scales and codes together; wanda reads the diagonal alone; "
-                       "magnitude leaves the statistics out"
-                     : "How: joint chooses mask, scales and codes together, gptq the last two without a "
-                       "pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out")
-      .one_of(prunes ? std::vector<std::string>{"joint", "wanda", "magnitude"}
-                     : std::vector<std::string>{"joint", "gptq", "wanda", "rtn", "magnitude"})
+  args.option(
+          "--method", o.method,
+          prunes
+              ? "How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare with; "
+                "wanda reads the diagonal alone; "
+                "magnitude leaves the statistics out"
+              : "How: joint chooses mask, scales and codes together, gptq the last two without a "
+                "pattern; sparsegpt masks first, to compare with; wanda and rtn read the diagonal alone; "
+                "magnitude leaves the statistics out")
+      .one_of(prunes ? std::vector<std::string>{"joint", "sparsegpt", "wanda", "magnitude"}
+                     : std::vector<std::string>{"joint", "gptq", "sparsegpt", "wanda", "rtn", "magnitude"})
       .default_text(prunes ? "joint where the file holds a full Hessian of enough tokens, else wanda"
                            : "joint or gptq where the file holds a full Hessian of enough tokens, else wanda "
                              "or rtn");
