@@ -11,13 +11,13 @@ class Entry:
   """The sums of one input, or of one matrix where tokens are weighted.
 
   hessian: sum of w x x' [K, K], w 1 or a token's weight before it is normalized; total, squares: sums of w and w^2;
-  fisher: sum of e x x' [K, K]; count: tokens; amax: the largest |x|.
+  fisher: sum of e x x' [K, K]; count: tokens; amax: the largest |x|. A hessian may be its diagonal blocks, [K / B, B, B].
   """
 
-  def __init__(self, k, device, fisher=False):
+  def __init__(self, k, device, fisher=False, sums=None):
     self.k, self.count, self.total, self.squares, self.amax = k, 0, 0.0, 0.0, 0.0
     self.members = []
-    self.hessian = torch.zeros(k, k, device=device)
+    self.hessian = torch.zeros(k, k, device=device) if sums is None else sums
     self.fisher = torch.zeros(k, k, device=device) if fisher else None
 
   def add_members(self, members):
@@ -63,7 +63,8 @@ class Entry:
     if not self.count:
       return {}
     mean = self.mean_weight()
-    out = {f"{name}.hessian": self.hessian / mean, f"{name}.count": torch.tensor([self.count]),
+    leaf = "hessian" if self.hessian.dim() == 2 else "hessian_blocks"
+    out = {f"{name}.{leaf}": self.hessian / mean, f"{name}.count": torch.tensor([self.count]),
            f"{name}.amax": torch.tensor(self.amax),
            f"{name}.sum_squared_weights": torch.tensor(self.squares / mean**2, dtype=torch.float64)}
     if self.fisher is not None:

@@ -9,6 +9,7 @@ shift
 "$here/environments/make.sh" "$environments"
 "$environments/producers/bin/python" "$here/test_dequantize.py"
 "$environments/producers/bin/python" "$here/../../examples/statistics/test_collect.py" "$TWOFOUR"
+"$VLLM" "$here/../../examples/statistics/test_vllm_worker.py" "$TWOFOUR"
 "$VLLM" "$here/test_resolve.py"
 "$VLLM" "$here/test_lookup.py"
 "$environments/producers/bin/python" "$here/run.py" "$@"
