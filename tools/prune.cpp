@@ -20,6 +20,7 @@ std::function<int()> setup_prune(Arguments& args, const Common& common) {
   add_recipe_options(args, o->recipe, kPrunes);
   add_statistics_options(args, o->recipe, kPrunes);
   add_mask_option(args, o->recipe, kPrunes);
+  add_budget_options(args, o->recipe, kPrunes);
   args.footer(
       "Without --stats the smallest codes of each group are dropped, and all else stays. With it the weights "
       "that are left are chosen anew to keep the output near to what NVFP4 gave: codes and block scales "

@@ -20,7 +20,7 @@ std::function<int()> setup_quantize(Arguments& args, const Common& common) {
   add_recipe_options(args, o->recipe, kQuantizes);
   add_statistics_options(args, o->recipe, kQuantizes);
   add_mask_option(args, o->recipe, kQuantizes);
-  add_budget_options(args, o->recipe);
+  add_budget_options(args, o->recipe, kQuantizes);
   args.footer(
       "Quantizes every linear except embeddings, heads, routers, norms, convolutions, vision towers and MTP, "
       "which stay in floats. Weights in FP8 or MXFP4 are quantized wherever they are. --also adds modules.\n"

@@ -49,15 +49,15 @@ if [ "$windows" != 16 ]; then
 fi
 
 if [ "${4:-}" = sequential ]; then
+  weighting=${3:-plain}
   # NAME WORDS...: from a model whose earlier groups are compressed as the words say
   sequential() {
     "$python" "$here/../statistics/collect.py" "$work/bf16" "$work/$1.safetensors" --tokens "$work/calibration.safetensors" \
-      --text "debian-handbook, jargon-text" --weighting "${weighting:-plain}" --sequential --twofour "$twofour" \
+      --text "debian-handbook, jargon-text" --weighting "$weighting" --sequential --twofour "$twofour" \
       --quantize "--device cpu" "${@:2}"
   }
   group_by_group() { "$twofour" quantize "$1" "$2" --stats "$work/$3.safetensors" "${@:4}"; }
   widen_only() { "$twofour" convert "$1" "$1-bf16" --to bf16 -q && models+=("$1-bf16"); }
-  weighting=${3:-plain}
   sequential sequential-dense
   group_by_group "$work/bf16" "$work/sequential-dense" sequential-dense && widen_only "$work/sequential-dense"
   sequential sequential-mlp --pattern 2:4 --pruned '*.mlp.*'

@@ -29,10 +29,15 @@ Rule dense_rule(Rule rule) {
   return rule;
 }
 
+/// Whether a rule prunes NVFP4 and keeps it otherwise.
+bool is_in_place(const Rule& rule) { return rule.to == "prune"; }
+
 /// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group,
 /// "model.layers.0.self_attn.k_proj+q_proj+v_proj".
-std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group) {
+/// Of prune, which takes experts and MLPs as a whole, it is the block.
+std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group, bool in_place) {
   const auto name = parse_module_name(m.name);
+  if (name && in_place) return name->block;
   if (!name || name->kind != BlockKind::kRoutedExperts) {
     std::string text = group[0].name;
     for (size_t i = 1; i < group.size(); ++i)
@@ -103,6 +108,35 @@ void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int
   problems.refuse();
 }
 
+/// Whether a unit is an MLP or the experts of a layer.
+bool is_block(const PruningUnit& unit) {
+  const auto name = parse_module_name(unit.modules[0]);
+  return name && unit.name == name->block;
+}
+
+void take_modules(const BudgetChoice& choice, Selection& selection) {
+  selection.include.clear();
+  for (size_t i = 0; i < choice.pruned; ++i) {
+    for (const std::string& name : choice.units[i].modules) selection.include.push_back(exact_pattern(name));
+  }
+  selection.also = selection.include;
+  selection.exclude.clear();
+}
+
+/// As prune selects: blocks by default, other linears besides. What the rule includes and excludes goes on to
+/// do so.
+void take_blocks(const BudgetChoice& choice, Selection& selection) {
+  selection.also.clear();
+  for (size_t i = 0; i < choice.units.size(); ++i) {
+    const PruningUnit& unit = choice.units[i];
+    if (is_block(unit)) {
+      if (i >= choice.pruned) selection.exclude.push_back(exact_pattern(unit.name));
+    } else if (i < choice.pruned) {
+      for (const std::string& name : unit.modules) selection.also.push_back(exact_pattern(name));
+    }
+  }
+}
+
 }  // namespace
 
 uint64_t BudgetChoice::bytes(size_t count) const {
@@ -119,9 +153,10 @@ double BudgetChoice::cost(size_t count) const {
 
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress) {
-  const Plan pruned_plan = make_plan(source, Recipe(rule)),
-             dense_plan = make_plan(source, Recipe(dense_rule(rule)));
-  rule.dialect = dense_plan.recipe.rules[0].dialect;
+  const Plan pruned_plan = make_plan(source, Recipe(rule));
+  // What is not pruned in place stays as it is, without a loss.
+  const Plan dense_plan = is_in_place(rule) ? Plan() : make_plan(source, Recipe(dense_rule(rule)));
+  if (!is_in_place(rule)) rule.dialect = dense_plan.recipe.rules[0].dialect;
   std::vector<Measured> pruned = groups_of(pruned_plan), dense = groups_of(dense_plan);
   check_fisher(pruned);
   std::vector<Measured*> all;
@@ -130,16 +165,17 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   }
   progress.phase = "measuring";
   progress.total = pruned_plan.read_bytes + dense_plan.read_bytes;
-  const int workers = std::min(pruned_plan.workers(jobs), dense_plan.workers(jobs));
-  const int threads = std::max(pruned_plan.solver_threads(jobs), dense_plan.solver_threads(jobs));
+  const bool by_pruned = pruned_plan.worker_bytes() > dense_plan.worker_bytes();
+  const int workers = (by_pruned ? pruned_plan : dense_plan).workers(jobs);
+  const int threads = (by_pruned ? pruned_plan : dense_plan).solver_threads(jobs);
   measure(source, all, workers, {compute.isa, compute.device, threads}, progress);
 
   std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
-  const auto for_each_matrix = [](const std::vector<Measured>& groups, auto&& f) {
+  const auto for_each_matrix = [&](const std::vector<Measured>& groups, auto&& f) {
     for (const Measured& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        f(unit_of(m, g.group->matrices()), m, g.results[i].output.expected_loss);
+        f(unit_of(m, g.group->matrices(), is_in_place(rule)), m, g.results[i].output.expected_loss);
       }
     }
   };
@@ -179,16 +215,10 @@ std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice) {
   if (choice.pruned > 0) {
     Rule pruned = rule;
     pruned.label = "pruned";
-    pruned.selection.include.clear();
-    for (size_t i = 0; i < choice.pruned; ++i) {
-      for (const std::string& name : choice.units[i].modules)
-        pruned.selection.include.push_back(exact_pattern(name));
-    }
-    pruned.selection.also = pruned.selection.include;
-    pruned.selection.exclude.clear();
+    is_in_place(rule) ? take_blocks(choice, pruned.selection) : take_modules(choice, pruned.selection);
     rules.push_back(std::move(pruned));
   }
-  if (choice.pruned < choice.units.size()) {
+  if (choice.pruned < choice.units.size() && !is_in_place(rule)) {
     rules.push_back(dense_rule(rule));
     rules.back().label = "not pruned";
   }

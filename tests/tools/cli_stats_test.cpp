@@ -261,6 +261,46 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
   REQUIRE(quantize("everything", {"--pattern", "2:4", "--budget", "1"}).code == 0);
   CHECK((read_tensors(scratch / "everything") == read_tensors(scratch / "all")));
 
+  // prune leaves what the budget does not pay for.
+  const auto prune = [&](const std::string& to, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"prune",
+                                      (scratch / "none").string(),
+                                      (scratch / to).string(),
+                                      "--stats",
+                                      stats,
+                                      "--pattern",
+                                      "2:4",
+                                      "--also",
+                                      "*.self_attn.*"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  const Outcome pruned = prune("pruned", {});
+  REQUIRE_MESSAGE(pruned.code == 0, pruned.err);
+  const Json units = json_of(prune("x", {"--budget", "0.6", "--dry-run", "--json"}))["budget"]["units"];
+  const Outcome made = prune("some-pruned", {"--budget", "0.6"});
+  REQUIRE_MESSAGE(made.code == 0, made.err);
+  const ReadTensors whole = read_tensors(scratch / "pruned"), some = read_tensors(scratch / "some-pruned"),
+                    none = read_tensors(scratch / "none");
+  CHECK(units.size() == 3);  // the MLP is one
+  size_t count = 0;
+  for (const Json& u : units) {
+    CHECK(u["dense_loss"] == 0);
+    count += u["pruned"].get<bool>();
+    for (const Json& m : u["modules"]) {
+      const std::string codes = m.get<std::string>() + ".weight";
+      CHECK((some.at(codes) == (u["pruned"].get<bool>() ? whole : none).at(codes)));
+    }
+  }
+  CHECK(count > 0);
+  CHECK(count < 3);
+  const Outcome proof = run_program({"validate", (scratch / "some-pruned").string(), "--source",
+                                     (scratch / "none").string(), "--stats", stats, "--all-rows"});
+  CHECK_MESSAGE(proof.code == 0, proof.out);
+  const Outcome too_little = prune("x", {"--budget", "0"});
+  CHECK(too_little.code == 2);
+  CHECK(too_little.err.find("all would stay as it is") != std::string::npos);
+
   const auto refused = [&](const std::vector<std::string>& more) {
     const Outcome o = quantize("y", more);
     CHECK(o.code == 2);

@@ -134,6 +134,12 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
                           {recipe_options.budget, recipe_options.max_loss});
   });
   recipe.rules = budget_rules(recipe.rules[0], choice);
+  if (recipe.rules.empty()) {
+    throw Error(fmt::format(
+        "{}: expected what pays for {}, the cheapest of {}, found too little: all would stay as it is",
+        recipe_options.budget ? "--budget" : "--max-loss", choice.units.at(0).name,
+        counted(choice.units.size(), "unit")));
+  }
   if (!recipe_options.html.empty()) write_report(recipe_options.html, budget_report(choice, o.source));
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {

@@ -233,12 +233,13 @@ void add_mask_option(Arguments& args, RecipeOptions& o, RecipeKind kind) {
       .default_text("masks are chosen");
 }
 
-void add_budget_options(Arguments& args, RecipeOptions& o) {
-  args.option(
-          "--budget", o.budget,
-          "Prune this share of the bytes, 0 to 1, and only quantize the rest: with --pattern and --stats, "
-          "whose fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
-          "fused stays together. --dry-run prints the curve")
+void add_budget_options(Arguments& args, RecipeOptions& o, RecipeKind kind) {
+  args.option("--budget", o.budget,
+              fmt::format(
+                  "Prune this share of the bytes, 0 to 1, and {} the rest: with --pattern and --stats, whose "
+                  "fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
+                  "fused stays together. --dry-run prints the curve",
+                  kind == kPrunes ? "leave" : "only quantize"))
       .value_name("SHARE")
       .default_text("all is pruned");
   args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")

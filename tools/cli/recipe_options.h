@@ -39,7 +39,7 @@ void add_statistics_options(Arguments& args, RecipeOptions& options, RecipeKind 
 void add_mask_option(Arguments& args, RecipeOptions& options, RecipeKind kind);
 
 /// Adds --budget, --max-loss and --html.
-void add_budget_options(Arguments& args, RecipeOptions& options);
+void add_budget_options(Arguments& args, RecipeOptions& options, RecipeKind kind);
 
 /// The option of that name excludes all that says how rules choose and change modules.
 void exclude_rule_words(Arguments& args, const std::string& option);
