@@ -31,11 +31,11 @@ struct EntryGroup {
 
 /// Whether a linear that the entry serves has a target beside its weights.
 bool has_targets(const Statistics& s, const StatisticsEntry& e) {
-  return std::any_of(e.members.begin(), e.members.end(), [&](auto& m) { return s.find(m) == &e && s.target_offset(m); });
+  return std::any_of(e.members.begin(), e.members.end(),
+                     [&](auto& m) { return s.find(m) == &e && s.target_offset(m); });
 }
 
-std::vector<EntryGroup> group_entries(const Statistics& s,
-                                      const std::vector<StatisticsEntry>& entries) {
+std::vector<EntryGroup> group_entries(const Statistics& s, const std::vector<StatisticsEntry>& entries) {
   std::vector<EntryGroup> groups;
   for (const StatisticsEntry& e : entries) {
     const std::string what =
@@ -71,7 +71,8 @@ int inspect_statistics(const std::string& path, const Common& common) {
     for (const char* key : {"structure", "weights", "tokens", "text", "weighting", "predecessor"})
       json[key] = s.metadata(key);
     for (const StatisticsEntry& e : s.entries()) json["entries"].push_back(entry_to_json(s, e));
-    for (const StatisticsEntry& e : s.heldout_entries()) json["heldout_entries"].push_back(entry_to_json(s, e));
+    for (const StatisticsEntry& e : s.heldout_entries())
+      json["heldout_entries"].push_back(entry_to_json(s, e));
     print_json(json);
     return kDone;
   }

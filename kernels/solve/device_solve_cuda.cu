@@ -8,7 +8,7 @@
 #include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/solve/device_solve.h"
-#include "kernels/solve/solve_numbers.h"
+#include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
 
 // The tiles of solve_tile.h, one a block of threads: the first warp has a row a thread where a tile of the

@@ -1,8 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_lanes.h"
-#include "kernels/solve/solve_numbers.h"
 
 // Solvers for a tile of rows, `W` of them in the lanes of a vector. Included by one file an instruction set.
 

@@ -222,7 +222,8 @@ class GroupPlanner {
           const TensorInfo& offset = s->tensors()[*solving.target_offset];
           if (offset.shape[0] != m.rows) {
             problems_.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", s->path().string(),
-                                      offset.name, m.rows, m.k, m.name, describe(offset.dtype, offset.shape)));
+                                      offset.name, m.rows, m.k, m.name,
+                                      describe(offset.dtype, offset.shape)));
           }
         }
         if (!solving.why.empty() && unsolved_[solving.why.substr(0, solving.why.find(','))]++ == 0)

@@ -237,7 +237,8 @@ void Statistics::check_target_offsets() const {
     const TensorInfo& t = tensors()[tensor];
     const auto at = served_.find(linear);
     if (at == served_.end())
-      throw Error(fmt::format("{}: expected an entry or a group that serves {}, found none", where(tensor), linear));
+      throw Error(
+          fmt::format("{}: expected an entry or a group that serves {}, found none", where(tensor), linear));
     if (const int64_t k = entries_[at->second[0]].k; t.shape[1] != k) {
       throw Error(fmt::format("{}: expected K of {} as in its other tensors, found {}", where(tensor), k,
                               describe(t.dtype, t.shape)));

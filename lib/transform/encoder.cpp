@@ -130,8 +130,7 @@ void Encoder::survey(Results& results) {
           m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
-    if (m.solving.target_offset)
-      amax = largest_magnitude(target_of(m, row, rows), isa_);
+    if (m.solving.target_offset) amax = largest_magnitude(target_of(m, row, rows), isa_);
     survey.amax = std::max(survey.amax, amax);
     if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);
     if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);

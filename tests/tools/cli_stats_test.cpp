@@ -393,6 +393,39 @@ TEST_CASE(
   CHECK(none != some);
 }
 
+TEST_CASE("linears of a group have targets of their own, and targets that fit none are refused") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  const std::string src = (scratch / "src").string(), gate = kLayer + "mlp.gate_proj",
+                    up = kLayer + "mlp.up_proj";
+  const auto make = [&](const std::string& name, const std::string& linear, int64_t rows, float offset) {
+    StatisticsBuilder b;
+    b.add({gate, up}, 64, 500, "hessian", 4);
+    std::vector<float> numbers;
+    for (int64_t i = 0; i < rows * 64; ++i) numbers.push_back(offset * static_cast<float>(i % 11 - 5));
+    if (!linear.empty()) b.add_floats(linear + ".target_offset", {rows, 64}, numbers);
+    b.write(scratch / (name + ".stats"));
+    return run_program({"quantize", src, (scratch / name).string(), "--stats",
+                        (scratch / (name + ".stats")).string(), "--include", "*.gate_proj", "--include",
+                        "*.up_proj"});
+  };
+  REQUIRE(make("none", "", 0, 0).code == 0);
+  const Outcome one = make("one", up, 80, 1.0f);
+  REQUIRE_MESSAGE(one.code == 0, one.err);
+  const ReadTensors none = read_tensors(scratch / "none"), some = read_tensors(scratch / "one");
+  CHECK(some.at(up + ".weight") != none.at(up + ".weight"));
+  const Outcome proof = run_program({"validate", (scratch / "one").string(), "--source", src, "--stats",
+                                     (scratch / "one.stats").string(), "--all-rows"});
+  CHECK_MESSAGE(proof.code == 0, proof.out);
+  const Outcome rows = make("rows", up, 79, 1.0f);
+  CHECK(rows.code == 2);
+  CHECK(rows.err.find("expected [80, 64]") != std::string::npos);
+  const Outcome other = make("other", kLayer + "mlp.down_proj", 64, 1.0f);
+  CHECK(other.code == 2);
+  CHECK(other.err.find("expected an entry or a group that serves") != std::string::npos);
+  CHECK(make("nan", up, 80, NAN).code == 2);
+}
+
 TEST_CASE(
     "prune --stats solves NVFP4 again under its own scales and leaves all else; magnitude is as without") {
   const Scratch scratch;
