@@ -54,7 +54,7 @@ if [ "${4:-}" = sequential ]; then
   sequential() {
     "$python" "$here/../statistics/collect.py" "$work/bf16" "$work/$1.safetensors" --tokens "$work/calibration.safetensors" \
       --text "debian-handbook, jargon-text" --weighting "$weighting" --sequential --twofour "$twofour" \
-      --quantize "--device cpu" "${@:2}"
+      "${@:2}"
   }
   group_by_group() { "$twofour" quantize "$1" "$2" --stats "$work/$3.safetensors" "${@:4}"; }
   widen_only() { "$twofour" convert "$1" "$1-bf16" --to bf16 -q && models+=("$1-bf16"); }

@@ -261,6 +261,8 @@ class Compressor:
 
   def run(self, command, *words):
     more = shlex.split(self.o.quantize) if command == "quantize" else []
+    if command == "quantize" and "--device" not in more:
+      more += ["--device", "cpu"]  # to start a GPU takes longer than to solve a group
     done = subprocess.run([self.o.twofour, command, *map(str, words), *more], capture_output=True, text=True)
     if done.returncode:
       raise SystemExit(f"{self.o.twofour} {command} failed with {done.returncode}:\n{done.stderr}")
