@@ -263,7 +263,10 @@ class Compressor:
     more = shlex.split(self.o.quantize) if command == "quantize" else []
     if command == "quantize" and "--device" not in more:
       more += ["--device", "cpu"]  # to start a GPU takes longer than to solve a group
-    done = subprocess.run([self.o.twofour, command, *map(str, words), *more], capture_output=True, text=True)
+    try:
+      done = subprocess.run([self.o.twofour, command, *map(str, words), *more], capture_output=True, text=True)
+    except OSError as error:
+      raise SystemExit(f"--twofour: expected the program, found {self.o.twofour}: {error.strerror}") from None
     if done.returncode:
       raise SystemExit(f"{self.o.twofour} {command} failed with {done.returncode}:\n{done.stderr}")
     return done.stdout

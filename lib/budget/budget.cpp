@@ -85,6 +85,17 @@ void check_fisher(const std::vector<Measured>& groups) {
                   counted(all, "matrix", "matrices"), without, first));
 }
 
+/// Refuses what would be pruned without a cost: by magnitude, where there are no statistics.
+void check_all_solved(const Plan& plan, const Checkpoint& source) {
+  for (const auto& one : plan.transformations) {
+    if (one->keeps() || dynamic_cast<const QuantizedGroup*>(one.get()) != nullptr) continue;
+    throw Error(
+        fmt::format("--stats: expected statistics with tokens of all that is pruned, found none of {}; "
+                    "--exclude leaves it",
+                    one->name(source)));
+  }
+}
+
 void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int threads,
              const Compute& compute, Progress& progress) {
   JobQueue<Measured*> queue(groups);
@@ -154,6 +165,7 @@ double BudgetChoice::cost(size_t count) const {
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress) {
   const Plan pruned_plan = make_plan(source, Recipe(rule));
+  if (is_in_place(rule)) check_all_solved(pruned_plan, source);
   // What is not pruned in place stays as it is, without a loss.
   const Plan dense_plan = is_in_place(rule) ? Plan() : make_plan(source, Recipe(dense_rule(rule)));
   if (!is_in_place(rule)) rule.dialect = dense_plan.recipe.rules[0].dialect;

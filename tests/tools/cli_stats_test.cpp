@@ -173,6 +173,10 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
   }
   b.write(scratch / "stats");
   statistics().write(scratch / "plain");
+  StatisticsBuilder partly;
+  partly.add({kLayer + "mlp.down_proj"}, 80, 500, "hessian", 40);
+  partly.add_floats(kLayer + "mlp.down_proj.fisher_hessian", {80, 80}, StatisticsBuilder::sums(80, 200, 41));
+  partly.write(scratch / "partly");
   const std::string src = (scratch / "src").string(), stats = (scratch / "stats").string();
   const auto quantize = [&](const std::string& to, const std::vector<std::string>& more) {
     std::vector<std::string> words = {"quantize", src, (scratch / to).string(), "--stats", stats};
@@ -297,6 +301,14 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
   const Outcome proof = run_program({"validate", (scratch / "some-pruned").string(), "--source",
                                      (scratch / "none").string(), "--stats", stats, "--all-rows"});
   CHECK_MESSAGE(proof.code == 0, proof.out);
+  // The MLP alone, for which there are statistics of one linear in three.
+  const Outcome unserved =
+      run_program({"prune", (scratch / "none").string(), (scratch / "x").string(), "--stats",
+                   (scratch / "partly").string(), "--pattern", "2:4", "--budget", "1"});
+  CHECK(unserved.code == 2);
+  CHECK_MESSAGE(
+      unserved.err.find("expected statistics with tokens of all that is pruned") != std::string::npos,
+      unserved.err);
   const Outcome too_little = prune("x", {"--budget", "0"});
   CHECK(too_little.code == 2);
   CHECK(too_little.err.find("all would stay as it is") != std::string::npos);
