@@ -1,56 +1,16 @@
 #include "lib/lint/lint.h"
 
-#include <fmt/format.h>
+#include <map>
+#include <string>
+#include <vector>
 
-#include <algorithm>
-
-#include "formats/error.h"
-#include "kernels/device/check.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/bytes/checks.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/content/checks.h"
 #include "lib/names/natural.h"
 #include "lib/threads/stopwatch.h"
 
 namespace twofour {
-
-LintReporter::LintReporter(const LintOptions& options) {
-  for (const LintRule& rule : lint_rules()) levels_.push_back(rule.severity);
-  for (const auto& [id, level] : options.levels) {
-    const auto rule = find_lint_rule(id);
-    if (!rule) throw Error(fmt::format("--rule: expected the id of a rule, found '{}'", id));
-    levels_[*rule] = level;
-  }
-}
-
-void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message) {
-  const auto at = find_lint_rule(rule);
-  check(at.has_value(), "a rule of the table");
-  if (!levels_[*at]) return;
-  const std::lock_guard lock(mutex_);
-  findings_.push_back({*at, *levels_[*at], std::move(file), std::move(name), std::move(message)});
-}
-
-void LintReporter::summarize(std::string_view rule, std::string text) {
-  const auto at = find_lint_rule(rule);
-  check(at.has_value(), "a rule of the table");
-  const std::lock_guard lock(mutex_);
-  if (levels_[*at]) summaries_[*at] = std::move(text);
-}
-
-void LintReporter::move_to(LintReport& report) {
-  std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
-    if (a.rule != b.rule) return a.rule < b.rule;
-    if (a.file != b.file) return natural_less(a.file, b.file);
-    if (a.name != b.name) return natural_less(a.name, b.name);
-    return a.message < b.message;
-  });
-  report.findings = std::move(findings_);
-  report.summaries = std::move(summaries_);
-}
-
-size_t LintReport::count(Severity severity) const {
-  return static_cast<size_t>(std::count_if(findings.begin(), findings.end(),
-                                           [&](const LintFinding& f) { return f.severity == severity; }));
-}
 
 namespace {
 
@@ -73,7 +33,7 @@ Figures lint_figures(const LintInput& input, int jobs) {
 
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
   const Stopwatch watch;
-  LintReporter reporter(options);
+  LintReporter reporter(options.levels);
   progress.phase = "reading headers";
   const LintInput input = open_lint_subject(path, reporter);
   lint_modules(input, options.headers_only, reporter);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/checkpoint/index_file.h"
-#include "lib/lint/input.h"
+#include "lib/lint/bytes/input.h"
 
 namespace twofour {
 

@@ -10,7 +10,7 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/half.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/content/checks.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -169,7 +169,7 @@ void compare(const Matrix& own, const Matrix& other, const Matrices& owns, const
 }  // namespace
 
 void lint_against(const LintInput& s, const std::filesystem::path& path, LintReporter& reporter) {
-  LintReporter silent{LintOptions{}};
+  LintReporter silent;
   const LintInput reference = open_lint_subject(path, silent);
   const Matrices owns(s), others(reference);
   size_t compared = 0;

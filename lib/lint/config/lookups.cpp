@@ -7,7 +7,7 @@
 
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {

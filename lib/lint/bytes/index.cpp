@@ -1,4 +1,4 @@
-#include "lib/lint/index.h"
+#include "lib/lint/bytes/index.h"
 
 #include <fmt/format.h>
 

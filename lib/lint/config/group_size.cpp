@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "formats/atom.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 
 namespace twofour {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "formats/half.h"
 #include "formats/naming.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/bytes/checks.h"
 
 namespace twofour {
 namespace {
@@ -97,6 +97,11 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
 }
 
 }  // namespace
+
+bool is_input_scale(std::string_view name) {
+  return name.ends_with("input_scale") || name.ends_with("input_global_scale") ||
+         name.ends_with("input_scale_2");
+}
 
 void lint_scalars(const LintInput& s, LintReporter& reporter) {
   std::map<std::pair<std::string, size_t>, Group> groups;

@@ -1,4 +1,4 @@
-#include "lib/lint/lint.h"
+#include "lib/lint/rules/rules.h"
 
 namespace twofour {
 namespace {

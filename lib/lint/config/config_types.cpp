@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 
 namespace twofour {
 namespace {

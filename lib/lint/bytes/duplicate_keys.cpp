@@ -7,7 +7,7 @@
 
 #include "formats/json_events.h"
 #include "lib/io/file.h"
-#include "lib/lint/input.h"
+#include "lib/lint/bytes/input.h"
 
 namespace twofour {
 namespace {

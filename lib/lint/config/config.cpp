@@ -10,7 +10,7 @@
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {

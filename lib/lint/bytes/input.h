@@ -1,7 +1,6 @@
 #pragma once
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,27 +12,9 @@
 #include "formats/json.h"
 #include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/lint/lint.h"
+#include "lib/lint/rules/rules.h"
 
 namespace twofour {
-
-/// Collects findings, from several threads at once. Rules that are off leave nothing.
-class LintReporter {
- public:
-  /// Throws Error on unknown ids in `options.levels`.
-  explicit LintReporter(const LintOptions& options);
-  void add(std::string_view rule, std::string file, std::string name, std::string message);
-  /// What a rule's findings come to together.
-  void summarize(std::string_view rule, std::string text);
-  /// Puts everything into the report, in order.
-  void move_to(LintReport& report);
-
- private:
-  std::vector<std::optional<Severity>> levels_;  ///< by rule
-  std::mutex mutex_;
-  std::vector<LintFinding> findings_;
-  std::map<size_t, std::string> summaries_;
-};
 
 /// A checkpoint as it is on disk, sound or not: whatever of it can be understood. Unlike Checkpoint, what is
 /// wrong went to the reporter and was left out.

@@ -6,7 +6,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/bytes/checks.h"
 
 namespace twofour {
 namespace {

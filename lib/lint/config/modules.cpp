@@ -9,7 +9,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/lint/rules.h"
+#include "lib/lint/bytes/checks.h"
 
 #include <fmt/format.h>
 

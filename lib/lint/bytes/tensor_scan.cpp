@@ -1,4 +1,4 @@
-#include "lib/lint/tensor_scan.h"
+#include "lib/lint/bytes/tensor_scan.h"
 
 #include <algorithm>
 #include <cstring>

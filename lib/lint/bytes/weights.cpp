@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "formats/atom.h"
-#include "lib/lint/rules.h"
-#include "lib/lint/tensor_scan.h"
+#include "lib/lint/bytes/checks.h"
+#include "lib/lint/bytes/tensor_scan.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/job_queue.h"
 

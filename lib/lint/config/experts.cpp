@@ -1,4 +1,4 @@
-#include "lib/lint/rules.h"
+#include "lib/lint/config/checks.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/lint/bytes/checks.h"
 
 namespace twofour {
 namespace {
@@ -159,11 +160,6 @@ class BlockLint {
 };
 
 }  // namespace
-
-bool is_input_scale(std::string_view name) {
-  return name.ends_with("input_scale") || name.ends_with("input_global_scale") ||
-         name.ends_with("input_scale_2");
-}
 
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys) {
   std::set<int64_t> counts;

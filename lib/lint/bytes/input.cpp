@@ -1,4 +1,4 @@
-#include "lib/lint/input.h"
+#include "lib/lint/bytes/input.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
-#include "lib/lint/index.h"
+#include "lib/lint/bytes/index.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -239,7 +239,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     const std::string name = path.filename().string();
     if (!name.ends_with(".safetensors")) {  // claims nothing, so it must be one
       Gathered unused;
-      LintReporter silent{LintOptions{}};
+      LintReporter silent;
       read_shard(s.path, name, unused, 0, silent);
     }
     s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);

@@ -5,7 +5,7 @@
 
 #include "formats/json.h"
 #include "lib/findings/version.h"
-#include "lib/lint/lint.h"
+#include "lib/lint/rules/rules.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/lint/blocks.h"
+#include "lib/lint/bytes/blocks.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "formats/layouts/part_map.h"
-#include "lib/lint/blocks.h"
-#include "lib/lint/input.h"
+#include "lib/lint/bytes/blocks.h"
+#include "lib/lint/bytes/input.h"
 
 namespace twofour {
 

@@ -1,0 +1,27 @@
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "lib/artifact/manifest.h"
+#include "lib/lint/bytes/input.h"
+#include "lib/threads/progress.h"
+
+namespace twofour {
+
+/// Whether `name` ends in one of the names that dialects give input scales.
+bool is_input_scale(std::string_view name);
+
+/// Reads twofour.json and compares everything but the data of tensors with it: files, headers, the names of
+/// tensors. Nothing if it is missing or, which is reported, cannot be read.
+std::optional<Manifest> lint_manifest(const LintInput& input, LintReporter& reporter);
+/// Holds the hash of a tensor against the manifest.
+void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t tensor, const Hash128& hash,
+                      LintReporter& reporter);
+/// Files that are no weights: tokenizer, code, chat templates.
+void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
+/// Global, input and KV scales.
+void lint_scalars(const LintInput& input, LintReporter& reporter);
+/// Every byte of every tensor, and the hashes of an artifact's manifest.
+void lint_weights(const LintInput& input, int jobs, LintReporter& reporter, Progress& progress);
+
+}  // namespace twofour
