@@ -27,9 +27,9 @@ int run_planned(const ConvertArguments& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks.value_or(0));
   const TaskFile tasks = parse_task_plan(o.plan, read_text(o.plan));
   const Io io = parse_io(o.common.io);
-  const PlannedSource planned = open_planned(o.plan, tasks, io);
+  const Device device = choose_solver_device(common, !tasks.statistics.empty());
+  const PlannedSource planned = open_planned(o.plan, tasks, io, solver_of(common, device));
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
-  const Device device = choose_solver_device(common, planned.plan.solves);
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
     ConvertOptions options;

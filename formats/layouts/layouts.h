@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 
 #include "formats/layouts/gate_up_interleaved8.h"
 #include "formats/layouts/kmajor_packed.h"
@@ -30,6 +31,15 @@ bool with_layout(std::string_view name, F&& f) {
 template <class F>
 void for_each_layout(F&& f) {
   std::apply([&](auto... layout) { (f.template operator()<decltype(layout)>(), ...); }, Layouts{});
+}
+
+/// The pattern that a layout holds, "2:4"; "" of layouts that hold all weights, and of other names.
+inline std::string_view layout_pattern(std::string_view name) {
+  std::string_view pattern;
+  with_layout(name, [&]<class L>() {
+    if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) pattern = L::pattern;
+  });
+  return pattern;
 }
 
 /// The largest number of parts that a layout has.

@@ -22,6 +22,7 @@ namespace {
 /// What a rule may make, as far as other keys depend on it.
 enum Target : unsigned { kKeep = 1, kBf16 = 2, kFp8 = 4, kMx = 8, kNvfp4 = 16, kLayout = 32 };
 constexpr unsigned kEncoded = kNvfp4 | kLayout;  // layouts take NVFP4, and make it of other formats first
+constexpr unsigned kSolved = kKeep | kEncoded;   // statistics choose their weights
 
 struct TargetRow {
   std::string_view to;      ///< in a file
@@ -309,17 +310,18 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
   }
   if (!rule.block.empty() || !rule.scale_dtype.empty()) rule.granularity = "block";
   if (const auto method = place.find("method")) {
-    check_with(*method, kKeep | kNvfp4, target);
+    check_with(*method, kSolved, target);
     rule.method = method->word(kMethods);
     if (target.target == kKeep && rule.pattern.empty())
       method->fail("expected with pattern only, found without");
     const bool dense = rule.method == "gptq" || rule.method == "rtn";
-    if (rule.pattern.empty() != dense && (dense || rule.method != "magnitude"))
-      method->expected(rule.pattern.empty() ? "gptq, rtn or magnitude without pattern"
-                                            : "joint, sparsegpt, wanda or magnitude with pattern");
+    const bool has_pattern = !rule.pattern.empty() || !layout_pattern(target.method).empty();
+    if (has_pattern == dense && (dense || rule.method != "magnitude"))
+      method->expected(has_pattern ? "joint, sparsegpt, wanda or magnitude with pattern"
+                                   : "gptq, rtn or magnitude without pattern");
   }
   if (const auto sweeps = place.find("sweeps")) {
-    check_with(*sweeps, kKeep | kNvfp4, target);
+    check_with(*sweeps, kSolved, target);
     rule.sweeps = static_cast<int>(sweeps->integer(0, kMostSweeps));
   }
 }
@@ -400,11 +402,11 @@ std::vector<RecipeKey> rule_keys() {
   for (const WordRow& row : word_rows())
     keys.push_back({row.key, either(row.words), with(row.with) + row.description});
   keys.push_back({"method", either(kMethods),
-                  with(kKeep | kNvfp4) +
-                      "how weights are chosen by convert --stats: joint or wanda with pattern, gptq or rtn "
-                      "without; magnitude leaves the statistics out (default: as quantize --method)"});
+                  with(kSolved) +
+                      "how weights are chosen by convert --stats: joint or wanda with pattern or a layout that "
+                      "holds one, gptq or rtn without; magnitude leaves the statistics out (default: as quantize --method)"});
   keys.push_back({"sweeps", fmt::format("0 to {}", kMostSweeps),
-                  with(kKeep | kNvfp4) + "sweeps of descent (default: as quantize --sweeps)"});
+                  with(kSolved) + "sweeps of descent (default: as quantize --sweeps)"});
   keys.push_back({"input_scale", kInputScales,
                   with(kKeep | kNvfp4) +
                       "scales of inputs, as --input-scale; NVFP4 that a rule to: nvfp4 matches keeps "

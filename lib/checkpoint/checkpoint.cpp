@@ -232,4 +232,8 @@ void Checkpoint::read_rows(const Nvfp4Linear& module, const RowRange& rows, std:
   source_->read_rows(module.codes, rows, codes, scales);
 }
 
+Json Checkpoint::computed_result(const Nvfp4Linear& module) const {
+  return source_ ? source_->computed_result(module.codes) : Json(nullptr);
+}
+
 }  // namespace twofour

@@ -63,6 +63,9 @@ class TensorSource {
   /// (k1 - k0) / 16]. Safe from several threads.
   virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                          std::span<uint8_t> scales) const;
+  /// What computing a module by its codes found, as twofour.json notes it, once its rows were read; null: nothing
+  /// that is noted.
+  virtual Json computed_result(size_t) const { return nullptr; }
   /// What was found on computing tensors so far, for people.
   virtual Findings computed_findings() const { return {}; }
   /// Config files of which the bytes are known, by name; others are written from their values.
@@ -123,6 +126,8 @@ class Checkpoint {
   /// Rows of a module that is computed, as TensorSource::read_rows.
   void read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const;
+  /// As TensorSource::computed_result.
+  Json computed_result(const Nvfp4Linear& module) const;
 
  private:
   void open_shards(const std::vector<std::string>& names, Io io);

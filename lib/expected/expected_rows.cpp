@@ -18,7 +18,10 @@ constexpr int64_t kCastBlock = 32;
 
 class SlowRowQuantizer : public RowQuantizer {
  public:
-  explicit SlowRowQuantizer(const Checkpoint& source) : source_(source), reader_(source) {}
+  SlowRowQuantizer(const Checkpoint& source, const ExpectSolvedGroup& solved)
+      : source_(source), solved_(solved), reader_(source) {}
+
+  QuantizedRows quantize(const QuantizedGroup& group) override { return solved_(source_, group); }
 
   GroupScale survey(const QuantizedGroup& group) override {
     GroupScale scale;
@@ -123,6 +126,7 @@ class SlowRowQuantizer : public RowQuantizer {
   }
 
   const Checkpoint& source_;
+  const ExpectSolvedGroup solved_;
   WeightReader reader_;
 };
 
@@ -186,8 +190,10 @@ bool divides_in(std::string_view dialect) {
                      [&](const Nvfp4Dialect& d) { return d.name == dialect && !d.stacked && d.divides; });
 }
 
-MakeRowQuantizer expected_rows() {
-  return [](const Checkpoint& source) { return std::make_unique<SlowRowQuantizer>(source); };
+MakeRowQuantizer expected_rows(ExpectSolvedGroup solved) {
+  return [solved = std::move(solved)](const Checkpoint& source) {
+    return std::make_unique<SlowRowQuantizer>(source, solved);
+  };
 }
 
 }  // namespace twofour

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -24,7 +25,10 @@ DType matrix_weight_type(const Checkpoint& source, const std::vector<EncodedMatr
 /// Whether global scales of a dialect's linears are divisors.
 bool divides_in(std::string_view dialect);
 
+/// A group of a checkpoint whose weights statistics or masks chose.
+using ExpectSolvedGroup = std::function<QuantizedRows(const Checkpoint& source, const QuantizedGroup& group)>;
+
 /// Quantizes rows as the proof expects them: for the checkpoints that layouts are proven from.
-MakeRowQuantizer expected_rows();
+MakeRowQuantizer expected_rows(ExpectSolvedGroup solved);
 
 }  // namespace twofour

@@ -92,11 +92,30 @@ Json LayoutMatrix::empty_result() const {
 void LayoutMatrix::check_result(const Json& result) const {
   const LayoutResult found = LayoutResult::from_json(result);
   const size_t scale_count = scales.computed.size();
-  if (found.slices.size() == target.sources.size() && found.global_scales.size() == scale_count) return;
+  for (const Json& note : found.solved) {
+    if (!note.is_null()) encoded_from_json(note.at("result"));
+  }
+  const bool fits = found.solved.empty() || found.solved.size() == target.sources.size();
+  if (fits && found.slices.size() == target.sources.size() && found.global_scales.size() == scale_count)
+    return;
   throw Error(fmt::format("{}: expected hashes of {} sources and {} global scales, found {} and {}",
                           target.name, target.sources.size(), scale_count, found.slices.size(),
                           found.global_scales.size()));
 }
+
+namespace {
+
+/// Adds what twofour.json says of a source whose weights were chosen.
+void add_solved(const Json& note, Json& source) {
+  const EncodedResult found = encoded_from_json(note.at("result"));
+  source["weights_xxh3_128"] = found.source.hex();  // as float32
+  Json quality = error_figures(found.error);
+  if (!found.output.method.empty()) add_loss_figures(found.output, quality);
+  source["quality"] = std::move(quality);
+  if (note.contains("solver")) source["solver"] = note.at("solver");
+}
+
+}  // namespace
 
 Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
                            const std::vector<Json>& tensors) const {
@@ -115,6 +134,7 @@ Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
     one["global_scale_bits"] = fmt::format("{:08x}", raw_bits_of(scales, found, i));
     one["codes_xxh3_128"] = found.slices[i].codes.hex();
     one["scales_xxh3_128"] = found.slices[i].scales.hex();
+    if (!found.solved.empty() && !found.solved[i].is_null()) add_solved(found.solved[i], one);
     sources.push_back(std::move(one));
   }
   for (const Json& t : tensors) parts.push_back(t);
@@ -134,6 +154,8 @@ std::string LayoutMatrix::content(const Json& result, std::span<const Hash128>) 
   for (size_t i = 0; i < found.slices.size(); ++i) {
     text += found.slices[i].codes.hex() + found.slices[i].scales.hex() +
             fmt::format("{:08x}", raw_bits_of(scales, found, i));
+    if (found.solved.empty() || found.solved[i].is_null()) continue;
+    text += encoded_from_json(found.solved[i].at("result")).source.hex();
   }
   return text;
 }
@@ -148,7 +170,30 @@ std::vector<Transformation::StoredScale> LayoutMatrix::stored_scales() const {
 }
 
 std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& result) const {
-  return {{target.name, target.shape, LayoutResult::from_json(result).quality}};
+  const LayoutResult found = LayoutResult::from_json(result);
+  ModuleReport report{target.name, target.shape, found.quality};
+  size_t solved = 0;
+  for (const Json& note : found.solved) {
+    if (note.is_null()) continue;
+    const EncodedResult one = encoded_from_json(note.at("result"));
+    if (!report.encoded) report.encoded.emplace();
+    report.encoded->error += one.error;
+    report.encoded->output += one.output;
+    ++solved;
+  }
+  // Packing drops nothing of what was chosen before.
+  if (solved == target.sources.size()) report.quality.reset();
+  return {std::move(report)};
+}
+
+void LayoutResult::take_solved(const Checkpoint& source, const OutputMatrix& target) {
+  std::vector<Json> notes;
+  bool any = false;
+  for (const SourceRows& s : target.sources) {
+    notes.push_back(source.computed_result(source.nvfp4_modules()[s.module]));
+    any = any || !notes.back().is_null();
+  }
+  if (any) solved = std::move(notes);
 }
 
 Json LayoutResult::to_json() const {
@@ -160,6 +205,7 @@ Json LayoutResult::to_json() const {
     for (const uint32_t one : global_scales) bits += fmt::format("{:08x}", one);
     json["global_scales"] = std::move(bits);
   }
+  if (!solved.empty()) json["solved"] = solved;
   return json;
 }
 
@@ -176,6 +222,7 @@ LayoutResult LayoutResult::from_json(const Json& json) {
   for (size_t at = 0; at + kBitDigits <= bits.size(); at += kBitDigits) {
     found.global_scales.push_back(parse_bits("global_scales", bits.substr(at, kBitDigits)));
   }
+  if (json.contains("solved")) found.solved = json.at("solved").get<std::vector<Json>>();
   return found;
 }
 

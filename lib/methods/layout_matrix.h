@@ -84,6 +84,11 @@ struct LayoutResult {
   std::vector<Slice> slices;  ///< one a source of the target
   /// Likewise: bits of the global scales that the work found, 0 of others; empty where it found none.
   std::vector<uint32_t> global_scales = {};
+  /// Likewise: what choosing weights by statistics or masks found, as Checkpoint::computed_result; null of
+  /// others. Empty: of none.
+  std::vector<Json> solved = {};
+  /// Takes that of all sources, once their rows were read.
+  void take_solved(const Checkpoint& source, const OutputMatrix& target);
   Json to_json() const;
   static LayoutResult from_json(const Json& json);
 };

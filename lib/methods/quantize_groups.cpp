@@ -121,7 +121,24 @@ class GroupPlanner {
       own.scales.push_back({m.name, read_global_scale(c_, m, 0, problems_).raw_bits});
     }
     own.sort();
+    if (rule_.folds_pairs) fold_pairs(own);
     return own;
+  }
+
+  /// Gives a gate and its up the larger of their global scales.
+  static void fold_pairs(FixedGlobalScales& own) {
+    const auto pair_of = [](const FixedGlobalScales::Scale& s) {
+      const auto name = parse_module_name(s.name);
+      const bool pairs =
+          name && (name->projection == Projection::kGate || name->projection == Projection::kUp);
+      return pairs ? fmt::format("{}.{}", name->block, name->expert) : s.name;
+    };
+    std::map<std::string, uint32_t> folded;  // float32 bits of positive numbers sort as these do
+    for (const FixedGlobalScales::Scale& s : own.scales) {
+      uint32_t& bits = folded.try_emplace(pair_of(s), s.bits).first->second;
+      bits = own.divides ? std::min(bits, s.bits) : std::max(bits, s.bits);
+    }
+    for (FixedGlobalScales::Scale& s : own.scales) s.bits = folded.at(pair_of(s));
   }
 
   /// Whether input scales are written.

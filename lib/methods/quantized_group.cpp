@@ -18,6 +18,13 @@ constexpr uint64_t kRowBytes = 8;
 /// What it keeps of each FP8 tile.
 constexpr uint64_t kTileBytes = 32;
 
+Json solver_entry(const EncodedMatrix& m, const EncodedResult& found) {
+  return {{"method", found.output.method},
+          {"sweeps", m.solving.sweeps},
+          {"damping", m.solving.damping},
+          {"statistics", m.solving.entry->name}};
+}
+
 }  // namespace
 
 EncodeRule::Tile EncodeRule::tile(int64_t rows, int64_t k) const {
@@ -111,6 +118,12 @@ void QuantizedGroup::check_result(const Json& result) const {
   for (const Json& one : result) encoded_from_json(one);
 }
 
+Json QuantizedGroup::solved_note(size_t matrix, const EncodedResult& found) const {
+  Json note = {{"result", to_json(found)}};
+  if (!found.output.method.empty()) note["solver"] = solver_entry(matrices_[matrix], found);
+  return note;
+}
+
 Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
                              const std::vector<Json>& tensors) const {
   Json all = Json::array();
@@ -131,12 +144,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
                   {"gated", false},
                   {"quality", std::move(quality)}};
     if (found.global_scale != 0) entry["global_scale_bits"] = fmt::format("{:08x}", found.global_scale);
-    if (is_solved) {
-      entry["solver"] = {{"method", found.output.method},
-                         {"sweeps", m.solving.sweeps},
-                         {"damping", m.solving.damping},
-                         {"statistics", m.solving.entry->name}};
-    }
+    if (is_solved) entry["solver"] = solver_entry(m, found);
     if (found.cast) entry["cast"] = found.tiles.inexact == 0 ? "exact" : "rounded";
     Json parts = Json::array();
     for (size_t p = 0; p < tensors.size(); ++p) {

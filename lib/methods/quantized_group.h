@@ -42,6 +42,8 @@ struct EncodeRule {
   std::shared_ptr<const MaskFile> masks{};         ///< that prune; null: masks are chosen
   /// NVFP4 of the source is solved again under its own names and scales of the matrix and of inputs.
   bool in_place = false;
+  /// Then a gate and its up get the larger of their global scales.
+  bool folds_pairs = false;
 
   bool is_nvfp4() const { return scheme.format == WeightFormat::kNvfp4; }
   bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }
@@ -100,6 +102,10 @@ class QuantizedGroup : public Transformation {
   const std::shared_ptr<const InputScaleRule>& input_scales() const { return input_scales_; }
   /// The type that the weights have in the source: float32 where they were quantized or their types differ.
   void set_weight_type(DType type) { rule_.weight_type = type; }
+
+  /// What twofour.json notes of a matrix whose weights were chosen by statistics or masks: an EncodedResult,
+  /// and the solver.
+  Json solved_note(size_t matrix, const EncodedResult& found) const;
 
   const EncodeRule& encode_rule() const { return rule_; }
   const FixedGlobalScales& kept() const { return *kept_; }

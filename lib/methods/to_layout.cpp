@@ -188,7 +188,18 @@ class ToLayout : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_to_layout(Rule& rule) {
+  const std::string_view pattern = layout_pattern(rule.to);
+  if (pattern.empty() && !rule.mask_hash.empty())
+    throw Error(fmt::format("--mask: expected a layout that holds a pattern, found {}", rule.to));
   Rule words = rule;
+  const bool solves = !rule.statistics_hash.empty() && rule.method != "magnitude";
+  if (solves || !rule.mask_hash.empty()) {
+    if (!rule.pattern.empty() && rule.pattern != pattern) {
+      throw Error(fmt::format("--pattern: expected {} with {}, found {}",
+                              pattern.empty() ? "none" : fmt::format("{} or none", pattern), rule.to, rule.pattern));
+    }
+    words.pattern = pattern;
+  }
   complete_quantize_words(words);
   make_quantize(words);  // refuses words that are not known
   return std::make_unique<ToLayout>(rule);

@@ -142,12 +142,12 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
                   planned.outputs.hex(), found.outputs.hex()));
 }
 
-PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io) {
+PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io, const Compute& compute) {
   Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
   open_statistics(recipe, planned.statistics);
   open_masks(recipe, planned.masks);
   PlannedSource found{recipe.edit ? open_edited(planned.source, planned.donor, recipe.edit, io)
-                                  : open_to_convert(planned.source, recipe, io),
+                                  : open_to_convert(planned.source, recipe, io, {}, compute),
                       {},
                       nullptr};
   if (!planned.kept.empty())

@@ -46,7 +46,9 @@ struct PlannedSource {
   Plan plan;
   std::unique_ptr<const ReferenceCheckpoint> kept;  ///< nullptr where the plan names none
 };
-/// Throws Error naming `where` if source, recipe or tool are not those of the plan.
-PlannedSource open_planned(const std::string& where, const TaskFile& plan, Io io = Io::kCached);
+/// Throws Error naming `where` if source, recipe or tool are not those of the plan. `compute` as
+/// open_to_convert() has it.
+PlannedSource open_planned(const std::string& where, const TaskFile& plan, Io io = Io::kCached,
+                           const Compute& compute = {best_isa()});
 
 }  // namespace twofour

@@ -77,6 +77,7 @@ class LayoutWork : public Work {
       all.slices.push_back({r.codes_hash, r.scales_hash});
     }
     for (const SourceScale& scale : found_scales_) all.global_scales.push_back(scale.raw_bits);
+    if (!found_scales_.empty()) all.take_solved(*source_.load(), matrix_.target);
     return all.to_json();
   }
 

@@ -15,7 +15,25 @@ namespace {
 
 class RowEncoder : public RowQuantizer {
  public:
-  RowEncoder(const Checkpoint& source, Isa isa) : source_(source), isa_(isa), reader_(source) {}
+  RowEncoder(const Checkpoint& source, const Compute& compute)
+      : source_(source), compute_(compute), isa_(compute.isa), reader_(source) {}
+
+  QuantizedRows quantize(const QuantizedGroup& group) override {
+    // It keeps what groups of one entry of statistics share.
+    if (!encoder_) encoder_ = std::make_unique<Encoder>(Worker(source_, compute_));
+    QuantizedRows rows;
+    rows.parts.resize(group.outputs(source_).size());
+    for (size_t p = 0; p < rows.parts.size(); ++p)
+      rows.parts[p].reserve(group.part_info(static_cast<int>(p)).bytes());
+    rows.results = encoder_->encode(group, [&](int part, std::span<const uint8_t> bytes) {
+      auto& to = rows.parts[static_cast<size_t>(part)];
+      to.insert(to.end(), bytes.begin(), bytes.end());
+    });
+    std::vector<std::string> lines;
+    for (const EncodedResult& r : rows.results) lines.insert(lines.end(), r.problems.begin(), r.problems.end());
+    if (!lines.empty()) throw ErrorLines(std::move(lines));
+    return rows;
+  }
 
   GroupScale survey(const QuantizedGroup& group) override {
     buffers_ = {};  // the encoder has its own
@@ -119,8 +137,10 @@ class RowEncoder : public RowQuantizer {
   }
 
   const Checkpoint& source_;
+  const Compute compute_;
   const Isa isa_;
   WeightReader reader_;
+  std::unique_ptr<Encoder> encoder_;  ///< once a group is quantized as a whole
   struct {
     std::vector<float> weights, gathered;
     std::vector<uint8_t> stored;
@@ -129,13 +149,13 @@ class RowEncoder : public RowQuantizer {
 
 }  // namespace
 
-MakeRowQuantizer row_encoders(Isa isa) {
-  return [isa](const Checkpoint& source) { return std::make_unique<RowEncoder>(source, isa); };
+MakeRowQuantizer row_encoders(const Compute& compute) {
+  return [compute](const Checkpoint& source) { return std::make_unique<RowEncoder>(source, compute); };
 }
 
 Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io,
-                           const MemoryLimits& limits) {
-  return open_quantized(open_source(path, ReadPath::kFast, {}, io), recipe, row_encoders(), limits);
+                           const MemoryLimits& limits, const Compute& compute) {
+  return open_quantized(open_source(path, ReadPath::kFast, {}, io), recipe, row_encoders(compute), limits);
 }
 
 }  // namespace twofour

@@ -1,16 +1,17 @@
 #pragma once
 #include <filesystem>
 
+#include "lib/plan/transformation.h"
 #include "lib/view/quantized_view.h"
 
 namespace twofour {
 
 /// Quantizes rows with the kernels and the arithmetic of Encoder: an encoder of the checkpoints that layouts
-/// are packed from.
-MakeRowQuantizer row_encoders(Isa isa = best_isa());
+/// are packed from. `compute` is what solves groups as a whole.
+MakeRowQuantizer row_encoders(const Compute& compute = {best_isa()});
 
 /// The source of a conversion, as open_source() has it, with what layouts need quantized.
 Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
-                           const MemoryLimits& limits = {});
+                           const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});
 
 }  // namespace twofour

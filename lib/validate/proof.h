@@ -2,11 +2,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/expected/expected_input_scales.h"
-#include "lib/plan/plan.h"
+#include "lib/plan/transformation.h"
 #include "lib/threads/progress.h"
 #include "lib/validate/solved_hessians.h"
 #include "lib/validate/validate.h"
@@ -23,15 +24,15 @@ struct ProofFindings {
 /// What the proof of one transformation works on: source and artifact, and where to report.
 class Proof {
  public:
-  /// `found` takes what is found; of several proofs at a time each has its own, and all have one `expected`.
-  Proof(const Checkpoint& made_from, const Checkpoint& made, const Plan& plan, size_t transformation,
+  /// `parts` are the tensors of the artifact that the transformation made. `found` takes what is found; of
+  /// several proofs at a time each has its own, and all have one `expected`.
+  Proof(const Checkpoint& made_from, const Checkpoint& made, std::vector<const TensorInfo*> parts,
         ExpectedInputScales& expected, Progress& on_the_way, ProofFindings& found)
       : source(made_from),
         artifact(made),
         input_scales(expected),
         progress(on_the_way),
-        plan_(plan),
-        transformation_(transformation),
+        parts_(std::move(parts)),
         found_(found) {}
 
   const Checkpoint& source;
@@ -40,9 +41,10 @@ class Proof {
   Progress& progress;
   bool on_device = false;  ///< a CUDA device derives the bytes, too
   bool all_rows = false;   ///< of solved matrices all rows are solved again, not 64 of each
+  bool zeros_are_positive = false;  ///< a sparse layout holds no others within a pattern
   std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
 
-  const TensorInfo& info(int part) const { return tensor(part).info; }
+  const TensorInfo& info(int part) const { return *parts_[static_cast<size_t>(part)]; }
   /// Reads bytes of a part as the artifact has them. Safe from several threads.
   void read(int part, uint64_t offset, std::span<uint8_t> out) const;
   /// Compares bytes of a part from `offset` on with what they must be, and notes where they differ.
@@ -64,12 +66,8 @@ class Proof {
     uint64_t count = 0, first = 0;
     uint8_t expected = 0, found = 0;
   };
-  const OutputTensor& tensor(int part) const {
-    return plan_.tensors[plan_.parts_of(transformation_)[static_cast<size_t>(part)]];
-  }
 
-  const Plan& plan_;
-  size_t transformation_;
+  std::vector<const TensorInfo*> parts_;
   ProofFindings& found_;
   std::vector<Wrong> wrong_;  ///< by part
 };

@@ -208,6 +208,7 @@ Json LayoutMatrix::prove(Proof& proof) const {
   weights.zero_share = static_cast<double>(zero_codes) / all;
   proof.add(std::move(weights));
   result.slices = hash_sources(proof, target, slices);
+  result.take_solved(proof.source, target);
   return result.to_json();
 }
 

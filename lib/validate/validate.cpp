@@ -24,6 +24,7 @@
 #include "lib/validate/check_on_device.h"
 #include "lib/validate/checks.h"
 #include "lib/validate/proof.h"
+#include "lib/validate/solved_group_proofs.h"
 
 namespace twofour {
 namespace {
@@ -81,6 +82,13 @@ void account_for_source(const Checkpoint& source, const Plan& plan, ValidateRepo
   }
 }
 
+void add_found(const ProofFindings& found, ValidateReport& report) {
+  report.differences.insert(report.differences.end(), found.differences.begin(), found.differences.end());
+  report.weights.insert(report.weights.end(), found.weights.begin(), found.weights.end());
+  report.solved_rows += found.solved_rows;
+  report.rows_not_drawn += found.rows_not_drawn;
+}
+
 /// Derives every byte again: on several threads at a time where there are many transformations and the
 /// promised memory has room, else one after the other, for each uses all threads itself. Returns the results
 /// that the record must hold.
@@ -95,7 +103,9 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   std::vector<Json> results(count);
   ExpectedInputScales input_scales(source);
   const auto prove = [&](size_t t) {
-    Proof proof(source, artifact, plan, t, input_scales, progress, found[t]);
+    std::vector<const TensorInfo*> parts;
+    for (const uint32_t i : plan.parts_of(t)) parts.push_back(&plan.tensors[i].info);
+    Proof proof(source, artifact, std::move(parts), input_scales, progress, found[t]);
     proof.on_device = on_device;
     proof.all_rows = all_rows;
     proof.hessians = hessians;
@@ -122,11 +132,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
   }
   std::map<uint32_t, Json> all;
   for (size_t t = 0; t < count; ++t) {
-    std::move(found[t].differences.begin(), found[t].differences.end(),
-              std::back_inserter(report.differences));
-    report.solved_rows += found[t].solved_rows;
-    report.rows_not_drawn += found[t].rows_not_drawn;
-    std::move(found[t].weights.begin(), found[t].weights.end(), std::back_inserter(report.weights));
+    add_found(found[t], report);
     if (!results[t].is_null()) all.emplace(static_cast<uint32_t>(t), std::move(results[t]));
   }
   return all;
@@ -242,8 +248,10 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     report.seconds = watch.seconds();
     return report;
   }
-  const Checkpoint source = open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io),
-                                           manifest.recipe, expected_rows());
+  SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
+  const Checkpoint source = open_quantized(
+      open_source(source_path, ReadPath::kReference, {}, options.io), manifest.recipe,
+      expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) { return solved.prove(from, group); }));
   const Plan plan = make_plan(source, manifest.recipe);
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
   progress.phase = "hashing";
@@ -258,6 +266,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const bool on_device = options.device == Device::cuda;
   std::map<uint32_t, Json> results =
       prove_all(artifact, source, plan, on_device, options.all_rows, progress, report);
+  add_found(solved.findings(), report);
   if (on_device) check_dequantized_on_cuda(artifact, source, plan, report);
   if (report.differences.empty()) {
     check_manifest(artifact, source, plan, manifest, std::move(results), progress, report);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 
 #include "formats/layouts/layouts.h"
@@ -43,10 +44,10 @@ class RuleChoice {
     });
   }
 
-  std::vector<size_t> choose(const Rule& rule) {
+  ComputedLinears choose(const Rule& rule) {
     Chooser chooser(rule.selection, layers_);
     const bool names_set = !rule.selection.include.empty();
-    std::vector<size_t> named, usual;
+    std::vector<size_t> named, usual, nvfp4;
     std::vector<bool> in_block(linears_.size());
     bool has_nvfp4 = false;  // the default set
     for (const auto& [name, block] : blocks_) {
@@ -59,6 +60,7 @@ class RuleChoice {
         decided_[i] = true;
         const bool is_nvfp4 = linears_[i].format == WeightFormat::kNvfp4;
         has_nvfp4 = has_nvfp4 || (is_nvfp4 && !is_named);
+        if (is_nvfp4) nvfp4.push_back(i);
         if (!is_nvfp4 && (is_named || !is_left(i))) (is_named ? named : usual).push_back(i);
       }
     }
@@ -68,11 +70,13 @@ class RuleChoice {
       const bool is_float = linears_[i].format == WeightFormat::kFloat;
       if (is_float && chooser.chose_by_role() && is_left_of_role(linears_[i].name, layers_)) continue;
       decided_[i] = true;
-      if (linears_[i].format != WeightFormat::kNvfp4) named.push_back(i);
+      (linears_[i].format == WeightFormat::kNvfp4 ? nvfp4 : named).push_back(i);
     }
     if (!has_nvfp4) named.insert(named.end(), usual.begin(), usual.end());
     std::sort(named.begin(), named.end());
-    return named;
+    ComputedLinears chosen{std::move(named), {}};
+    if (makes_sparse_layout(rule)) choose_to_prune(rule, std::move(nvfp4), chosen);
+    return chosen;
   }
 
   /// What a rule that makes no layout takes, by its names and roles.
@@ -84,6 +88,31 @@ class RuleChoice {
   }
 
  private:
+  /// A gate and its up are packed together, so that both are pruned by statistics or neither is.
+  void choose_to_prune(const Rule& rule, std::vector<size_t> nvfp4, ComputedLinears& chosen) const {
+    const bool solves = rule.statistics && rule.method != "magnitude";
+    if (!solves && !rule.masks) return;
+    std::sort(nvfp4.begin(), nvfp4.end());
+    const auto pair_of = [&](size_t i) {
+      const auto name = parse_module_name(linears_[i].name);
+      const bool pairs =
+          name && (name->projection == Projection::kGate || name->projection == Projection::kUp);
+      return pairs ? std::string(name->block) + "." + std::to_string(name->expert) : linears_[i].name;
+    };
+    std::set<std::string> left;
+    for (const size_t i : nvfp4) {
+      const bool is_served = rule.masks || choose_solving(*rule.statistics, linears_[i].name, rule.method,
+                                                          rule.sweeps, true)
+                                                   .method != Solving::Method::kPlain;
+      if (!is_served) left.insert(pair_of(i));
+    }
+    for (const size_t i : nvfp4) {
+      const bool stays = left.contains(pair_of(i));
+      chosen.without_statistics += stays;
+      if (!stays) chosen.to_prune.push_back(i);
+    }
+  }
+
   bool is_left(size_t i) const {
     return linears_[i].format == WeightFormat::kFloat && is_left_in_floats(linears_[i].name, layers_);
   }
@@ -97,10 +126,9 @@ class RuleChoice {
 
 }  // namespace
 
-std::vector<std::vector<size_t>> choose_to_quantize(const Checkpoint& source,
-                                                    const std::vector<Linear>& linears,
-                                                    const Recipe& recipe) {
-  std::vector<std::vector<size_t>> chosen(recipe.rules.size());
+std::vector<ComputedLinears> choose_computed(const Checkpoint& source, const std::vector<Linear>& linears,
+                                             const Recipe& recipe) {
+  std::vector<ComputedLinears> chosen(recipe.rules.size());
   std::vector<bool> decided(linears.size());
   const auto blocks = find_linear_blocks(linears);
   RuleChoice choice(source, linears, blocks, decided);
@@ -119,5 +147,7 @@ bool makes_layout(const Rule& rule) {
   for_each_layout([&]<class L>() { found = found || rule.to == L::name; });
   return found;
 }
+
+bool makes_sparse_layout(const Rule& rule) { return !layout_pattern(rule.to).empty(); }
 
 }  // namespace twofour

@@ -22,12 +22,11 @@
 #include "lib/names/natural.h"
 #include "lib/plan/method.h"
 #include "lib/view/layout_choice.h"
+#include "lib/view/quantizing_rules.h"
+#include "lib/view/solved_groups.h"
 
 namespace twofour {
 namespace {
-
-/// The dialect that linears appear in where the recipe says none.
-constexpr const char* kDefaultDialect = "modelopt";
 
 /// A checkpoint with some linears in NVFP4.
 class QuantizedView : public TensorSource {
@@ -56,6 +55,7 @@ class QuantizedView : public TensorSource {
   std::optional<uint64_t> computed_from(size_t tensor) const override;
   void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const override;
+  Json computed_result(size_t codes_tensor) const override;
   Findings computed_findings() const override;
 
  private:
@@ -69,6 +69,7 @@ class QuantizedView : public TensorSource {
   void read_rewritten(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   GroupScale scale_of(const Tensor& tensor, RowQuantizer& quantizer) const;
   void read_bytes(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
+  void read_solved(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   void read_bias(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   /// Calls f(quantizer) with one that no other thread has.
   template <class F>
@@ -80,6 +81,7 @@ class QuantizedView : public TensorSource {
   std::vector<Tensor> tensors_;
   uint64_t worker_bytes_ = 0;
   mutable std::deque<Shared> shared_;  ///< one a group
+  mutable SolvedGroups solved_{source_, make_};
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<RowQuantizer>> idle_;
   mutable Findings findings_;
@@ -132,7 +134,9 @@ void QuantizedView::add_group(const QuantizedGroup& group) {
     }
   }
   shared_.emplace_back();
-  worker_bytes_ = std::max(worker_bytes_, group.worker_bytes());
+  uint64_t kept = 0;  // of a solved group its bytes
+  for (const TensorInfo& t : outputs) kept += is_solved(group) ? t.bytes() : 0;
+  worker_bytes_ = std::max(worker_bytes_, group.worker_bytes() + kept);
 }
 
 void QuantizedView::add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite) {
@@ -171,10 +175,19 @@ GroupScale QuantizedView::scale_of(const Tensor& t, RowQuantizer& quantizer) con
   return *shared.scale;
 }
 
+Json QuantizedView::computed_result(size_t codes_tensor) const {
+  const Tensor& t = tensors_[codes_tensor];
+  if (t.group == nullptr || !is_solved(*t.group)) return nullptr;
+  const Json results = solved_.results(t.number);
+  return results.is_null() ? results : results.at(t.matrix);
+}
+
 Findings QuantizedView::computed_findings() const {
   std::map<std::string, std::pair<Finding, size_t>> kinds;  // the first by name, and how many there are
+  Findings found = solved_.findings();
   const std::lock_guard lock(mutex_);
-  for (const Finding& f : findings_) {
+  found.insert(found.end(), findings_.begin(), findings_.end());
+  for (const Finding& f : found) {
     const auto [at, is_new] = kinds.try_emplace(f.id, f, 0);
     ++at->second.second;
     if (natural_less(f.where, at->second.first.where)) at->second.first = f;
@@ -202,6 +215,19 @@ std::optional<uint64_t> QuantizedView::computed_from(size_t tensor) const {
 void QuantizedView::read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                               std::span<uint8_t> scales) const {
   const Tensor& t = tensors_[codes_tensor];
+  if (is_solved(*t.group)) {
+    const EncodedMatrix& m = t.group->matrices()[t.matrix];
+    const auto solved = solved_.of(t.number, *t.group);
+    const auto take = [&](EncodedPart part, int64_t per_byte, std::span<uint8_t> to) {
+      const auto& from = solved->parts[static_cast<size_t>(m.part(part))];
+      const int64_t pitch = m.k / per_byte, width = (rows.k1 - rows.k0) / per_byte;
+      for (int64_t r = 0; r < rows.end - rows.begin; ++r)
+        std::copy_n(from.begin() + (rows.begin + r) * pitch + rows.k0 / per_byte, width, to.begin() + r * width);
+    };
+    take(EncodedPart::kValues, 2, codes);
+    take(EncodedPart::kScales, kGroup, scales);
+    return;
+  }
   with_quantizer([&](RowQuantizer& quantizer) {
     quantizer.quantize(*t.group, scale_of(t, quantizer), t.matrix, rows, codes, scales);
   });
@@ -212,6 +238,7 @@ void QuantizedView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out)
   if (out.empty()) return;
   if (t.rewrite != nullptr) return read_rewritten(t, offset, out);
   if (t.group == nullptr) return source_.read(t.stored, offset, out);
+  if (is_solved(*t.group) && t.part != EncodedPart::kBias) return read_solved(t, offset, out);
   switch (t.part) {
     case EncodedPart::kValues:
     case EncodedPart::kScales:
@@ -224,6 +251,13 @@ void QuantizedView::read(size_t tensor, uint64_t offset, std::span<uint8_t> out)
         std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(&written) + offset, out.size());
       });
   }
+}
+
+void QuantizedView::read_solved(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
+  const auto solved = solved_.of(t.number, *t.group);
+  const EncodedMatrix& m = t.group->matrices()[t.matrix];
+  const auto& from = solved->parts[static_cast<size_t>(m.part(t.part))];
+  std::copy_n(from.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
 /// Bytes of codes or block scales, through whole rows.
@@ -276,82 +310,10 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
   std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// The rule by which `quantize` makes what a layout's rule needs of these linears.
-Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
-                     const std::vector<size_t>& chosen) {
-  Rule all;
-  all.to = "quantize";
-  all.dialect = std::move(dialect);
-  all.arithmetic = rule.arithmetic;
-  all.block_scale = rule.block_scale;
-  all.zero_block = rule.zero_block;
-  all.pattern = rule.pattern;
-  all.exact = rule.exact;
-  complete_quantize_words(all);
-  for (const size_t i : chosen) all.selection.include.push_back(exact_pattern(linears[i].name));
-  all.selection.also = all.selection.include;
-  return all;
-}
-
-bool same_words(const Rule& a, const Rule& b) {
-  const auto words = [](const Rule& r) {
-    return std::tie(r.arithmetic, r.block_scale, r.zero_block, r.pattern, r.exact);
-  };
-  return words(a) == words(b);
-}
-
-/// The rules by which all linears are quantized; those of the same words are one.
-std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dialect,
-                                   const std::vector<Linear>& linears,
-                                   const std::vector<std::vector<size_t>>& chosen) {
-  std::vector<Rule> rules;
-  for (size_t r = 0; r < recipe.rules.size(); ++r) {
-    if (chosen[r].empty()) continue;
-    Rule rule = quantizing_rule(recipe.rules[r], dialect, linears, chosen[r]);
-    const auto same =
-        std::find_if(rules.begin(), rules.end(), [&](const Rule& x) { return same_words(x, rule); });
-    if (same == rules.end()) {
-      rules.push_back(std::move(rule));
-      continue;
-    }
-    for (const auto list : {&Selection::include, &Selection::also}) {
-      auto& to = same->selection.*list;
-      const auto& from = rule.selection.*list;
-      to.insert(to.end(), from.begin(), from.end());
-    }
-  }
-  return rules;
-}
-
-/// Whether the default dialect has words for every linear that keeps its format.
-bool default_holds_rest(const Checkpoint& c, const std::vector<Linear>& linears,
-                        const std::vector<std::vector<size_t>>& chosen) {
-  std::vector<bool> is_chosen(linears.size());
-  for (const std::vector<size_t>& of_rule : chosen) {
-    for (const size_t i : of_rule) is_chosen[i] = true;
-  }
-  const OutputDialect& dialect = output_dialect(kDefaultDialect, true);
-  for (size_t i = 0; i < linears.size(); ++i) {
-    const bool stays = !is_chosen[i] && linears[i].format != WeightFormat::kFloat;
-    if (stays && dialect.entry(scheme_of(c, linears[i])).is_null()) return false;
-  }
-  return true;
-}
-
-/// The dialect of the checkpoint that layouts are made from.
-std::string dialect_of(const Checkpoint& c, const Recipe& recipe, const std::vector<Linear>& linears,
-                       const std::vector<std::vector<size_t>>& chosen) {
-  const bool any = recipe.dialect.empty();
-  if (!any && recipe.dialect != "source") return recipe.dialect;
-  const OutputDialect* own = source_dialect(c);
-  if (own == nullptr || own->nvfp4 == nullptr) return kDefaultDialect;
-  return any && default_holds_rest(c, linears, chosen) ? kDefaultDialect : std::string(own->name);
-}
-
 void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
-                  const std::vector<std::vector<size_t>>& chosen, Problems& problems) {
-  for (const std::vector<size_t>& of_rule : chosen) {
-    for (const size_t i : of_rule) {
+                  const std::vector<ComputedLinears>& chosen, Problems& problems) {
+  for (const ComputedLinears& of_rule : chosen) {
+    for (const size_t i : of_rule.to_quantize) {
       const Linear& m = linears[i];
       if (m.k % kGroup == 0) continue;
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
@@ -360,11 +322,13 @@ void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
   }
 }
 
-Finding quantized_finding(const Checkpoint& c, const std::vector<Linear>& linears,
-                          const std::vector<std::vector<size_t>>& chosen) {
+void note_computed(const Checkpoint& c, const std::vector<Linear>& linears,
+                   const std::vector<ComputedLinears>& chosen, Findings& findings) {
   std::map<std::string, size_t> counts;
-  for (const std::vector<size_t>& of_rule : chosen) {
-    for (const size_t i : of_rule) {
+  size_t without_statistics = 0;
+  for (const ComputedLinears& of_rule : chosen) {
+    without_statistics += of_rule.without_statistics;
+    for (const size_t i : of_rule.to_quantize) {
       const bool is_float = linears[i].format == WeightFormat::kFloat;
       ++counts[std::string(is_float ? dtype_name(c.tensors()[linears[i].weight].dtype)
                                     : weight_format_name(linears[i].format))];
@@ -374,8 +338,14 @@ Finding quantized_finding(const Checkpoint& c, const std::vector<Linear>& linear
   for (const auto& [format, count] : counts) {
     formats += fmt::format("{}{} in {}", formats.empty() ? "" : ", ", counted(count, "module"), format);
   }
-  return {Severity::kNote, "quantized-first", c.path().string(),
-          fmt::format("expected NVFP4 for a layout, found {}: quantized first", formats)};
+  if (!formats.empty()) {
+    findings.push_back({Severity::kNote, "quantized-first", c.path().string(),
+                        fmt::format("expected NVFP4 for a layout, found {}: quantized first", formats)});
+  }
+  if (without_statistics == 0) return;
+  findings.push_back({Severity::kWarning, "few-statistics", c.path().string(),
+                      fmt::format("{} in NVFP4 have no statistics with tokens and are pruned by magnitude",
+                                  counted(without_statistics, "module"))});
 }
 
 /// A planned config file; null where none is written.
@@ -391,10 +361,12 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return source;
   Problems ignored;  // of linears that are not chosen; planning finds those of the others
   const std::vector<Linear> linears = find_weight_modules(source, ignored);
-  const auto chosen = choose_to_quantize(source, linears, recipe);
+  const auto chosen = choose_computed(source, linears, recipe);
   if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); })) return source;
+  const bool quantizes = std::any_of(chosen.begin(), chosen.end(),
+                                     [](auto& of_rule) { return !of_rule.to_quantize.empty(); });
 
-  refuse_entries_that_cannot_be_kept(source);
+  if (quantizes) refuse_entries_that_cannot_be_kept(source);
   auto view = std::make_shared<QuantizedView>(std::move(source), make);
   const Checkpoint& c = view->stored();
   Findings findings = c.findings();
@@ -403,13 +375,16 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   Problems problems;
   check_inputs(c, linears, chosen, problems);
   problems.refuse();
-  findings.push_back(quantized_finding(c, linears, chosen));
+  note_computed(c, linears, chosen, findings);
   std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
   Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
   planner.show_to_layouts();
+  plan_pruned_in_place(recipe, linears, chosen, planner);
   for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
-  Rule rest{.to = "keep"};
-  make_method(rest)->finish(planner);
+  if (quantizes) {
+    Rule rest{.to = "keep"};
+    make_method(rest)->finish(planner);
+  }
   refuse_changed_weights(
       c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
   problems.refuse();
@@ -423,8 +398,10 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
     tensors.push_back(t.info);
     shards.push_back(t.shard);
   }
-  return Checkpoint::over(view, std::move(tensors), std::move(shards), planned_json(texts, "config.json"),
-                          planned_json(texts, "hf_quant_config.json"), std::move(findings));
+  Json config = quantizes ? planned_json(texts, "config.json") : c.config();
+  Json hf_quant_config = quantizes ? planned_json(texts, "hf_quant_config.json") : c.hf_quant_config();
+  return Checkpoint::over(view, std::move(tensors), std::move(shards), std::move(config),
+                          std::move(hf_quant_config), std::move(findings));
 }
 
 }  // namespace twofour

@@ -21,10 +21,18 @@ struct GroupScale {
   Findings findings = {};       ///< what people should know of the group
 };
 
+/// A group quantized as a whole.
+struct QuantizedRows {
+  std::vector<std::vector<uint8_t>> parts;  ///< the bytes of each part of the group
+  std::vector<EncodedResult> results;       ///< of each matrix
+};
+
 /// Quantizes rows of groups to NVFP4 by the words of their rule, and rewrites other tensors. One a thread.
 class RowQuantizer {
  public:
   virtual ~RowQuantizer() = default;
+  /// All of a group, whose weights are chosen by statistics or masks. Throws Error where they cannot be.
+  virtual QuantizedRows quantize(const QuantizedGroup& group) = 0;
   /// The pass over all matrices of a group. Throws Error where they cannot be quantized: NaN, infinity.
   virtual GroupScale survey(const QuantizedGroup& group) = 0;
   /// Some rows of matrix `matrix` of a group: `codes` [rows, (k1 - k0) / 2] and `scales` [rows,
@@ -41,7 +49,8 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// by the rule's words as they are read. It is what `quantize` writes of these linears, in the recipe's
 /// dialect; without one in ModelOpt's, or in the source's own where that alone has words for the rest: stacks
 /// taken apart, other quantized linears in the dialect's spelling, config.json and hf_quant_config.json for
-/// both. A source without such linears is returned as it is. Reads headers and config alone. Throws Error
+/// both. NVFP4 that a rule for a sparse layout prunes by statistics or masks appears pruned, under its own names. A
+/// source without such linears is returned as it is. Reads headers and config alone. Throws Error
 /// where a linear cannot be quantized.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});

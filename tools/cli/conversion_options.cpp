@@ -256,12 +256,16 @@ std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOption
   return kept;
 }
 
+Compute solver_of(const Common& common, Device device) {
+  return {best_isa(), device, std::min(common.jobs, kSolverThreads)};
+}
+
 Existing existing_of(const ConversionOptions& o) {
   return o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
 }
 
 int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
-  choose_solver_device(common, !recipe_options.statistics.empty());
+  const Device device = choose_solver_device(common, !recipe_options.statistics.empty());
   if (recipe_options.budget || recipe_options.max_loss) return run_by_budget(o, recipe_options, common);
   if (!recipe_options.html.empty())
     throw Error("--html: expected with --budget or --max-loss, found without");
@@ -269,7 +273,7 @@ int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_optio
   if (!recipe_options.keep_global_scale.empty())
     OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   OutputDirectory::check(o.destination, o.source, existing_of(o));
-  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io));
+  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device));
   const auto kept = keep_global_scales(recipe_options, recipe);
   return write_checkpoint(o, source, make_plan(source, recipe), kept.get(), common);
 }

@@ -50,6 +50,9 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
+/// What solves on that device, with all of --jobs as far as a solver has use for them.
+Compute solver_of(const Common& common, Device device);
+
 /// What to do about files that are there, as --force and --resume say.
 Existing existing_of(const ConversionOptions& options);
 

@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/artifact/yaml.h"
 #include "lib/dialects/output_dialect.h"
@@ -188,10 +189,10 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
 }
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) {
-  const char* what = kind == kConverts ? "With --recipe: choose the weights that rules quantize to NVFP4 or "
-                                         "prune by the statistics of their inputs in this file "
-                                         "(lib/statistics/README.md, examples/statistics); method and sweeps "
-                                         "of a rule say how"
+  const char* what = kind == kConverts ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
+                                         "layout too, by the statistics of their inputs in this file "
+                                         "(lib/statistics/README.md, examples/statistics); of --recipe, method "
+                                         "and sweeps of a rule say how"
                                        : "Choose weights by the statistics of their inputs in this file "
                                          "(lib/statistics/README.md, examples/statistics). Block scales are "
                                          "chosen with them";
@@ -199,7 +200,6 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
             "quantized copy");
-  if (kind == kConverts) return;
   const bool prunes = kind == kPrunes;
   args.option(
           "--method", o.method,
@@ -222,7 +222,7 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
 }
 
 void add_mask_option(Arguments& args, RecipeOptions& o, RecipeKind kind) {
-  const char* where = kind == kConverts    ? "With --recipe, for rules with a pattern: "
+  const char* where = kind == kConverts    ? "With a layout or rules that hold a pattern: "
                       : kind == kQuantizes ? "With --pattern: "
                                            : "";
   args.option("--mask", o.mask,
@@ -267,6 +267,11 @@ void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statist
   rule.statistics_hash = statistics->hash().hex();
 }
 
+/// Whether weights that a rule makes can be chosen by statistics.
+bool can_solve(const Rule& rule) {
+  return rule.to == "quantize" || rule.to == "prune" || is_layout(rule.to);
+}
+
 std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
   if (!o.statistics.empty()) return std::make_shared<const Statistics>(Statistics::open(o.statistics));
   if (o.strict_statistics) throw Error("--strict-stats: expected --stats beside it, found none");
@@ -280,13 +285,15 @@ void take_masks(const RecipeOptions& o, std::vector<Rule*> rules) {
   const std::string hash = masks->hash().hex();
   size_t taken = 0;
   for (Rule* rule : rules) {
-    const bool prunes = rule->to == "prune" || (rule->to == "quantize" && !rule->pattern.empty());
+    const bool prunes = rule->to == "prune" || !layout_pattern(rule->to).empty() ||
+                        (rule->to == "quantize" && !rule->pattern.empty());
     if (!prunes) continue;
     rule->masks = masks;
     rule->mask_hash = hash;
     ++taken;
   }
-  if (taken == 0) throw Error("--mask: expected a rule or command with a pattern beside it, found none");
+  if (taken == 0)
+    throw Error("--mask: expected a layout, rule or command with a pattern beside it, found none");
 }
 
 Recipe find_recipe(const std::string& name) {
@@ -303,6 +310,10 @@ Recipe find_recipe(const std::string& name) {
 }  // namespace
 
 Recipe open_recipe(const RecipeOptions& o) {
+  if (!o.method.empty() || o.sweeps >= 0) {
+    throw Error(fmt::format("{}: expected as a word of rules with --recipe, found as an option",
+                            o.method.empty() ? "--sweeps" : "--method"));
+  }
   Recipe recipe = find_recipe(o.recipe);
   std::vector<Rule*> rules;
   for (Rule& rule : recipe.rules) rules.push_back(&rule);
@@ -311,12 +322,13 @@ Recipe open_recipe(const RecipeOptions& o) {
   if (!statistics) return recipe;
   size_t taken = 0;
   for (Rule& rule : recipe.rules) {
-    if ((rule.to != "quantize" && rule.to != "prune") || rule.method == "magnitude") continue;
+    if (!can_solve(rule) || rule.method == "magnitude") continue;
     take_statistics(o, statistics, rule);
     ++taken;
   }
   if (taken == 0)
-    throw Error("--stats: expected a rule to: nvfp4, or to: keep with a pattern, found none in the recipe");
+    throw Error(fmt::format("--stats: expected a rule to: nvfp4, {}, or keep with a pattern, found none in the recipe",
+                            layout_names()));
   return recipe;
 }
 
@@ -340,8 +352,10 @@ Rule make_rule(const RecipeOptions& o) {
   rule.sweeps = static_cast<int>(o.sweeps);
   take_masks(o, {&rule});
   if (const auto statistics = open_statistics_file(o)) {
-    if (rule.to != "quantize" && rule.to != "prune")
-      throw Error("--stats: expected with --recipe, quantize or prune only, found with --to " + rule.to);
+    if (!can_solve(rule)) {
+      throw Error(fmt::format("--stats: expected with --recipe, quantize, prune or --to {}, found with --to {}",
+                              layout_names(), rule.to));
+    }
     take_statistics(o, statistics, rule);
   }
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;

@@ -1,0 +1,42 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lib/expected/expected_input_scales.h"
+#include "lib/validate/proof.h"
+#include "lib/view/quantized_view.h"
+
+namespace twofour {
+
+/// Groups that statistics or masks chose before a layout packed them. No other code than the solver's makes all of
+/// their rows, so the artifact says what they are: unpacked byte by byte through its layout, they are held against
+/// the source as what `quantize` and `prune` write is. The proof of the layout then derives the artifact's bytes
+/// from them.
+class SolvedGroupProofs {
+ public:
+  SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
+      : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
+
+  /// The bytes of a group of `source` and what they show. What differs is kept for findings(), once a group.
+  /// Throws Error where the artifact holds no such tensors.
+  QuantizedRows prove(const Checkpoint& source, const QuantizedGroup& group);
+  /// Of all groups so far.
+  const ProofFindings& findings() const { return found_; }
+
+ private:
+  const std::filesystem::path path_;
+  const Io io_;
+  const bool all_rows_;
+  Progress& progress_;
+  std::mutex mutex_;
+  std::unique_ptr<const Checkpoint> unpacked_;
+  std::unique_ptr<ExpectedInputScales> input_scales_;
+  const std::shared_ptr<SolvedHessians> hessians_ = std::make_shared<SolvedHessians>();
+  std::map<std::string, Json> results_;  ///< by group
+  ProofFindings found_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/view/quantized_view.h"
+
+namespace twofour {
+
+/// Whether statistics or masks choose weights of a group: it is quantized as a whole, for what its matrices
+/// share is prepared once.
+inline bool is_solved(const QuantizedGroup& group) {
+  return group.encode_rule().statistics != nullptr || group.encode_rule().masks != nullptr;
+}
+
+/// Solved groups, quantized one at a time and kept until they are packed. Safe from several threads.
+class SolvedGroups {
+ public:
+  SolvedGroups(const Checkpoint& source, const MakeRowQuantizer& make) : source_(source), make_(make) {}
+  /// The group of that number.
+  std::shared_ptr<const QuantizedRows> of(size_t number, const QuantizedGroup& group);
+  /// What quantizing found, an entry a matrix; null before.
+  Json results(size_t number) const;
+  Findings findings() const;
+
+ private:
+  /// Beyond two groups. Each worker packs another one.
+  static constexpr uint64_t kMostBytes = 512 << 20;
+  struct Kept {
+    size_t number;
+    uint64_t bytes;
+    std::shared_ptr<const QuantizedRows> rows;
+  };
+
+  std::shared_ptr<const QuantizedRows> find(size_t number);
+  void keep(size_t number, std::shared_ptr<const QuantizedRows> rows);
+
+  const Checkpoint& source_;
+  const MakeRowQuantizer& make_;
+  std::mutex solving_;
+  std::unique_ptr<RowQuantizer> quantizer_;
+  mutable std::mutex mutex_;
+  std::list<Kept> kept_;  ///< the one used last first
+  uint64_t kept_bytes_ = 0;
+  std::map<size_t, Json> results_;
+  Findings findings_;
+};
+
+}  // namespace twofour

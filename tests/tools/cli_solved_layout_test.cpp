@@ -1,0 +1,255 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "lib/io/file.h"
+#include "tests/support/conversion.h"
+#include "tests/support/float_weights.h"
+#include "tests/support/outcome.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+#include "tests/support/statistics_builder.h"
+
+namespace cli_solved_layout_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string layer(int l) { return "model.layers." + std::to_string(l) + ".mlp."; }
+
+/// Two layers with MLPs in BF16: rows beyond 64, so that a proof draws some of them, and norms.
+void write_model(const fs::path& folder) {
+  Tensors t;
+  unsigned seed = 1;
+  for (const int l : {0, 1}) {
+    for (const char* leaf : {"gate_proj", "up_proj"})
+      add_floats(t, layer(l) + leaf, random_floats(96, 80, ++seed));
+    add_floats(t, layer(l) + "down_proj", random_floats(80, 96, ++seed));
+  }
+  add_bf16(t, "model.norm.weight", {80}, ++seed);
+  write_checkpoint(folder, {t});
+}
+
+StatisticsBuilder statistics(int64_t tokens = 500) {
+  StatisticsBuilder b;
+  for (const int l : {0, 1}) {
+    const auto seed = static_cast<unsigned>(10 * l);
+    b.add({layer(l) + "gate_proj", layer(l) + "up_proj"}, 80, tokens, "hessian", seed + 1);
+    b.add({layer(l) + "down_proj"}, 96, tokens, "packed", seed + 2);
+  }
+  return b;
+}
+
+struct Files {
+  Files() {
+    write_model(scratch / "bf16");
+    statistics().write(scratch / "stats");
+    run({"quantize", path("bf16"), path("nvfp4")});
+  }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+  static void run(const std::vector<std::string>& words) {
+    const Outcome o = run_program(words);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+  }
+  Scratch scratch;
+};
+
+/// Codes without the sign of zeros: packing keeps some of those that a mask keeps, and values do not tell.
+std::vector<uint8_t> without_signs_of_zeros(std::vector<uint8_t> codes) {
+  for (uint8_t& both : codes) {
+    if ((both & 0x07) == 0) both &= 0xF0;
+    if ((both & 0x70) == 0) both &= 0x0F;
+  }
+  return codes;
+}
+
+bool holds_codes(const std::string& tensor) { return tensor.ends_with("_comp") || tensor.ends_with("_weight"); }
+
+}  // namespace
+
+TEST_CASE("layouts straight from statistics hold what quantize or prune and then convert make") {
+  const Files files;
+  const std::string stats = files.path("stats");
+  for (const std::string from : {"bf16", "nvfp4"}) {
+    for (const std::string to : {"v7", "g8", "v7-packed"}) {
+      if (from == "nvfp4" && to == "g8") continue;  // nothing to choose
+      CAPTURE(from);
+      CAPTURE(to);
+      const std::string source = files.path(from), out = files.path(from + to), twice = files.path(from + to + "2");
+      std::vector<std::string> first = {from == "bf16" ? "quantize" : "prune", source, twice + "a", "--stats", stats};
+      if (to != "g8") first.insert(first.end(), {"--pattern", "2:4"});
+      Files::run(first);
+      Files::run({"convert", twice + "a", twice, "--to", to});
+      Files::run({"convert", source, out, "--to", to, "--stats", stats, "-j", "1"});
+      Files::run({"convert", source, out + "-again", "--to", to, "--stats", stats, "-j", "5"});
+      CHECK((read_tree(out) == read_tree(out + "-again")));
+      const ReadTensors direct = read_tensors(out), by_steps = read_tensors(twice);
+      REQUIRE(direct.size() == by_steps.size());
+      for (const auto& [name, tensor] : direct) {
+        CAPTURE(name);
+        const auto &own = tensor.bytes, &other = by_steps.at(name).bytes;
+        if (holds_codes(name)) {
+          CHECK((without_signs_of_zeros(own) == without_signs_of_zeros(other)));
+        } else if (!name.ends_with("_packed")) {
+          CHECK((own == other));
+        }
+      }
+      CHECK(run_program({"diff", out, twice}).code == 0);
+
+      const Outcome proof = run_program({"validate", out, "--source", source, "--stats", stats});
+      CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
+      CHECK(proof.out.find("rows that were solved by statistics") != std::string::npos);
+      const Outcome all = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+      CHECK_MESSAGE(all.code == 0, (all.out + all.err));
+      CHECK(all.out.find("every byte derived again from the source, equal\n") != std::string::npos);
+      const Outcome without = run_program({"validate", out, "--source", source});
+      CHECK(without.code == 2);
+      CHECK_MESSAGE(without.err.find("--stats") != std::string::npos, without.err);
+      CHECK(run_program({"convert", source, out, "--to", to, "--stats", stats, "--resume"}).code == 0);
+      CHECK((read_tree(out) == read_tree(out + "-again")));
+    }
+  }
+}
+
+TEST_CASE("a code that the solver did not choose is found in a layout") {
+  const Files files;
+  const std::string out = files.path("out"), stats = files.path("stats"), source = files.path("bf16");
+  Files::run({"convert", source, out, "--to", "v7", "--stats", stats});
+  const fs::path shard = fs::path(out) / "model-00001-of-00001.safetensors";
+  Tensors tensors;
+  std::map<std::string, std::string> metadata = {{"format", "pt"}, {"twofour.layout", "v7"}};
+  for (auto& [name, tensor] : read_tensors(out)) {
+    if (name == layer(0) + "w2_comp") tensor.bytes[5] ^= 0x08;  // the sign of a code in quad 0
+    tensors.push_back({name, tensor.dtype, tensor.shape, tensor.bytes});
+  }
+  fs::permissions(shard, fs::perms::owner_all);
+  write_safetensors(shard, tensors, metadata);
+  const Outcome found = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+  CHECK(found.code == 1);
+  CHECK_MESSAGE(found.out.find(layer(0) + "down_proj.weight") != std::string::npos, found.out);
+}
+
+TEST_CASE("rules of a recipe solve some layers for v7 and others for g8, by tasks, too") {
+  const Files files;
+  const std::string stats = files.path("stats"), source = files.path("bf16"), recipe = files.path("mixed.yaml"),
+                    out = files.path("out"), plan = files.path("plan.json"), tasks = files.path("tasks");
+  std::ofstream(recipe) << "format: 1\nrules:\n"
+                           "  - {match: 'model.layers.0.*', to: v7, method: wanda}\n"
+                           "  - {match: mlp, to: g8, sweeps: 1}\n";
+  Files::run({"convert", source, out, "--recipe", recipe, "--stats", stats});
+  const Outcome proof = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+  CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
+  const Json manifest = parse_json("twofour.json", read_text(fs::path(out) / "twofour.json"));
+  std::map<std::string, std::string> methods;
+  for (const Json& m : manifest["modules"]) {
+    for (const Json& s : m["sources"]) methods[s["module"].get<std::string>()] = s["solver"]["method"].get<std::string>();
+  }
+  CHECK(methods[layer(0) + "down_proj"] == "wanda");
+  CHECK(methods[layer(1) + "down_proj"] == "gptq");
+  Files::run({"run", out, "--layer", "0", "--random", "2", "-o", files.path("y0")});
+  Files::run({"run", out, "--layer", "1", "--random", "2", "-o", files.path("y1")});
+
+  const std::vector<std::string> how = {"--recipe", recipe, "--stats", stats, "--max-shard-size", "20kB"};
+  const auto with_options = [&](std::vector<std::string> words) {
+    words.insert(words.end(), how.begin(), how.end());
+    Files::run(words);
+  };
+  with_options({"convert", source, files.path("alone")});
+  with_options({"plan", source, tasks, "-o", plan});
+  for (const char* task : {"1/2", "0/2"}) Files::run({"convert", "--plan", plan, "--task", task});
+  Files::run({"merge", tasks});
+  CHECK((read_tree(tasks) == read_tree(files.path("alone"))));
+}
+
+TEST_CASE("masks of others and NVFP4 with unequal scales go into v7; words that do not fit are refused") {
+  const Files files;
+  const std::string stats = files.path("stats");
+  Tensors masks;
+  for (const int l : {0, 1}) {
+    for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) {
+      const bool down = std::string_view(leaf) == "down_proj";
+      std::vector<uint8_t> mask(96 * 80);
+      for (size_t i = 0; i < mask.size(); ++i) mask[i] = i / 4 % 2 == 0 ? i % 2 == 0 : i % 4 < 2;
+      masks.push_back({layer(l) + leaf + ".mask",
+                       DType::kU8,
+                       down ? std::vector<int64_t>{80, 96} : std::vector<int64_t>{96, 80},
+                       mask});
+    }
+  }
+  write_safetensors(files.scratch / "masks", masks, {});
+  for (const std::string from : {"bf16", "nvfp4"}) {
+    for (const bool solved : {false, true}) {
+      CAPTURE(from);
+      CAPTURE(solved);
+      const std::string out = files.path("masked" + from + (solved ? "s" : ""));
+      std::vector<std::string> words = {"convert", files.path(from), out, "--to", "v7", "--mask", files.path("masks")};
+      std::vector<std::string> proof = {"validate", out, "--source", files.path(from), "--mask", files.path("masks")};
+      if (solved) {
+        words.insert(words.end(), {"--stats", stats});
+        proof.insert(proof.end(), {"--stats", stats, "--all-rows"});
+      }
+      Files::run(words);
+      const Outcome proven = run_program(proof);
+      CHECK_MESSAGE(proven.code == 0, (proven.out + proven.err));
+      Files::run({"convert", out, out + "-back", "--to", "bf16"});
+      const ReadTensors back = read_tensors(out + "-back");
+      for (const TensorData& m : masks) {
+        const auto& values = back.at(m.name.substr(0, m.name.find(".mask")) + ".weight").bytes;
+        size_t wrong = 0;
+        for (size_t i = 0; i < m.bytes.size(); ++i)
+          wrong += m.bytes[i] == 0 && ((values[2 * i] | values[2 * i + 1]) & 0x7F) != 0;
+        CHECK(wrong == 0);
+      }
+    }
+  }
+  const auto refused = [&](const std::vector<std::string>& more, const char* part) {
+    std::vector<std::string> words = {"convert", files.path("bf16"), files.path("none")};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = run_program(words);
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.find(part) != std::string::npos, o.err);
+    CHECK(!fs::exists(files.path("none")));
+  };
+  refused({"--to", "g8", "--mask", files.path("masks")}, "--mask: expected a layout, rule or command");
+  refused({"--to", "bf16", "--stats", stats}, "--stats: expected with --recipe, quantize, prune or --to");
+  refused({"--to", "v7", "--stats", stats, "--method", "gptq"}, "--method: expected joint");
+  refused({"--to", "g8", "--stats", stats, "--method", "joint"}, "--method: expected --pattern");
+  refused({"--to", "v7", "--method", "joint"}, "--method: expected --stats");
+  refused({"--to", "v7", "--stats", stats, "--pattern", "4:8-paired"}, "--pattern");
+  StatisticsBuilder other;
+  other.add({"model.layers.7.mlp.down_proj"}, 80, 500);
+  other.write(files.scratch / "other");
+  refused({"--to", "v7", "--stats", files.path("other")}, "expected");
+}
+
+TEST_CASE("NVFP4 of unequal global scales is solved under the larger, which v7 stores") {
+  const Files files;
+  const std::string source = files.path("uneven"), out = files.path("out"), stats = files.path("stats");
+  Tensors tensors;
+  for (auto& [name, tensor] : read_tensors(files.path("nvfp4"))) {
+    if (name == layer(0) + "up_proj.weight_scale_2") {
+      float scale = 0;
+      std::memcpy(&scale, tensor.bytes.data(), sizeof(scale));
+      scale *= 0.75f;
+      std::memcpy(tensor.bytes.data(), &scale, sizeof(scale));
+    }
+    tensors.push_back({name, tensor.dtype, tensor.shape, tensor.bytes});
+  }
+  fs::copy(files.path("nvfp4"), source);
+  for (const auto& f : fs::directory_iterator(source)) {
+    const bool weights = f.path().filename().string().starts_with("model");
+    if (weights || f.path().filename() == "twofour.json") fs::remove(f.path());
+  }
+  write_safetensors(fs::path(source) / "model.safetensors", tensors, {{"format", "pt"}});
+  Files::run({"convert", source, out, "--to", "v7", "--stats", stats});
+  const Outcome proof = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+  CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
+}
+
+}  // namespace cli_solved_layout_test
