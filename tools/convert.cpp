@@ -89,6 +89,7 @@ std::function<int()> setup_convert(Arguments& args, const Common& common) {
   add_recipe_options(args, o->recipe, kConverts);
   add_statistics_options(args, o->recipe, kConverts);
   add_mask_option(args, o->recipe, kConverts);
+  add_budget_options(args, o->recipe, kConverts);
   args.option(
           "--plan", o->plan,
           "Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion")

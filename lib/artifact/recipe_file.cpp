@@ -401,10 +401,12 @@ std::vector<RecipeKey> rule_keys() {
   const auto with = [](unsigned targets) { return fmt::format("with to: {}: ", target_names(targets)); };
   for (const WordRow& row : word_rows())
     keys.push_back({row.key, either(row.words), with(row.with) + row.description});
-  keys.push_back({"method", either(kMethods),
-                  with(kSolved) +
-                      "how weights are chosen by convert --stats: joint or wanda with pattern or a layout that "
-                      "holds one, gptq or rtn without; magnitude leaves the statistics out (default: as quantize --method)"});
+  keys.push_back(
+      {"method", either(kMethods),
+       with(kSolved) +
+           "how weights are chosen by convert --stats: joint or wanda with pattern or a layout that "
+           "holds one, gptq or rtn without; magnitude leaves the statistics out (default: as quantize "
+           "--method)"});
   keys.push_back({"sweeps", fmt::format("0 to {}", kMostSweeps),
                   with(kSolved) + "sweeps of descent (default: as quantize --sweeps)"});
   keys.push_back({"input_scale", kInputScales,

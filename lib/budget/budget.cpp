@@ -8,6 +8,7 @@
 
 #include "formats/atom.h"
 #include "formats/error.h"
+#include "formats/layouts/layouts.h"
 #include "formats/naming.h"
 #include "lib/findings/problems.h"
 #include "lib/methods/quantized_group.h"
@@ -17,13 +18,25 @@
 #include "lib/threads/interrupt.h"
 #include "lib/threads/job_queue.h"
 #include "lib/transform/encoder.h"
+#include "lib/view/layout_choice.h"
+#include "lib/view/quantized_view.h"
 
 namespace twofour {
 namespace {
 
+/// The layout that holds all weights, which rows of gate and up share with one that holds a pattern.
+std::string dense_layout() {
+  std::string name;
+  for_each_layout([&]<class L>() {
+    if (name.empty() && layout_pattern(L::name).empty()) name = L::name;
+  });
+  return name;
+}
+
 /// The same rule without a pattern, and with the method that is its like.
 Rule dense_rule(Rule rule) {
   rule.pattern.clear();
+  if (makes_layout(rule)) rule.to = dense_layout();
   if (rule.method == "joint" || rule.method == "sparsegpt") rule.method = "gptq";
   if (rule.method == "wanda") rule.method = "rtn";
   return rule;
@@ -32,12 +45,15 @@ Rule dense_rule(Rule rule) {
 /// Whether a rule prunes NVFP4 and keeps it otherwise.
 bool is_in_place(const Rule& rule) { return rule.to == "prune"; }
 
+/// Whether a rule takes MLPs and the experts of a layer as a whole.
+bool is_by_blocks(const Rule& rule) { return is_in_place(rule) || makes_layout(rule); }
+
 /// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group,
 /// "model.layers.0.self_attn.k_proj+q_proj+v_proj".
-/// Of prune, which takes experts and MLPs as a whole, it is the block.
-std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group, bool in_place) {
+/// Of rules that take experts and MLPs as a whole it is the block.
+std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group, bool by_blocks) {
   const auto name = parse_module_name(m.name);
-  if (name && in_place) return name->block;
+  if (name && by_blocks) return name->block;
   if (!name || name->kind != BlockKind::kRoutedExperts) {
     std::string text = group[0].name;
     for (size_t i = 1; i < group.size(); ++i)
@@ -59,9 +75,10 @@ struct Measured {
   std::vector<EncodedResult> results = {};
 };
 
-std::vector<Measured> groups_of(const Plan& plan) {
+template <class Transformations>
+std::vector<Measured> groups_of(const Transformations& transformations) {
   std::vector<Measured> groups;
-  for (const auto& one : plan.transformations) {
+  for (const auto& one : transformations) {
     if (const auto* group = dynamic_cast<const QuantizedGroup*>(one.get())) groups.push_back({group});
   }
   return groups;
@@ -96,8 +113,17 @@ void check_all_solved(const Plan& plan, const Checkpoint& source) {
   }
 }
 
-void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int threads,
-             const Compute& compute, Progress& progress) {
+/// Encodes groups, as many at a time as the promised memory has room for.
+void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int jobs, Compute compute,
+             Progress& progress) {
+  uint64_t largest = 1;
+  for (const Measured* one : groups) {
+    largest = std::max(largest, one->group->worker_bytes() + source.reader_bytes());
+    for (const Unit& unit : one->group->units(source)) progress.total += unit.read;
+  }
+  const uint64_t fit = std::max<uint64_t>(1, MemoryLimits{}.solving_buffers / largest);
+  const int workers = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
+  compute.threads = std::min((std::max(jobs, 1) + workers - 1) / workers, kSolverThreads);
   JobQueue<Measured*> queue(groups);
   Problems problems;
   std::mutex mutex;
@@ -115,7 +141,7 @@ void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int
       }
     };
   };
-  queue.run(threads, make_worker, [] {});
+  queue.run(workers, make_worker, [] {});
   problems.refuse();
 }
 
@@ -162,32 +188,17 @@ double BudgetChoice::cost(size_t count) const {
   return sum;
 }
 
-std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
-                                       Progress& progress) {
-  const Plan pruned_plan = make_plan(source, Recipe(rule));
-  if (is_in_place(rule)) check_all_solved(pruned_plan, source);
-  // What is not pruned in place stays as it is, without a loss.
-  const Plan dense_plan = is_in_place(rule) ? Plan() : make_plan(source, Recipe(dense_rule(rule)));
-  if (!is_in_place(rule)) rule.dialect = dense_plan.recipe.rules[0].dialect;
-  std::vector<Measured> pruned = groups_of(pruned_plan), dense = groups_of(dense_plan);
-  check_fisher(pruned);
-  std::vector<Measured*> all;
-  for (auto* plan : {&pruned, &dense}) {
-    for (Measured& one : *plan) all.push_back(&one);
-  }
-  progress.phase = "measuring";
-  progress.total = pruned_plan.read_bytes + dense_plan.read_bytes;
-  const bool by_pruned = pruned_plan.worker_bytes() > dense_plan.worker_bytes();
-  const int workers = (by_pruned ? pruned_plan : dense_plan).workers(jobs);
-  const int threads = (by_pruned ? pruned_plan : dense_plan).solver_threads(jobs);
-  measure(source, all, workers, {compute.isa, compute.device, threads}, progress);
+namespace {
 
+/// What each unit costs, from the groups that are pruned and those that are only quantized.
+std::vector<PruningUnit> units_of(const std::vector<Measured>& pruned, const std::vector<Measured>& dense,
+                                  bool by_blocks) {
   std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
   const auto for_each_matrix = [&](const std::vector<Measured>& groups, auto&& f) {
     for (const Measured& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        f(unit_of(m, g.group->matrices(), is_in_place(rule)), m, g.results[i].output.expected_loss);
+        f(unit_of(m, g.group->matrices(), by_blocks), m, g.results[i].output.expected_loss);
       }
     }
   };
@@ -206,6 +217,45 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   std::vector<PruningUnit> listed;
   for (auto& [name, unit] : units) listed.push_back(std::move(unit));
   return listed;
+}
+
+}  // namespace
+
+std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
+                                       Progress& progress) {
+  Plan pruned_plan, dense_plan;
+  ComputedGroups pruned_groups, dense_groups;
+  std::vector<Measured> pruned, dense;
+  if (makes_layout(rule)) {
+    pruned_groups = plan_computed_groups(source, Recipe(rule));
+    dense_groups = plan_computed_groups(source, Recipe(dense_rule(rule)));
+    if (pruned_groups.without_statistics > 0 || pruned_groups.planned.empty()) {
+      throw Error(fmt::format(
+          "--stats: expected statistics with tokens of all that is pruned, found none of {}",
+          pruned_groups.planned.empty() ? "it" : counted(pruned_groups.without_statistics, "module")));
+    }
+    pruned = groups_of(pruned_groups.planned);
+    dense = groups_of(dense_groups.planned);
+  } else {
+    pruned_plan = make_plan(source, Recipe(rule));
+    // What is not pruned in place stays as it is, without a loss.
+    if (is_in_place(rule)) {
+      check_all_solved(pruned_plan, source);
+    } else {
+      dense_plan = make_plan(source, Recipe(dense_rule(rule)));
+      rule.dialect = dense_plan.recipe.rules[0].dialect;
+    }
+    pruned = groups_of(pruned_plan.transformations);
+    dense = groups_of(dense_plan.transformations);
+  }
+  check_fisher(pruned);
+  std::vector<Measured*> all;
+  for (auto* groups : {&pruned, &dense}) {
+    for (Measured& one : *groups) all.push_back(&one);
+  }
+  progress.phase = "measuring";
+  measure(source, all, jobs, compute, progress);
+  return units_of(pruned, dense, is_by_blocks(rule));
 }
 
 BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget) {
@@ -227,7 +277,7 @@ std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice) {
   if (choice.pruned > 0) {
     Rule pruned = rule;
     pruned.label = "pruned";
-    is_in_place(rule) ? take_blocks(choice, pruned.selection) : take_modules(choice, pruned.selection);
+    is_by_blocks(rule) ? take_blocks(choice, pruned.selection) : take_modules(choice, pruned.selection);
     rules.push_back(std::move(pruned));
   }
   if (choice.pruned < choice.units.size() && !is_in_place(rule)) {

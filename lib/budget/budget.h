@@ -12,8 +12,8 @@
 namespace twofour {
 
 /// What is stored or multiplied as one, and so pruned as one: q, k and v; gate and up of a layer, of all its
-/// experts; down of all its experts; another linear alone. Of prune an MLP, or the experts of a layer, as a
-/// whole.
+/// experts; down of all its experts; another linear alone. Of prune and layouts an MLP, or the experts of a
+/// layer, as a whole.
 struct PruningUnit {
   std::string name;                  ///< "model.layers.0.mlp.gate_proj+up_proj"
   std::vector<std::string> modules;  ///< as the source names them
@@ -39,17 +39,18 @@ struct BudgetChoice {
 };
 
 /// Quantizes each matrix that the rule takes with its pattern and without, writes neither, and adds up what
-/// each costs. `rule` is of `quantize` or `prune`, with a pattern and statistics, and gets the dialect that
-/// is written. Throws Error where a matrix has no `fisher_hessian`, or cannot be quantized. The same figures
-/// for any number of threads.
+/// each costs. `rule` has statistics and is of `quantize` or `prune`, with a pattern, or of a layout that
+/// holds one; of `quantize` it gets the dialect that is written. Throws Error where a matrix has no
+/// `fisher_hessian`, or cannot be quantized. The same figures for any number of threads.
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress);
 
 /// Orders units by their cost a byte, and by name among equals, and takes the first that the budget pays for.
 BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget);
 
-/// The rules that prune the chosen units and only quantize the others, or leave them. The first is for the
-/// pruned ones; none where nothing is pruned and the rest stays.
+/// The rules that prune the chosen units and only quantize the others, leave them, or put them into the
+/// layout that holds all weights. The first is for the pruned ones; none where nothing is pruned and the rest
+/// stays.
 std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice);
 
 }  // namespace twofour

@@ -63,8 +63,8 @@ class TensorSource {
   /// (k1 - k0) / 16]. Safe from several threads.
   virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                          std::span<uint8_t> scales) const;
-  /// What computing a module by its codes found, as twofour.json notes it, once its rows were read; null: nothing
-  /// that is noted.
+  /// What computing a module by its codes found, as twofour.json notes it, once its rows were read; null:
+  /// nothing that is noted.
   virtual Json computed_result(size_t) const { return nullptr; }
   /// What was found on computing tensors so far, for people.
   virtual Findings computed_findings() const { return {}; }

@@ -196,7 +196,8 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
   if (solves || !rule.mask_hash.empty()) {
     if (!rule.pattern.empty() && rule.pattern != pattern) {
       throw Error(fmt::format("--pattern: expected {} with {}, found {}",
-                              pattern.empty() ? "none" : fmt::format("{} or none", pattern), rule.to, rule.pattern));
+                              pattern.empty() ? "none" : fmt::format("{} or none", pattern), rule.to,
+                              rule.pattern));
     }
     words.pattern = pattern;
   }

@@ -30,7 +30,8 @@ class RowEncoder : public RowQuantizer {
       to.insert(to.end(), bytes.begin(), bytes.end());
     });
     std::vector<std::string> lines;
-    for (const EncodedResult& r : rows.results) lines.insert(lines.end(), r.problems.begin(), r.problems.end());
+    for (const EncodedResult& r : rows.results)
+      lines.insert(lines.end(), r.problems.begin(), r.problems.end());
     if (!lines.empty()) throw ErrorLines(std::move(lines));
     return rows;
   }

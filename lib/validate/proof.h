@@ -39,8 +39,8 @@ class Proof {
   const Checkpoint& artifact;
   ExpectedInputScales& input_scales;
   Progress& progress;
-  bool on_device = false;  ///< a CUDA device derives the bytes, too
-  bool all_rows = false;   ///< of solved matrices all rows are solved again, not 64 of each
+  bool on_device = false;           ///< a CUDA device derives the bytes, too
+  bool all_rows = false;            ///< of solved matrices all rows are solved again, not 64 of each
   bool zeros_are_positive = false;  ///< a sparse layout holds no others within a pattern
   std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
 

@@ -11,10 +11,10 @@
 
 namespace twofour {
 
-/// Groups that statistics or masks chose before a layout packed them. No other code than the solver's makes all of
-/// their rows, so the artifact says what they are: unpacked byte by byte through its layout, they are held against
-/// the source as what `quantize` and `prune` write is. The proof of the layout then derives the artifact's bytes
-/// from them.
+/// Groups that statistics or masks chose before a layout packed them. No other code than the solver's makes
+/// all of their rows, so the artifact says what they are: unpacked byte by byte through its layout, they are
+/// held against the source as what `quantize` and `prune` write is. The proof of the layout then derives the
+/// artifact's bytes from them.
 class SolvedGroupProofs {
  public:
   SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)

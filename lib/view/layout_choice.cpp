@@ -101,9 +101,10 @@ class RuleChoice {
     };
     std::set<std::string> left;
     for (const size_t i : nvfp4) {
-      const bool is_served = rule.masks || choose_solving(*rule.statistics, linears_[i].name, rule.method,
-                                                          rule.sweeps, true)
-                                                   .method != Solving::Method::kPlain;
+      const bool is_served =
+          rule.masks ||
+          choose_solving(*rule.statistics, linears_[i].name, rule.method, rule.sweeps, true).method !=
+              Solving::Method::kPlain;
       if (!is_served) left.insert(pair_of(i));
     }
     for (const size_t i : nvfp4) {

@@ -9,8 +9,8 @@ namespace twofour {
 
 /// What of a rule's linears is computed before its layout packs them. No rule before it takes them.
 struct ComputedLinears {
-  /// Those that are not NVFP4. Those of the default set are among them where the set has no NVFP4 at all, floats
-  /// that producers leave alone apart; those that a rule names always.
+  /// Those that are not NVFP4. Those of the default set are among them where the set has no NVFP4 at all,
+  /// floats that producers leave alone apart; those that a rule names always.
   std::vector<size_t> to_quantize;
   /// Those in NVFP4 that the rule prunes by statistics that have tokens of them, or by masks.
   std::vector<size_t> to_prune;

@@ -44,6 +44,8 @@ class QuantizedView : public TensorSource {
 
   QuantizedView(Checkpoint source, MakeRowQuantizer make)
       : source_(std::move(source)), make_(std::move(make)) {}
+  /// The source, of a view that shows nothing.
+  Checkpoint give_back() && { return std::move(source_); }
   /// Takes what was planned. Throws Error where two tensors have one name.
   void show(std::vector<std::unique_ptr<const Transformation>> planned);
 
@@ -75,7 +77,7 @@ class QuantizedView : public TensorSource {
   template <class F>
   void with_quantizer(F&& f) const;
 
-  const Checkpoint source_;
+  Checkpoint source_;
   const MakeRowQuantizer make_;
   std::vector<std::unique_ptr<const Transformation>> planned_;
   std::vector<Tensor> tensors_;
@@ -222,7 +224,8 @@ void QuantizedView::read_rows(size_t codes_tensor, const RowRange& rows, std::sp
       const auto& from = solved->parts[static_cast<size_t>(m.part(part))];
       const int64_t pitch = m.k / per_byte, width = (rows.k1 - rows.k0) / per_byte;
       for (int64_t r = 0; r < rows.end - rows.begin; ++r)
-        std::copy_n(from.begin() + (rows.begin + r) * pitch + rows.k0 / per_byte, width, to.begin() + r * width);
+        std::copy_n(from.begin() + (rows.begin + r) * pitch + rows.k0 / per_byte, width,
+                    to.begin() + r * width);
     };
     take(EncodedPart::kValues, 2, codes);
     take(EncodedPart::kScales, kGroup, scales);
@@ -356,41 +359,65 @@ Json planned_json(const std::map<std::string, std::string>& texts, const char* n
 
 }  // namespace
 
-Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
-                          const MemoryLimits& limits) {
-  if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return source;
-  Problems ignored;  // of linears that are not chosen; planning finds those of the others
-  const std::vector<Linear> linears = find_weight_modules(source, ignored);
-  const auto chosen = choose_computed(source, linears, recipe);
-  if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); })) return source;
-  const bool quantizes = std::any_of(chosen.begin(), chosen.end(),
-                                     [](auto& of_rule) { return !of_rule.to_quantize.empty(); });
+namespace {
 
-  if (quantizes) refuse_entries_that_cannot_be_kept(source);
-  auto view = std::make_shared<QuantizedView>(std::move(source), make);
-  const Checkpoint& c = view->stored();
-  Findings findings = c.findings();
+/// What is computed of a source before rules for layouts pack it.
+struct ComputedPlan {
+  std::vector<std::unique_ptr<const Transformation>> planned;
+  std::map<std::string, std::string> texts;  ///< config files, where formats change
+  Findings findings;
+  size_t without_statistics = 0;
+  bool quantizes = false;  ///< formats change
+};
+
+/// Nothing where the rules take none. `c` outlives what is planned.
+std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
+                                          const MemoryLimits& limits) {
+  if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
+  Problems ignored;  // of linears that are not chosen; planning finds those of the others
+  const std::vector<Linear> linears = find_weight_modules(c, ignored);
+  const auto chosen = choose_computed(c, linears, recipe);
+  if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))
+    return std::nullopt;
+  ComputedPlan made;
+  for (const ComputedLinears& of_rule : chosen) {
+    made.quantizes = made.quantizes || !of_rule.to_quantize.empty();
+    made.without_statistics += of_rule.without_statistics;
+  }
+  if (made.quantizes) refuse_entries_that_cannot_be_kept(c);
+  made.findings = c.findings();
   // What the view shows is examined again.
-  std::erase_if(findings, [](const Finding& f) { return f.id == "incomplete-module"; });
+  std::erase_if(made.findings, [](const Finding& f) { return f.id == "incomplete-module"; });
   Problems problems;
   check_inputs(c, linears, chosen, problems);
   problems.refuse();
-  note_computed(c, linears, chosen, findings);
+  note_computed(c, linears, chosen, made.findings);
   std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
-  Planner planner(c, nullptr, limits, rules.size() == 1, findings, problems);
+  Planner planner(c, nullptr, limits, rules.size() == 1, made.findings, problems);
   planner.show_to_layouts();
   plan_pruned_in_place(recipe, linears, chosen, planner);
   for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
-  if (quantizes) {
+  if (made.quantizes) {
     Rule rest{.to = "keep"};
     make_method(rest)->finish(planner);
   }
   refuse_changed_weights(
       c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
   problems.refuse();
-  const auto texts = planner.texts();
+  made.texts = planner.texts();
   problems.refuse();
-  view->show(planner.take());
+  for (auto& one : planner.take()) made.planned.push_back(std::move(one));
+  return made;
+}
+
+}  // namespace
+
+Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
+                          const MemoryLimits& limits) {
+  auto view = std::make_shared<QuantizedView>(std::move(source), make);
+  auto made = plan_computed(view->stored(), recipe, limits);
+  if (!made) return std::move(*view).give_back();
+  view->show(std::move(made->planned));
 
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> shards;
@@ -398,10 +425,19 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
     tensors.push_back(t.info);
     shards.push_back(t.shard);
   }
-  Json config = quantizes ? planned_json(texts, "config.json") : c.config();
-  Json hf_quant_config = quantizes ? planned_json(texts, "hf_quant_config.json") : c.hf_quant_config();
+  const Checkpoint& c = view->stored();
+  Json config = made->quantizes ? planned_json(made->texts, "config.json") : c.config();
+  Json hf_quant_config =
+      made->quantizes ? planned_json(made->texts, "hf_quant_config.json") : c.hf_quant_config();
   return Checkpoint::over(view, std::move(tensors), std::move(shards), std::move(config),
-                          std::move(hf_quant_config), std::move(findings));
+                          std::move(hf_quant_config), std::move(made->findings));
+}
+
+ComputedGroups plan_computed_groups(const Checkpoint& source, const Recipe& recipe,
+                                    const MemoryLimits& limits) {
+  auto made = plan_computed(source, recipe, limits);
+  if (!made) return {};
+  return {std::move(made->planned), made->without_statistics};
 }
 
 }  // namespace twofour

@@ -49,10 +49,19 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// by the rule's words as they are read. It is what `quantize` writes of these linears, in the recipe's
 /// dialect; without one in ModelOpt's, or in the source's own where that alone has words for the rest: stacks
 /// taken apart, other quantized linears in the dialect's spelling, config.json and hf_quant_config.json for
-/// both. NVFP4 that a rule for a sparse layout prunes by statistics or masks appears pruned, under its own names. A
-/// source without such linears is returned as it is. Reads headers and config alone. Throws Error
+/// both. NVFP4 that a rule for a sparse layout prunes by statistics or masks appears pruned, under its own
+/// names. A source without such linears is returned as it is. Reads headers and config alone. Throws Error
 /// where a linear cannot be quantized.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});
+
+/// What open_quantized() shows computed, to be measured.
+struct ComputedGroups {
+  std::vector<std::unique_ptr<const Transformation>> planned;  ///< QuantizedGroups among them
+  size_t without_statistics = 0;  ///< modules in NVFP4 that have none and would be pruned by magnitude
+};
+/// `source` outlives them.
+ComputedGroups plan_computed_groups(const Checkpoint& source, const Recipe& recipe,
+                                    const MemoryLimits& limits = {});
 
 }  // namespace twofour

@@ -69,7 +69,9 @@ std::vector<uint8_t> without_signs_of_zeros(std::vector<uint8_t> codes) {
   return codes;
 }
 
-bool holds_codes(const std::string& tensor) { return tensor.ends_with("_comp") || tensor.ends_with("_weight"); }
+bool holds_codes(const std::string& tensor) {
+  return tensor.ends_with("_comp") || tensor.ends_with("_weight");
+}
 
 }  // namespace
 
@@ -81,8 +83,10 @@ TEST_CASE("layouts straight from statistics hold what quantize or prune and then
       if (from == "nvfp4" && to == "g8") continue;  // nothing to choose
       CAPTURE(from);
       CAPTURE(to);
-      const std::string source = files.path(from), out = files.path(from + to), twice = files.path(from + to + "2");
-      std::vector<std::string> first = {from == "bf16" ? "quantize" : "prune", source, twice + "a", "--stats", stats};
+      const std::string source = files.path(from), out = files.path(from + to),
+                        twice = files.path(from + to + "2");
+      std::vector<std::string> first = {from == "bf16" ? "quantize" : "prune", source, twice + "a", "--stats",
+                                        stats};
       if (to != "g8") first.insert(first.end(), {"--pattern", "2:4"});
       Files::run(first);
       Files::run({"convert", twice + "a", twice, "--to", to});
@@ -137,8 +141,9 @@ TEST_CASE("a code that the solver did not choose is found in a layout") {
 
 TEST_CASE("rules of a recipe solve some layers for v7 and others for g8, by tasks, too") {
   const Files files;
-  const std::string stats = files.path("stats"), source = files.path("bf16"), recipe = files.path("mixed.yaml"),
-                    out = files.path("out"), plan = files.path("plan.json"), tasks = files.path("tasks");
+  const std::string stats = files.path("stats"), source = files.path("bf16"),
+                    recipe = files.path("mixed.yaml"), out = files.path("out"),
+                    plan = files.path("plan.json"), tasks = files.path("tasks");
   std::ofstream(recipe) << "format: 1\nrules:\n"
                            "  - {match: 'model.layers.0.*', to: v7, method: wanda}\n"
                            "  - {match: mlp, to: g8, sweeps: 1}\n";
@@ -148,7 +153,8 @@ TEST_CASE("rules of a recipe solve some layers for v7 and others for g8, by task
   const Json manifest = parse_json("twofour.json", read_text(fs::path(out) / "twofour.json"));
   std::map<std::string, std::string> methods;
   for (const Json& m : manifest["modules"]) {
-    for (const Json& s : m["sources"]) methods[s["module"].get<std::string>()] = s["solver"]["method"].get<std::string>();
+    for (const Json& s : m["sources"])
+      methods[s["module"].get<std::string>()] = s["solver"]["method"].get<std::string>();
   }
   CHECK(methods[layer(0) + "down_proj"] == "wanda");
   CHECK(methods[layer(1) + "down_proj"] == "gptq");
@@ -167,6 +173,71 @@ TEST_CASE("rules of a recipe solve some layers for v7 and others for g8, by task
   CHECK((read_tree(tasks) == read_tree(files.path("alone"))));
 }
 
+TEST_CASE("a budget puts the cheapest layers into v7 and the others into g8, whatever the source's format") {
+  const Files files;
+  StatisticsBuilder b = statistics();
+  for (const int l : {0, 1}) {
+    for (const char* leaf : {"gate_proj", "down_proj"}) {
+      const int64_t k = std::string_view(leaf) == "down_proj" ? 96 : 80;
+      std::vector<float> fisher = StatisticsBuilder::sums(k, 200, 70 + static_cast<unsigned>(l));
+      for (float& x : fisher) x *= l == 0 ? 9.0f : 0.1f;  // layer 0 is the dear one
+      b.add_floats(layer(l) + leaf + ".fisher_hessian", {k, k}, fisher);
+    }
+  }
+  b.write(files.scratch / "fisher");
+  const std::string stats = files.path("fisher");
+  Files::run({"convert", files.path("bf16"), files.path("v7"), "--to", "v7", "--stats", stats});
+  Files::run({"convert", files.path("bf16"), files.path("g8"), "--to", "g8", "--stats", stats});
+  const std::string dense = layer(0) + "w13_weight", sparse = layer(1) + "w13_comp";
+  for (const std::string from : {"bf16", "nvfp4"}) {
+    CAPTURE(from);
+    const std::string source = files.path(from), out = files.path("half" + from);
+    const std::vector<std::string> words = {"convert", source, out,        "--to", "v7",
+                                            "--stats", stats,  "--budget", "0.5"};
+    std::vector<std::string> dry = words;
+    dry.insert(dry.end(), {"--dry-run", "--json"});
+    const Outcome planned = run_program(dry);
+    REQUIRE_MESSAGE(planned.code == 0, planned.err);
+    const Json units = parse_json("stdout", planned.out)["budget"]["units"];
+    CHECK(!fs::exists(out));
+    REQUIRE(units.size() == 2);
+    CHECK(units[0]["name"] == "model.layers.1.mlp");
+    CHECK(units[0]["modules"].size() == 3);
+    CHECK(units[0]["pruned"] == true);
+    CHECK(units[1]["pruned"] == false);
+    CHECK((from == "nvfp4") == (units[1]["dense_loss"] == 0));
+    std::vector<std::string> one = words;
+    one.insert(one.end(), {"-j", "1", "--html", files.path("half.html")});
+    Files::run(one);
+    const ReadTensors found = read_tensors(out);
+    REQUIRE(found.contains(dense));
+    REQUIRE(found.contains(sparse));
+    if (from == "bf16") {
+      CHECK((found.at(dense) == read_tensors(files.path("g8")).at(dense)));
+      CHECK((found.at(sparse) == read_tensors(files.path("v7")).at(sparse)));
+    }
+    const Outcome proof = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+    CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
+    for (const char* l : {"0", "1"})
+      Files::run({"run", out, "--layer", l, "--random", "3", "-o", files.path("y")});
+    for (const auto& [share, tensor] : {std::pair{"0", dense}, std::pair{"1", sparse}}) {
+      Files::run(
+          {"convert", source, files.path(from + share), "--to", "v7", "--stats", stats, "--budget", share});
+      const ReadTensors all = read_tensors(files.path(from + share));
+      CHECK(all.contains(tensor));
+      CHECK(!all.contains(tensor == dense ? sparse : dense));
+    }
+  }
+  const Outcome unserved = run_program({"convert", files.path("bf16"), files.path("x"), "--to", "v7",
+                                        "--stats", files.path("stats"), "--budget", "0.5"});
+  CHECK(unserved.code == 2);
+  CHECK_MESSAGE(unserved.err.find("expected fisher_hessian") != std::string::npos, unserved.err);
+  const Outcome g8 = run_program(
+      {"convert", files.path("bf16"), files.path("x"), "--to", "g8", "--stats", stats, "--budget", "0.5"});
+  CHECK(g8.code == 2);
+  CHECK_MESSAGE(g8.err.find("a layout that holds one") != std::string::npos, g8.err);
+}
+
 TEST_CASE("masks of others and NVFP4 with unequal scales go into v7; words that do not fit are refused") {
   const Files files;
   const std::string stats = files.path("stats");
@@ -176,10 +247,8 @@ TEST_CASE("masks of others and NVFP4 with unequal scales go into v7; words that 
       const bool down = std::string_view(leaf) == "down_proj";
       std::vector<uint8_t> mask(96 * 80);
       for (size_t i = 0; i < mask.size(); ++i) mask[i] = i / 4 % 2 == 0 ? i % 2 == 0 : i % 4 < 2;
-      masks.push_back({layer(l) + leaf + ".mask",
-                       DType::kU8,
-                       down ? std::vector<int64_t>{80, 96} : std::vector<int64_t>{96, 80},
-                       mask});
+      masks.push_back({layer(l) + leaf + ".mask", DType::kU8,
+                       down ? std::vector<int64_t>{80, 96} : std::vector<int64_t>{96, 80}, mask});
     }
   }
   write_safetensors(files.scratch / "masks", masks, {});
@@ -188,8 +257,10 @@ TEST_CASE("masks of others and NVFP4 with unequal scales go into v7; words that 
       CAPTURE(from);
       CAPTURE(solved);
       const std::string out = files.path("masked" + from + (solved ? "s" : ""));
-      std::vector<std::string> words = {"convert", files.path(from), out, "--to", "v7", "--mask", files.path("masks")};
-      std::vector<std::string> proof = {"validate", out, "--source", files.path(from), "--mask", files.path("masks")};
+      std::vector<std::string> words = {"convert", files.path(from),   out, "--to", "v7",
+                                        "--mask",  files.path("masks")};
+      std::vector<std::string> proof = {"validate",       out,      "--source",
+                                        files.path(from), "--mask", files.path("masks")};
       if (solved) {
         words.insert(words.end(), {"--stats", stats});
         proof.insert(proof.end(), {"--stats", stats, "--all-rows"});

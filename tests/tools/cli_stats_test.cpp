@@ -320,7 +320,8 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
     return o.err;
   };
   const auto has = [](const std::string& text, const char* part) { return text.find(part) != text.npos; };
-  CHECK(has(refused({"--budget", "0.5"}), "--budget: expected --pattern beside it"));
+  CHECK(
+      has(refused({"--budget", "0.5"}), "--budget: expected --pattern or a layout that holds one beside it"));
   CHECK(has(refused({"--pattern", "2:4", "--budget", "1.5"}), "a share from 0 to 1"));
   CHECK(has(refused({"--pattern", "2:4", "--max-loss", "-1"}), "a finite number, 0 or more"));
   const Outcome plain = run_program({"quantize", src, (scratch / "y").string(), "--stats",
@@ -569,7 +570,8 @@ TEST_CASE("masks of others prune floats and NVFP4, with statistics and without; 
   const std::string down = kLayer + "mlp.down_proj.mask";
   std::vector<uint8_t> good(64 * 80);
   for (size_t i = 0; i < good.size(); ++i) good[i] = i % 4 < 2;
-  CHECK(has(refused({{down, DType::kU8, {64, 80}, good}}, {}), "expected a rule or command with a pattern"));
+  CHECK(has(refused({{down, DType::kU8, {64, 80}, good}}, {}),
+            "expected a layout, rule or command with a pattern"));
   CHECK(has(refused({{down, DType::kU8, {80, 64}, good}}, prune), "expected [64, 80], found U8 [80, 64]"));
   CHECK(has(refused({{down, DType::kF8E4M3, {64, 80}, good}}, prune), "expected a mask, U8 or BOOL [N, K]"));
   CHECK(has(refused({{kLayer + "mlp.up_proj", DType::kU8, {64, 80}, good}}, prune), "expected a mask of"));
@@ -651,7 +653,8 @@ TEST_CASE("rules take methods and sweeps for convert --stats, and make what the 
   CHECK(
       has(refused("  - {match: mlp, to: nvfp4, method: joint}\n"), "gptq, rtn or magnitude without pattern"));
   CHECK(has(refused("  - {match: mlp, to: nvfp4, sweeps: 65}\n"), "a whole number from 0 to 64"));
-  CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"), "expected with to: keep or nvfp4 only"));
+  CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"),
+            "expected with to: keep, nvfp4, v7, v7-packed or g8 only"));
   CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
   CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected with pattern only"));
   // Without statistics or masks nothing chooses pairs.

@@ -4,10 +4,13 @@
 
 #include <cmath>
 
+#include "formats/layouts/layouts.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/artifact/open_source.h"
 #include "lib/budget/budget.h"
 #include "lib/output/output_directory.h"
 #include "lib/report/report.h"
+#include "lib/transform/row_encoder.h"
 
 namespace twofour {
 namespace {
@@ -15,8 +18,11 @@ namespace {
 /// Refuses words that make no budget.
 void check_budget(const RecipeOptions& o) {
   const char* name = o.budget ? "--budget" : "--max-loss";
+  if (!o.recipe.empty()) throw Error(fmt::format("{}: expected without --recipe, found both", name));
   const double value = o.budget ? *o.budget : *o.max_loss;
-  if (o.pattern.empty()) throw Error(fmt::format("{}: expected --pattern beside it, found none", name));
+  if (o.pattern.empty() && layout_pattern(o.layout).empty())
+    throw Error(
+        fmt::format("{}: expected --pattern or a layout that holds one beside it, found neither", name));
   if (o.statistics.empty() || o.method == "magnitude")
     throw Error(
         fmt::format("{}: expected --stats beside it, which say what pruning costs, found none", name));
@@ -90,9 +96,9 @@ void print_curve(const BudgetChoice& choice) {
   print_stdout("{}\n", summary(choice));
 }
 
-Report budget_report(const BudgetChoice& choice, const std::string& source) {
+Report budget_report(const BudgetChoice& choice, const std::string& command, const std::string& source) {
   Report report;
-  report.command = "quantize --budget";
+  report.command = command + " --budget";
   report.subject = source;
   report.verdict = fmt::format("{} of {} units pruned", choice.pruned, choice.units.size());
   report.facts = {{"units", static_cast<double>(choice.units.size())},
@@ -127,7 +133,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   if (!recipe_options.html.empty()) check_report_file(recipe_options.html);
   Recipe recipe = make_recipe(recipe_options, o);
   OutputDirectory::check(o.destination, o.source, existing_of(o));
-  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+  Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
   BudgetChoice choice;
   with_progress(common, [&](Progress& progress) {
     choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, {best_isa(), device}, progress),
@@ -140,7 +146,10 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
         recipe_options.budget ? "--budget" : "--max-loss", choice.units.at(0).name,
         counted(choice.units.size(), "unit")));
   }
-  if (!recipe_options.html.empty()) write_report(recipe_options.html, budget_report(choice, o.source));
+  if (!recipe_options.html.empty())
+    write_report(recipe_options.html, budget_report(choice, common.command, o.source));
+  if (is_layout(recipe_options.layout))
+    source = open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device));
   const Plan plan = make_plan(source, recipe);
   if (o.dry_run) {
     print_findings(common, plan.findings);

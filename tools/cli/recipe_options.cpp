@@ -189,13 +189,14 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, unsigned kinds) {
 }
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) {
-  const char* what = kind == kConverts ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
-                                         "layout too, by the statistics of their inputs in this file "
-                                         "(lib/statistics/README.md, examples/statistics); of --recipe, method "
-                                         "and sweeps of a rule say how"
-                                       : "Choose weights by the statistics of their inputs in this file "
-                                         "(lib/statistics/README.md, examples/statistics). Block scales are "
-                                         "chosen with them";
+  const char* what = kind == kConverts
+                         ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
+                           "layout too, by the statistics of their inputs in this file "
+                           "(lib/statistics/README.md, examples/statistics); of --recipe, method "
+                           "and sweeps of a rule say how"
+                         : "Choose weights by the statistics of their inputs in this file "
+                           "(lib/statistics/README.md, examples/statistics). Block scales are "
+                           "chosen with them";
   args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
@@ -236,10 +237,12 @@ void add_mask_option(Arguments& args, RecipeOptions& o, RecipeKind kind) {
 void add_budget_options(Arguments& args, RecipeOptions& o, RecipeKind kind) {
   args.option("--budget", o.budget,
               fmt::format(
-                  "Prune this share of the bytes, 0 to 1, and {} the rest: with --pattern and --stats, whose "
+                  "Prune this share of the bytes, 0 to 1, and {} the rest: with a pattern and --stats, whose "
                   "fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
                   "fused stays together. --dry-run prints the curve",
-                  kind == kPrunes ? "leave" : "only quantize"))
+                  kind == kPrunes     ? "leave"
+                  : kind == kConverts ? "hold all weights of"
+                                      : "only quantize"))
       .value_name("SHARE")
       .default_text("all is pruned");
   args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")
@@ -268,9 +271,7 @@ void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statist
 }
 
 /// Whether weights that a rule makes can be chosen by statistics.
-bool can_solve(const Rule& rule) {
-  return rule.to == "quantize" || rule.to == "prune" || is_layout(rule.to);
-}
+bool can_solve(const Rule& rule) { return rule.to == "quantize" || rule.to == "prune" || is_layout(rule.to); }
 
 std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
   if (!o.statistics.empty()) return std::make_shared<const Statistics>(Statistics::open(o.statistics));
@@ -327,8 +328,9 @@ Recipe open_recipe(const RecipeOptions& o) {
     ++taken;
   }
   if (taken == 0)
-    throw Error(fmt::format("--stats: expected a rule to: nvfp4, {}, or keep with a pattern, found none in the recipe",
-                            layout_names()));
+    throw Error(fmt::format(
+        "--stats: expected a rule to: nvfp4, {}, or keep with a pattern, found none in the recipe",
+        layout_names()));
   return recipe;
 }
 
@@ -353,8 +355,9 @@ Rule make_rule(const RecipeOptions& o) {
   take_masks(o, {&rule});
   if (const auto statistics = open_statistics_file(o)) {
     if (!can_solve(rule)) {
-      throw Error(fmt::format("--stats: expected with --recipe, quantize, prune or --to {}, found with --to {}",
-                              layout_names(), rule.to));
+      throw Error(
+          fmt::format("--stats: expected with --recipe, quantize, prune or --to {}, found with --to {}",
+                      layout_names(), rule.to));
     }
     take_statistics(o, statistics, rule);
   }
