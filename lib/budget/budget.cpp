@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "formats/atom.h"
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "formats/naming.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/names/natural.h"
 #include "lib/names/pattern.h"
 #include "lib/plan/plan.h"
@@ -19,7 +20,7 @@
 #include "lib/threads/job_queue.h"
 #include "lib/transform/encoder.h"
 #include "lib/view/layout_choice.h"
-#include "lib/view/quantized_view.h"
+#include "lib/view/plan_computed.h"
 
 namespace twofour {
 namespace {
@@ -224,18 +225,18 @@ std::vector<PruningUnit> units_of(const std::vector<Measured>& pruned, const std
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
-  ComputedGroups pruned_groups, dense_groups;
+  std::optional<ComputedPlan> pruned_groups, dense_groups;
   std::vector<Measured> pruned, dense;
   if (makes_layout(rule)) {
-    pruned_groups = plan_computed_groups(source, Recipe(rule));
-    dense_groups = plan_computed_groups(source, Recipe(dense_rule(rule)));
-    if (pruned_groups.without_statistics > 0 || pruned_groups.planned.empty()) {
-      throw Error(fmt::format(
-          "--stats: expected statistics with tokens of all that is pruned, found none of {}",
-          pruned_groups.planned.empty() ? "it" : counted(pruned_groups.without_statistics, "module")));
+    pruned_groups = plan_computed(source, Recipe(rule));
+    dense_groups = plan_computed(source, Recipe(dense_rule(rule)));
+    if (!pruned_groups || pruned_groups->without_statistics > 0) {
+      throw Error(
+          fmt::format("--stats: expected statistics with tokens of all that is pruned, found none of {}",
+                      pruned_groups ? counted(pruned_groups->without_statistics, "module") : "it"));
     }
-    pruned = groups_of(pruned_groups.planned);
-    dense = groups_of(dense_groups.planned);
+    pruned = groups_of(pruned_groups->planned);
+    if (dense_groups) dense = groups_of(dense_groups->planned);
   } else {
     pruned_plan = make_plan(source, Recipe(rule));
     // What is not pruned in place stays as it is, without a loss.

@@ -9,14 +9,14 @@
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/methods/loader_limits.h"
+#include "lib/encode/choose_solvings.h"
+#include "lib/encode/loader_limits.h"
+#include "lib/encode/quantize_select.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/quantize_select.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 #include "lib/selection/output_matrix.h"
-#include "lib/statistics/check_statistics.h"
 
 namespace twofour {
 namespace {
@@ -85,8 +85,8 @@ class GroupPlanner {
                               done ? "NVFP4 alone" : "none", all.size()));
     }
     form_groups();
-    choose_solvings();
-    choose_masks();
+    unsolved_ = choose_solvings(rule_, words_.strict_statistics, groups_, planner_);
+    choose_masks(rule_, groups_, planner_);
     choose_nvfp4_input_scales();
     report();
     if (rule_.in_place) {
@@ -199,101 +199,6 @@ class GroupPlanner {
       }
     }
     for (auto& group : groups_) group->set_weight_type(weight_type(*group));
-  }
-
-  /// How each matrix is solved by the statistics. A file of another model is refused.
-  void choose_solvings() {
-    const Statistics* s = rule_.statistics.get();
-    if (s == nullptr) return;
-    hold_statistics(*s, c_, planner_.linears(), problems_);
-    const std::string own = final_norm_hash(c_), theirs = s->metadata("weights");
-    if (!theirs.empty() && own != theirs) {
-      const std::string text = fmt::format(
-          "{}: expected statistics of these weights, found another final norm", s->path().string());
-      if (words_.strict_statistics) {
-        problems_.add(text + " (--strict-stats)");
-      } else {
-        planner_.findings.push_back(
-            {Severity::kWarning, "statistics-of-other-weights", c_.path().string(), text});
-      }
-    }
-    for (auto& group : groups_) {
-      for (size_t i = 0; i < group->matrices().size(); ++i) {
-        const EncodedMatrix& m = group->matrices()[i];
-        Solving solving =
-            choose_solving(*s, m.name, rule_.words.method, rule_.sweeps, rule_.pattern.has_value());
-        if (solving.entry == nullptr && m.source->stacked) {
-          solving =
-              choose_solving(*s, m.source->name, rule_.words.method, rule_.sweeps, rule_.pattern.has_value());
-        }
-        if (solving.entry != nullptr && solving.entry->k != m.k) {
-          problems_.add(fmt::format("{}: {}: expected K of {} as {} has, found {}", s->path().string(),
-                                    solving.entry->name, m.k, m.name, solving.entry->k));
-          continue;
-        }
-        if (solving.entry == nullptr && rule_.pattern == PrunePattern::k4of8Paired && !rule_.masks) {
-          problems_.add(fmt::format("{}: expected statistics with tokens for 4:8-paired, found {}", m.name,
-                                    solving.why));
-        }
-        if (solving.target_offset) {
-          const TensorInfo& offset = s->tensors()[*solving.target_offset];
-          if (offset.shape[0] != m.rows) {
-            problems_.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", s->path().string(),
-                                      offset.name, m.rows, m.k, m.name,
-                                      describe(offset.dtype, offset.shape)));
-          }
-        }
-        if (!solving.why.empty() && unsolved_[solving.why.substr(0, solving.why.find(','))]++ == 0)
-          first_unsolved_[solving.why.substr(0, solving.why.find(','))] = m.name + ": " + solving.why;
-        group->set_solving(i, std::move(solving));
-      }
-    }
-  }
-
-  /// The mask of each matrix. One that does not fit is a problem.
-  void choose_masks() {
-    const MaskFile* masks = rule_.masks.get();
-    if (masks == nullptr) return;
-    hold_masks(*masks);
-    for (auto& group : groups_) {
-      for (size_t i = 0; i < group->matrices().size(); ++i) {
-        const EncodedMatrix& m = group->matrices()[i];
-        const auto mask = masks->find(m.name);
-        if (!mask) {
-          problems_.add(fmt::format("{}: expected a mask of {}, found none", masks->path().string(), m.name));
-          continue;
-        }
-        const TensorInfo& info = masks->info(*mask);
-        if (info.shape != std::vector<int64_t>{m.rows, m.k}) {
-          problems_.add(fmt::format("{}: {}: expected [{}, {}], found {}", masks->path().string(), info.name,
-                                    m.rows, m.k, describe(info.dtype, info.shape)));
-          continue;
-        }
-        try {
-          masks->check(*mask, *rule_.pattern);
-        } catch (const Error& e) {
-          problems_.add(e.what());
-        }
-        group->set_mask(i, *mask);
-      }
-    }
-  }
-
-  /// A mask of what the checkpoint does not have is of another model.
-  void hold_masks(const MaskFile& masks) {
-    std::set<std::string, std::less<>> names;
-    for (const Linear& m : planner_.linears()) {
-      names.insert(m.name);
-      const auto parts = m.stacked ? stack_parts(c_, m.name, m.n) : std::vector<StackPart>{};
-      for (int64_t e = 0; e < m.e; ++e) {
-        for (const StackPart& part : parts) names.insert(expert_name(m.name, e, part.leaf));
-      }
-    }
-    for (const std::string& name : masks.modules()) {
-      if (names.contains(name)) continue;
-      problems_.add(fmt::format("{}: {}: expected masks of linears of {}, found another",
-                                masks.path().string(), name, c_.path().string()));
-    }
   }
 
   /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
@@ -437,11 +342,11 @@ class GroupPlanner {
            fmt::format("{} of {} modules were already quantized: their weights are rounded a second time",
                        rounded_twice_, modules_.size()));
     }
-    for (const auto& [why, count] : unsolved_) {
+    for (const auto& [why, matrices] : unsolved_) {
       note(Severity::kWarning, "few-statistics",
            fmt::format(
                "{} of {} matrices are not solved under a full Hessian with descent: {} (the first, {})",
-               count, matrices_, why, first_unsolved_[why]));
+               matrices.count, matrices_, why, matrices.first));
     }
     if (!dialect_.kv_scale_type && has_fp8_kv_cache(c_)) {
       note(Severity::kWarning, "kv-cache",
@@ -477,16 +382,15 @@ class GroupPlanner {
   const OutputDialect& dialect_;
   const std::shared_ptr<const FixedGlobalScales> kept_;
   std::vector<Linear> modules_;  ///< that are quantized
-  std::vector<std::unique_ptr<QuantizedGroup>> groups_;
+  QuantizedGroups groups_;
   std::shared_ptr<InputScaleRule> input_scales_;
   std::vector<ChosenInputScale> chosen_;  ///< of its modules
   size_t already_nvfp4_ = 0;              ///< the first of them that is
   size_t matrices_ = 0, lacking_ = 0;
   std::string first_lacking_;
   size_t without_input_scale_ = 0, input_scales_dropped_ = 0, rounded_twice_ = 0;
-  bool has_experts_ = false;                ///< routed ones
-  std::map<std::string, size_t> unsolved_;  ///< matrices that statistics do not suffice for, by the reason
-  std::map<std::string, std::string> first_unsolved_;
+  bool has_experts_ = false;   ///< routed ones
+  UnsolvedByReason unsolved_;  ///< matrices that statistics do not suffice for
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/plan/method.h"
 
 namespace twofour {

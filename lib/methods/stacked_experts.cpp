@@ -8,7 +8,7 @@
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 
 namespace twofour {
 namespace {

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/plan/output_files.h"
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"

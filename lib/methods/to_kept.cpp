@@ -6,9 +6,9 @@
 #include "formats/e8m0.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/selection/chooser.h"
 
 namespace twofour {

@@ -6,9 +6,9 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/methods/method_list.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {

@@ -5,7 +5,7 @@
 
 #include "formats/error.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/methods/encode_rules.h"
+#include "lib/encode/encode_rules.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/methods/quantize_groups.h"

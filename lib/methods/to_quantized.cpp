@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include "lib/methods/encode_rules.h"
+#include "lib/encode/encode_rules.h"
+#include "lib/encode/quantize_select.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/quantize_groups.h"
-#include "lib/methods/quantize_select.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "kernels/numbers/quantize.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 
 namespace twofour {
 

@@ -8,7 +8,7 @@
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/transform/encode_scale.h"
 #include "lib/transform/matrix_solver.h"

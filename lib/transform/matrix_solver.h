@@ -8,7 +8,7 @@
 
 #include "kernels/solve/device_solve.h"
 #include "kernels/solve/solve.h"
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/plan/transformation.h"
 

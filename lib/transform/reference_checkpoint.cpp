@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lib/checkpoint/linears.h"
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 
 namespace twofour {
 

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <map>
 
+#include "lib/encode/quantized_group.h"
 #include "lib/expected/expected_quantization.h"
 #include "lib/expected/expected_rows.h"
 #include "lib/expected/rederive.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/threads/interrupt.h"
 #include "lib/validate/proof.h"
 

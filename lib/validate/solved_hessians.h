@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "lib/encode/quantized_group.h"
 #include "lib/expected/expected_hessian.h"
-#include "lib/methods/quantized_group.h"
 
 namespace twofour {
 

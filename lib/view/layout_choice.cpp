@@ -7,7 +7,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/methods/quantize_select.h"
+#include "lib/encode/quantize_select.h"
 #include "lib/selection/chooser.h"
 
 namespace twofour {

@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,14 +14,9 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "kernels/device/check.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/unsupported_terms.h"
-#include "lib/dialects/output_dialect.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/names/natural.h"
-#include "lib/plan/method.h"
-#include "lib/view/layout_choice.h"
-#include "lib/view/quantizing_rules.h"
+#include "lib/view/plan_computed.h"
 #include "lib/view/solved_groups.h"
 
 namespace twofour {
@@ -313,101 +307,10 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
   std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-void check_inputs(const Checkpoint& c, const std::vector<Linear>& linears,
-                  const std::vector<ComputedLinears>& chosen, Problems& problems) {
-  for (const ComputedLinears& of_rule : chosen) {
-    for (const size_t i : of_rule.to_quantize) {
-      const Linear& m = linears[i];
-      if (m.k % kGroup == 0) continue;
-      problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
-                               kGroup, m.k));
-    }
-  }
-}
-
-void note_computed(const Checkpoint& c, const std::vector<Linear>& linears,
-                   const std::vector<ComputedLinears>& chosen, Findings& findings) {
-  std::map<std::string, size_t> counts;
-  size_t without_statistics = 0;
-  for (const ComputedLinears& of_rule : chosen) {
-    without_statistics += of_rule.without_statistics;
-    for (const size_t i : of_rule.to_quantize) {
-      const bool is_float = linears[i].format == WeightFormat::kFloat;
-      ++counts[std::string(is_float ? dtype_name(c.tensors()[linears[i].weight].dtype)
-                                    : weight_format_name(linears[i].format))];
-    }
-  }
-  std::string formats;
-  for (const auto& [format, count] : counts) {
-    formats += fmt::format("{}{} in {}", formats.empty() ? "" : ", ", counted(count, "module"), format);
-  }
-  if (!formats.empty()) {
-    findings.push_back({Severity::kNote, "quantized-first", c.path().string(),
-                        fmt::format("expected NVFP4 for a layout, found {}: quantized first", formats)});
-  }
-  if (without_statistics == 0) return;
-  findings.push_back({Severity::kWarning, "few-statistics", c.path().string(),
-                      fmt::format("{} in NVFP4 have no statistics with tokens and are pruned by magnitude",
-                                  counted(without_statistics, "module"))});
-}
-
 /// A planned config file; null where none is written.
 Json planned_json(const std::map<std::string, std::string>& texts, const char* name) {
   const auto at = texts.find(name);
   return at == texts.end() ? Json(nullptr) : parse_json(name, at->second);
-}
-
-}  // namespace
-
-namespace {
-
-/// What is computed of a source before rules for layouts pack it.
-struct ComputedPlan {
-  std::vector<std::unique_ptr<const Transformation>> planned;
-  std::map<std::string, std::string> texts;  ///< config files, where formats change
-  Findings findings;
-  size_t without_statistics = 0;
-  bool quantizes = false;  ///< formats change
-};
-
-/// Nothing where the rules take none. `c` outlives what is planned.
-std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
-                                          const MemoryLimits& limits) {
-  if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
-  Problems ignored;  // of linears that are not chosen; planning finds those of the others
-  const std::vector<Linear> linears = find_weight_modules(c, ignored);
-  const auto chosen = choose_computed(c, linears, recipe);
-  if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))
-    return std::nullopt;
-  ComputedPlan made;
-  for (const ComputedLinears& of_rule : chosen) {
-    made.quantizes = made.quantizes || !of_rule.to_quantize.empty();
-    made.without_statistics += of_rule.without_statistics;
-  }
-  if (made.quantizes) refuse_entries_that_cannot_be_kept(c);
-  made.findings = c.findings();
-  // What the view shows is examined again.
-  std::erase_if(made.findings, [](const Finding& f) { return f.id == "incomplete-module"; });
-  Problems problems;
-  check_inputs(c, linears, chosen, problems);
-  problems.refuse();
-  note_computed(c, linears, chosen, made.findings);
-  std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
-  Planner planner(c, nullptr, limits, rules.size() == 1, made.findings, problems);
-  planner.show_to_layouts();
-  plan_pruned_in_place(recipe, linears, chosen, planner);
-  for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
-  if (made.quantizes) {
-    Rule rest{.to = "keep"};
-    make_method(rest)->finish(planner);
-  }
-  refuse_changed_weights(
-      c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
-  problems.refuse();
-  made.texts = planner.texts();
-  problems.refuse();
-  for (auto& one : planner.take()) made.planned.push_back(std::move(one));
-  return made;
 }
 
 }  // namespace
@@ -431,13 +334,6 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
       made->quantizes ? planned_json(made->texts, "hf_quant_config.json") : c.hf_quant_config();
   return Checkpoint::over(view, std::move(tensors), std::move(shards), std::move(config),
                           std::move(hf_quant_config), std::move(made->findings));
-}
-
-ComputedGroups plan_computed_groups(const Checkpoint& source, const Recipe& recipe,
-                                    const MemoryLimits& limits) {
-  auto made = plan_computed(source, recipe, limits);
-  if (!made) return {};
-  return {std::move(made->planned), made->without_statistics};
 }
 
 }  // namespace twofour

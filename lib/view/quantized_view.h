@@ -7,8 +7,8 @@
 
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/findings/finding.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/plan/tensor_rewrite.h"
 
 namespace twofour {
@@ -54,14 +54,5 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// where a linear cannot be quantized.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                           const MemoryLimits& limits = {});
-
-/// What open_quantized() shows computed, to be measured.
-struct ComputedGroups {
-  std::vector<std::unique_ptr<const Transformation>> planned;  ///< QuantizedGroups among them
-  size_t without_statistics = 0;  ///< modules in NVFP4 that have none and would be pruned by magnitude
-};
-/// `source` outlives them.
-ComputedGroups plan_computed_groups(const Checkpoint& source, const Recipe& recipe,
-                                    const MemoryLimits& limits = {});
 
 }  // namespace twofour

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "lib/dialects/output_dialect.h"
-#include "lib/methods/encode_rules.h"
+#include "lib/encode/encode_rules.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/methods/quantize_groups.h"
-#include "lib/methods/quantized_group.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {

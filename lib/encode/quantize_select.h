@@ -3,8 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/encode/quantized_group.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/quantized_group.h"
 
 namespace twofour {
 

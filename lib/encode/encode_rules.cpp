@@ -1,4 +1,4 @@
-#include "lib/methods/encode_rules.h"
+#include "lib/encode/encode_rules.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "lib/methods/quantized_group.h"
+#include "lib/encode/quantized_group.h"
 
 #include <fmt/format.h>
 

@@ -4,9 +4,9 @@
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/encode/quantize_select.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/methods/quantize_select.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/methods/loader_limits.h"
+#include "lib/encode/loader_limits.h"
 
 #include <fmt/format.h>
 

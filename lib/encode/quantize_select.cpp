@@ -1,4 +1,4 @@
-#include "lib/methods/quantize_select.h"
+#include "lib/encode/quantize_select.h"
 
 #include <algorithm>
 #include <array>
