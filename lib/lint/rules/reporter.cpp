@@ -18,12 +18,14 @@ LintReporter::LintReporter(const LintLevels& levels) {
   }
 }
 
-void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message) {
+void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message,
+                       LintFacts facts) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   if (!levels_[*at]) return;
   const std::lock_guard lock(mutex_);
-  findings_.push_back({*at, *levels_[*at], std::move(file), std::move(name), std::move(message)});
+  findings_.push_back(
+      {*at, *levels_[*at], std::move(file), std::move(name), std::move(message), std::move(facts), {}});
 }
 
 void LintReporter::summarize(std::string_view rule, std::string text) {

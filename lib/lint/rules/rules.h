@@ -34,17 +34,26 @@ std::optional<size_t> find_lint_rule(std::string_view id);
 /// By rule id, in place of the rule's own severity; nothing: the rule is off.
 using LintLevels = std::map<std::string, std::optional<Severity>>;
 
+/// What else is known of a finding, by which its cause is looked for. Each may be empty.
+struct LintFacts {
+  std::string key{};    ///< of a config, with its path: "text_config.num_experts"; what it says was not found
+  std::string value{};  ///< what the key would have to say for the finding to vanish: "64"
+  std::string cause{};  ///< id of the rule whose finding about the same file, key or module is the cause
+};
+
 struct LintFinding {
   size_t rule;  ///< in lint_rules()
   Severity severity;
   std::string file;  ///< within the directory; may be empty
   std::string name;  ///< tensor, module or pattern; may be empty
   std::string message;
+  LintFacts facts{};
+  std::vector<LintFinding> consequences{};  ///< of it, in order; they have none of their own
   std::string where() const { return file.empty() || name.empty() ? file + name : file + ": " + name; }
 };
 
 struct LintReport {
-  std::vector<LintFinding> findings;        ///< by rule, then natural order of file and name
+  std::vector<LintFinding> findings;        ///< causes only, by rule, then natural order of file and name
   std::map<size_t, std::string> summaries;  ///< of a rule's findings together: "3 of 64 groups, ..."
   Figures figures;  ///< of every NVFP4 module that can be read; of none with headers_only
   size_t files = 0, tensors = 0;
@@ -60,7 +69,10 @@ class LintReporter {
  public:
   /// Throws Error on unknown ids.
   explicit LintReporter(const LintLevels& levels = {});
-  void add(std::string_view rule, std::string file, std::string name, std::string message);
+  /// A finding with a key counts once for each value that the key would have to have, however many layers and
+  /// experts show it.
+  void add(std::string_view rule, std::string file, std::string name, std::string message,
+           LintFacts facts = {});
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
   /// Puts everything into the report, in order.
