@@ -20,10 +20,11 @@ namespace twofour {
 struct LintRule {
   const char* id;
   Severity severity;      ///< by default
-  const char* what;       ///< one sentence: what is wrong, and what follows from it
+  const char* what;       ///< one sentence: what is wrong
   const char* fix;        ///< what the user can do
   const char* reference;  ///< URL of an incident or a statement; "" without one
-  const char* why = "";   ///< why it hurts, where `what` does not say it
+  const char* why;        ///< one sentence: what follows for whoever serves the checkpoint
+  bool opt_in = false;    ///< off unless a profile, --rule or --select turns it on
 };
 
 /// Every rule, in the order in which findings are reported.
