@@ -4,13 +4,15 @@
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
-#include "lib/lint/rules/rules.h"
+#include "lib/lint/rules/causes.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
 
 LintReporter::LintReporter(const LintLevels& levels) {
-  for (const LintRule& rule : lint_rules()) levels_.push_back(rule.severity);
+  for (const LintRule& rule : lint_rules()) {
+    levels_.push_back(rule.opt_in ? std::nullopt : std::optional(rule.severity));
+  }
   for (const auto& [id, level] : levels) {
     const auto rule = find_lint_rule(id);
     if (!rule) throw Error(fmt::format("--rule: expected the id of a rule, found '{}'", id));
@@ -35,6 +37,11 @@ void LintReporter::summarize(std::string_view rule, std::string text) {
   if (levels_[*at]) summaries_[*at] = std::move(text);
 }
 
+void LintReporter::lose(std::string file, std::optional<std::vector<std::string>> tensors) {
+  const std::lock_guard lock(mutex_);
+  lost_.push_back({std::move(file), std::move(tensors)});
+}
+
 void LintReporter::move_to(LintReport& report) {
   std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
     if (a.rule != b.rule) return a.rule < b.rule;
@@ -42,6 +49,7 @@ void LintReporter::move_to(LintReport& report) {
     if (a.name != b.name) return natural_less(a.name, b.name);
     return a.message < b.message;
   });
+  fold_consequences(findings_, lost_);
   report.findings = std::move(findings_);
   report.summaries = std::move(summaries_);
 }
@@ -49,6 +57,12 @@ void LintReporter::move_to(LintReport& report) {
 size_t LintReport::count(Severity severity) const {
   return static_cast<size_t>(std::count_if(findings.begin(), findings.end(),
                                            [&](const LintFinding& f) { return f.severity == severity; }));
+}
+
+size_t LintReport::consequences() const {
+  size_t count = 0;
+  for (const LintFinding& f : findings) count += f.consequences.size();
+  return count;
 }
 
 }  // namespace twofour

@@ -60,9 +60,16 @@ struct LintReport {
   size_t files = 0, tensors = 0;
   uint64_t bytes = 0;  ///< of tensor data, read
   double seconds = 0;
-  size_t count(Severity severity) const;
+  size_t count(Severity severity) const;  ///< of causes
+  size_t consequences() const;
   /// Whether any finding is more than a note.
   bool failed() const { return count(Severity::kWarning) + count(Severity::kError) > 0; }
+};
+
+/// A weight file that could not be read, so that what it holds is missed elsewhere.
+struct LostFile {
+  std::string file;                                 ///< as a finding of its own names it
+  std::optional<std::vector<std::string>> tensors;  ///< see LintReporter::lose()
 };
 
 /// Collects findings, from several threads at once. Rules that are off leave nothing.
@@ -76,7 +83,10 @@ class LintReporter {
            LintFacts facts = {});
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
-  /// Puts everything into the report, in order.
+  /// A weight file that could not be read, which is a finding of its own. `tensors`: what the index puts into
+  /// it, sorted; nothing where that is not known. What is missed elsewhere then follows from that finding.
+  void lose(std::string file, std::optional<std::vector<std::string>> tensors);
+  /// Puts everything into the report, in order, consequences below their causes.
   void move_to(LintReport& report);
 
  private:
@@ -84,6 +94,7 @@ class LintReporter {
   std::mutex mutex_;
   std::vector<LintFinding> findings_;
   std::map<size_t, std::string> summaries_;
+  std::vector<LostFile> lost_;
 };
 
 /// The report as SARIF 2.1.0, which code hosts show beside a change. File names are given below `path`. Goes
