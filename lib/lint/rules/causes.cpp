@@ -39,6 +39,8 @@ constexpr CauseRow kRows[] = {
     {"unfinished-output", "", Tie::kDirectory,
      "missing-* *-missing incomplete-* bad-* file-size data-holes no-* index-* manifest-* dup* left*"},
     {"unfinished-download", "", Tie::kFile, "*"},
+    {"unfinished-download", "", Tie::kDirectory,
+     "missing-shard missing-sidecar no-tokenizer no-config no-index"},
     {"not-downloaded", "", Tie::kFile, "*"},
     {"unreadable-file bad-header file-size data-holes", "", Tie::kFile, "manifest-hash not-finite"},
     {"bad-config not-downloaded unfinished-download duplicate-key no-config unreadable-file", "config.json",

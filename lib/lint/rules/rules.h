@@ -37,7 +37,9 @@ using LintLevels = std::map<std::string, std::optional<Severity>>;
 
 /// What else is known of a finding, by which its cause is looked for. Each may be empty.
 struct LintFacts {
-  std::string key{};    ///< of a config, with its path: "text_config.num_experts"; what it says was not found
+  /// What all findings with this cause have in common, above all a config's key with its path:
+  /// "text_config.num_experts".
+  std::string key{};
   std::string value{};  ///< what the key would have to say for the finding to vanish: "64"
   std::string cause{};  ///< id of the rule whose finding about the same file, key or module is the cause
 };
