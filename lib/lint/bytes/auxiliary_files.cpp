@@ -197,6 +197,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   check_templates(s, tokenizer, reporter);
   check_side_configs(s, reporter);
   check_readable(s, reporter);
+  lint_publishing(s, tokenizer, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {
     reporter.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");

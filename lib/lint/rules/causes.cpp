@@ -35,7 +35,7 @@ constexpr const char* kFigures =
     "suspicious-* unequal-* amax-* saturated-* subnormal-* zero-* *-swap manifest-hash";
 
 /// The first row that holds decides.
-constexpr CauseRow kRows[] = {
+constexpr CauseRow kCauseRows[] = {
     {"unfinished-output", "", Tie::kDirectory,
      "missing-* *-missing incomplete-* bad-* file-size data-holes no-* index-* manifest-* dup* left*"},
     {"unfinished-download", "", Tie::kFile, "*"},
@@ -173,7 +173,7 @@ class CauseFinder {
 
  private:
   void index_rows() {
-    for (const CauseRow& row : kRows) {
+    for (const CauseRow& row : kCauseRows) {
       const std::vector<bool> causes = rules_of(row.cause);
       CauseIndex index{rules_of(row.consequences), row.tie, std::nullopt, {}};
       for (size_t r = 0; r < causes.size(); ++r)

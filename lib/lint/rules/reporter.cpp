@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
+#include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/causes.h"
 #include "lib/names/natural.h"
 
@@ -42,13 +44,46 @@ void LintReporter::lose(std::string file, std::optional<std::vector<std::string>
   lost_.push_back({std::move(file), std::move(tensors)});
 }
 
-void LintReporter::move_to(LintReport& report) {
+void LintReporter::expect(const LintBaseline& baseline, bool whole) {
+  baseline_ = &baseline;
+  is_whole_ = whole;
+}
+
+void LintReporter::sort() {
   std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
     if (a.rule != b.rule) return a.rule < b.rule;
     if (a.file != b.file) return natural_less(a.file, b.file);
     if (a.name != b.name) return natural_less(a.name, b.name);
     return a.message < b.message;
   });
+}
+
+void LintReporter::move_known_to(std::vector<LintFinding>& known) {
+  std::set<std::string> seen;
+  std::vector<LintFinding> fresh;
+  for (LintFinding& f : findings_) {
+    std::string identity = finding_identity(lint_rules()[f.rule].id, f.where(), f.message);
+    const bool is_known = baseline_->entries.contains(identity);
+    (is_known ? known : fresh).push_back(std::move(f));
+    if (is_known) seen.insert(std::move(identity));
+  }
+  findings_ = std::move(fresh);
+  if (!is_whole_) return;
+  for (const auto& [identity, entry] : baseline_->entries) {
+    const auto rule = find_lint_rule(entry.rule);
+    if (seen.contains(identity) || (rule && !levels_[*rule])) continue;
+    add("baseline-stale", "", entry.where,
+        fmt::format("expected {} as {} says ({}), found it no more", entry.rule, baseline_->file,
+                    entry.message));
+  }
+}
+
+void LintReporter::move_to(LintReport& report) {
+  sort();
+  if (baseline_ != nullptr) {
+    move_known_to(report.known);
+    sort();
+  }
   fold_consequences(findings_, lost_);
   report.findings = std::move(findings_);
   report.summaries = std::move(summaries_);

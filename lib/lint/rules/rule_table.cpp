@@ -177,6 +177,15 @@ constexpr LintRule kRules[] = {
     {"two-chat-templates", kWarning, "tokenizer_config.json and chat_template.jinja hold different chat templates.",
      "Keep one.", "https://github.com/NVIDIA/Model-Optimizer/pull/2060",
      "Which of them counts depends on the engine, and prompts differ between engines."},
+    {"no-chat-template", kWarning, "There is no chat template.",
+     "Add chat_template.jinja, unless the model is not meant for conversations.", "https://huggingface.co/docs/transformers/chat_templating",
+     "Servers refuse conversations, or put them together in a way that the model was not trained for.", true},
+    {"no-model-card", kWarning, "There is no README.md, or it is empty.",
+     "Write what the model is, what it was made from and how.", "https://huggingface.co/docs/hub/model-cards",
+     "Nobody can tell what the checkpoint is, and hubs do not find it by its base model.", true},
+    {"no-license", kWarning, "There is no licence: neither a file nor license: in the model card.",
+     "Copy the licence of the source, and name it in README.md.", "https://huggingface.co/docs/hub/repositories-licenses",
+     "Nobody may use the checkpoint without asking.", true},
     // Scales that are one number
     {"unequal-global-scales", kError, "Gate and up (or q, k and v) have different global scales.",
      "twofour convert folds them; or export again with the producer's fusion on.", "https://github.com/vllm-project/vllm/issues/54974",
@@ -253,6 +262,10 @@ constexpr LintRule kRules[] = {
     {"gate-up-swap", kError, "Weights fit the other checkpoint only with gate and up exchanged.",
      "Exchange them: gate rows come first.", "https://github.com/sgl-project/sglang/pull/32430",
      "The activation is applied to the wrong half, and the MLP computes something else."},
+    // Runs before this one
+    {"baseline-stale", kNote, "The baseline has a finding that is found no more.",
+     "Write the baseline again with --write-baseline.", "",
+     "If the fault comes back, nobody is told."},
 };
 // clang-format on
 

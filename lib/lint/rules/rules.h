@@ -55,9 +55,12 @@ struct LintFinding {
   std::string where() const { return file.empty() || name.empty() ? file + name : file + ": " + name; }
 };
 
+struct LintBaseline;
+
 struct LintReport {
-  std::vector<LintFinding> findings;        ///< causes only, by rule, then natural order of file and name
-  std::map<size_t, std::string> summaries;  ///< of a rule's findings together: "3 of 64 groups, ..."
+  std::vector<LintFinding> findings;  ///< causes only, by rule, then natural order of file and name
+  std::vector<LintFinding> known{};   ///< those of the baseline, in that order; they count for nothing
+  std::map<size_t, std::string> summaries{};  ///< of a rule's findings together: "3 of 64 groups, ..."
   Figures figures;  ///< of every NVFP4 module that can be read; of none with headers_only
   size_t files = 0, tensors = 0;
   uint64_t bytes = 0;  ///< of tensor data, read
@@ -79,6 +82,8 @@ class LintReporter {
  public:
   /// Throws Error on unknown ids.
   explicit LintReporter(const LintLevels& levels = {});
+  LintReporter(const LintReporter&) = delete;
+  LintReporter& operator=(const LintReporter&) = delete;
   /// A finding with a key counts once for each value that the key would have to have, however many layers and
   /// experts show it.
   void add(std::string_view rule, std::string file, std::string name, std::string message,
@@ -88,15 +93,24 @@ class LintReporter {
   /// A weight file that could not be read, which is a finding of its own. `tensors`: what the index puts into
   /// it, sorted; nothing where that is not known. What is missed elsewhere then follows from that finding.
   void lose(std::string file, std::optional<std::vector<std::string>> tensors);
+  /// Findings that are known, which must outlive the reporter. `whole`: whether every rule was looked for, so
+  /// that what was not found is there no more.
+  void expect(const LintBaseline& baseline, bool whole);
   /// Puts everything into the report, in order, consequences below their causes.
   void move_to(LintReport& report);
 
  private:
+  void sort();
+  /// Moves what the baseline knows to `known`, and adds what is there no more.
+  void move_known_to(std::vector<LintFinding>& known);
+
   std::vector<std::optional<Severity>> levels_;  ///< by rule
   std::mutex mutex_;
   std::vector<LintFinding> findings_;
   std::map<size_t, std::string> summaries_;
   std::vector<LostFile> lost_;
+  const LintBaseline* baseline_ = nullptr;
+  bool is_whole_ = false;
 };
 
 /// The report as SARIF 2.1.0, which code hosts show beside a change. File names are given below `path`. Goes
