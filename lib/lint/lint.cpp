@@ -34,6 +34,7 @@ Figures lint_figures(const LintInput& input, int jobs) {
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress) {
   const Stopwatch watch;
   LintReporter reporter(options.levels);
+  if (options.baseline != nullptr) reporter.expect(*options.baseline, !options.headers_only);
   progress.phase = "reading headers";
   const LintInput input = open_lint_subject(path, reporter);
   lint_modules(input, options.headers_only, reporter);

@@ -10,8 +10,9 @@ struct LintOptions {
   int jobs = 1;
   bool headers_only = false;  ///< headers, index and configs; no byte of a tensor
   LintLevels levels{};
-  std::filesystem::path against{};  ///< a checkpoint of the same model to compare with; empty: none
-  bool figures = false;             ///< those of the report, too, which reads the weights a second time
+  const LintBaseline* baseline = nullptr;  ///< findings that are known; none
+  std::filesystem::path against{};         ///< a checkpoint of the same model to compare with; empty: none
+  bool figures = false;  ///< those of the report, too, which reads the weights a second time
 };
 
 /// Holds a checkpoint or artifact, a directory or one file, against every rule. What Checkpoint::open refuses

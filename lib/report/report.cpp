@@ -86,6 +86,7 @@ Json findings_to_json(const Report& r) {
     rules.push_back({{"id", rule.id},
                      {"severity", severity_name(rule.severity)},
                      {"what", rule.what},
+                     {"why", rule.why},
                      {"todo", rule.fix},
                      {"story", rule.reference},
                      {"summary", rule.summary},
@@ -95,8 +96,13 @@ Json findings_to_json(const Report& r) {
   for (const ReportFinding& f : r.findings) {
     Json& rule = rules[f.rule];
     rule["count"] = rule["count"].get<size_t>() + 1;
-    if (rule["places"].size() < kMostPlaces)
+    if (rule["places"].size() < kMostPlaces) {
       rule["places"].push_back({f.file, f.name, f.message, severity_name(f.severity)});
+      if (f.consequence_count > 0) {
+        rule["places"].back().push_back(f.consequences);
+        rule["places"].back().push_back(f.consequence_count);
+      }
+    }
   }
   return rules;
 }

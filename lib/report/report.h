@@ -35,12 +35,15 @@ struct ReportRow {
 struct ReportRule {
   Severity severity;
   std::string id, what, fix, reference, summary;
+  std::string why{};  ///< what follows from it
 };
 
 struct ReportFinding {
   size_t rule;  ///< in Report::rules
   Severity severity;
   std::string file, name, message;
+  std::vector<std::string> consequences{};  ///< the first of them: "rule: where: message"
+  size_t consequence_count = 0;
 };
 
 /// A line of the head: a count, bytes, or words where `text` is not empty.

@@ -104,6 +104,19 @@ std::vector<double> error_figures(const Quality& q, double zero_share) {
   return {q.relative_error(), q.snr_db(), q.cosine(), 1 - q.retained_energy(), q.tied_share(), zero_share};
 }
 
+/// The first consequences of a finding, a line each.
+std::vector<std::string> first_consequences(const LintFinding& f) {
+  constexpr size_t kMost = 100;
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(f.consequences.size(), kMost); ++i) {
+    const LintFinding& c = f.consequences[i];
+    const std::string where = c.where();
+    lines.push_back(
+        fmt::format("{}: {}{}{}", lint_rules()[c.rule].id, where, where.empty() ? "" : ": ", c.message));
+  }
+  return lines;
+}
+
 bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
 
 /// What the report says of an entry that is not equal.
@@ -167,6 +180,9 @@ Report lint_report(const LintReport& r, const std::filesystem::path& path) {
                   {"files", static_cast<double>(r.files)},
                   {"read", static_cast<double>(r.bytes), true}};
   add_figures(r.figures, report);
+  if (r.consequences() > 0) report.facts.push_back({"consequences", static_cast<double>(r.consequences())});
+  if (!r.known.empty())
+    report.facts.push_back({"known by the baseline", static_cast<double>(r.known.size())});
   FindingCounter counter(report);
   for (size_t i = 0; i < r.findings.size(); ++i) {
     const LintFinding& f = r.findings[i];
@@ -174,9 +190,10 @@ Report lint_report(const LintReport& r, const std::filesystem::path& path) {
       const LintRule& rule = lint_rules()[f.rule];
       const auto summary = r.summaries.find(f.rule);
       report.rules.push_back({f.severity, rule.id, rule.what, rule.fix, rule.reference,
-                              summary == r.summaries.end() ? "" : summary->second});
+                              summary == r.summaries.end() ? "" : summary->second, rule.why});
     }
-    report.findings.push_back({report.rules.size() - 1, f.severity, f.file, f.name, f.message});
+    report.findings.push_back({report.rules.size() - 1, f.severity, f.file, f.name, f.message,
+                               first_consequences(f), f.consequences.size()});
     if (f.severity == Severity::kNote || f.name.empty()) continue;
     counter.count(f.name, report.rules.back().id.starts_with("unequal-"));
   }

@@ -29,6 +29,8 @@ function pagedTable(parent, columns, items, note, size = kPage) {
         const link = column.link && column.link(item);
         if (link) cell.append("button").attr("class", "link place").attr("type", "button").text(column.cell(item)).on("click", link);
         else cell.text(column.cell(item));
+        const more = column.more && column.more(item);
+        if (more) drawMore(cell, more);
       }
     }
     const pages = Math.ceil(items.length / size);
@@ -45,6 +47,20 @@ function pagedTable(parent, columns, items, note, size = kPage) {
     if (note) pager.append("span").text(note);
   }
   draw();
+}
+
+/** Lines that open below a cell: {title, lines}. */
+function drawMore(cell, more) {
+  const box = cell.append("details").attr("class", "more");
+  box.append("summary").text(more.title);
+  box.append("ul").selectAll("li").data(more.lines).enter().append("li").text((line) => line);
+}
+
+/** What follows from a finding; the page has the first lines of it. */
+function consequencesOf(place) {
+  if (!place[4]) return null;
+  const shown = place[4].length, all = place[5];
+  return { title: thousands(all) + (all === 1 ? " consequence" : " consequences") + (shown < all ? ", the first " + shown : ""), lines: place[4] };
 }
 
 /** Empty cells last, numbers by size, the rest as text. */
@@ -70,14 +86,14 @@ function drawRule(parent, rule) {
   head.append("b").text(rule.id);
   head.append("span").attr("class", "count").text("  " + thousands(rule.count) + (rule.count === 1 ? " place" : " places") +
     (rule.summary ? ": " + rule.summary : ""));
-  if (rule.what) box.append("p").attr("class", "what").text(rule.what);
+  if (rule.what) box.append("p").attr("class", "what").text([rule.what, rule.why].filter(Boolean).join(" "));
   const todo = box.append("p").attr("class", "todo");
   if (rule.todo) todo.append("span").text("To do: " + rule.todo + " ");
   if (rule.story.startsWith("https://")) todo.append("a").attr("href", rule.story).attr("rel", "noreferrer").text("reference");
   const places = box.append("div").attr("class", "places").node();
   const columns = [{ label: "where", name: true, cell: (p) => [p[0], p[1]].filter(Boolean).join(": "),
                      link: (p) => { const row = rowOfName(p[1]); return row === null ? null : () => goToRow(row); } },
-                   { label: "what", cell: (p) => p[2] }];
+                   { label: "what", cell: (p) => p[2], more: consequencesOf }];
   if (!rule.places.some((p) => p[0] || p[1])) columns.shift();
   const note = rule.count > rule.places.length ? "the first " + thousands(rule.places.length) + " of " + thousands(rule.count) + "; --json has all" : "";
   // Drawn when it is opened: a report can have thousands of places.

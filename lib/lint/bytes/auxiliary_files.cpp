@@ -7,6 +7,7 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/lint/bytes/downloads.h"
 
 namespace twofour {
 namespace {
@@ -94,7 +95,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
   for (const char* file : kSideConfigs) {
     const Json side = read_lint_config(s.path, file, reporter);
     if (!side.is_object()) continue;
-    if (!has_codes && !s.is_part) {
+    if (!has_codes && !s.is_part && !s.lacks_files) {
       reporter.add(
           "config-disagrees", file, "",
           "expected weights of GPTQ or AWQ, which it describes, found none; it may be of another save");
@@ -165,6 +166,8 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
     if (name.starts_with('.') || is_read) continue;
     if (is_folder) it.disable_recursion_pending();
     const std::string why = why_unreadable(it->path());
+    if (why.empty() && ends(name, {".json", ".jinja", ".model", ".txt", ".tiktoken", ".py"}))
+      report_placeholder(s.path, relative.string(), "a file of the checkpoint", reporter);
     if (why.empty()) continue;
     const bool dangles = it->is_symlink(ignored) && !it->exists(ignored);
     reporter.add(dangles ? "dangling-link" : "unreadable-file", relative.string(), "", why);
@@ -194,6 +197,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   check_templates(s, tokenizer, reporter);
   check_side_configs(s, reporter);
   check_readable(s, reporter);
+  lint_publishing(s, tokenizer, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {
     reporter.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");

@@ -19,6 +19,9 @@ void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t t
                       LintReporter& reporter);
 /// Files that are no weights: tokenizer, code, chat templates.
 void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
+/// What users of a published checkpoint look for: model card, licence, chat template. `tokenizer`:
+/// tokenizer_config.json, or null.
+void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "formats/error.h"
+#include "lib/lint/bytes/downloads.h"
 
 namespace twofour {
 namespace {
@@ -91,6 +92,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
     reporter.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
     return std::nullopt;
   }
+  if (report_placeholder(directory, name, "an index", reporter)) return std::nullopt;
   try {
     LintIndex index{name, read_index_file(directory / name)};
     if (index.contents.has_mark) reporter.add("bad-index", name, "", kByteOrderMarkFound);
@@ -140,12 +142,14 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
   const auto& entries = index.contents.entries;
   std::set<std::string_view> known;
   for (const Shard& shard : s.shards) known.insert(shard.name);
+  std::vector<std::vector<std::string>> lost(index.contents.files.size());
   auto entry = entries.begin();
   const auto stale = [&](const IndexFile::Entry& e) {
+    const std::string& file = index.contents.files[e.file];
     // A file that could not be read is a finding of its own.
-    if (!known.count(index.contents.files[e.file])) return;
+    if (!known.count(file)) return lost[e.file].push_back(e.tensor);
     reporter.add("index-stale-tensor", index.name, e.tensor,
-                 fmt::format("expected in {}, found in no file", index.contents.files[e.file]));
+                 fmt::format("expected in {}, found in no file", file), {.key = "weight_map", .value = file});
   };
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     while (entry != entries.end() && entry->tensor < s.tensors[i].name) stale(*entry++);
@@ -156,11 +160,14 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
     const std::string& file = index.contents.files[entry->file];
     if (file != s.file_of(i)) {
       reporter.add("index-wrong-file", index.name, s.tensors[i].name,
-                   fmt::format("expected in {}, found in {}", file, s.file_of(i)));
+                   fmt::format("expected in {}, found in {}", file, s.file_of(i)),
+                   {.key = "weight_map", .value = fmt::format("{} for {}", s.file_of(i), file)});
     }
     ++entry;
   }
   while (entry != entries.end()) stale(*entry++);
+  for (size_t i = 0; i < lost.size(); ++i)
+    if (!known.count(index.contents.files[i])) reporter.lose(index.contents.files[i], std::move(lost[i]));
   if (missing > 0) {
     reporter.add("index-incomplete", index.name, first_missing,
                  fmt::format("expected all {} tensors of its files, found {} missing, this the first",

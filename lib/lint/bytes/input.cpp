@@ -9,6 +9,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
+#include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
 #include "lib/threads/interrupt.h"
 
@@ -108,6 +109,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, const Lint
   Gathered all;
   for (const std::string& name : names) {
     check_interrupt();
+    if (report_placeholder(s.path, name, "a safetensors file", reporter)) continue;
     std::error_code error;
     const bool opens = fs::is_regular_file(s.path / name, error);
     try {
@@ -146,6 +148,8 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, const Lint
     s.whole.push_back(all.whole[i]);
   }
 }
+
+std::set<std::string> names_of(const IndexFile& index) { return {index.files.begin(), index.files.end()}; }
 
 /// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
 void find_quantization(LintInput& s) {
@@ -192,6 +196,7 @@ Json read_lint_config(const fs::path& directory, const char* name, LintReporter&
   std::error_code error;
   const fs::path path = directory / name;
   if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
+  if (report_placeholder(directory, name, "a config", reporter)) return nullptr;
   try {
     const std::string text = read_text(path);
     if (text.starts_with("\xEF\xBB\xBF")) reporter.add("bad-config", name, "", kByteOrderMarkFound);
@@ -248,7 +253,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   } else {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");
-    if (present.empty() && indexes.empty()) {
+    if (present.empty() && indexes.empty() && !has_unfinished_weights(path)) {
       throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
     }
     unfinished = find_unfinished(path);
@@ -263,8 +268,10 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     const auto index = read_lint_index(path, indexes, reporter);
     const auto files = files_to_lint(path, index, !indexes.empty(), present, reporter);
     read_shards(s, files, index ? &*index : nullptr, reporter);
-    s.is_part = s.shards.size() < (index ? index->contents.files.size() : files.size());
+    s.lacks_files = s.shards.size() < (index ? index->contents.files.size() : files.size());
+    s.is_part = s.lacks_files && !index;
     if (index) check_lint_index(*index, s, reporter);
+    lint_downloads(s, index ? names_of(index->contents) : std::set<std::string>(), reporter);
   }
   for (const Shard& shard : s.shards) {
     const auto it = shard.metadata.find("twofour.layout");

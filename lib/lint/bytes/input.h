@@ -21,7 +21,10 @@ namespace twofour {
 struct LintInput {
   std::filesystem::path path;  ///< the directory
   bool is_directory = false;
-  bool is_part = false;  ///< one file of several, or one could not be read: what it lacks others may hold
+  bool is_part = false;  ///< one file of several, or no index says what a missing one holds: what it lacks,
+                         ///< others may hold
+  bool lacks_files =
+      false;  ///< a weight file is missing or could not be read; the reporter knows what it held
   std::vector<Shard> shards;        ///< with headers that could be parsed
   std::vector<TensorInfo> tensors;  ///< by name
   std::vector<uint32_t> shard_of;   ///< of each tensor

@@ -1,16 +1,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
-#include "lib/lint/rules/rules.h"
+#include "lib/lint/rules/baseline.h"
+#include "lib/lint/rules/causes.h"
 #include "lib/names/natural.h"
 
 namespace twofour {
 
 LintReporter::LintReporter(const LintLevels& levels) {
-  for (const LintRule& rule : lint_rules()) levels_.push_back(rule.severity);
+  for (const LintRule& rule : lint_rules()) {
+    levels_.push_back(rule.opt_in ? std::nullopt : std::optional(rule.severity));
+  }
   for (const auto& [id, level] : levels) {
     const auto rule = find_lint_rule(id);
     if (!rule) throw Error(fmt::format("--rule: expected the id of a rule, found '{}'", id));
@@ -18,12 +22,14 @@ LintReporter::LintReporter(const LintLevels& levels) {
   }
 }
 
-void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message) {
+void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message,
+                       LintFacts facts) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   if (!levels_[*at]) return;
   const std::lock_guard lock(mutex_);
-  findings_.push_back({*at, *levels_[*at], std::move(file), std::move(name), std::move(message)});
+  findings_.push_back(
+      {*at, *levels_[*at], std::move(file), std::move(name), std::move(message), std::move(facts), {}});
 }
 
 void LintReporter::summarize(std::string_view rule, std::string text) {
@@ -33,13 +39,52 @@ void LintReporter::summarize(std::string_view rule, std::string text) {
   if (levels_[*at]) summaries_[*at] = std::move(text);
 }
 
-void LintReporter::move_to(LintReport& report) {
+void LintReporter::lose(std::string file, std::optional<std::vector<std::string>> tensors) {
+  const std::lock_guard lock(mutex_);
+  lost_.push_back({std::move(file), std::move(tensors)});
+}
+
+void LintReporter::expect(const LintBaseline& baseline, bool whole) {
+  baseline_ = &baseline;
+  is_whole_ = whole;
+}
+
+void LintReporter::sort() {
   std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
     if (a.rule != b.rule) return a.rule < b.rule;
     if (a.file != b.file) return natural_less(a.file, b.file);
     if (a.name != b.name) return natural_less(a.name, b.name);
     return a.message < b.message;
   });
+}
+
+void LintReporter::move_known_to(std::vector<LintFinding>& known) {
+  std::set<std::string> seen;
+  std::vector<LintFinding> fresh;
+  for (LintFinding& f : findings_) {
+    std::string identity = finding_identity(lint_rules()[f.rule].id, f.where(), f.message);
+    const bool is_known = baseline_->entries.contains(identity);
+    (is_known ? known : fresh).push_back(std::move(f));
+    if (is_known) seen.insert(std::move(identity));
+  }
+  findings_ = std::move(fresh);
+  if (!is_whole_) return;
+  for (const auto& [identity, entry] : baseline_->entries) {
+    const auto rule = find_lint_rule(entry.rule);
+    if (seen.contains(identity) || (rule && !levels_[*rule])) continue;
+    add("baseline-stale", "", entry.where,
+        fmt::format("expected {} as {} says ({}), found it no more", entry.rule, baseline_->file,
+                    entry.message));
+  }
+}
+
+void LintReporter::move_to(LintReport& report) {
+  sort();
+  if (baseline_ != nullptr) {
+    move_known_to(report.known);
+    sort();
+  }
+  fold_consequences(findings_, lost_);
   report.findings = std::move(findings_);
   report.summaries = std::move(summaries_);
 }
@@ -47,6 +92,12 @@ void LintReporter::move_to(LintReport& report) {
 size_t LintReport::count(Severity severity) const {
   return static_cast<size_t>(std::count_if(findings.begin(), findings.end(),
                                            [&](const LintFinding& f) { return f.severity == severity; }));
+}
+
+size_t LintReport::consequences() const {
+  size_t count = 0;
+  for (const LintFinding& f : findings) count += f.consequences.size();
+  return count;
 }
 
 }  // namespace twofour

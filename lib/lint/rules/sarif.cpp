@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <set>
 
 #include "formats/json.h"
 #include "lib/findings/version.h"
-#include "lib/lint/rules/rules.h"
+#include "lib/lint/rules/baseline.h"
 
 namespace twofour {
 namespace {
@@ -25,24 +26,57 @@ std::string uri_of(const std::string& path) {
 Json rule_to_json(const LintRule& rule) {
   Json json = {{"id", rule.id},
                {"shortDescription", {{"text", rule.what}}},
-               {"help", {{"text", rule.fix}}},
+               {"fullDescription", {{"text", fmt::format("{} {}", rule.what, rule.why)}}},
+               {"help", {{"text", fmt::format("{} To do: {}", rule.why, rule.fix)}}},
                {"defaultConfiguration", {{"level", severity_name(rule.severity)}}}};
+  if (rule.opt_in) json["defaultConfiguration"]["enabled"] = false;
   if (*rule.reference != '\0') json["helpUri"] = rule.reference;
   return json;
 }
 
-Json result_to_json(const LintFinding& f, const std::filesystem::path& directory) {
+std::string message_of(const LintFinding& f) {
+  return f.name.empty() ? f.message : f.name + ": " + f.message;
+}
+
+Json location_of(const LintFinding& f, const std::filesystem::path& directory) {
   const auto file = f.file.empty() ? directory : directory / f.file;
   // Code hosts want a line; a weight file has none, so it is always the first.
   Json location = {
       {"physicalLocation",
        {{"artifactLocation", {{"uri", uri_of(file.generic_string())}}}, {"region", {{"startLine", 1}}}}}};
   if (!f.name.empty()) location["logicalLocations"] = Json::array({{{"fullyQualifiedName", f.name}}});
-  return {{"ruleId", lint_rules()[f.rule].id},
-          {"ruleIndex", f.rule},
-          {"level", severity_name(f.severity)},
-          {"message", {{"text", f.name.empty() ? f.message : f.name + ": " + f.message}}},
-          {"locations", Json::array({location})}};
+  return location;
+}
+
+/// The first consequences; code hosts take 1,000 locations of a result.
+Json consequences_of(const LintFinding& f, const std::filesystem::path& directory) {
+  constexpr size_t kMost = 900;
+  Json locations = Json::array();
+  for (size_t i = 0; i < std::min(f.consequences.size(), kMost); ++i) {
+    const LintFinding& c = f.consequences[i];
+    Json location = location_of(c, directory);
+    location["id"] = i + 1;
+    location["message"] = {{"text", fmt::format("{}: {}", lint_rules()[c.rule].id, message_of(c))}};
+    locations.push_back(std::move(location));
+  }
+  return locations;
+}
+
+Json result_to_json(const LintFinding& f, bool is_known, const std::filesystem::path& directory) {
+  std::string text = message_of(f);
+  if (!f.consequences.empty()) text += " (" + counted(f.consequences.size(), "consequence") + ")";
+  Json json = {{"ruleId", lint_rules()[f.rule].id},
+               {"ruleIndex", f.rule},
+               {"level", severity_name(f.severity)},
+               {"message", {{"text", text}}},
+               {"locations", Json::array({location_of(f, directory)})},
+               {"partialFingerprints", {{"twofourFinding/v1", finding_fingerprint(f)}}}};
+  if (!f.consequences.empty()) json["relatedLocations"] = consequences_of(f, directory);
+  if (is_known) {
+    json["baselineState"] = "unchanged";
+    json["suppressions"] = Json::array({{{"kind", "external"}, {"status", "accepted"}}});
+  }
+  return json;
 }
 
 std::string indented_json(const Json& json) { return json.dump(2); }
@@ -66,10 +100,12 @@ void write_sarif(const LintReport& report, const std::filesystem::path& path,
   const size_t results = frame.rfind("[]") + 1;  // they end the run, which ends the document
   write(std::string_view(frame).substr(0, results));
   const std::string line_end = fmt::format("\n{:8}", "");
-  for (size_t i = 0; i < report.findings.size(); ++i) {
+  const size_t fresh = report.findings.size(), count = fresh + report.known.size();
+  for (size_t i = 0; i < count; ++i) {
+    const LintFinding& f = i < fresh ? report.findings[i] : report.known[i - fresh];
     std::string text = i > 0 ? "," : "";
     text += line_end;
-    for (const char c : indented_json(result_to_json(report.findings[i], directory))) {
+    for (const char c : indented_json(result_to_json(f, i >= fresh, directory))) {
       if (c == '\n') {
         text += line_end;
       } else {
@@ -78,7 +114,7 @@ void write_sarif(const LintReport& report, const std::filesystem::path& path,
     }
     write(text);
   }
-  if (!report.findings.empty()) write("\n      ");
+  if (count > 0) write("\n      ");
   write(std::string_view(frame).substr(results));
   write("\n");
 }

@@ -106,8 +106,8 @@ std::vector<Fault> file_faults() {
       {"bad-header",
        "shorter than its header",
        {},
-       [=](const fs::path& d, Random& r) { fs::resize_file(extra(d), r() % 40); }},
-      {"bad-header",
+       [=](const fs::path& d, Random& r) { fs::resize_file(extra(d), 1 + r() % 39); }},
+      {"not-downloaded",
        "Git LFS pointers in place of all weights but one",
        {},
        [=](const fs::path& d, Random&) {

@@ -1,0 +1,305 @@
+#include "lib/lint/rules/causes.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lib/names/pattern.h"
+
+namespace twofour {
+namespace {
+
+/// What a cause and its consequence have in common.
+enum class Tie {
+  kDirectory,  ///< both are found
+  kFile,       ///< the file
+  kModule,     ///< the module, or one is below the other
+  kKey,        ///< the config's key: the cause's name or key is the consequence's key
+};
+
+/// Consequences that rules have. Rules are globs of ids, apart from each other by spaces.
+struct CauseRow {
+  const char* cause;
+  const char* file;  ///< of the cause; "": any
+  Tie tie;
+  const char* consequences;
+};
+
+/// Rules about what is not there.
+constexpr const char* kLacks = "*-missing missing-* incomplete-* unused-pattern";
+/// Rules about names and configs, which hold a module against what is said of it.
+constexpr const char* kClaims =
+    "no-quantization-config no-config config-* odd-* engine-* un*-ignored un*-pattern python-only-pattern "
+    "quantized-* gate-up-order weight-term tied-head missing-input-scale";
+/// Rules about the numbers of a module.
+constexpr const char* kFigures =
+    "suspicious-* unequal-* amax-* saturated-* subnormal-* zero-* *-swap manifest-hash";
+
+/// The first row that holds decides.
+constexpr CauseRow kCauseRows[] = {
+    {"unfinished-output", "", Tie::kDirectory,
+     "missing-* *-missing incomplete-* bad-* file-size data-holes no-* index-* manifest-* dup* left*"},
+    {"unfinished-download", "", Tie::kFile, "*"},
+    {"unfinished-download", "", Tie::kDirectory,
+     "missing-shard missing-sidecar no-tokenizer no-config no-index"},
+    {"not-downloaded", "", Tie::kFile, "*"},
+    {"unreadable-file bad-header file-size data-holes", "", Tie::kFile, "manifest-hash not-finite"},
+    {"bad-config not-downloaded unfinished-download duplicate-key no-config unreadable-file", "config.json",
+     Tie::kDirectory, kClaims},
+    {"bad-config not-downloaded unfinished-download duplicate-key unreadable-file", "hf_quant_config.json",
+     Tie::kDirectory, kClaims},
+    {"not-downloaded unfinished-download bad-config", "tokenizer_config.json", Tie::kDirectory,
+     "no-tokenizer two-chat-templates"},
+    {"bad-manifest unknown-layout no-manifest", "", Tie::kDirectory, "manifest-hash unknown-layout"},
+    {"bad-index index-stale-tensor index-wrong-file index-incomplete", "", Tie::kFile, "index-total-size"},
+    {"no-config", "", Tie::kDirectory, kClaims},
+    {"odd-setting", "", Tie::kKey, "*"},
+    {"expert-name", "", Tie::kModule, kLacks},
+    {"layers-missing", "", Tie::kModule, "experts-missing head-missing incomplete-* index-* manifest-hash"},
+    {"experts-missing mtp-missing head-missing incomplete-module missing-input-scale", "", Tie::kModule,
+     "index-* manifest-hash gate-up-shape"},
+    {"duplicate-tensor", "", Tie::kModule, "index-* manifest-hash"},
+    {"leftover-file", "", Tie::kFile, "duplicate-tensor"},
+    {"expert-shape module-shape", "", Tie::kModule, "gate-up-shape config-* engine-*"},
+    {"no-quantization-config config-group-size config-disagrees", "", Tie::kDirectory, "engine-lookup"},
+    {"config-dtype unquantized-not-ignored unused-pattern", "", Tie::kModule, "engine-lookup"},
+    {"not-finite bad-global-scale", "", Tie::kModule, kFigures},
+    {"nibble-swap gate-up-swap", "", Tie::kModule, kFigures},
+    {"bad-block-scale mxfp4-nan-scale", "", Tie::kModule, kFigures},
+    {"zero-weights zero-scale", "", Tie::kModule, "suspicious-* amax-* subnormal-*"},
+    {"suspicious-scale", "", Tie::kModule, "unequal-* amax-* saturated-* subnormal-*"},
+    {"saturated-scales subnormal-scales", "", Tie::kModule, "amax-* unequal-*"},
+};
+
+/// Rules that report a file whose tensors are lost.
+constexpr const char* kDamage =
+    "not-downloaded unfinished-download missing-shard unreadable-file bad-header duplicate-key file-size";
+
+/// Which rules some globs take, by position in lint_rules().
+std::vector<bool> rules_of(std::string_view globs) {
+  std::vector<bool> taken(lint_rules().size());
+  while (!globs.empty()) {
+    const size_t end = std::min(globs.find(' '), globs.size());
+    const NamePattern pattern{std::string(globs.substr(0, end))};
+    for (size_t i = 0; i < taken.size(); ++i) taken[i] = taken[i] || pattern.matches(lint_rules()[i].id);
+    globs.remove_prefix(std::min(end + 1, globs.size()));
+  }
+  return taken;
+}
+
+/// The module of a tensor: its name without the part that the tensor is. Of anything else the name itself.
+std::string module_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos) return name;
+  const std::string_view part = std::string_view(name).substr(dot + 1);
+  const bool is_part = part.starts_with("weight") || part.ends_with("scale") || part.ends_with("bias") ||
+                       part.ends_with("scale_2") || part.ends_with("scale_inv") || part == "qweight" ||
+                       part == "qzeros" || part == "scales" || part == "g_idx" || part.ends_with("_comp") ||
+                       part.ends_with("_meta") || part.ends_with("_packed") || part.ends_with("_weight") ||
+                       part == "comp" || part == "meta";
+  return is_part ? name.substr(0, dot) : name;
+}
+
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+/// The first element of a sorted map at `name` or below it: "a.b" has "a.b" and "a.b.c" but not "a.bc".
+template <class Map>
+auto find_at_or_below(const Map& map, const std::string& name) {
+  const auto at = map.find(name);
+  if (at != map.end()) return at;
+  const std::string prefix = name + ".";
+  const auto below = map.lower_bound(prefix);
+  return below != map.end() && std::string_view(below->first).starts_with(prefix) ? below : map.end();
+}
+
+/// The first finding of some rules by what findings may have in common with it.
+struct CauseIndex {
+  std::vector<bool> consequences;
+  Tie tie;
+  std::optional<size_t> first;
+  std::map<std::string, size_t, std::less<>> by_name;  ///< file, module or key
+
+  void add(size_t i, const LintFinding& f) {
+    if (!first) first = i;
+    if (tie == Tie::kFile && !f.file.empty()) by_name.emplace(f.file, i);
+    if (tie == Tie::kModule && !f.name.empty()) by_name.emplace(module_of(f.name), i);
+    if (tie != Tie::kKey) return;
+    for (const std::string& key : {f.facts.key, f.name})
+      if (!key.empty()) by_name.emplace(last_part(key), i);
+  }
+
+  std::optional<size_t> find(const LintFinding& f) const {
+    const auto found = [&](const std::string& name) -> std::optional<size_t> {
+      const auto at = by_name.find(name);
+      return name.empty() || at == by_name.end() ? std::nullopt : std::optional(at->second);
+    };
+    switch (tie) {
+      case Tie::kDirectory:
+        return first;
+      case Tie::kFile:
+        return found(f.file);
+      case Tie::kKey:
+        return found(std::string(last_part(f.facts.key)));
+      case Tie::kModule:
+        break;
+    }
+    if (f.name.empty()) return std::nullopt;
+    std::string module = module_of(f.name);
+    if (const auto at = find_at_or_below(by_name, module); at != by_name.end()) return at->second;
+    for (size_t dot = module.rfind('.'); dot != module.npos; dot = module.rfind('.')) {
+      module.resize(dot);
+      if (const auto at = found(module)) return at;
+    }
+    return std::nullopt;
+  }
+};
+
+/// Looks for the cause of each finding. A cause is given by its position among the findings.
+class CauseFinder {
+ public:
+  CauseFinder(const std::vector<LintFinding>& findings, const std::vector<LostFile>& lost)
+      : findings_(findings), lost_(lost) {
+    index_rows();
+    index_lost();
+  }
+
+  std::optional<size_t> find(size_t i) {
+    const LintFinding& f = findings_[i];
+    for (const auto& find : {&CauseFinder::stated, &CauseFinder::of_lost, &CauseFinder::of_rows}) {
+      const auto cause = (this->*find)(f);
+      if (cause && *cause != i) return cause;
+    }
+    return peer(i, f);
+  }
+
+ private:
+  void index_rows() {
+    for (const CauseRow& row : kCauseRows) {
+      const std::vector<bool> causes = rules_of(row.cause);
+      CauseIndex index{rules_of(row.consequences), row.tie, std::nullopt, {}};
+      for (size_t r = 0; r < causes.size(); ++r)
+        if (causes[r]) index.consequences[r] = false;  // alike in rank
+      for (size_t i = 0; i < findings_.size(); ++i) {
+        const LintFinding& f = findings_[i];
+        if (causes[f.rule] && (*row.file == '\0' || f.file == row.file)) index.add(i, f);
+      }
+      if (index.first) rows_.push_back(std::move(index));
+    }
+  }
+
+  void index_lost() {
+    if (lost_.empty()) return;
+    const std::vector<bool> damage = rules_of(kDamage);
+    std::map<std::string_view, size_t> damaged;
+    for (size_t i = 0; i < findings_.size(); ++i)
+      if (damage[findings_[i].rule]) damaged.emplace(findings_[i].file, i);
+    for (const LostFile& l : lost_) {
+      const auto at = damaged.find(l.file);
+      if (at == damaged.end()) continue;
+      if (!any_) any_ = at->second;
+      if (!l.tensors && !unknown_) unknown_ = at->second;
+      if (!l.tensors) continue;
+      for (const std::string& tensor : *l.tensors) lost_tensors_.emplace(tensor, at->second);
+    }
+  }
+
+  /// The one that the check itself stated.
+  std::optional<size_t> stated(const LintFinding& f) {
+    if (f.facts.cause.empty()) return std::nullopt;
+    if (stated_.empty()) {
+      for (const LintFinding& other : findings_) stated_.try_emplace(other.facts.cause);
+      for (auto& [rule, ties] : stated_) {
+        const auto at = find_lint_rule(rule);
+        for (const Tie tie : {Tie::kKey, Tie::kModule, Tie::kFile}) {
+          CauseIndex index{{}, tie, std::nullopt, {}};
+          for (size_t i = 0; at && i < findings_.size(); ++i)
+            if (findings_[i].rule == *at) index.add(i, findings_[i]);
+          ties.push_back(std::move(index));
+        }
+      }
+    }
+    for (const CauseIndex& index : stated_.at(f.facts.cause))
+      if (const auto cause = index.find(f)) return cause;
+    return std::nullopt;
+  }
+
+  /// A file whose tensors are lost, of a finding about one of them.
+  std::optional<size_t> of_lost(const LintFinding& f) {
+    if (!any_) return std::nullopt;
+    const std::string module = module_of(f.name);
+    if (claims_[f.rule] && !module.empty()) {
+      // Only what is said of the module itself: its neighbours are judged by what is there.
+      const auto at = find_at_or_below(lost_tensors_, module);
+      const bool own = at != lost_tensors_.end() && (at->first == module || module_of(at->first) == module);
+      return own ? std::optional(at->second) : std::nullopt;
+    }
+    if (!lacks_[f.rule]) return std::nullopt;
+    for (const std::string& name : {f.name, module}) {
+      const auto at = name.empty() ? lost_tensors_.end() : find_at_or_below(lost_tensors_, name);
+      if (at != lost_tensors_.end()) return at->second;
+    }
+    // Of a pattern, a key or the whole checkpoint no file can be said to be the one.
+    return is_loose_[f.rule] || f.name.empty() ? any_ : unknown_;
+  }
+
+  std::optional<size_t> of_rows(const LintFinding& f) {
+    for (const CauseIndex& row : rows_) {
+      if (!row.consequences[f.rule]) continue;
+      if (const auto cause = row.find(f)) return cause;
+    }
+    return std::nullopt;
+  }
+
+  /// The first finding for which the same key would have to have the same other value.
+  std::optional<size_t> peer(size_t i, const LintFinding& f) {
+    if (f.facts.key.empty()) return std::nullopt;
+    const auto [at, is_first] = peers_.try_emplace({f.facts.key, f.facts.value}, i);
+    return is_first ? std::nullopt : std::optional(at->second);
+  }
+
+  const std::vector<LintFinding>& findings_;
+  const std::vector<LostFile>& lost_;
+  std::vector<CauseIndex> rows_;  ///< those that have a cause
+  std::map<std::string, std::vector<CauseIndex>> stated_;
+  std::map<std::string, size_t, std::less<>> lost_tensors_;  ///< to the finding about their file
+  std::optional<size_t> any_, unknown_;  ///< finding about a lost file; about one with unknown tensors
+  const std::vector<bool> lacks_ = rules_of(kLacks),
+                          claims_ = rules_of("module-shape manifest-hash config-* engine-*"),
+                          is_loose_ = rules_of("unused-pattern mtp-missing head-missing");
+  std::map<std::pair<std::string, std::string>, size_t> peers_;
+};
+
+/// The cause of a finding's cause, and so on; nothing where that leads in a circle.
+std::optional<size_t> root_of(size_t i, const std::vector<std::optional<size_t>>& causes) {
+  size_t root = i;
+  for (size_t steps = 0; causes[root]; ++steps) {
+    if (steps == 16) return std::nullopt;
+    root = *causes[root];
+  }
+  return root;
+}
+
+}  // namespace
+
+void fold_consequences(std::vector<LintFinding>& findings, const std::vector<LostFile>& lost) {
+  if (findings.size() < 2) return;
+  CauseFinder finder(findings, lost);
+  std::vector<std::optional<size_t>> causes(findings.size());
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const auto cause = finder.find(i);
+    if (cause && findings[*cause].severity >= findings[i].severity) causes[i] = cause;
+  }
+  std::vector<size_t> roots(findings.size());
+  for (size_t i = 0; i < findings.size(); ++i) roots[i] = root_of(i, causes).value_or(i);
+  std::vector<LintFinding> kept;
+  std::vector<size_t> place(findings.size());
+  for (size_t i = 0; i < findings.size(); ++i) {
+    if (roots[i] != i) continue;
+    place[i] = kept.size();
+    kept.push_back(std::move(findings[i]));
+  }
+  for (size_t i = 0; i < findings.size(); ++i)
+    if (roots[i] != i) kept[place[roots[i]]].consequences.push_back(std::move(findings[i]));
+  findings = std::move(kept);
+}
+
+}  // namespace twofour

@@ -1,0 +1,61 @@
+#include "lib/lint/rules/explain.h"
+
+#include <fmt/format.h>
+
+#include "lib/lint/rules/levels.h"
+
+namespace twofour {
+namespace {
+
+std::string level_name(const std::optional<Severity>& level) {
+  return level ? std::string(severity_name(*level)) : "off";
+}
+
+/// "warning; strict: error, serve: note": profiles are named where they differ.
+std::string severities_of(const LintRule& rule) {
+  const std::string own = level_name(rule.opt_in ? std::nullopt : std::optional(rule.severity));
+  std::string text = own, comma = "; ";
+  for (const LintProfile& profile : lint_profiles()) {
+    const LintLevels levels = levels_of({.profile = profile.name});
+    const auto at = levels.find(rule.id);
+    if (at == levels.end() || level_name(at->second) == own) continue;
+    text += fmt::format("{}{}: {}", comma, profile.name, level_name(at->second));
+    comma = ", ";
+  }
+  return text;
+}
+
+/// Text as Markdown shows it: what rules say of files and keys is no markup.
+std::string escaped(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    if (std::string_view("*_[<\\").find(c) != std::string_view::npos) safe += '\\';
+    safe += c;
+  }
+  return safe;
+}
+
+}  // namespace
+
+std::string explain_rule(const LintRule& rule) {
+  const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See {}.", rule.reference);
+  return fmt::format("{} ({})\n  {}\n  {}{}\n  To do: {}\n", rule.id, severities_of(rule), rule.what,
+                     rule.why, see, rule.fix);
+}
+
+std::string lint_rules_page() {
+  std::string page = fmt::format(
+      "# What lint finds\n"
+      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint --explain "
+      "all` prints this\npage, and a test compares them. [README.md](README.md) says how rules work "
+      "together.\n",
+      lint_rules().size());
+  for (const LintRule& rule : lint_rules()) {
+    const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See <{}>.", rule.reference);
+    page += fmt::format("\n## {}\n{}\n- {}\n- {}{}\n- To do: {}\n", rule.id, severities_of(rule),
+                        escaped(rule.what), escaped(rule.why), see, escaped(rule.fix));
+  }
+  return page;
+}
+
+}  // namespace twofour
