@@ -74,7 +74,7 @@ SynthOptions shape(const char* name, int64_t layers, const char* dialect = "", b
   return options;
 }
 
-Save synthesize(SynthOptions options, uint64_t shard, int64_t vocab = 256) {
+Save synthesize(SynthOptions options, uint64_t shard, int64_t vocab = 320) {
   const Scratch scratch;
   options.vocab = vocab;
   options.max_shard_size = shard;
@@ -132,7 +132,7 @@ Save make_base(Base base) {
   Save s;
   switch (base) {
     case Base::kTiny:
-      return synthesize(shape("tiny", 3, "modelopt", false), 100'000, 64);
+      return synthesize(shape("tiny", 3, "modelopt", false), 100'000, 96);
     case Base::kMoe:
       return synthesize(experts, 2'000'000);
     case Base::kMixtral:
