@@ -51,16 +51,16 @@ def export_modelopt(config, source, folder):
   export_hf_checkpoint(model, export_dir=folder)
 
 
-def llmcompressor_recipes():
+def llmcompressor_recipes(ignore=UNQUANTIZED):
   from llmcompressor.modifiers.quantization import QuantizationModifier
-  simple = {name: [QuantizationModifier(targets="Linear", scheme=name, ignore=UNQUANTIZED)]
+  simple = {name: [QuantizationModifier(targets="Linear", scheme=name, ignore=ignore)]
             for name in ("NVFP4", "NVFP4A16", "FP8_BLOCK", "MXFP4A16", "W4A16")}
   return simple | {
       "MIXED": [QuantizationModifier(
           config_groups={
               "group_0": group("FP8_DYNAMIC", ATTENTION),
               "group_1": group("NVFP4A16", EXPERTS)},
-          ignore=UNQUANTIZED)]}
+          ignore=ignore)]}
 
 
 def group(scheme, target):

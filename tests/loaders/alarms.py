@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""What producers export of every family, linted: lint must find nothing above a note in it.
+
+  TWOFOUR=build/release/tools/twofour alarms.py [--only PART ...] [--work DIR] [--make] [-v]
+
+Exports that are in the folder already are linted as they are. --make: makes what is missing, lints nothing. --smollm2 DIR:
+SmolLM2 in BF16, as examples/smollm2/make_checkpoint.py writes it. Exit code 1: lint found something, or a producer
+failed or succeeded against BROKEN and CANNOT.
+"""
+import argparse
+import copy
+import fnmatch
+import importlib.metadata
+import json
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import warnings
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("LLM_COMPRESSOR_LOG_LEVEL", "ERROR")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are smaller than what a second thread costs
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+warnings.filterwarnings("ignore")
+logging.disable(logging.WARNING)
+
+import exports
+import models
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGES = ("nvidia-modelopt", "llmcompressor", "compressed-tensors", "transformers", "torch")
+
+# Dense families, with what they need beside the options of all.
+DENSE = {name: {} for name in (
+    "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "granite", "olmo", "olmo2", "olmo3", "cohere",
+    "cohere2", "glm", "glm4", "smollm3", "starcoder2", "stablelm", "exaone4", "ernie4_5", "seed_oss", "nemotron", "arcee",
+    "apertus", "lfm2", "bitnet", "persimmon")} | {
+        "helium": dict(head_dim=32),
+        "hunyuan_v1_dense": dict(head_dim=32),
+        "minicpm3": dict(num_key_value_heads=4),
+}
+# Groups of 128 along the inputs of experts, and of 32 along those of mamba, want more than models.py has.
+WIDER = {"moe_intermediate_size": 64, "mamba_dt_rank": 16}, {"moe_intermediate_size": 128, "mamba_dt_rank": 32}
+
+# What no engine wants quantized, and ModelOpt leaves alone by itself: heads, routers, gates of shared experts, small
+# projections of linear attention, steps of state spaces, DeepSeek-V4's compression of keys.
+UNQUANTIZED = ["lm_head", "re:.*head$", "re:.*[.]gate$", "re:.*router.*", "re:.*shared_expert_gate$",
+               "re:.*linear_attn[.]in_proj_(a|b|ba)$", "re:.*dt_proj$"]
+
+# Formats that the program names and does not read: that finding and no other is let pass.
+UNREAD = {"W4A8_NVFP4_FP8": {"unsupported-format"}, "W8A16": {"unsupported-format"}}
+
+
+def modelopt_configs():
+  """ModelOpt's configurations by name: those of exports.py and what else it exports on a CPU."""
+  import modelopt.torch.quantization as mtq
+  with_kv = lambda config, kv: mtq.utils.update_quant_cfg_with_kv_cache_quant(copy.deepcopy(config), kv["quant_cfg"])
+  return exports.modelopt_configs() | {
+      "MLP_ONLY": mtq.NVFP4_MLP_ONLY_CFG,
+      "NVFP4+NVFP4_KV": with_kv(mtq.NVFP4_DEFAULT_CFG, mtq.NVFP4_KV_CFG),
+      "FP8": mtq.FP8_DEFAULT_CFG,
+      "FP8+KV": with_kv(mtq.FP8_DEFAULT_CFG, mtq.FP8_KV_CFG),
+      "FP8_PER_CHANNEL_PER_TOKEN": mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG,
+      "FP8_PB_WO": mtq.FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG,
+      "MXFP8": mtq.MXFP8_DEFAULT_CFG,
+      "MXFP4": mtq.MXFP4_DEFAULT_CFG,
+      "W4A8_MXFP4_FP8": mtq.W4A8_MXFP4_FP8_CFG,
+      "W4A8_NVFP4_FP8": mtq.W4A8_NVFP4_FP8_CFG,
+  }
+
+
+def llmcompressor_recipes():
+  """llm-compressor's recipes by name: those of exports.py and its other schemes."""
+  from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+  simple = {name: [QuantizationModifier(targets="Linear", scheme=name, ignore=UNQUANTIZED)]
+            for name in ("FP8", "FP8_DYNAMIC", "MXFP4", "MXFP8", "MXFP8A16", "W8A8", "W8A16")}
+  kv = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+  with_kv = {f"{name}+KV": [QuantizationModifier(targets="Linear", scheme=name, ignore=UNQUANTIZED, kv_cache_scheme=kv)]
+             for name in ("NVFP4", "FP8")}
+  return exports.llmcompressor_recipes(UNQUANTIZED) | simple | with_kv | {
+      "GPTQ-NVFP4A16": [GPTQModifier(targets="Linear", scheme="NVFP4A16", ignore=UNQUANTIZED)]}
+
+
+RECIPES = {"modelopt": modelopt_configs, "llm-compressor": llmcompressor_recipes}
+
+
+def all_models():
+  """Family and options of each model by name."""
+  dense = {f"TINY/{family}": (family, options) for family, options in DENSE.items()}
+  narrow, wide = WIDER
+  return dense | {name: (family, {key: wide[key] if narrow.get(key) == value else value for key, value in options.items()})
+                  for name, (family, options) in models.MODELS.items()}
+
+
+class Alarms:
+  """Exports in a folder: made, and linted."""
+
+  def __init__(self, options):
+    self.options, self.work = options, options.work
+    self.work.mkdir(parents=True, exist_ok=True)
+    self.failures_file = self.work / "failures.json"
+    self.failures = json.loads(self.failures_file.read_text()) if self.failures_file.exists() else {}
+
+  def wanted(self, name):
+    return not self.options.only or any(part in name for part in self.options.only)
+
+  def folder(self, model):
+    return self.work / model.replace("/", "-")
+
+  def sources(self):
+    """Names of models, SmolLM2 among them where it was given."""
+    return [*all_models(), *(["SmolLM2"] if self.options.smollm2 else [])]
+
+  def make_source(self, model):
+    folder = self.folder(model) / "source"
+    if (folder / "config.json").exists():
+      return folder
+    if model == "SmolLM2":
+      folder.parent.mkdir(parents=True, exist_ok=True)
+      folder.symlink_to(self.options.smollm2.resolve())
+      return folder
+    models.MODELS.update(all_models())
+    models.make(model, folder)
+    exports.tokenizer().save_pretrained(folder)
+    return folder
+
+  def exports(self):
+    """(model, producer, kind) of every export that makes sense."""
+    for model in self.sources():
+      for producer, recipes in RECIPES.items():
+        for kind in recipes():
+          is_dense = model == "SmolLM2" or all_models()[model][0] in {*DENSE, "llama"}
+          if self.wanted(f"{model} {producer} {kind}") and not (kind == "EXPERTS_ONLY" and is_dense):
+            yield model, producer, kind
+
+  def make(self):
+    """Makes what is missing, and remembers what producers failed with."""
+    for model, producer, kind in self.exports():
+      key, folder = f"{model} {producer} {kind}", self.folder(model) / f"{producer}-{kind}"
+      if folder.exists() or (key in self.failures and not self.options.retry):
+        continue
+      try:
+        self.export(producer, kind, self.make_source(model), folder)
+        self.failures.pop(key, None)
+      except Exception as error:
+        self.failures[key] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+      print(f"{'none' if key in self.failures else 'made'}  {key}  {self.failures.get(key, '')}", flush=True)
+      self.failures_file.write_text(json.dumps(self.failures, indent=2, sort_keys=True))
+
+  def export(self, producer, kind, source, folder):
+    """Writes an export with the tokenizer beside it; nothing is left where the producer fails."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+      write = exports.export_modelopt if producer == "modelopt" else exports.export_llmcompressor
+      write(RECIPES[producer]()[kind], source, part)  # new recipes each time: one runs once
+      for file in source.glob("tokenizer*"):
+        shutil.copy(file, part)
+      part.rename(folder)
+    except BaseException:
+      shutil.rmtree(part, ignore_errors=True)
+      raise
+
+  def lint(self, folder):
+    """Findings above a note, a line each."""
+    done = subprocess.run([os.environ["TWOFOUR"], "lint", "--json", str(folder)], capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+      return [("stopped", " ".join(done.stderr.split())[:300])]
+    return [(f["rule"], f"{f['where']}: {f['message']}") for f in json.loads(done.stdout)["findings"]
+            if f["severity"] != "note"]
+
+
+def main():
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--only", nargs="+", default=[])
+  parser.add_argument("--work", type=pathlib.Path, default=HERE.parent.parent / "build" / "loaders" / "alarms")
+  parser.add_argument("--smollm2", type=pathlib.Path)
+  parser.add_argument("--make", action="store_true")
+  parser.add_argument("--retry", action="store_true", help="try again what a producer failed with")
+  parser.add_argument("-v", "--verbose", action="store_true")
+  options = parser.parse_args()
+  alarms = Alarms(options)
+  alarms.make()
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
