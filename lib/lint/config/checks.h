@@ -5,12 +5,13 @@
 #include <string_view>
 
 #include "lib/lint/bytes/input.h"
+#include "lib/lint/config/model_checks.h"
 
 namespace twofour {
 
 /// Holds each layer's experts, in whatever format, against each other and against config.json: none missing,
 /// none too many, all alike.
-void lint_experts(const LintInput& input, LintReporter& reporter);
+void lint_experts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
 /// Every positive integer that config.json states under one of `keys`, at the top or in its text model.
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys);
