@@ -28,7 +28,8 @@ enum class ParameterKind : uint8_t {
 /// A parameter of a model, or as many as there are layers and experts.
 struct FamilyParameter {
   ParameterKind kind;
-  /// In the files, with # for the number of the layer and, behind it, of the expert: "model.layers.#.mlp.gate".
+  /// In the files, with # for the number of the layer and, behind it, of the expert:
+  /// "model.layers.#.mlp.gate".
   const char* name;
   /// Sizes: sums of products and quotients of numbers and keys, as "2*num_key_value_heads*head_dim".
   const char *n, *k = "";
@@ -53,11 +54,11 @@ struct FamilyShapes {
   std::array<std::span<const FamilyParameter>, 6> parameters;
   /// What keys are that a config lacks, a JSON object: numbers, yes or no, or the size that is taken instead.
   const char* defaults;
-  const char* experts = "";  ///< the key that counts routed experts
-  const char* top_k = "";    ///< the key that counts those of a token
+  const char* experts = "";    ///< the key that counts routed experts
+  const char* top_k = "";      ///< the key that counts those of a token
   LayerClass mlp = nullptr;    ///< "dense" or "sparse"; nullptr: all layers are alike
   LayerClass mixer = nullptr;  ///< "full_attention", "linear_attention", "conv", "mamba"
-  const char* mlp_keys = "";    ///< the keys that decide it, for messages
+  const char* mlp_keys = "";   ///< the keys that decide it, for messages
   const char* mixer_keys = "";
   /// The key that counts layers behind the others which predict further tokens; "": there are none.
   const char* drafts = "";

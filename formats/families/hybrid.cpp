@@ -225,7 +225,8 @@ constexpr FamilyParameter kNemotronFrame[] = {
      "@attention", "attention_bias"},
     {Kind::kLinear, "backbone.layers.#.mixer.o_proj", "hidden_size", "num_attention_heads*head_dim",
      "@attention", "attention_bias"},
-    {Kind::kLinear, "backbone.layers.#.mixer.up_proj", "intermediate_size", "hidden_size", "@mlp", "mlp_bias"},
+    {Kind::kLinear, "backbone.layers.#.mixer.up_proj", "intermediate_size", "hidden_size", "@mlp",
+     "mlp_bias"},
     {Kind::kLinear, "backbone.layers.#.mixer.down_proj", "hidden_size", "intermediate_size", "@mlp",
      "mlp_bias"},
 };
@@ -364,7 +365,8 @@ constexpr FamilyShapes kFamilies[] = {
      .is_open = true},
     {.model_types = {"nemotron_h"},
      .parameters = {kNemotronFrame, kNemotronMamba, kNemotronExperts},
-     .defaults = R"({"moe_latent_size": "hidden_size", "num_key_value_heads": 8, "attention_bias": false, "mlp_bias": false,
+     .defaults =
+         R"({"moe_latent_size": "hidden_size", "num_key_value_heads": 8, "attention_bias": false, "mlp_bias": false,
        "use_conv_bias": true, "mamba_proj_bias": false, "tie_word_embeddings": false})",
      .experts = "n_routed_experts",
      .top_k = "num_experts_per_tok",

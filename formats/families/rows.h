@@ -98,7 +98,8 @@ inline std::string_view sparse_behind_first(const FamilySizes& sizes, int64_t la
   const int64_t every = std::max<int64_t>(sizes.number("moe_layer_freq", layer).value_or(1), 1);
   if (sizes.is_list("moe_layer_freq"))
     return sizes.number("moe_layer_freq", layer).value_or(1) != 0 ? "sparse" : "dense";
-  return layer >= sizes.number("first_k_dense_replace").value_or(0) && layer % every == 0 ? "sparse" : "dense";
+  return layer >= sizes.number("first_k_dense_replace").value_or(0) && layer % every == 0 ? "sparse"
+                                                                                          : "dense";
 }
 /// layer_types, with the names that configs of earlier versions have; where it is absent every
 /// full_attention_interval-th layer is of attention.

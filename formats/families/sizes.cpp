@@ -25,7 +25,8 @@ std::optional<int64_t> checked(std::optional<int64_t> value) {
 
 std::optional<int64_t> count_of(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kLargest)) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kLargest))
+    return std::nullopt;
   if (!value.is_number_integer()) return std::nullopt;
   return checked(value.get<int64_t>());
 }
@@ -130,9 +131,9 @@ std::string_view FamilySizes::text(std::string_view key, int64_t layer) const {
 
 bool FamilySizes::lists(std::string_view key, int64_t number) const {
   const Json* list = stated(key);
-  return list != nullptr && list->is_array() && std::any_of(list->begin(), list->end(), [&](const Json& item) {
-           return item.is_number_integer() && item == number;
-         });
+  return list != nullptr && list->is_array() &&
+         std::any_of(list->begin(), list->end(),
+                     [&](const Json& item) { return item.is_number_integer() && item == number; });
 }
 
 std::string_view FamilySizes::layer_class(int64_t layer, bool is_mlp) const {
@@ -168,10 +169,10 @@ void FamilySizes::add_keys(std::string_view expression, std::vector<std::string>
     if (is_digits(factor)) return;
     if (stated(factor) == nullptr && numbers_.find(factor) == numbers_.end()) {
       const Json* value = config_->is_object() && config_->contains(factor) ? nullptr : default_of(factor);
-      const std::string_view instead =
-          value == nullptr ? taken_for_null(factor)
-          : value->is_string() ? std::string_view(value->get_ref<const std::string&>())
-                               : std::string_view();
+      const std::string_view instead = value == nullptr ? taken_for_null(factor)
+                                       : value->is_string()
+                                           ? std::string_view(value->get_ref<const std::string&>())
+                                           : std::string_view();
       if (!instead.empty()) return add_keys(instead, keys, depth + 1);
     }
     if (std::find(keys.begin(), keys.end(), factor) == keys.end()) keys.emplace_back(factor);

@@ -109,9 +109,12 @@ constexpr FamilyParameter kGraniteBlock[] = {
      "may"},
     {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size", "intermediate_size",
      "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size", "may"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size",
+     "may"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size",
+     "may"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size",
+     "may"},
 };
 constexpr FamilyParameter kGraniteShared[] = {
     {Kind::kLinear, "model.layers.#.shared_mlp.input_linear", "2*shared_intermediate_size", "hidden_size",
@@ -139,9 +142,11 @@ std::string_view llama4_mlp(const FamilySizes& sizes, int64_t layer) {
   return (layer + 1) % step == 0 ? "sparse" : "dense";
 }
 constexpr FamilyParameter kLlama4Block[] = {
-    {Kind::kLinear, "model.layers.#.feed_forward.gate_proj", "intermediate_size_mlp", "hidden_size", "@dense"},
+    {Kind::kLinear, "model.layers.#.feed_forward.gate_proj", "intermediate_size_mlp", "hidden_size",
+     "@dense"},
     {Kind::kLinear, "model.layers.#.feed_forward.up_proj", "intermediate_size_mlp", "hidden_size", "@dense"},
-    {Kind::kLinear, "model.layers.#.feed_forward.down_proj", "hidden_size", "intermediate_size_mlp", "@dense"},
+    {Kind::kLinear, "model.layers.#.feed_forward.down_proj", "hidden_size", "intermediate_size_mlp",
+     "@dense"},
     {Kind::kRouter, "model.layers.#.feed_forward.router", "num_local_experts", "hidden_size", "@sparse"},
     {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.gate_proj", "intermediate_size", "hidden_size",
      "@sparse"},

@@ -199,10 +199,9 @@ void check_stated(const LintInput& s, LintReporter& reporter) {
 }  // namespace
 
 void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
-  const auto promised =
-      model.experts ? std::set<int64_t>{*model.experts}
-                    : promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts",
-                                                 "moe_num_experts"});
+  const auto promised = model.experts ? std::set<int64_t>{*model.experts}
+                                      : promised_counts(s.config, {"num_experts", "num_local_experts",
+                                                                   "n_routed_experts", "moe_num_experts"});
   // Names are sorted, so the tensors of a block follow each other.
   std::string block, odd;
   Experts experts;

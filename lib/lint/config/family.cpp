@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/blame.h"
 #include "lib/lint/config/checks.h"
@@ -53,6 +54,7 @@ class FamilyLint {
       check_unexpected();
     }
     facts_.experts = experts();
+    if (const auto tied = sizes_.number("tie_word_embeddings")) facts_.tied = *tied != 0;
     return std::move(facts_);
   }
 
@@ -99,11 +101,9 @@ class FamilyLint {
     const std::string found = said ? fmt::format("{}", *said) : "none";
     if (sizes_.stated("num_hidden_layers") == nullptr) {
       if (said == end) return;
-      facts_.layers_reported = true;
       reporter_.add("odd-setting", "config.json", "num_hidden_layers",
                     fmt::format("expected the count of layers, {}, found none", end));
     } else if (said && end > *said) {
-      facts_.layers_reported = true;
       reporter_.add("layers-extra", "config.json", "num_hidden_layers",
                     fmt::format("expected {} as tensors of layer {} say, found {}", end, end - 1, found));
     } else {
@@ -183,7 +183,8 @@ class FamilyLint {
     std::string lacks;
     for (size_t i = 0; i < all_.rows.size(); ++i) {
       const FamilyRow& row = all_.rows[i];
-      if (!has_term(row.when, key) || has_term(row.when, "may") || (row.kind == ParameterKind::kLinear && !s_.layout.empty()))
+      if (!has_term(row.when, key) || has_term(row.when, "may") ||
+          (row.kind == ParameterKind::kLinear && !s_.layout.empty()))
         continue;
       std::string others;
       for_each_term(row.when, [&](std::string_view term) {
@@ -200,18 +201,18 @@ class FamilyLint {
     }
     if (on ? there > 0 || lacking == 0 : there == 0 || lacking > there) return;
     const Json* said = sizes_.stated(key);
-    const std::string found = said == nullptr
-                                  ? fmt::format("none, which says {}", on ? "yes" : "no")
-                                  : quoted_setting(*said);
+    const std::string found =
+        said == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no") : quoted_setting(*said);
     sizes_.set(key, on ? 0 : 1);
     if (!is_own_class_) return;
     blamed_.insert(key);
-    const bool is_count = sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
-    reporter_.add(
-        "config-switch", "config.json", key,
-        on ? fmt::format("expected {} as there is no {}, found {}", is_count ? "0 or null" : "false", lacks, found)
-           : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",
-                         s_.tensors[*first].name, found));
+    const bool is_count =
+        sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
+    reporter_.add("config-switch", "config.json", key,
+                  on ? fmt::format("expected {} as there is no {}, found {}",
+                                   is_count ? "0 or null" : "false", lacks, found)
+                     : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",
+                                   s_.tensors[*first].name, found));
   }
   static bool is_yes_or_no(const std::string& key) {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");
@@ -277,7 +278,8 @@ class FamilyLint {
       if (!t.shape || depends_on_layer_[static_cast<size_t>(t.row)]) continue;
       const bool either = row.is_stack() && has_term(row.when, "may");
       if (either && agrees(row, *t.shape, expected(row, t.layer))) continue;
-      if (t.shape->e >= 0 && *model_.family->experts != '\0') votes.add(model_.family->experts, t.shape->e, t.tensor);
+      if (t.shape->e >= 0 && *model_.family->experts != '\0')
+        votes.add(model_.family->experts, t.shape->e, t.tensor);
       votes.add(row.n, t.shape->n, t.tensor);
       if (!row.k.empty()) votes.add(row.k, t.shape->k, t.tensor);
     }
@@ -295,8 +297,8 @@ class FamilyLint {
     if (!blamed_.insert(w.key).second) return;
     const Json* said = sizes_.stated(w.key);
     std::string found = said != nullptr ? quoted_setting(*said)
-                        : w.said ? fmt::format("none, for which {} has {}", model_.model_type, *w.said)
-                                 : "none";
+                        : w.said        ? fmt::format("none, for which {} has {}", model_.model_type, *w.said)
+                                        : "none";
     const TensorInfo& first = s_.tensors[w.first];
     std::string more = w.tensors > 1 ? fmt::format(" and {} more", w.tensors - 1) : "";
     // What is not this key alone: the rest of the product.
@@ -313,6 +315,25 @@ class FamilyLint {
                               describe(first.dtype, first.shape), by, found));
   }
 
+  /// Whether another rule says what is wrong: an expert differs from its siblings, a weight is stored twice,
+  /// a stack may be read in two ways.
+  bool is_reported_elsewhere(const FamilyTensor& t, const FamilyRow& row) {
+    const std::string& name = s_.tensors[t.tensor].name;
+    constexpr std::string_view kPacked = "_packed";
+    if (name.ends_with(kPacked) && s_.find(name.substr(0, name.size() - kPacked.size()))) return true;
+    if (row.is_stack() || row.kind == ParameterKind::kStackVector) {
+      if (!uncertain_) {
+        uncertain_.emplace();
+        for (const UncertainStack& stack : find_uncertain_stacks(s_.config, s_.tensors))
+          uncertain_->insert(stack.tensor);
+      }
+      return uncertain_->contains(t.tensor);
+    }
+    if (!row.has_expert) return false;
+    const auto& [all, agree] = alike_[{t.row, t.layer}];
+    return agree > 0 && agree < all;
+  }
+
   /// Tensors that do not agree with what most others say.
   void report_odd_tensors() {
     struct Odd {
@@ -323,6 +344,15 @@ class FamilyLint {
     std::vector<std::optional<Expected>> cache(all_.rows.size());
     for (const FamilyTensor& t : all_.tensors) {
       const FamilyRow& row = row_of(t);
+      if (!row.has_expert) continue;
+      auto& cached = cache[static_cast<size_t>(t.row)];
+      if (!cached || depends_on_layer_[static_cast<size_t>(t.row)]) cached = expected(row, t.layer);
+      auto& [all, agree] = alike_[{t.row, t.layer}];
+      ++all;
+      agree += t.shape && agrees(row, *t.shape, *cached) ? 1 : 0;
+    }
+    for (const FamilyTensor& t : all_.tensors) {
+      const FamilyRow& row = row_of(t);
       if (!t.shape) {
         report_rank(t, row);
         continue;
@@ -330,7 +360,7 @@ class FamilyLint {
       auto& cached = cache[static_cast<size_t>(t.row)];
       const bool by_layer = depends_on_layer_[static_cast<size_t>(t.row)];
       if (!cached || by_layer) cached = expected(row, t.layer);
-      if (agrees(row, *t.shape, *cached)) continue;
+      if (agrees(row, *t.shape, *cached) || is_reported_elsewhere(t, row)) continue;
       facts_.reported.insert(t.tensor);
       auto& o = odd[{t.row, t.shape->e, t.shape->n, t.shape->k, row.has_expert ? -1 : t.layer}];
       if (o.count++ > 0) continue;
@@ -348,7 +378,9 @@ class FamilyLint {
   }
   void report_rank(const FamilyTensor& t, const FamilyRow& row) {
     const TensorInfo& info = s_.tensors[t.tensor];
-    if (row.kind == ParameterKind::kAny || !s_.layout.empty() || info.name.ends_with(".qweight")) return;
+    if (row.kind == ParameterKind::kAny || is_reported_elsewhere(t, row) || !s_.layout.empty() ||
+        info.name.ends_with(".qweight"))
+      return;
     const Expected x = expected(row, t.layer);
     if (!x.n || (!row.k.empty() && !x.k)) return;
     facts_.reported.insert(t.tensor);
@@ -370,7 +402,7 @@ class FamilyLint {
   void check_missing() {
     for (size_t i = 0; i < all_.rows.size(); ++i) {
       const FamilyRow& row = all_.rows[i];
-      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny) continue;
+      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny || !states_sizes(row)) continue;
       // An artifact has linears in parts of its own.
       if (!s_.layout.empty() && (row.kind == ParameterKind::kLinear || row.is_expert_form())) continue;
       size_t missing = 0, wanted = 0;
@@ -378,16 +410,33 @@ class FamilyLint {
       for (const int64_t layer : layers_of(row)) {
         if (!sizes_.holds(row.when, layer) || is_replaced(i, layer)) continue;
         ++wanted;
-        if (count_in(i, layer) > 0) continue;
+        if (count_in(i, layer) > 0 || has_scale_alone(row, layer)) continue;
         if (missing++ == 0) first = name_of(row, layer);
       }
       if (missing == 0) continue;
+      facts_.embedding_reported = facts_.embedding_reported || row.kind == ParameterKind::kEmbedding;
       std::string more =
           row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
       reporter_.add("tensor-missing", "", first,
                     fmt::format("expected {}as every model of {} has, found none{}", shape_phrase(row),
                                 model_.model_type, more));
     }
+  }
+  /// Whether codes are missing beside a global scale, which is reported with the module.
+  bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
+    if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
+    const std::string name = name_of(row, layer), module = name.substr(0, name.rfind('.'));
+    return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
+                       [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
+  }
+  /// Whether the config itself has all sizes of a row: what it says nothing of, it does not demand.
+  bool states_sizes(const FamilyRow& row) const {
+    bool all = true;
+    for (const std::string_view expression : {row.n, row.k}) {
+      if (expression.empty()) continue;
+      for (const std::string& key : sizes_.keys(expression)) all = all && sizes_.stated(key) != nullptr;
+    }
+    return all;
   }
   std::string shape_phrase(const FamilyRow& row) const {
     const Expected x = expected(row, all_.layers.empty() ? 0 : all_.layers.front());
@@ -427,6 +476,7 @@ class FamilyLint {
   }
   void report_unknown(const UnknownTensors& u) {
     const TensorInfo& t = s_.tensors[u.first];
+    if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
     reporter_.add("tensor-unknown", s_.file_of(u.first), t.name,
                   fmt::format("expected a name that models of {} have, found {}{}", model_.model_type,
                               describe(t.dtype, t.shape),
@@ -442,6 +492,9 @@ class FamilyLint {
   std::vector<std::map<int64_t, size_t>> counts_, firsts_;  ///< of each row by layer: tensors, the first
   std::vector<bool> depends_on_layer_;  ///< of each row: sizes that the config lists layer by layer
   std::set<std::string> blamed_;
+  std::optional<std::set<size_t>>
+      uncertain_;  ///< stacks of rows of gate and up in an order that is not known
+  std::map<std::pair<int32_t, int32_t>, std::pair<size_t, size_t>> alike_;  ///< experts, those that agree
   ModelFacts facts_;
 };
 

@@ -183,9 +183,10 @@ class TensorMatcher {
   /// What quantizers, caches and adapters put beside a linear, which other rules look at.
   bool belongs_to_known(const std::string& name) const {
     const std::string_view leaf = std::string_view(name).substr(name.rfind('.') + 1);
-    for (const char* part : {"scale", "zero", "shape", "g_idx", "inv_freq", "amax", "lora", "masked_bias",
-                             "hadamard", "rotation", "smooth", "comp", "meta", "packed", "_weight", "perm",
-                             "svd", "transform", "qdata", "channel"}) {
+    for (const char* part :
+         {"scale",       "zero",     "shape",    "g_idx",     "inv_freq", "amax",   "lora",
+          "masked_bias", "hadamard", "rotation", "smooth",    "comp",     "meta",   "packed",
+          "_weight",     "perm",     "svd",      "transform", "qdata",    "channel"}) {
       if (leaf.find(part) != leaf.npos || name.find("lora_") != name.npos) return true;
     }
     return s_.tensors.empty();

@@ -12,8 +12,9 @@ namespace twofour {
 struct ModelFacts {
   const FamilyShapes* family = nullptr;  ///< nullptr: of no known family
   std::optional<int64_t> experts;        ///< of a layer, by the tensors where the config is wrong
-  bool layers_reported = false;
-  std::set<size_t> reported;  ///< tensors of a shape that was reported
+  bool embedding_reported = false;       ///< as missing
+  std::optional<bool> tied;              ///< the head to the embedding, where config.json does not say it
+  std::set<size_t> reported;             ///< tensors of a shape that was reported
 };
 
 /// Holds every tensor against its family's row and config.json.

@@ -206,8 +206,9 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
   return flag;
 }
 
-void check_head(const LintInput& s, LintReporter& reporter) {
-  const auto tied = text_flag(s.config, "tie_word_embeddings");
+void check_head(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
+  auto tied = text_flag(s.config, "tie_word_embeddings");
+  if (!tied) tied = model.tied;
   const std::vector<std::string> architectures = string_list(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
@@ -224,7 +225,7 @@ void check_head(const LintInput& s, LintReporter& reporter) {
   if (!*tied && !head) {
     reporter.add("head-missing", "config.json", "tie_word_embeddings",
                  "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
-  } else if (*tied && !head && !embedding) {
+  } else if (*tied && !head && !embedding && !model.embedding_reported) {
     reporter.add("head-missing", "config.json", "tie_word_embeddings",
                  "expected the embedding that the head is tied to, found none");
   } else if (*tied && head) {
@@ -296,7 +297,7 @@ void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter)
   check_int4_values(s, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
-  check_head(s, reporter);
+  check_head(s, model, reporter);
 }
 
 }  // namespace twofour
