@@ -367,10 +367,7 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   if (!std::filesystem::exists(s.path / "config.json", error)) {
     reporter.add("no-config", "config.json", "", "expected beside the weight files, found none");
   }
-  for (const std::string& problem : find_odd_settings(s.config)) {
-    const size_t key = problem.find(": ");
-    reporter.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
-  }
+  lint_settings(s, reporter);
   if (s.quantization.is_null()) {
     if (s.config.is_object() && !s.modules.empty()) {
       reporter.add("no-quantization-config", "config.json", "quantization_config",

@@ -500,25 +500,6 @@ class FamilyLint {
 
 }  // namespace
 
-bool is_class_of_family(const Json& config, const LanguageModel& model) {
-  const std::vector<std::string> classes = string_list(config, "architectures");
-  if (classes.empty() || model.is_nested) return true;
-  const auto plain = [](std::string_view text) {
-    std::string folded;
-    for (const char c : text) {
-      if (c != '_') folded += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-    return folded;
-  };
-  std::string type = model.model_type;
-  if (type.ends_with("_text")) type.resize(type.size() - 5);
-  if (type == "kimi_k2") type = "deepseek_v3";
-  if (type == "hunyuan_v1_moe") type = "hunyuan_moe_v1";
-  if (type == "hunyuan_v1_dense") type = "hunyuan_dense_v1";
-  return std::any_of(classes.begin(), classes.end(),
-                     [&](const std::string& name) { return plain(name).starts_with(plain(type)); });
-}
-
 ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || s.tensors.empty()) return {};
   const auto model = find_language_model(s.config);

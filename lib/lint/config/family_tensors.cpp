@@ -1,6 +1,7 @@
 #include "lib/lint/config/family_tensors.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
@@ -17,6 +18,47 @@ std::optional<LanguageModel> find_language_model(const Json& config) {
       return LanguageModel{*at, family, name, *at != all.front()};
   }
   return std::nullopt;
+}
+
+namespace {
+
+/// In small letters, without underscores.
+std::string folded_class(std::string_view text) {
+  std::string folded;
+  for (const char c : text) {
+    if (c != '_') folded += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return folded;
+}
+
+/// What classes of a model_type begin with.
+std::string class_of_type(std::string_view type) {
+  if (type.ends_with("_text")) type.remove_suffix(5);
+  if (type == "kimi_k2") type = "deepseek_v3";
+  if (type == "hunyuan_v1_moe") type = "hunyuan_moe_v1";
+  if (type == "hunyuan_v1_dense") type = "hunyuan_dense_v1";
+  return folded_class(type);
+}
+
+}  // namespace
+
+bool is_class_of_family(const Json& config, const LanguageModel& model) {
+  const std::vector<std::string> classes = string_list(config, "architectures");
+  if (classes.empty() || model.is_nested) return true;
+  return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
+    const std::string own = class_of_type(model.model_type);
+    const std::string stem = folded_class(name.substr(0, name.find("For")));
+    return stem == own || (stem.starts_with(own) && find_family_of_class(stem) == nullptr);
+  });
+}
+
+const FamilyShapes* find_family_of_class(std::string_view stem) {
+  for (const FamilyShapes& family : family_shapes()) {
+    for (const char* type : family.model_types) {
+      if (type != nullptr && folded_class(stem) == class_of_type(type)) return &family;
+    }
+  }
+  return nullptr;
 }
 
 std::vector<FamilyRow> family_rows(const FamilyShapes& family) {

@@ -21,6 +21,12 @@ struct LanguageModel {
 /// Empty where no row of the families has its model_type.
 std::optional<LanguageModel> find_language_model(const Json& config);
 
+/// Whether `architectures` names a class of the family, or nothing at all. A class of its own may have other
+/// parameters than its model_type's.
+bool is_class_of_family(const Json& config, const LanguageModel& model);
+/// The family of a class without what it is for: "Qwen3Moe"; nullptr: none.
+const FamilyShapes* find_family_of_class(std::string_view stem);
+
 /// One tensor of floats that a family's row describes: a parameter or its bias.
 struct FamilyRow {
   ParameterKind kind;

@@ -20,7 +20,4 @@ struct ModelFacts {
 /// Holds every tensor against its family's row and config.json.
 ModelFacts lint_family(const LintInput& input, LintReporter& reporter);
 
-/// Whether `architectures` names a class of the family, or nothing at all.
-bool is_class_of_family(const Json& config, const LanguageModel& model);
-
 }  // namespace twofour

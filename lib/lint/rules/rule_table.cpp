@@ -96,6 +96,8 @@ constexpr LintRule kRules[] = {
      "Remove the one that is not meant.", ""},
     {"odd-setting", kError, "A count in config.json is not a whole number, or a switch neither true nor false; readers take it for something else or fail.",
      "Write the number or the switch as the source has it.", ""},
+    {"impossible-setting", kError, "A setting in config.json contradicts another: more experts of a token than there are, heads that do not divide, lists of another length.",
+     "Write both as the source has them.", ""},
     {"no-quantization-config", kError, "Weights are quantized and no config says so; engines read codes as weights or refuse them.",
      "Write quantization_config into config.json, or hf_quant_config.json.", ""},
     {"config-disagrees", kWarning, "config.json, hf_quant_config.json and, of GPTQ and AWQ, quantize_config.json or quant_config.json say different things, or one describes weights that are not there; which counts depends on the engine.",

@@ -14,6 +14,13 @@ auto config(std::function<void(Json&)> change) {
 
 std::vector<Fault> model_faults() {
   return {
+      {"impossible-setting", "more experts of a token than there are",
+       config([](Json& j) { j["num_experts_per_tok"] = 9; })},
+      {"impossible-setting", "no expert of a token", config([](Json& j) { j["num_experts_per_tok"] = 0; })},
+      {"impossible-setting", "a class of another family",
+       config([](Json& j) { j["architectures"] = Json::array({"LlamaForCausalLM"}); })},
+      {"odd-setting", "an epsilon of 0", config([](Json& j) { j["rms_norm_eps"] = 0; })},
+      {"odd-setting", "a base of positions as text", config([](Json& j) { j["rope_theta"] = "10000"; })},
       {"layers-extra", "a layer less in the config", config([](Json& j) { j["num_hidden_layers"] = 1; })},
       {"layer-kind", "experts where the config has none",
        config([](Json& j) { j["mlp_only_layers"] = Json::array({1}); })},
