@@ -171,6 +171,13 @@ constexpr FamilyParameter kLfm2Block[] = {
      "@sparse"},
     {Kind::kLinear, "model.layers.#.feed_forward.experts.#.w2", "hidden_size", "moe_intermediate_size",
      "@sparse"},
+    // As llm-compressor names them.
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.gate_proj", "moe_intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.up_proj", "moe_intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.down_proj", "hidden_size", "moe_intermediate_size",
+     "@sparse"},
 };
 
 /// Granite 4: mamba or attention, experts or a shared MLP alone.
@@ -268,9 +275,12 @@ constexpr FamilyParameter kGemma4[] = {
      "enable_moe_block"},
     {Kind::kRowStack, "model.layers.#.experts.down_proj", "hidden_size", "moe_intermediate_size",
      "enable_moe_block"},
-    {Kind::kLinear, "model.layers.#.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may"},
+    {Kind::kLinear, "model.layers.#.experts.#.gate_proj", "moe_intermediate_size", "hidden_size",
+     "enable_moe_block"},
+    {Kind::kLinear, "model.layers.#.experts.#.up_proj", "moe_intermediate_size", "hidden_size",
+     "enable_moe_block"},
+    {Kind::kLinear, "model.layers.#.experts.#.down_proj", "hidden_size", "moe_intermediate_size",
+     "enable_moe_block"},
 };
 
 /// MiniMax-Text-01: lightning attention between layers of full attention.

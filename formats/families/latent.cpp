@@ -89,6 +89,10 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "layers.#.ffn.experts.#.w1", "moe_intermediate_size", "hidden_size"},
     {Kind::kLinear, "layers.#.ffn.experts.#.w3", "moe_intermediate_size", "hidden_size"},
     {Kind::kLinear, "layers.#.ffn.experts.#.w2", "hidden_size", "moe_intermediate_size"},
+    // As transformers writes them from linears.
+    {Kind::kLinear, "layers.#.ffn.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may"},
     {Kind::kEmbedding, "embed", "vocab_size", "hidden_size", "may"},
     {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size", "may"},
     {Kind::kNorm, "norm", "hidden_size"},

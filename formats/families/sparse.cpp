@@ -79,6 +79,19 @@ constexpr FamilyParameter kMiniMaxBlock[] = {
     kWideExperts[1],
     kWideExperts[2],
     {Kind::kVector, "model.layers.#.block_sparse_moe.e_score_correction_bias", "num_local_experts"},
+    {Kind::kVector, "model.layers.#.mlp.e_score_correction_bias", "num_local_experts", "", "may"},
+};
+/// Names by which llm-compressor and ModelOpt write experts and routers of these.
+constexpr FamilyParameter kRenamedBlock[] = {
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
+     "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
+     "intermediate_size"},
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_local_experts", "hidden_size", "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size"},
 };
 /// As Phi names its head's bias, and those of its norms.
 constexpr FamilyParameter kPhiFrame[] = {
@@ -90,9 +103,9 @@ constexpr FamilyParameter kPhiFrame[] = {
 };
 /// llm-compressor leaves the router under the name that it has in the model.
 constexpr FamilyParameter kPhiExperts[] = {
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.w1", "intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.w3", "intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.w2", "hidden_size", "intermediate_size", "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.w1", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.w3", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.w2", "hidden_size", "intermediate_size"},
     {Kind::kRouter, "model.layers.#.mlp.router", "num_local_experts", "hidden_size", "may"},
 };
 
@@ -103,18 +116,14 @@ constexpr FamilyParameter kGraniteBlock[] = {
      "hidden_size", "num_local_experts"},
     {Kind::kRowStack, "model.layers.#.block_sparse_moe.output_linear.weight", "hidden_size",
      "intermediate_size", "num_local_experts"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size", "hidden_size",
-     "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size",
-     "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size", "intermediate_size",
-     "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size",
-     "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size",
-     "may"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size",
-     "may"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
+     "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
+     "intermediate_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size"},
 };
 constexpr FamilyParameter kGraniteShared[] = {
     {Kind::kLinear, "model.layers.#.shared_mlp.input_linear", "2*shared_intermediate_size", "hidden_size",
@@ -183,6 +192,8 @@ constexpr FamilyParameter kErnieBlock[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "moe_num_experts", "hidden_size", "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse"},
+    {Kind::kMatrix, "model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
+     "@sparse may"},
     kQwenSparse[0],
     kQwenSparse[1],
     kQwenSparse[2],
@@ -211,6 +222,7 @@ constexpr FamilyParameter kHunyuanBlock[] = {
 constexpr FamilyParameter kExaoneBlock[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.e_score_correction_bias", "num_experts", "", "@sparse"},
+    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "num_experts", "", "@sparse may"},
     kQwenSparse[0],
     kQwenSparse[1],
     kQwenSparse[2],
@@ -254,7 +266,7 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = sparse_by_step,
      .mlp_keys = "decoder_sparse_step, mlp_only_layers"},
     {.model_types = {"mixtral"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kMixtralBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kMixtralBlock, kRenamedBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
        "num_local_experts": "num_experts", "num_experts": 8, "num_experts_per_tok": 2,
@@ -262,7 +274,7 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = "num_local_experts",
      .top_k = "num_experts_per_tok"},
     {.model_types = {"minimax_m2"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kWideNorms, kMiniMaxBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kWideNorms, kMiniMaxBlock, kRenamedBlock},
      .defaults = R"({"hidden_size": 3072, "intermediate_size": 1536, "vocab_size": 200064,
        "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128,
        "num_local_experts": "num_experts", "num_experts": 256, "num_experts_per_tok": 8,
@@ -271,7 +283,7 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "num_experts_per_tok",
      .drafts = "num_mtp_modules"},
     {.model_types = {"phimoe"},
-     .parameters = {kPhiFrame, kBiasedAttention, kMixtralBlock, kPhiExperts},
+     .parameters = {kPhiFrame, kBiasedAttention, kMixtralBlock, kRenamedBlock, kPhiExperts},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 6400, "vocab_size": 32064,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "attention_bias": false,
        "lm_head_bias": false, "num_local_experts": 16, "num_experts_per_tok": 2,

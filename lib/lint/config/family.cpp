@@ -76,6 +76,7 @@ class FamilyLint {
   }
 
   void count() {
+    for (const FamilyRow& row : all_.rows) forms_.push_back(form_of(row));
     counts_.resize(all_.rows.size());
     firsts_.resize(all_.rows.size());
     for (const FamilyTensor& t : all_.tensors) {
@@ -218,20 +219,38 @@ class FamilyLint {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");
   }
 
-  /// Experts are either stacked or apart; what holds them in the other way is not missing.
+  /// How the files of a layer hold what can be held in several ways: experts in stacks, apart under one set
+  /// of names or another; a router under one name or another. Empty for what has one way.
+  static std::string form_of(const FamilyRow& row) {
+    if (row.kind == ParameterKind::kRouter) return "router " + std::string(row.n);
+    if (row.name.ends_with("e_score_correction_bias")) return "router bias";
+    if (!row.is_expert_form()) return {};
+    if (!row.has_expert) return "stacks";
+    const std::string path = row.name.substr(0, row.name.rfind('#'));
+    return path + (row.name[path.size() + 2] == 'w' ? "w" : "proj");
+  }
+  /// Whether a row is not missing, as the layer has the same in another way.
   bool is_replaced(size_t row, int64_t layer) const {
-    const FamilyRow& r = all_.rows[row];
-    if (!r.is_expert_form()) return false;
-    const bool is_stack = !r.has_expert;
+    const std::string& form = forms_[row];
+    const bool of_router = form.starts_with("router ");
+    if (form.empty() || count_in(row, layer) > 0) return false;
+    std::string first;  // the way that the family's files have
     for (size_t i = 0; i < all_.rows.size(); ++i) {
-      const FamilyRow& other = all_.rows[i];
-      if (other.is_expert_form() && !other.has_expert != is_stack && count_in(i, layer) > 0) return true;
+      const std::string& other = forms_[i];
+      if (other.empty() || (other.starts_with("router ") || of_router) != (other == form)) continue;
+      if (first.empty() && !has_term(all_.rows[i].when, "may")) first = other;
+      if (i == row || count_in(i, layer) == 0) continue;
+      if (of_router || other != form) return !any_in(form, row, layer);
     }
-    // Nothing of either: the form that the family's files have, stacks where its row demands them.
-    if (is_stack) return false;
-    return std::any_of(all_.rows.begin(), all_.rows.end(), [&](const FamilyRow& other) {
-      return other.is_stack() && !has_term(other.when, "may");
-    });
+    return !of_router && !any_in(form, row, layer) && form != first;
+  }
+  /// Whether a layer has something in a form; of routers every row is a way of its own.
+  bool any_in(const std::string& form, size_t row, int64_t layer) const {
+    if (form.starts_with("router ")) return count_in(row, layer) > 0;
+    for (size_t i = 0; i < all_.rows.size(); ++i) {
+      if (forms_[i] == form && count_in(i, layer) > 0) return true;
+    }
+    return false;
   }
 
   // Sizes
@@ -490,6 +509,7 @@ class FamilyLint {
   FamilyTensors all_;
   bool is_own_class_ = true;
   std::vector<std::map<int64_t, size_t>> counts_, firsts_;  ///< of each row by layer: tensors, the first
+  std::vector<std::string> forms_;                          ///< of each row
   std::vector<bool> depends_on_layer_;  ///< of each row: sizes that the config lists layer by layer
   std::set<std::string> blamed_;
   std::optional<std::set<size_t>>

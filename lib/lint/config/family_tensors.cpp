@@ -257,8 +257,9 @@ class TensorMatcher {
       case Kind::kColumnStack: {
         if (name.ends_with("_blocks") && d.size() == 4) return LogicalShape{d[0], d[1], d[2] * d[3] * 2};
         if (d.size() != 3) return std::nullopt;
-        if (row.kind == Kind::kRowStack) return LogicalShape{d[0], d[1], d[2]};
-        return LogicalShape{d[0], d[2], d[1]};
+        const int64_t codes = t.dtype == DType::kU8 ? 2 : 1;  // in a byte, along K
+        if (row.kind == Kind::kRowStack) return LogicalShape{d[0], d[1], d[2] * codes};
+        return LogicalShape{d[0], d[2], d[1] * codes};
       }
       default:
         return matrix_shape(t);

@@ -263,7 +263,10 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!line.starts_with(shard.name + ": ")) continue;
       const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
-      reporter.add("module-shape", shard.name, tensor, without_where(rest, tensor));
+      // Other counts of bits are no damage.
+      const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
+      reporter.add(unread ? "unsupported-format" : "module-shape", shard.name, tensor,
+                   without_where(rest, tensor) + (unread ? kNotSupported : ""));
       return;
     }
   };
