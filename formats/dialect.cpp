@@ -51,8 +51,9 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   };
   const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
   if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
-  if (rank == 2 && codes.shape[1] % 16 == 0 &&
-      scale.shape == std::vector{codes.shape[0], codes.shape[1] / 16}) {
+  std::vector<int64_t> of_32 = codes.shape;
+  of_32.back() /= 16;
+  if (codes.shape.back() % 16 == 0 && scale.shape == of_32) {
     throw Error(
         fmt::format("{}: {}: expected block scales of {} weights, found block size 32 (quant_algo "
                     "W4A8_NVFP4_FP8){}",

@@ -5,12 +5,13 @@
 #include <string_view>
 
 #include "lib/lint/bytes/input.h"
+#include "lib/lint/config/model_checks.h"
 
 namespace twofour {
 
 /// Holds each layer's experts, in whatever format, against each other and against config.json: none missing,
 /// none too many, all alike.
-void lint_experts(const LintInput& input, LintReporter& reporter);
+void lint_experts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
 /// Every positive integer that config.json states under one of `keys`, at the top or in its text model.
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys);
@@ -18,6 +19,9 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 /// Modules, experts, layers, heads: what must be there beside each other, from headers and config.json, and,
 /// unless `headers_only`, from the values of what changes the meaning of weights.
 void lint_modules(const LintInput& input, bool headers_only, LintReporter& reporter);
+
+/// Settings of config.json that are not what model classes read, or contradict each other.
+void lint_settings(const LintInput& input, LintReporter& reporter);
 
 /// What the quantization config says against what is stored.
 void lint_config(const LintInput& input, LintReporter& reporter);

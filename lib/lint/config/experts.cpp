@@ -53,8 +53,8 @@ bool is_alike(const TensorInfo& a, const TensorInfo& b) {
 class BlockLint {
  public:
   BlockLint(const LintInput& s, std::string_view block, const Experts& experts,
-            const std::set<int64_t>& promised, LintReporter& reporter)
-      : s_(s), block_(block), experts_(experts), promised_(promised), sink_(reporter) {}
+            const std::set<int64_t>& promised, const std::set<size_t>& reported, LintReporter& reporter)
+      : s_(s), block_(block), experts_(experts), promised_(promised), reported_(reported), sink_(reporter) {}
 
   void run() {
     check_count();
@@ -118,6 +118,7 @@ class BlockLint {
       const TensorInfo &found = s_.tensors[own.tensor], &wanted = s_.tensors[m->tensor];
       if (is_alike(found, wanted)) continue;
       changed.insert(matrix_of(own.rest));
+      if (reported_.contains(own.tensor)) continue;
       sink_.add("expert-shape", s_.file_of(own.tensor), found.name,
                 fmt::format("expected {} as the other experts have, found {}",
                             describe(wanted.dtype, wanted.shape), describe(found.dtype, found.shape)));
@@ -156,6 +157,7 @@ class BlockLint {
   const std::string block_;
   const Experts& experts_;
   const std::set<int64_t>& promised_;
+  const std::set<size_t>& reported_;  ///< tensors of which something was said already
   LintReporter& sink_;
 };
 
@@ -196,16 +198,17 @@ void check_stated(const LintInput& s, LintReporter& reporter) {
 
 }  // namespace
 
-void lint_experts(const LintInput& s, LintReporter& reporter) {
-  const auto promised =
-      promised_counts(s.config, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
+  const auto promised = model.experts ? std::set<int64_t>{*model.experts}
+                                      : promised_counts(s.config, {"num_experts", "num_local_experts",
+                                                                   "n_routed_experts", "moe_num_experts"});
   // Names are sorted, so the tensors of a block follow each other.
   std::string block, odd;
   Experts experts;
   bool routed = false;
   const auto finish = [&] {
     routed = routed || experts.size() > 1;
-    if (!experts.empty()) BlockLint(s, block, experts, promised, reporter).run();
+    if (!experts.empty()) BlockLint(s, block, experts, promised, model.reported, reporter).run();
     experts.clear();
   };
   for (size_t i = 0; i < s.tensors.size(); ++i) {

@@ -92,7 +92,7 @@ void check_two_weights(const LintInput& s, LintReporter& reporter) {
 }
 
 /// The matrices that engines put into one, side by side.
-void check_gate_up(const LintInput& s, LintReporter& reporter) {
+void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPairs = {
       {{".gate_proj.weight", ".up_proj.weight"},
        {".w1.weight", ".w3.weight"},
@@ -110,6 +110,7 @@ void check_gate_up(const LintInput& s, LintReporter& reporter) {
       if (!up) continue;
       const TensorInfo& u = s.tensors[*up];
       if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
+      if (model.reported.contains(i) || model.reported.contains(*up)) continue;
       reporter.add("gate-up-shape", s.file_of(*up), u.name,
                    fmt::format("expected {} as the gate has, found {}", describe(gate.dtype, gate.shape),
                                describe(u.dtype, u.shape)));
@@ -205,8 +206,9 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
   return flag;
 }
 
-void check_head(const LintInput& s, LintReporter& reporter) {
-  const auto tied = text_flag(s.config, "tie_word_embeddings");
+void check_head(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
+  auto tied = text_flag(s.config, "tie_word_embeddings");
+  if (!tied) tied = model.tied;
   const std::vector<std::string> architectures = string_list(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
@@ -223,7 +225,7 @@ void check_head(const LintInput& s, LintReporter& reporter) {
   if (!*tied && !head) {
     reporter.add("head-missing", "config.json", "tie_word_embeddings",
                  "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
-  } else if (*tied && !head && !embedding) {
+  } else if (*tied && !head && !embedding && !model.embedding_reported) {
     reporter.add("head-missing", "config.json", "tie_word_embeddings",
                  "expected the embedding that the head is tied to, found none");
   } else if (*tied && head) {
@@ -261,7 +263,10 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!line.starts_with(shard.name + ": ")) continue;
       const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
-      reporter.add("module-shape", shard.name, tensor, without_where(rest, tensor));
+      // Other counts of bits are no damage.
+      const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
+      reporter.add(unread ? "unsupported-format" : "module-shape", shard.name, tensor,
+                   without_where(rest, tensor) + (unread ? kNotSupported : ""));
       return;
     }
   };
@@ -285,16 +290,17 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
 }  // namespace
 
 void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter) {
-  check_gate_up(s, reporter);
+  const ModelFacts model = lint_family(s, reporter);
+  check_gate_up(s, model, reporter);
   check_two_weights(s, reporter);
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
   check_complete(s, reporter);
   check_int4_complete(s, reporter);
   check_int4_values(s, headers_only, reporter);
-  lint_experts(s, reporter);
+  lint_experts(s, model, reporter);
   check_layers(s, reporter);
-  check_head(s, reporter);
+  check_head(s, model, reporter);
 }
 
 }  // namespace twofour

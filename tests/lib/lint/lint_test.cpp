@@ -53,6 +53,7 @@ TEST_CASE("every fault is found by its rule, and by no other") {
   const Save sound = sound_checkpoint();
   std::vector<Fault> faults = file_faults();
   for (Fault& fault : content_faults()) faults.push_back(std::move(fault));
+  for (Fault& fault : model_faults()) faults.push_back(std::move(fault));
   std::set<std::string> tried;
   for (const Fault& fault : faults) {
     tried.insert(fault.rule);

@@ -44,11 +44,13 @@ struct Fault {
 /// a vector alone (kExtraFile, kExtraTensor).
 Save sound_checkpoint();
 inline constexpr const char* kExtraFile = "model-extra.safetensors";
-inline constexpr const char* kExtraTensor = "model.extra_norm.weight";
+inline constexpr const char* kExtraTensor = "model.rotary_emb.inv_freq";
 
 /// Faults of files, headers and the index.
 std::vector<Fault> file_faults();
 /// Faults of names, configs and bytes. Those of artifacts need a conversion: see lint_artifact_test.cpp.
 std::vector<Fault> content_faults();
+/// Faults of config.json against the tensors of its family.
+std::vector<Fault> model_faults();
 
 }  // namespace twofour

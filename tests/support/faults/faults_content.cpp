@@ -74,6 +74,7 @@ std::vector<Fault> module_faults() {
       {"gate-up-shape", "half of up",
        [](Save& s, Random&) {
          for (int e = 0; e < 8; ++e) halve_module(s, fmt::format("{}mlp.experts.{}.up_proj", kLayer0, e));
+         s.edit("config.json", [](Json& j) { j["model_type"] = "some_model"; });  // of no known family
        }},
       {"experts-missing", "a matrix", [](Save& s, Random& r) { s.erase_below(expert(r, "down_proj.")); }},
       {"experts-missing", "a whole one", [](Save& s, Random& r) { s.erase_below(expert(r, "")); }},
@@ -124,7 +125,8 @@ std::vector<Fault> module_faults() {
        [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_nextn_predict_layers"] = 1; }); }},
       {"head-missing", "not tied",
        [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["tie_word_embeddings"] = false; }); }},
-      {"head-missing", "tied to nothing", [](Save& s, Random&) { s.erase("model.embed_tokens.weight"); }},
+      {"tensor-missing", "the embedding, which the head is tied to",
+       [](Save& s, Random&) { s.erase("model.embed_tokens.weight"); }},
       {"tied-head", "stored", [](Save& s, Random&) { copy_below(s, "model.embed_tokens", "lm_head"); }},
       {"missing-input-scale", "an expert's",
        [](Save& s, Random& r) { s.erase(expert(r, "down_proj.input_scale")); }},
@@ -255,6 +257,11 @@ std::vector<Fault> config_faults() {
            const std::string gate = fmt::format("model.layers.{}.mlp.gate", l);
            s.erase_below(gate + ".");
            copy_below(s, kLinear, gate);
+           for (const char* part : {".weight", ".weight_scale"}) {  // as many rows as experts
+             TensorData& t = s.at(gate + part);
+             t.bytes.resize(t.bytes.size() / static_cast<size_t>(t.shape[0]) * 8);
+             t.shape[0] = 8;
+           }
          }
          s.edit_ignored([](Json& list) {
            Json kept = Json::array();
@@ -379,8 +386,8 @@ std::vector<Fault> weight_faults() {
        [](Save& s, Random& r) {
          std::vector<uint8_t> scales(16, 0x7F);
          scales[r() % 16] = 0xFF;
-         s.add({"model.extra_blocks", DType::kU8, {2, 4, 2, 16}, std::vector<uint8_t>(256, 0x21)});
-         s.add({"model.extra_scales", DType::kU8, {2, 4, 2}, scales});
+         s.add({"mtp.extra_blocks", DType::kU8, {2, 4, 2, 16}, std::vector<uint8_t>(256, 0x21)});
+         s.add({"mtp.extra_scales", DType::kU8, {2, 4, 2}, scales});
        }},
   };
 }

@@ -1,0 +1,211 @@
+#include "formats/families/rows.h"
+
+namespace twofour {
+namespace families::latent {
+namespace {
+
+constexpr const char* kHeads = "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
+
+/// Queries and keys through low ranks, or queries straight where there is no rank. Source:
+/// modeling_deepseek_v3.py.
+constexpr FamilyParameter kLatentAttention[] = {
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kHeads, "hidden_size", "!q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size", "q_lora_rank",
+     "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kHeads, "q_lora_rank", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
+     "hidden_size", "", "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj",
+     "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim", "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", "",
+     "attention_bias"},
+};
+/// Which tokens attention sees. Some layers share the index of another.
+constexpr FamilyParameter kIndexer[] = {
+    {Kind::kLinear, "model.layers.#.self_attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank",
+     "may"},
+    {Kind::kLinear, "model.layers.#.self_attn.indexer.wk", "index_head_dim", "hidden_size", "may"},
+    {Kind::kNorm, "model.layers.#.self_attn.indexer.k_norm", "index_head_dim", "", "may", "may"},
+    {Kind::kLinear, "model.layers.#.self_attn.indexer.weights_proj", "index_n_heads", "hidden_size", "may"},
+};
+
+constexpr auto kExperts = experts("moe_intermediate_size");
+constexpr const char* kSharedWidth = "n_shared_experts*moe_intermediate_size";
+constexpr std::array<FamilyParameter, 18> block(const char* correction) {
+  return {{
+      {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
+      {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", correction},
+      kExperts[0],
+      kExperts[1],
+      kExperts[2],
+      {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kSharedWidth, "hidden_size",
+       "@sparse n_shared_experts"},
+      {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kSharedWidth, "hidden_size",
+       "@sparse n_shared_experts"},
+      {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kSharedWidth,
+       "@sparse n_shared_experts"},
+      kDenseMlp[0],
+      kDenseMlp[1],
+      kDenseMlp[2],
+      // A draft, numbered as a layer behind the others.
+      {Kind::kLinear, "model.layers.#.eh_proj", "hidden_size", "2*hidden_size", "@draft"},
+      {Kind::kNorm, "model.layers.#.enorm", "hidden_size", "", "@draft"},
+      {Kind::kNorm, "model.layers.#.hnorm", "hidden_size", "", "@draft"},
+      {Kind::kNorm, "model.layers.#.shared_head.norm", "hidden_size", "", "@draft"},
+      {Kind::kLinear, "model.layers.#.shared_head.head", "vocab_size", "hidden_size", "@draft may"},
+      {Kind::kEmbedding, "model.layers.#.embed_tokens", "vocab_size", "hidden_size", "@draft may"},
+      {Kind::kAny, "model.layers.#.shared_head.head.weight_scale_inv", "", "", "@draft may"},
+  }};
+}
+constexpr auto kBlock = block("@sparse");
+constexpr auto kV2Block = block("@sparse may");
+
+constexpr auto kQkvBiased = attention("attention_bias", nullptr);
+constexpr FamilyParameter kQkNorms[] = {
+    {Kind::kNorm, "model.layers.#.self_attn.q_norm", "head_dim", "", "use_qk_norm"},
+    {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim", "", "use_qk_norm"},
+};
+
+/// Names of the reference inference code, with what is between layers (hc_), compressors and tables of
+/// experts left open. Heads come in groups, each to a rank of its own.
+constexpr FamilyParameter kV4[] = {
+    {Kind::kNorm, "layers.#.attn_norm", "hidden_size"},
+    {Kind::kNorm, "layers.#.ffn_norm", "hidden_size"},
+    {Kind::kLinear, "layers.#.attn.wq_a", "q_lora_rank", "hidden_size"},
+    {Kind::kNorm, "layers.#.attn.q_norm", "q_lora_rank"},
+    {Kind::kLinear, "layers.#.attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank"},
+    {Kind::kLinear, "layers.#.attn.wkv", "head_dim", "hidden_size"},
+    {Kind::kVector, "layers.#.attn.attn_sink", "num_attention_heads"},
+    {Kind::kLinear, "layers.#.attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups"},
+    {Kind::kLinear, "layers.#.attn.wo_b", "hidden_size", "o_groups*o_lora_rank"},
+    {Kind::kRouter, "layers.#.ffn.gate", "n_routed_experts", "hidden_size"},
+    {Kind::kVector, "layers.#.ffn.gate.bias", "n_routed_experts", "", "may"},
+    {Kind::kMatrix, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "may"},
+    {Kind::kLinear, "layers.#.ffn.shared_experts.w1", kSharedWidth, "hidden_size", "n_shared_experts"},
+    {Kind::kLinear, "layers.#.ffn.shared_experts.w3", kSharedWidth, "hidden_size", "n_shared_experts"},
+    {Kind::kLinear, "layers.#.ffn.shared_experts.w2", "hidden_size", kSharedWidth, "n_shared_experts"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.w1", "moe_intermediate_size", "hidden_size"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.w3", "moe_intermediate_size", "hidden_size"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.w2", "hidden_size", "moe_intermediate_size"},
+    // As transformers writes them from linears.
+    {Kind::kLinear, "layers.#.ffn.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may"},
+    {Kind::kEmbedding, "embed", "vocab_size", "hidden_size", "may"},
+    {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size", "may"},
+    {Kind::kNorm, "norm", "hidden_size"},
+    {Kind::kLinear, "head", "vocab_size", "hidden_size", "may"},
+};
+
+constexpr FamilyShapes kFamilies[] = {
+    {.model_types = {"deepseek"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kV2Block},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 102400,
+       "num_hidden_layers": 30, "num_attention_heads": 32, "attention_bias": false,
+       "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "moe_layer_freq": 1,
+       "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace, moe_layer_freq"},
+    {.model_types = {"deepseek_v2"},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kV2Block},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 102400,
+       "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false,
+       "n_routed_experts": "num_experts", "num_experts": 64, "n_shared_experts": 2,
+       "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "kv_lora_rank": 512, "q_lora_rank": 1536,
+       "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace, moe_layer_freq"},
+    {.model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32"},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock, kIndexer},
+     .defaults = R"({"hidden_size": 7168, "intermediate_size": 18432, "vocab_size": 129280,
+       "num_hidden_layers": 61, "num_attention_heads": 128, "attention_bias": false,
+       "n_routed_experts": "num_local_experts", "num_local_experts": 256, "num_experts_per_tok": 8,
+       "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+       "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+       "v_head_dim": 128, "index_head_dim": 128, "index_n_heads": 64, "num_nextn_predict_layers": 1,
+       "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace, moe_layer_freq",
+     .drafts = "num_nextn_predict_layers"},
+    {.model_types = {"glm_moe_dsa"},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock, kIndexer},
+     .defaults = R"({"hidden_size": 6144, "intermediate_size": 12288, "vocab_size": 154880,
+       "num_hidden_layers": 78, "num_attention_heads": 64, "attention_bias": false,
+       "n_routed_experts": "num_local_experts", "num_local_experts": 256, "num_experts_per_tok": 8,
+       "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+       "kv_lora_rank": 512, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+       "v_head_dim": 256, "index_head_dim": 128, "index_n_heads": 32, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "mlp_layer_types, first_k_dense_replace",
+     .drafts = "num_nextn_predict_layers"},
+    {.model_types = {"glm4_moe_lite"},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock},
+     .defaults = R"({"hidden_size": 2048, "intermediate_size": 10240, "vocab_size": 154880,
+       "num_hidden_layers": 47, "num_attention_heads": 20, "attention_bias": false,
+       "n_routed_experts": "num_local_experts", "num_local_experts": 64, "num_experts_per_tok": 4,
+       "n_shared_experts": 1, "moe_intermediate_size": 1536, "first_k_dense_replace": 1,
+       "kv_lora_rank": 512, "q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+       "v_head_dim": 256, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "mlp_layer_types, first_k_dense_replace",
+     .drafts = "num_nextn_predict_layers"},
+    {.model_types = {"glm4_moe", "glm4v_moe_text"},
+     .parameters = {kFrame, kTwoNorms, kQkvBiased, kQkNorms, kBlock},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 10944, "vocab_size": 151552,
+       "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8, "attention_bias": false,
+       "use_qk_norm": false, "n_routed_experts": "num_local_experts", "num_local_experts": 128,
+       "num_experts_per_tok": 8, "n_shared_experts": 1, "moe_intermediate_size": 1408,
+       "first_k_dense_replace": 1, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace",
+     .drafts = "num_nextn_predict_layers"},
+    {.model_types = {"solar_open"},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kBlock},
+     .defaults = R"({"n_routed_experts": "num_local_experts", "first_k_dense_replace": 0,
+       "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace"},
+    {.model_types = {"dots1"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kBlock},
+     .defaults = R"({"hidden_size": 4608, "intermediate_size": 10944, "vocab_size": 152064,
+       "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32,
+       "attention_bias": false, "n_routed_experts": "num_local_experts", "moe_intermediate_size": 1408,
+       "first_k_dense_replace": 0, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_behind_first,
+     .mlp_keys = "first_k_dense_replace"},
+    {.model_types = {"deepseek_v4"},
+     .parameters = {kV4},
+     .defaults = R"({"hidden_size": 4096, "moe_intermediate_size": "intermediate_size",
+       "intermediate_size": 2048, "vocab_size": 129280, "num_hidden_layers": 43, "num_attention_heads": 64,
+       "num_key_value_heads": 1, "head_dim": 512, "n_routed_experts": "num_local_experts",
+       "num_local_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1, "q_lora_rank": 1024,
+       "o_groups": 8, "o_lora_rank": 1024, "tie_word_embeddings": false})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .is_open = true},
+};
+
+}  // namespace
+}  // namespace families::latent
+
+std::span<const FamilyShapes> latent_families() { return families::latent::kFamilies; }
+
+}  // namespace twofour

@@ -1,0 +1,90 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/families/family.h"
+#include "formats/json.h"
+
+namespace twofour {
+
+/// A model of a family: its row and what its config.json says, or the family says where that is silent.
+class FamilySizes {
+ public:
+  /// `config` is that of the language model, which multimodal ones nest in another; it outlives this.
+  FamilySizes(const FamilyShapes& family, const Json& config);
+  const FamilyShapes& family() const { return *family_; }
+
+  /// The number under a key, of a list that of the layer. Nothing where it says none, or what is none: text,
+  /// fractions, less than 0, more than 2^40.
+  std::optional<int64_t> number(std::string_view key, int64_t layer = -1) const;
+  /// The value of an expression, as rows have them. Nothing where a key has none, and where a quotient is no
+  /// whole number.
+  std::optional<int64_t> size(std::string_view expression, int64_t layer = -1) const;
+  /// Whether all terms of a condition hold; `may` always does.
+  bool holds(std::string_view condition, int64_t layer = -1) const;
+  /// The text under a key, of a list that of the layer; empty where there is none.
+  std::string_view text(std::string_view key, int64_t layer = -1) const;
+  /// Whether a list under the key has the number.
+  bool lists(std::string_view key, int64_t number) const;
+  /// What the config says under a key; nullptr where it has no such key or null.
+  const Json* stated(std::string_view key) const;
+  bool is_list(std::string_view key) const;
+
+  /// The keys of the config on which an expression depends, through what is taken where it lacks one, too.
+  std::vector<std::string> keys(std::string_view expression) const;
+
+  /// Takes a number in place of what the config says; `key` need not be in it.
+  void set(std::string_view key, int64_t value) { numbers_[std::string(key)] = value; }
+  /// The class that a layer has whatever the config says.
+  void set_class(int64_t layer, bool is_mlp, std::string_view name) {
+    classes_[{layer, is_mlp}] = std::string(name);
+  }
+  std::string_view mlp(int64_t layer) const { return layer_class(layer, true); }
+  std::string_view mixer(int64_t layer) const { return layer_class(layer, false); }
+
+ private:
+  std::optional<int64_t> number_at(std::string_view key, int64_t layer, int depth) const;
+  std::optional<int64_t> size_at(std::string_view expression, int64_t layer, int depth) const;
+  void add_keys(std::string_view expression, std::vector<std::string>& keys, int depth) const;
+  std::string_view layer_class(int64_t layer, bool is_mlp) const;
+  const Json* default_of(std::string_view key) const;
+
+  const FamilyShapes* family_;
+  const Json* config_;
+  Json defaults_;
+  std::map<std::string, int64_t, std::less<>> numbers_;
+  std::map<std::pair<int64_t, bool>, std::string> classes_;
+};
+
+/// Calls `f` for each key and number of an expression.
+template <class F>
+void for_each_factor(std::string_view expression, F&& f) {
+  while (!expression.empty()) {
+    const size_t end = expression.find_first_of("+*/");
+    f(expression.substr(0, end));
+    expression = end == expression.npos ? std::string_view() : expression.substr(end + 1);
+  }
+}
+
+/// Calls `f` for each term of a condition.
+template <class F>
+void for_each_term(std::string_view condition, F&& f) {
+  while (!condition.empty()) {
+    const size_t end = condition.find(' ');
+    if (end != 0) f(condition.substr(0, end));
+    condition = end == condition.npos ? std::string_view() : condition.substr(end + 1);
+  }
+}
+
+/// Whether a condition has the term.
+inline bool has_term(std::string_view condition, std::string_view term) {
+  bool found = false;
+  for_each_term(condition, [&](std::string_view t) { found = found || t == term; });
+  return found;
+}
+
+}  // namespace twofour

@@ -1,0 +1,307 @@
+#include "lib/lint/config/family_tensors.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+
+std::optional<LanguageModel> find_language_model(const Json& config) {
+  const std::vector<const Json*> all = model_configs(config);
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    const auto type = (*at)->find("model_type");
+    if (type == (*at)->end() || !type->is_string()) continue;
+    const std::string& name = type->get_ref<const std::string&>();
+    if (const FamilyShapes* family = find_family_shapes(name))
+      return LanguageModel{*at, family, name, *at != all.front()};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// In small letters, without underscores.
+std::string folded_class(std::string_view text) {
+  std::string folded;
+  for (const char c : text) {
+    if (c != '_') folded += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return folded;
+}
+
+/// What classes of a model_type begin with.
+std::string class_of_type(std::string_view type) {
+  if (type.ends_with("_text")) type.remove_suffix(5);
+  if (type == "kimi_k2") type = "deepseek_v3";
+  if (type == "hunyuan_v1_moe") type = "hunyuan_moe_v1";
+  if (type == "hunyuan_v1_dense") type = "hunyuan_dense_v1";
+  return folded_class(type);
+}
+
+}  // namespace
+
+bool is_class_of_family(const Json& config, const LanguageModel& model) {
+  const std::vector<std::string> classes = string_list(config, "architectures");
+  if (classes.empty() || model.is_nested) return true;
+  return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
+    const std::string own = class_of_type(model.model_type);
+    const std::string stem = folded_class(name.substr(0, name.find("For")));
+    return stem == own || (stem.starts_with(own) && find_family_of_class(stem) == nullptr);
+  });
+}
+
+const FamilyShapes* find_family_of_class(std::string_view stem) {
+  for (const FamilyShapes& family : family_shapes()) {
+    for (const char* type : family.model_types) {
+      if (type != nullptr && folded_class(stem) == class_of_type(type)) return &family;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<FamilyRow> family_rows(const FamilyShapes& family) {
+  using Kind = ParameterKind;
+  std::vector<FamilyRow> rows;
+  for (const auto parameters : family.parameters) {
+    for (const FamilyParameter& p : parameters) {
+      FamilyRow row{.kind = p.kind, .name = p.name, .when = p.when, .n = p.n, .k = p.k};
+      const size_t layer = row.name.find('#');
+      row.has_layer = layer != row.name.npos;
+      row.has_expert = row.has_layer && row.name.find('#', layer + 1) != row.name.npos;
+      const std::string module = row.name;
+      if (p.kind <= Kind::kConvolution) row.name += ".weight";
+      rows.push_back(row);
+      if (p.bias == nullptr) continue;
+      row.is_bias = true;
+      row.kind = Kind::kVector;
+      row.name = module + ".bias";
+      row.k = "";
+      if (*p.bias != '\0') row.when += (row.when.empty() ? "" : " ") + std::string(p.bias);
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+namespace {
+
+using Kind = ParameterKind;
+
+/// Codes in a word of 32 bits, by what the config says of them.
+int64_t codes_in_word(const Json& quantization) {
+  const auto bits_of = [](const Json& json, const char* key) -> int64_t {
+    const auto at = json.is_object() ? json.find(key) : json.end();
+    return json.is_object() && at != json.end() && at->is_number_integer() ? at->get<int64_t>() : 0;
+  };
+  int64_t bits = bits_of(quantization, "bits");
+  if (bits == 0) bits = bits_of(quantization, "w_bit");
+  if (quantization.is_object() && quantization.contains("config_groups")) {
+    for (const Json& group : quantization["config_groups"]) {
+      if (!group.is_object() || !group.contains("weights")) continue;
+      const Json& weights = group["weights"];
+      const bool is_int = weights.is_object() && weights.contains("type") && weights["type"] == "int";
+      if (const int64_t said = bits_of(weights, "num_bits"); is_int && said > 0) bits = said;
+    }
+  }
+  return bits == 2 || bits == 8 ? 32 / bits : 8;
+}
+
+/// Matches names with the rows of a family, and remembers names that differ in numbers alone.
+class TensorMatcher {
+ public:
+  TensorMatcher(const LintInput& input, FamilyTensors& all) : s_(input), all_(all) {
+    pack_ = codes_in_word(input.quantization);
+    for (size_t i = 0; i < all.rows.size(); ++i) {
+      const FamilyRow& row = all.rows[i];
+      const auto add = [&](std::string name) { by_name_.emplace(std::move(name), static_cast<int32_t>(i)); };
+      add(row.name);
+      if (row.is_stack()) add(row.name + "_blocks");
+      const bool coded = row.kind <= Kind::kEmbedding;
+      if (!coded) continue;
+      const std::string module = row.name.substr(0, row.name.rfind('.'));
+      add(module + ".weight_packed");
+      add(module + ".qweight");
+    }
+    for (const Nvfp4Linear& m : input.modules) {
+      if (m.dialect->stacked) stacks_.emplace(m.codes, &m);
+    }
+  }
+
+  void match() {
+    std::set<int64_t> layers;
+    for (size_t i = 0; i < s_.tensors.size(); ++i) {
+      fold(s_.tensors[i].name);
+      const int32_t row = find();
+      if (has_layer_ && is_main_) layers.insert(numbers_[0]);
+      if (row == kIgnored) continue;
+      if (row < 0) {
+        UnknownTensors& u = all_.unknown[static_cast<size_t>(-row - 2)];
+        if (u.count++ == 0) u.first = i;
+        continue;
+      }
+      const FamilyRow& r = all_.rows[static_cast<size_t>(row)];
+      if ((r.has_layer && numbers_[0] > INT32_MAX) || (r.has_expert && numbers_[1] > INT32_MAX)) continue;
+      all_.tensors.push_back({i, row, r.has_layer ? static_cast<int32_t>(numbers_[0]) : -1,
+                              r.has_expert ? static_cast<int32_t>(numbers_[1]) : -1, shape_of(i, r)});
+    }
+    all_.layers.assign(layers.begin(), layers.end());
+  }
+
+ private:
+  static constexpr int32_t kIgnored = -1;
+
+  /// Puts # in place of numbers between dots, and takes the first two.
+  void fold(std::string_view name) {
+    folded_.clear();
+    numbers_ = {-1, -1};
+    size_t count = 0;
+    for (size_t at = 0; at <= name.size();) {
+      const size_t end = std::min(name.find('.', at), name.size());
+      const std::string_view part = name.substr(at, end - at);
+      const bool digits = !part.empty() && part.size() < 10 &&
+                          std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+      if (at > 0) folded_ += '.';
+      if (digits) {
+        if (count < 2) {
+          int64_t value = 0;
+          for (const char c : part) value = 10 * value + (c - '0');
+          numbers_[count++] = value;
+        }
+        folded_ += '#';
+      } else {
+        folded_ += part;
+      }
+      at = end + 1;
+    }
+  }
+
+  /// The row of the folded name; kIgnored, or less for one of `unknown`.
+  int32_t find() {
+    auto at = known_.find(folded_);
+    if (at == known_.end()) at = known_.emplace(folded_, look_up()).first;
+    has_layer_ = at->second.has_layer;
+    is_main_ = at->second.is_main;
+    return at->second.row;
+  }
+
+  struct Known {
+    int32_t row;
+    bool has_layer, is_main;
+  };
+  Known look_up() {
+    const std::string name = text_model_name(folded_);
+    const bool is_main = name.starts_with("model.layers.#.") || name.starts_with("layers.#.") ||
+                         name.starts_with("backbone.layers.#.");
+    const auto known = [&](int32_t row) { return Known{row, is_main, is_main}; };
+    for (const std::string& tried : {name, "model." + name, without_model(name)}) {
+      if (const auto at = by_name_.find(tried); at != by_name_.end()) return known(at->second);
+    }
+    if (is_aside(name) || belongs_to_known(name)) return known(kIgnored);
+    all_.unknown.push_back({name, 0, 0});
+    return known(-1 - static_cast<int32_t>(all_.unknown.size()));
+  }
+
+  static std::string without_model(const std::string& name) {
+    constexpr std::string_view kModel = "model.";
+    return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
+  }
+  /// Without what multimodal models put before or behind "model.".
+  static std::string text_model_name(const std::string& name) {
+    constexpr std::string_view kText = "language_model.";
+    const size_t at = name.find(kText);
+    if (at != 0 && (at == name.npos || name[at - 1] != '.')) return name;
+    return name.substr(0, at) + name.substr(at + kText.size());
+  }
+  /// Towers, projectors and drafts, which have layers of their own.
+  static bool is_aside(const std::string& name) {
+    for (const char* part : {"vision", "visual", "audio", "tower", "projector", "merge", "mtp", "nextn",
+                             "draft", "eagle", "image", "speech", "mm_", "patch_"}) {
+      if (name.find(part) != name.npos) return true;
+    }
+    return false;
+  }
+  /// What quantizers, caches and adapters put beside a linear, which other rules look at.
+  bool belongs_to_known(const std::string& name) const {
+    const std::string_view leaf = std::string_view(name).substr(name.rfind('.') + 1);
+    for (const char* part :
+         {"scale",       "zero",     "shape",    "g_idx",     "inv_freq", "amax",   "lora",
+          "masked_bias", "hadamard", "rotation", "smooth",    "comp",     "meta",   "packed",
+          "_weight",     "perm",     "svd",      "transform", "qdata",    "channel"}) {
+      if (leaf.find(part) != leaf.npos || name.find("lora_") != name.npos) return true;
+    }
+    return s_.tensors.empty();
+  }
+
+  std::optional<LogicalShape> shape_of(size_t i, const FamilyRow& row) const {
+    const TensorInfo& t = s_.tensors[i];
+    const std::vector<int64_t>& d = t.shape;
+    const std::string_view name = t.name;
+    if (const auto stack = stacks_.find(i); stack != stacks_.end())
+      return LogicalShape{stack->second->e, stack->second->n, stack->second->k};
+    switch (row.kind) {
+      case Kind::kAny:
+        return std::nullopt;
+      case Kind::kVector:
+      case Kind::kNorm:
+        if (d.size() == 1) return LogicalShape{-1, d[0], -1};
+        return std::nullopt;
+      case Kind::kStackVector:
+        if (d.size() == 2) return LogicalShape{d[0], d[1], -1};
+        return std::nullopt;
+      case Kind::kConvolution:
+        if (d.size() == 3 && d[1] == 1) return LogicalShape{-1, d[0], d[2]};
+        return std::nullopt;
+      case Kind::kRowStack:
+      case Kind::kColumnStack: {
+        if (name.ends_with("_blocks") && d.size() == 4) return LogicalShape{d[0], d[1], d[2] * d[3] * 2};
+        if (d.size() != 3) return std::nullopt;
+        const int64_t codes = t.dtype == DType::kU8 ? 2 : 1;  // in a byte, along K
+        if (row.kind == Kind::kRowStack) return LogicalShape{d[0], d[1], d[2] * codes};
+        return LogicalShape{d[0], d[2], d[1] * codes};
+      }
+      default:
+        return matrix_shape(t);
+    }
+  }
+  std::optional<LogicalShape> matrix_shape(const TensorInfo& t) const {
+    const std::vector<int64_t>& d = t.shape;
+    const std::string_view name = t.name;
+    if (d.size() != 2 || d[0] > kLargest || d[1] > kLargest) return std::nullopt;
+    if (name.ends_with(".qweight")) {
+      const auto scales = s_.find(std::string(name.substr(0, name.rfind('.'))) + ".scales");
+      if (!scales || s_.tensors[*scales].shape.size() != 2) return std::nullopt;
+      const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's are along N
+      return along_k ? LogicalShape{-1, d[1], d[0] * pack_} : LogicalShape{-1, d[1] * pack_, d[0]};
+    }
+    if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};
+    const bool pairs =
+        t.dtype == DType::kU8 ||
+        (t.dtype == DType::kI8 && s_.find(std::string(name.substr(0, name.rfind('.'))) + ".scale"));
+    return LogicalShape{-1, d[0], pairs ? d[1] * 2 : d[1]};
+  }
+
+  static constexpr int64_t kLargest = int64_t{1} << 40;
+  const LintInput& s_;
+  FamilyTensors& all_;
+  int64_t pack_ = 8;
+  std::unordered_map<std::string, int32_t> by_name_;
+  std::unordered_map<std::string, Known> known_;
+  std::unordered_map<size_t, const Nvfp4Linear*> stacks_;
+  std::string folded_;
+  std::array<int64_t, 2> numbers_{};
+  bool has_layer_ = false, is_main_ = false;
+};
+
+}  // namespace
+
+FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& model) {
+  FamilyTensors all;
+  all.rows = family_rows(*model.family);
+  all.tensors.reserve(input.tensors.size() / 2);
+  TensorMatcher(input, all).match();
+  return all;
+}
+
+}  // namespace twofour

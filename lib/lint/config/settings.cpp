@@ -1,0 +1,391 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/config/family_tensors.h"
+
+namespace twofour {
+namespace {
+
+enum class SettingKind {
+  kCount,     ///< a whole number of at least 1
+  kNumber,    ///< a whole number of at least 0
+  kPositive,  ///< a number of more than 0
+  kShare,     ///< more than 0, at most 1
+  kSwitch,    ///< true or false
+};
+
+/// Settings that model classes read as they are. Lists, one value a layer, are checked element by element;
+/// null says nothing. Source: huggingface/transformers 5.17, configuration_*.py.
+struct Setting {
+  const char* key;
+  SettingKind kind;
+};
+using enum SettingKind;
+constexpr Setting kSettings[] = {
+    {"hidden_size", kCount},
+    {"intermediate_size", kNumber},  // models without a dense layer say 0
+    {"intermediate_size_mlp", kCount},
+    {"moe_intermediate_size", kCount},
+    {"shared_expert_intermediate_size", kNumber},
+    {"shared_intermediate_size", kNumber},
+    {"moe_shared_expert_intermediate_size", kNumber},
+    {"num_hidden_layers", kCount},
+    {"num_attention_heads", kCount},
+    {"num_key_value_heads", kCount},
+    {"head_dim", kCount},
+    {"vocab_size", kCount},
+    {"max_position_embeddings", kCount},
+    {"kv_lora_rank", kCount},
+    {"q_lora_rank", kCount},
+    {"qk_nope_head_dim", kNumber},
+    {"qk_rope_head_dim", kNumber},
+    {"v_head_dim", kCount},
+    {"num_experts_per_tok", kNumber},
+    {"moe_topk", kNumber},
+    {"moe_k", kNumber},
+    {"top_k_experts", kNumber},
+    {"experts_per_token", kNumber},
+    {"n_shared_experts", kNumber},
+    {"num_shared_experts", kNumber},
+    {"moe_num_shared_experts", kNumber},
+    {"first_k_dense_replace", kNumber},
+    {"num_dense_layers", kNumber},
+    {"moe_layer_freq", kNumber},
+    {"decoder_sparse_step", kCount},
+    {"interleave_moe_layer_step", kCount},
+    {"full_attention_interval", kCount},
+    {"num_nextn_predict_layers", kNumber},
+    {"mtp_num_hidden_layers", kNumber},
+    {"n_group", kCount},
+    {"topk_group", kCount},
+    {"linear_num_key_heads", kCount},
+    {"linear_num_value_heads", kCount},
+    {"linear_key_head_dim", kCount},
+    {"linear_value_head_dim", kCount},
+    {"linear_conv_kernel_dim", kCount},
+    {"index_head_dim", kCount},
+    {"index_n_heads", kCount},
+    {"index_topk", kCount},
+    {"o_groups", kCount},
+    {"o_lora_rank", kCount},
+    {"rms_norm_eps", kPositive},
+    {"layer_norm_eps", kPositive},
+    {"layer_norm_epsilon", kPositive},
+    {"rope_theta", kPositive},
+    {"routed_scaling_factor", kPositive},
+    {"partial_rotary_factor", kShare},
+    {"attention_bias", kSwitch},
+    {"mlp_bias", kSwitch},
+    {"use_bias", kSwitch},
+    {"qkv_bias", kSwitch},
+    {"use_qk_norm", kSwitch},
+    {"norm_topk_prob", kSwitch},
+    {"tie_word_embeddings", kSwitch},
+    {"use_expert_bias", kSwitch},
+};
+
+const char* expected_of(SettingKind kind) {
+  switch (kind) {
+    case kCount:
+      return "a whole number of at least 1";
+    case kNumber:
+      return "a whole number that is not negative";
+    case kPositive:
+      return "a number of more than 0";
+    case kShare:
+      return "a number of more than 0, at most 1";
+    case kSwitch:
+      return "true or false";
+  }
+  return "";
+}
+
+bool fits(const Json& value, SettingKind kind) {
+  if (value.is_null()) return true;
+  if (kind == kSwitch) return value.is_boolean();
+  if (kind == kCount || kind == kNumber) {
+    const int64_t least = kind == kCount ? 1 : 0;
+    return value.is_number_unsigned() ? value.get<uint64_t>() >= static_cast<uint64_t>(least)
+                                      : value.is_number_integer() && value.get<int64_t>() >= least;
+  }
+  if (!value.is_number()) return false;
+  const auto number = value.get<double>();
+  return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
+}
+
+/// Texts that model classes look up. Source: transformers 5.17, activations.py, modeling_rope_utils.py, the
+/// routers of deepseek_v2, deepseek_v3 and deepseek_v4.
+struct Choice {
+  const char* key;
+  std::initializer_list<const char*> texts;
+};
+const Choice kChoices[] = {
+    {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
+    {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
+};
+constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32",       "float64",
+                                   "half",          "float",         "float8_e4m3fn", "torch.bfloat16",
+                                   "torch.float16", "torch.float32", "auto"};
+
+/// What config.json says by itself, whatever the tensors are.
+class Settings {
+ public:
+  Settings(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {
+    model_ = find_language_model(s.config);
+    config_ = model_ ? model_->config : model_configs(s.config).back();
+    if (model_) sizes_.emplace(*model_->family, *config_);
+  }
+
+  void run() {
+    check_kinds();
+    check_choices();
+    check_heads();
+    check_experts();
+    check_layer_lists();
+    check_synonyms();
+    check_rope();
+    check_tokens();
+    check_class();
+  }
+
+ private:
+  void odd(std::string_view key, const char* expected, const Json& found) {
+    if (!reported_.insert(std::string(key)).second) return;
+    reporter_.add("odd-setting", "config.json", std::string(key),
+                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+  }
+  void impossible(std::string_view key, std::string message) {
+    reporter_.add("impossible-setting", "config.json", std::string(key), std::move(message));
+  }
+  const Json* said(std::string_view key) const {
+    const auto at = config_->find(key);
+    return at == config_->end() || at->is_null() ? nullptr : &*at;
+  }
+  /// A count that the config states, or its family where it is silent.
+  std::optional<int64_t> number(std::string_view key) const {
+    if (const Json* value = said(key))
+      return value->is_number_integer() && *value > 0 ? std::optional(value->get<int64_t>()) : std::nullopt;
+    return sizes_ ? sizes_->number(key) : std::nullopt;
+  }
+
+  void check_kinds() {
+    // What other commands refuse to read comes with their words.
+    for (const std::string& problem : find_odd_settings(s_.config)) {
+      const size_t key = problem.find(": ");
+      reported_.insert(problem.substr(0, key));
+      reporter_.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
+    }
+    for (const Json* config : model_configs(s_.config)) {
+      for (const Setting& setting : kSettings) {
+        const auto at = config->find(setting.key);
+        if (at == config->end()) continue;
+        const bool ok = at->is_array() ? std::all_of(at->begin(), at->end(),
+                                                     [&](const Json& one) { return fits(one, setting.kind); })
+                                       : fits(*at, setting.kind);
+        if (!ok) odd(setting.key, expected_of(setting.kind), *at);
+      }
+      for (const char* key : {"dtype", "torch_dtype"}) {
+        const auto at = config->find(key);
+        if (at == config->end() || at->is_null() || at->is_object()) continue;
+        const bool known = at->is_string() && std::any_of(std::begin(kDtypes), std::end(kDtypes),
+                                                          [&](const char* d) { return *at == d; });
+        if (!known) odd(key, "bfloat16, float16 or float32", *at);
+      }
+    }
+  }
+  void check_choices() {
+    for (const Choice& choice : kChoices) {
+      const Json* value = said(choice.key);
+      if (value == nullptr) continue;
+      const bool known = std::any_of(choice.texts.begin(), choice.texts.end(),
+                                     [&](const char* text) { return *value == text; });
+      if (!known) odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")).c_str(), *value);
+    }
+  }
+
+  void check_heads() {
+    const auto heads = number("num_attention_heads"), groups = number("num_key_value_heads");
+    if (heads && groups && *groups > 0 && *heads % *groups != 0 &&
+        !reported_.contains("num_key_value_heads")) {
+      impossible("num_key_value_heads",
+                 fmt::format("expected a divisor of num_attention_heads, {}, found {}", *heads, *groups));
+    }
+    const auto width = number("hidden_size");
+    const bool derived = said("head_dim") == nullptr && model_ && said("qk_rope_head_dim") == nullptr &&
+                         sizes_->keys("head_dim") != std::vector<std::string>{"head_dim"};
+    if (derived && heads && width && *heads > 0 && *width % *heads != 0) {
+      impossible("num_attention_heads",
+                 fmt::format("expected a divisor of hidden_size, {}, as there is no head_dim, found {}",
+                             *width, *heads));
+    }
+    const auto dim = number("head_dim");
+    if (dim && *dim % 2 != 0 && said("head_dim") != nullptr)
+      impossible("head_dim", fmt::format("expected an even number, as positions turn pairs, found {}", *dim));
+  }
+
+  void check_experts() {
+    std::optional<int64_t> count, chosen;
+    std::string count_key, chosen_key;
+    const auto take = [&](std::optional<int64_t>& to, std::string& key, const char* name) {
+      if (to || *name == '\0') return;
+      const Json* value = said(name);
+      if (value == nullptr || !value->is_number_integer() || *value < 0) return;
+      to = value->get<int64_t>();
+      key = name;
+    };
+    if (model_) {
+      take(count, count_key, model_->family->experts);
+      take(chosen, chosen_key, model_->family->top_k);
+    }
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"})
+      take(count, count_key, key);
+    for (const char* key : {"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk",
+                            "moe_k", "top_k_experts"})
+      take(chosen, chosen_key, key);
+    if (model_ && !count && *model_->family->experts != '\0') count = sizes_->number(model_->family->experts);
+    if (model_ && !chosen && *model_->family->top_k != '\0') {
+      chosen = sizes_->number(model_->family->top_k);
+      chosen_key = model_->family->top_k;
+    }
+    if (!count || *count < 2 || !chosen) return;
+    if (*chosen < 1 || *chosen > *count) {
+      impossible(chosen_key, fmt::format("expected 1 to {}, as there are so many experts{}, found {}", *count,
+                                         count_key.empty() ? "" : " by " + count_key, *chosen));
+    }
+    const auto groups = number("n_group"), of_groups = number("topk_group");
+    if (!groups || *groups < 1) return;
+    if (*count % *groups != 0) {
+      impossible("n_group",
+                 fmt::format("expected a divisor of {}, {}, found {}", count_key, *count, *groups));
+    } else if (of_groups && *of_groups > *groups) {
+      impossible("topk_group", fmt::format("expected at most n_group, {}, found {}", *groups, *of_groups));
+    } else if (of_groups && *groups > 1 && *of_groups * (*count / *groups) < *chosen) {
+      impossible("topk_group",
+                 fmt::format("expected groups with {} experts or more, as {} says, found {} groups of {}",
+                             *chosen, chosen_key, *of_groups, *count / *groups));
+    }
+  }
+
+  void check_layer_lists() {
+    const auto layers = number("num_hidden_layers");
+    if (!layers) return;
+    for (const char* key : {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"}) {
+      const Json* list = said(key);
+      if (list == nullptr || !list->is_array() || static_cast<int64_t>(list->size()) == *layers) continue;
+      impossible(
+          key, fmt::format("expected {} entries as num_hidden_layers says, found {}", *layers, list->size()));
+    }
+    const Json* pattern = said("hybrid_override_pattern");
+    if (pattern != nullptr && pattern->is_string()) {
+      const auto entries = static_cast<int64_t>(pattern->get_ref<const std::string&>().size());
+      if (entries != *layers) {
+        impossible("hybrid_override_pattern",
+                   fmt::format("expected {} letters as num_hidden_layers says, found {}", *layers, entries));
+      }
+    }
+    const Json* dense = said("mlp_only_layers");
+    if (dense == nullptr || !dense->is_array()) return;
+    for (const Json& layer : *dense) {
+      if (layer.is_number_integer() && layer >= 0 && layer < *layers) continue;
+      impossible("mlp_only_layers", fmt::format("expected numbers of layers, 0 to {}, found {}", *layers - 1,
+                                                quoted_setting(layer)));
+      return;
+    }
+  }
+
+  /// Names of one number: engines read the one or the other.
+  void check_synonyms() {
+    constexpr const char* kSame[][4] = {
+        {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"},
+        {"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk"},
+        {"dtype", "torch_dtype", nullptr, nullptr},
+    };
+    for (const auto& keys : kSame) {
+      const char* first = nullptr;
+      for (const char* key : keys) {
+        const Json* value = key != nullptr ? said(key) : nullptr;
+        if (value == nullptr || value->is_structured()) continue;
+        if (first != nullptr && *said(first) != *value) {
+          impossible(key, fmt::format("expected {} as {} says, found {}", quoted_setting(*said(first)), first,
+                                      quoted_setting(*value)));
+        }
+        if (first == nullptr) first = key;
+      }
+    }
+  }
+
+  void check_rope() {
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      const Json* rope = said(key);
+      if (rope == nullptr) continue;
+      if (!rope->is_object()) {
+        odd(key, "an object or null", *rope);
+        continue;
+      }
+      check_rope_object(key, *rope);
+      for (const auto& [name, value] : rope->items()) {
+        if (value.is_object()) check_rope_object(fmt::format("{}.{}", key, name), value);
+      }
+    }
+  }
+  void check_rope_object(const std::string& place, const Json& rope) {
+    for (const char* key : {"factor", "rope_theta", "beta_fast", "beta_slow", "low_freq_factor",
+                            "high_freq_factor", "original_max_position_embeddings"}) {
+      const auto at = rope.find(key);
+      if (at == rope.end() || at->is_null()) continue;
+      if (!fits(*at, kPositive)) odd(fmt::format("{}.{}", place, key), expected_of(kPositive), *at);
+    }
+  }
+
+  /// Tokens that end or begin a text and have no row of the embedding.
+  void check_tokens() {
+    const auto vocabulary = number("vocab_size");
+    if (!vocabulary) return;
+    const Json* generates = &s_.config;
+    for (const Json* config : {generates, config_}) {
+      const auto at = config->find("eos_token_id");
+      if (at == config->end()) continue;
+      for (const Json& id : *at) {
+        if (!id.is_number_integer() || id < *vocabulary) continue;
+        impossible("eos_token_id", fmt::format("expected less than vocab_size, {}, found {}", *vocabulary,
+                                               quoted_setting(id)));
+        return;
+      }
+    }
+  }
+
+  /// The class, by which vLLM chooses its model, against the type, by which transformers does.
+  void check_class() {
+    if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
+    for (const std::string& name : string_list(s_.config, "architectures")) {
+      const std::string stem = name.substr(0, name.find("For"));
+      const FamilyShapes* other = find_family_of_class(stem);
+      if (other == nullptr || other == model_->family) continue;
+      impossible("architectures", fmt::format("expected a class of model_type {}, found {}",
+                                              model_->model_type, json_quote_short(name)));
+      return;
+    }
+  }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+  std::optional<LanguageModel> model_;
+  const Json* config_;
+  std::optional<FamilySizes> sizes_;
+  std::set<std::string> reported_;
+};
+
+}  // namespace
+
+void lint_settings(const LintInput& s, LintReporter& reporter) {
+  if (s.config.is_object()) Settings(s, reporter).run();
+}
+
+}  // namespace twofour
