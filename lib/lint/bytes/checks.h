@@ -1,8 +1,10 @@
 #pragma once
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "lib/artifact/manifest.h"
+#include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
 #include "lib/threads/progress.h"
 
@@ -21,7 +23,9 @@ void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t t
 void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
-/// Every byte of every tensor, and the hashes of an artifact's manifest.
-void lint_weights(const LintInput& input, int jobs, LintReporter& reporter, Progress& progress);
+/// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices, by
+/// tensor and expert.
+std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, LintReporter& reporter,
+                                        Progress& progress);
 
 }  // namespace twofour
