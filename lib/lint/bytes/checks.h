@@ -13,6 +13,9 @@ namespace twofour {
 /// Whether `name` ends in one of the names that dialects give input scales.
 bool is_input_scale(std::string_view name);
 
+/// The numbers of a float tensor of at most 1 MiB; empty if it is not such a tensor or not whole.
+std::vector<float> read_scales(const LintInput& input, size_t tensor);
+
 /// Reads twofour.json and compares everything but the data of tensors with it: files, headers, the names of
 /// tensors. Nothing if it is missing or, which is reported, cannot be read.
 std::optional<Manifest> lint_manifest(const LintInput& input, LintReporter& reporter);

@@ -44,11 +44,12 @@ MatrixPlan plan_module_figures(const Nvfp4Linear& m) {
   return plan;
 }
 
-MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, uint64_t unit, bool has_rows) {
+MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kind, uint64_t unit) {
   constexpr uint64_t kShortest = 64, kLongest = 4u << 20, kChunk = 1u << 16;
   const TensorInfo& t = s.tensors[tensor];
   MatrixPlan plan;
-  if (has_rows) plan.kind = value_format(s, tensor).kind;
+  plan.kind = kind;
+  const bool has_rows = unit == 0;
   const size_t rank = t.shape.size();
   const bool stack = rank >= 3 && t.shape[0] > 0 && t.name.find("experts") != t.name.npos;
   if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)

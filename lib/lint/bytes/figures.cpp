@@ -201,7 +201,7 @@ void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
 }
 
 void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
-  if (plan_.kind == NumberKind::kE2m1 || plan_.kind == NumberKind::kE4m3) {
+  if (width_of(plan_.kind) == 1) {
     for (const uint8_t byte : bytes) ++numbers_[byte];
     return;
   }
@@ -220,21 +220,21 @@ void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
 void FigureCounter::note_amax(double amax) { amax_ = std::max(amax_, amax); }
 
 void FigureCounter::measure_order(std::span<const uint8_t> scales) {
-  // A tile of 128 rows is the same bytes in either order. E4M3 bytes grow as logarithms of what they mean.
-  const uint64_t s = plan_.scale_bytes;
+  const uint64_t s = plan_.scale_bytes, n = plan_.lines;
   if (plan_.k_outer || !plan_.is_rows || s < 8) return;
-  const uint64_t available = scales.size() / s;
-  const uint64_t rows = std::min<uint64_t>(available, 128);
-  sums_.order_rows = explained(rows, s, [&](uint64_t r, uint64_t c) { return scales[r * s + c]; });
-  if (rows == 128 && s % 4 == 0) {
-    sums_.order_swizzled = explained(128, s, [&](uint64_t r, uint64_t c) {
-      return scales[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
-    });
+  const auto in_rows = [&](uint64_t r, uint64_t c) { return scales[r * s + c]; };
+  // A tile of 128 rows is the same bytes in either order. E4M3 bytes grow as logarithms of what they mean.
+  if (scales.size() >= 128 * s && s % 4 == 0) {
+    sums_.swizzled = {explained(128, s, in_rows), explained(128, s, [&](uint64_t r, uint64_t c) {
+                        return scales[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
+                      })};
   }
   // Transposed they are [S, N]: some first rows of that.
-  const uint64_t n = plan_.lines, turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
-  if (n >= 8 && turned >= 8)
-    sums_.order_transposed = explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; });
+  const uint64_t turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
+  if (n >= 8 && turned >= 8) {
+    sums_.transposed = {explained(turned * n / s, s, in_rows),
+                        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; })};
+  }
 }
 
 void FigureCounter::merge(const FigureCounter& o) {
@@ -252,9 +252,8 @@ void FigureCounter::merge(const FigureCounter& o) {
     sums_.first_zero_line = o.sums_.first_zero_line;
   }
   if (o.next_ == o.lines_) {  // it began with the first line
-    sums_.order_rows = o.sums_.order_rows;
-    sums_.order_transposed = o.sums_.order_transposed;
-    sums_.order_swizzled = o.sums_.order_swizzled;
+    sums_.transposed = o.sums_.transposed;
+    sums_.swizzled = o.sums_.swizzled;
   }
   columns_.resize(std::max(columns_.size(), o.columns_.size()));
   for (size_t i = 0; i < o.columns_.size(); ++i) columns_[i] = static_cast<uint8_t>(columns_[i] | o.columns_[i]);
@@ -324,18 +323,26 @@ MatrixFigures FigureCounter::figures() const {
     zeros = codes[0] + codes[8];
     most = std::max(most, zeros);
   } else {
-    const bool fp8 = kind == NumberKind::kE4m3;
+    const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0;
+    double sum = 0, squares = 0;
     for (unsigned i = 0; i < 256; ++i) {
       const auto count = static_cast<double>(numbers_[i]);
       numbers += count;
       most = std::max(most, count);
-      if (!fp8 || count == 0 || e4m3_is_nan(i)) continue;
-      const double value = e4m3_to_float(i & 0x7F);
+      if (count == 0 || (!fp8 && !exponents) || (fp8 && e4m3_is_nan(i))) continue;
+      const double value = fp8 ? double{e4m3_to_float(i & 0x7F)} : std::exp2(static_cast<double>(i) - 127);
       energy += count * value * value;
       amax = std::max(amax, value);
-      if (i > 0x80) negative += count;
+      if (fp8 && i > 0x80) negative += count;
+      sum += count * i;
+      squares += count * i * i;
+      f.scale_values += exponents;
     }
-    zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : numbers_[0]);
+    if (exponents) {
+      f.scale_mean = share_of(sum, numbers) - 127;
+      f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
+    }
+    zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : exponents ? 0 : numbers_[0]);
     f.octaves = fp8 ? octaves_of(numbers_) : 0;
   }
   f.sampled = static_cast<uint64_t>(numbers);
@@ -344,7 +351,7 @@ MatrixFigures FigureCounter::figures() const {
   f.constant_share = share_of(most, numbers);
   f.log2_rms = std::log2(std::sqrt(share_of(energy, numbers)));
   f.log2_amax = std::log2(amax);
-  if (kind != NumberKind::kE2m1 && std::isfinite(f.log2_rms)) {
+  if (kind != NumberKind::kE2m1 && kind != NumberKind::kE8m0 && std::isfinite(f.log2_rms)) {
     double small = 0;
     for (unsigned i = 0; i < 256; ++i) {
       const double value = kind == NumberKind::kE4m3

@@ -24,6 +24,7 @@ enum class NumberKind {
   kBf16,
   kF16,
   kF32,
+  kE8m0,     ///< exponents that scale blocks
 };
 
 /// The tensor of block scales, or of one scale a tensor or row, that belongs to weights in FP8 or MXFP4; of any
@@ -70,18 +71,21 @@ struct MatrixFigures {
   double constant_share = 0;     ///< of the most frequent code, byte or float32 exponent
   std::array<float, 16> code_shares{};  ///< of E2M1
   double full_blocks = 0;        ///< of E2M1 with block scales: share of blocks with a code of 6
-  double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside
+  double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
   int scale_values = 0;          ///< different block scales
   double octaves = 0;            ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
-  /// How much of the block scales' variance rows and columns explain, beyond chance, in the order of rows;
-  /// if they lay transposed; if they lay in the 128x4 order. 0 where it cannot be told.
-  double order_rows = 0, order_transposed = 0, order_swizzled = 0;
+  /// How much of the block scales' variance rows and columns explain, beyond chance: as they lie, and if they
+  /// lay in another order; both of the same bytes. 0 where it cannot be told.
+  struct Order {
+    double as_stored = 0, otherwise = 0;
+  };
+  Order swizzled{}, transposed{};
 };
 
-/// Of a module; of a tensor that belongs to none and that is read in multiples of `unit` bytes, of which
-/// `has_rows` says whether they are rows of numbers.
+/// Of a module; of a tensor that belongs to none. `unit`: it is read in multiples of so many bytes and is no
+/// rows of numbers; 0: it is.
 MatrixPlan plan_module_figures(const Nvfp4Linear& module);
-MatrixPlan plan_tensor_figures(const LintInput& input, size_t tensor, uint64_t unit, bool has_rows);
+MatrixPlan plan_tensor_figures(const LintInput& input, size_t tensor, NumberKind kind, uint64_t unit);
 
 /// Counts a part of one matrix, line by line in order.
 class FigureCounter {

@@ -91,8 +91,11 @@ class WeightLint {
     for (const size_t t : order) {
       if (owner[t] == Job::kNone) {
         const TensorScan& scan = scans_.emplace(t, plan_tensor_scan(s_, t)).first->second;
-        const bool has_rows = scan.check != TensorCheck::kPart && scan.check != TensorCheck::kMeta;
-        add_jobs(Job::kNone, t, plan_tensor_figures(s_, t, scan.unit, has_rows));
+        const bool is_part = scan.check == TensorCheck::kPart || scan.check == TensorCheck::kMeta;
+        const NumberKind kind = is_part                            ? NumberKind::kUnknown
+                                : scan.check == TensorCheck::kE8m0 ? NumberKind::kE8m0
+                                                                   : value_format(s_, t).kind;
+        add_jobs(Job::kNone, t, plan_tensor_figures(s_, t, kind, is_part ? scan.unit : 0));
       } else if (s_.modules[owner[t]].codes == t) {
         add_jobs(owner[t], t, plan_module_figures(s_.modules[owner[t]]));
       }

@@ -33,6 +33,15 @@ void LintReporter::summarize(std::string_view rule, std::string text) {
   if (levels_[*at]) summaries_[*at] = std::move(text);
 }
 
+std::set<std::string> LintReporter::reported_names() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> names;
+  for (const LintFinding& f : findings_) {
+    if (f.severity != Severity::kNote) names.insert(f.name);
+  }
+  return names;
+}
+
 void LintReporter::move_to(LintReport& report) {
   std::sort(findings_.begin(), findings_.end(), [](const LintFinding& a, const LintFinding& b) {
     if (a.rule != b.rule) return a.rule < b.rule;

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,12 +64,14 @@ class LintReporter {
   void add(std::string_view rule, std::string file, std::string name, std::string message);
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
+  /// Names of all findings above "note" so far.
+  std::set<std::string> reported_names() const;
   /// Puts everything into the report, in order.
   void move_to(LintReport& report);
 
  private:
   std::vector<std::optional<Severity>> levels_;  ///< by rule
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<LintFinding> findings_;
   std::map<size_t, std::string> summaries_;
 };
