@@ -7,6 +7,7 @@
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/content/checks.h"
+#include "lib/lint/siblings/checks.h"
 #include "lib/names/natural.h"
 #include "lib/threads/stopwatch.h"
 
@@ -47,7 +48,13 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (!options.headers_only) {
     progress.phase = "reading weights";
     lint_scalars(input, reporter);
-    lint_weights(input, options.jobs, reporter, progress);
+    const std::vector<MatrixFigures> figures = lint_weights(input, options.jobs, reporter, progress);
+    progress.phase = "comparing weights";
+    std::vector<Member> members = list_members(input, figures);
+    for (const auto check : {lint_content, lint_outliers, lint_sibling_scales, lint_identical}) {
+      drop_reported(reporter, members);
+      check(input, members, reporter);
+    }
   }
   if (!options.against.empty()) lint_against(input, options.against, reporter);
   LintReport report;

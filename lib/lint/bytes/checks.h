@@ -1,8 +1,10 @@
 #pragma once
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "lib/artifact/manifest.h"
+#include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
 #include "lib/threads/progress.h"
 
@@ -10,6 +12,9 @@ namespace twofour {
 
 /// Whether `name` ends in one of the names that dialects give input scales.
 bool is_input_scale(std::string_view name);
+
+/// The numbers of a float tensor of at most 1 MiB; empty if it is not such a tensor or not whole.
+std::vector<float> read_scales(const LintInput& input, size_t tensor);
 
 /// Reads twofour.json and compares everything but the data of tensors with it: files, headers, the names of
 /// tensors. Nothing if it is missing or, which is reported, cannot be read.
@@ -24,7 +29,9 @@ void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
-/// Every byte of every tensor, and the hashes of an artifact's manifest.
-void lint_weights(const LintInput& input, int jobs, LintReporter& reporter, Progress& progress);
+/// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices, by
+/// tensor and expert.
+std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, LintReporter& reporter,
+                                        Progress& progress);
 
 }  // namespace twofour

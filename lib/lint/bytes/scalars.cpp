@@ -17,27 +17,6 @@ constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
 /// The largest value with a scale of 1: 6 * 448.
 constexpr float kFullScale = 2688.0f;
 
-/// A float tensor of a few numbers; empty if it is not such a tensor or not whole.
-std::vector<float> read_floats(const LintInput& s, size_t tensor) {
-  const TensorInfo& t = s.tensors[tensor];
-  const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-  constexpr uint64_t kMost = 1u << 20;
-  if (!s.whole[tensor] || t.bytes() == 0 || t.bytes() > kMost || (t.dtype != DType::kF32 && !half)) return {};
-  std::vector<uint8_t> bytes(t.bytes());
-  s.read(tensor, 0, bytes);
-  std::vector<float> values(bytes.size() / (half ? 2 : 4));
-  if (!half) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, &bytes[2 * i], sizeof(bits));
-    values[i] = t.dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
-  }
-  return values;
-}
-
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 std::string at_expert(size_t i, size_t count) { return count > 1 ? fmt::format(" (expert {})", i) : ""; }
@@ -98,6 +77,26 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
 
 }  // namespace
 
+std::vector<float> read_scales(const LintInput& s, size_t tensor) {
+  const TensorInfo& t = s.tensors[tensor];
+  const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+  constexpr uint64_t kMost = 1u << 20;
+  if (!s.whole[tensor] || t.bytes() == 0 || t.bytes() > kMost || (t.dtype != DType::kF32 && !half)) return {};
+  std::vector<uint8_t> bytes(t.bytes());
+  s.read(tensor, 0, bytes);
+  std::vector<float> values(bytes.size() / (half ? 2 : 4));
+  if (!half) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, &bytes[2 * i], sizeof(bits));
+    values[i] = t.dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+  }
+  return values;
+}
+
 bool is_input_scale(std::string_view name) {
   return name.ends_with("input_scale") || name.ends_with("input_global_scale") ||
          name.ends_with("input_scale_2");
@@ -106,11 +105,11 @@ bool is_input_scale(std::string_view name) {
 void lint_scalars(const LintInput& s, LintReporter& reporter) {
   std::map<std::pair<std::string, size_t>, Group> groups;
   for (const Nvfp4Linear& m : s.modules) {
-    const std::vector<float> global = read_floats(s, m.global_scale);
+    const std::vector<float> global = read_scales(s, m.global_scale);
     check_values(s, m.global_scale, global, m.dialect->divides, "bad-global-scale", reporter);
     std::vector<float> input;
     if (m.input_scale) {
-      input = read_floats(s, *m.input_scale);
+      input = read_scales(s, *m.input_scale);
       check_values(s, *m.input_scale, input, m.dialect->divides, "bad-input-scale", reporter);
     }
     const auto key = m.dialect->stacked ? std::nullopt : fused_group(m.name);
@@ -147,7 +146,7 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
     const bool ours = !s.layout.empty() && name.ends_with("global_scale") && !is_input_scale(name) &&
                       !name.ends_with(".weight_global_scale");
     if (done[i] || (!kv && !ours && !is_input_scale(name))) continue;
-    check_values(s, i, read_floats(s, i), divides, ours ? "bad-global-scale" : "bad-input-scale", reporter);
+    check_values(s, i, read_scales(s, i), divides, ours ? "bad-global-scale" : "bad-input-scale", reporter);
   }
 }
 

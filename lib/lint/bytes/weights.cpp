@@ -4,8 +4,8 @@
 #include <map>
 #include <mutex>
 
-#include "formats/atom.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/job_queue.h"
@@ -16,10 +16,10 @@ namespace {
 constexpr uint64_t kPiece = 1u << 20;  ///< bytes of codes, or of another tensor, read at once
 constexpr uint64_t kJob = 64u << 20;   ///< bytes that one thread takes
 
-/// A range of a module's blocks, or of another tensor's bytes.
+/// A range of lines of a module or of another tensor, all its matrices one after the other.
 struct Job {
   size_t module, tensor;  ///< one of them is kNone
-  uint64_t begin, end;    ///< blocks of the module, bytes of the tensor
+  uint64_t begin, end;    ///< lines
   static constexpr size_t kNone = SIZE_MAX;
 };
 
@@ -39,7 +39,7 @@ class WeightLint {
     plan();
   }
 
-  void run(int threads) {
+  std::vector<MatrixFigures> run(int threads) {
     for (const Job& job : jobs_) progress_.total += bytes_of(job);
     JobQueue<Job> queue(jobs_);
     queue.run(
@@ -56,11 +56,20 @@ class WeightLint {
     }
     for (const auto& [tensor, counts] : tensors_) report_tensor(tensor, counts);
     check_amax();
+    std::sort(figures_.begin(), figures_.end(), [](const MatrixFigures& a, const MatrixFigures& b) {
+      return std::pair(a.tensor, a.expert) < std::pair(b.tensor, b.expert);
+    });
+    return std::move(figures_);
   }
 
  private:
+  size_t tensor_of(const Job& job) const {
+    return job.module != Job::kNone ? s_.modules[job.module].codes : job.tensor;
+  }
   uint64_t bytes_of(const Job& job) const {
-    return (job.end - job.begin) * (job.module != Job::kNone ? sizeof(DenseGroup) : 1);
+    const MatrixPlan& plan = plans_.at(tensor_of(job));
+    return std::min((job.end - job.begin) * (plan.line_bytes + plan.scale_bytes),
+                    job.module != Job::kNone ? UINT64_MAX : s_.tensors[job.tensor].bytes());
   }
 
   void plan() {
@@ -82,53 +91,96 @@ class WeightLint {
     for (const size_t t : order) {
       if (owner[t] == Job::kNone) {
         const TensorScan& scan = scans_.emplace(t, plan_tensor_scan(s_, t)).first->second;
-        add_jobs(Job::kNone, t, s_.tensors[t].bytes(), std::max<uint64_t>(1, kJob / scan.unit) * scan.unit);
+        const bool is_part = scan.check == TensorCheck::kPart || scan.check == TensorCheck::kMeta;
+        const NumberKind kind = is_part                            ? NumberKind::kUnknown
+                                : scan.check == TensorCheck::kE8m0 ? NumberKind::kE8m0
+                                                                   : value_format(s_, t).kind;
+        add_jobs(Job::kNone, t, plan_tensor_figures(s_, t, kind, is_part ? scan.unit : 0));
       } else if (s_.modules[owner[t]].codes == t) {
-        const Nvfp4Linear& m = s_.modules[owner[t]];
-        const auto blocks = static_cast<uint64_t>(m.e * m.n * m.k / kGroup);
-        const auto unit = static_cast<uint64_t>(m.k_outer ? m.n : 1);
-        add_jobs(owner[t], Job::kNone, blocks, std::max<uint64_t>(1, kJob / 8 / unit) * unit);
+        add_jobs(owner[t], t, plan_module_figures(s_.modules[owner[t]]));
       }
     }
   }
 
   /// Hashes need a tensor's bytes in order, so with a manifest a tensor is one job.
-  void add_jobs(size_t module, size_t tensor, uint64_t count, uint64_t step) {
+  void add_jobs(size_t module, size_t tensor, const MatrixPlan& plan) {
+    plans_.emplace(tensor, plan);
+    const uint64_t count = plan.matrices * plan.lines;
+    uint64_t step = std::max<uint64_t>(1, kJob / std::max<uint64_t>(1, plan.line_bytes));
     if (manifest_) step = std::max<uint64_t>(count, 1);
     for (uint64_t at = 0; at < count || at == 0; at += step) {
-      jobs_.push_back({module, tensor, at, std::min(count, at + step)});
+      jobs_.push_back(
+          {module, module == Job::kNone ? tensor : Job::kNone, at, std::min(count, at + step)});
     }
+  }
+
+  /// Calls `work(line, count, counter)` for pieces of a job's lines, none in two matrices. `line` counts over
+  /// all of them.
+  template <class Work>
+  void for_each_piece(const Job& job, const MatrixPlan& plan, const Work& work) {
+    const uint64_t most = std::max<uint64_t>(1, kPiece / std::max<uint64_t>(1, plan.line_bytes));
+    for (uint64_t at = job.begin; at < job.end;) {
+      const uint64_t matrix = at / plan.lines, end = std::min(job.end, (matrix + 1) * plan.lines);
+      FigureCounter counter(plan, at - matrix * plan.lines);
+      for (; at < end;) {
+        check_interrupt();
+        const uint64_t count = std::min(most, end - at);
+        work(at, count, counter);
+        at += count;
+      }
+      keep_figures(job, matrix, std::move(counter));
+    }
+  }
+
+  void keep_figures(const Job& job, uint64_t matrix, FigureCounter counter) {
+    const size_t tensor = tensor_of(job);
+    std::optional<MatrixFigures> done;
+    if (counter.is_complete()) done = counter.figures();
+    const std::lock_guard lock(mutex_);
+    if (!done) {
+      const auto [at, is_first] = parts_.try_emplace({tensor, matrix}, counter);
+      if (!is_first) at->second.merge(counter);
+      if (!at->second.is_complete()) return;
+      done = at->second.figures();
+      parts_.erase(at);
+    }
+    done->tensor = tensor;
+    done->module = job.module;
+    if (done->plan.matrices > 1) done->expert = static_cast<int64_t>(matrix);
+    figures_.push_back(*done);
   }
 
   void count_module(const Job& job, std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
     const Nvfp4Linear& m = s_.modules[job.module];
-    const auto n = static_cast<uint64_t>(m.n), unit = m.k_outer ? n : 1;
-    const uint64_t step = std::max<uint64_t>(1, kPiece / 8 / unit) * unit;
-    codes.resize(8 * step);
-    scales.resize(step);
+    const MatrixPlan& plan = plans_.at(m.codes);
     BlockCounts counts;
     std::optional<Hasher> code_hash, scale_hash;  // only with a manifest to hold them against
     if (manifest_) code_hash.emplace(), scale_hash.emplace();
     const bool is_pruned =
         !pattern_.empty() && !m.k_outer && (!manifest_ || manifest_->shapes.count(m.name) > 0);
-    for (uint64_t at = job.begin; at < job.end; at += step) {
-      check_interrupt();
-      const uint64_t blocks = std::min(step, job.end - at);
+    for_each_piece(job, plan, [&](uint64_t line, uint64_t lines, FigureCounter& counter) {
+      const uint64_t at = line * plan.scale_bytes, blocks = lines * plan.scale_bytes;
+      codes.resize(std::max(codes.size(), 8 * blocks));
+      scales.resize(std::max(scales.size(), blocks));
       const std::span<uint8_t> c(codes.data(), 8 * blocks), b(scales.data(), blocks);
       s_.read(m.codes, 8 * at, c);
       s_.read(m.block_scale, at, b);
+      BlockCounts own;
       if (m.k_outer) {
-        count_blocks_k_outer(c.data(), b.data(), blocks / n, n, at, counts);
+        count_blocks_k_outer(c.data(), b.data(), lines, plan.scale_bytes, at, own);
       } else {
-        count_blocks(c.data(), b.data(), blocks, at, counts);
+        count_blocks(c.data(), b.data(), blocks, at, own);
       }
-      if (is_pruned) count_pattern(c, pattern_, 2 * at, counts);
+      if (is_pruned) count_pattern(c, pattern_, 2 * at, own);
       if (manifest_) {
         code_hash->update(c);
         scale_hash->update(b);
       }
+      counter.add(c, b);
+      counter.note_amax(own.amax * 0x1p-10);
+      counts += own;
       progress_.done += c.size() + b.size();
-    }
+    });
     if (manifest_) {
       lint_tensor_hash(s_, *manifest_, m.codes, code_hash->digest(), sink_);
       lint_tensor_hash(s_, *manifest_, m.block_scale, scale_hash->digest(), sink_);
@@ -139,19 +191,23 @@ class WeightLint {
 
   void count_tensor(const Job& job, std::vector<uint8_t>& buffer) {
     const TensorScan& scan = scans_.at(job.tensor);
-    const uint64_t step = std::max<uint64_t>(1, kPiece / scan.unit) * scan.unit;
+    const MatrixPlan& plan = plans_.at(job.tensor);
+    const uint64_t bytes_of_matrix = s_.tensors[job.tensor].bytes() / plan.matrices;
     TensorCounts counts;
     std::optional<Hasher> hash;
     if (manifest_) hash.emplace();
-    buffer.resize(std::min(step, job.end - job.begin));
-    for (uint64_t at = job.begin; at < job.end; at += step) {
-      check_interrupt();
-      const std::span<uint8_t> bytes(buffer.data(), std::min(step, job.end - at));
+    for_each_piece(job, plan, [&](uint64_t line, uint64_t lines, FigureCounter& counter) {
+      const uint64_t matrix = line / plan.lines, first = (line % plan.lines) * plan.line_bytes;
+      const uint64_t at = matrix * bytes_of_matrix + first;
+      const uint64_t count = std::min(lines * plan.line_bytes, bytes_of_matrix - first);
+      buffer.resize(std::max(buffer.size(), count));
+      const std::span<uint8_t> bytes(buffer.data(), count);
       s_.read(job.tensor, at, bytes);
       scan_bytes(scan, at, bytes, counts);
       if (hash) hash->update(bytes);
+      counter.add(bytes, {});
       progress_.done += bytes.size();
-    }
+    });
     if (manifest_) lint_tensor_hash(s_, *manifest_, job.tensor, hash->digest(), sink_);
     const std::lock_guard lock(mutex_);
     tensors_[job.tensor] += counts;
@@ -284,14 +340,18 @@ class WeightLint {
   std::vector<Job> jobs_;
   std::map<size_t, TensorScan> scans_;
   std::mutex mutex_;
+  std::map<size_t, MatrixPlan> plans_;                            ///< by tensor of codes or values
+  std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;    ///< of matrices that several jobs share
+  std::vector<MatrixFigures> figures_;
   std::vector<BlockCounts> modules_;
   std::map<size_t, TensorCounts> tensors_;
 };
 
 }  // namespace
 
-void lint_weights(const LintInput& s, int jobs, LintReporter& reporter, Progress& progress) {
-  WeightLint(s, lint_manifest(s, reporter), reporter, progress).run(jobs);
+std::vector<MatrixFigures> lint_weights(const LintInput& s, int jobs, LintReporter& reporter,
+                                        Progress& progress) {
+  return WeightLint(s, lint_manifest(s, reporter), reporter, progress).run(jobs);
 }
 
 }  // namespace twofour

@@ -39,6 +39,15 @@ void LintReporter::summarize(std::string_view rule, std::string text) {
   if (levels_[*at]) summaries_[*at] = std::move(text);
 }
 
+std::set<std::string> LintReporter::reported_names() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> names;
+  for (const LintFinding& f : findings_) {
+    if (f.severity != Severity::kNote) names.insert(f.name);
+  }
+  return names;
+}
+
 void LintReporter::lose(std::string file, std::optional<std::vector<std::string>> tensors) {
   const std::lock_guard lock(mutex_);
   lost_.push_back({std::move(file), std::move(tensors)});

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -90,6 +91,8 @@ class LintReporter {
            LintFacts facts = {});
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
+  /// Names of all findings above "note" so far.
+  std::set<std::string> reported_names() const;
   /// A weight file that could not be read, which is a finding of its own. `tensors`: what the index puts into
   /// it, sorted; nothing where that is not known. What is missed elsewhere then follows from that finding.
   void lose(std::string file, std::optional<std::vector<std::string>> tensors);
@@ -105,7 +108,7 @@ class LintReporter {
   void move_known_to(std::vector<LintFinding>& known);
 
   std::vector<std::optional<Severity>> levels_;  ///< by rule
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<LintFinding> findings_;
   std::map<size_t, std::string> summaries_;
   std::vector<LostFile> lost_;

@@ -1,0 +1,77 @@
+#include "lib/lint/bytes/figures.h"
+
+#include <algorithm>
+
+#include "formats/atom.h"
+#include "formats/weight_dialect.h"
+
+namespace twofour {
+
+ValueFormat value_format(const LintInput& s, size_t tensor) {
+  const TensorInfo& t = s.tensors[tensor];
+  for (const WeightDialect& d : weight_dialects()) {
+    const bool fp8 = d.format == WeightFormat::kFp8;
+    if ((!fp8 && d.format != WeightFormat::kMxfp4) || !t.name.ends_with(d.weight)) continue;
+    if (!d.weight_types.has(t.dtype) || d.scale == nullptr) continue;
+    const size_t stem = t.name.size() - std::string_view(d.weight).size();
+    const auto scale = s.find(t.name.substr(0, stem) + d.scale);
+    if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
+    return {fp8 ? NumberKind::kE4m3 : NumberKind::kE2m1, scale};
+  }
+  switch (t.dtype) {
+    case DType::kF8E4M3:
+      return {NumberKind::kE4m3};
+    case DType::kBF16:
+      return {NumberKind::kBf16};
+    case DType::kF16:
+      return {NumberKind::kF16};
+    case DType::kF32:
+      return {NumberKind::kF32};
+    default:
+      return {};
+  }
+}
+
+MatrixPlan plan_module_figures(const Nvfp4Linear& m) {
+  const auto n = static_cast<uint64_t>(m.n), k = static_cast<uint64_t>(m.k);
+  MatrixPlan plan;
+  plan.kind = NumberKind::kE2m1;
+  plan.matrices = static_cast<uint64_t>(m.e);
+  plan.lines = m.k_outer ? k / kGroup : n;
+  plan.line_bytes = m.k_outer ? 8 * n : k / 2;
+  plan.scale_bytes = m.k_outer ? n : k / kGroup;
+  plan.k_outer = m.k_outer;
+  return plan;
+}
+
+MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kind, uint64_t unit) {
+  constexpr uint64_t kShortest = 64, kLongest = 4u << 20, kChunk = 1u << 16;
+  const TensorInfo& t = s.tensors[tensor];
+  MatrixPlan plan;
+  plan.kind = kind;
+  const bool has_rows = unit == 0;
+  const size_t rank = t.shape.size();
+  const bool stack = rank >= 3 && t.shape[0] > 0 && t.name.find("experts") != t.name.npos;
+  if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)
+    plan.matrices = static_cast<uint64_t>(t.shape[0]);
+  uint64_t bytes = t.bytes() / plan.matrices;
+  // Rows of a matrix, or of a stack; blocks of MXFP4 are a dimension of their own behind them.
+  uint64_t rows = 1;
+  for (size_t i = stack ? 1 : 0; i + 1 < rank && !(stack && i > 1); ++i)
+    rows *= static_cast<uint64_t>(t.shape[i]);
+  const uint64_t row = rows > 0 ? bytes / rows : 0;
+  plan.is_rows = has_rows && rank >= 2 && row >= kShortest && row <= kLongest;
+  if (plan.is_rows) {
+    plan.line_bytes = row;
+  } else {
+    plan.line_bytes = has_rows ? kChunk : std::max<uint64_t>(1, kChunk / unit) * unit;
+    if (!has_rows && bytes % unit != 0) {  // the unit crosses matrices
+      plan.matrices = 1;
+      bytes = t.bytes();
+    }
+  }
+  plan.lines = (bytes + plan.line_bytes - 1) / plan.line_bytes;
+  return plan;
+}
+
+}  // namespace twofour

@@ -1,0 +1,399 @@
+#include "lib/lint/bytes/figures.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "lib/checkpoint/tensor_values.h"
+#include "lib/io/hash.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint64_t kSampledNumbers = 1u << 15, kSampledLines = 16;
+constexpr uint64_t kCodeBits = 0x7777777777777777u, kCodeUnits = 0x1111111111111111u;
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+
+uint64_t mix_hash(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+uint64_t word_of(const uint8_t* bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
+int width_of(NumberKind kind) {
+  return kind == NumberKind::kF32 ? 4 : kind == NumberKind::kBf16 || kind == NumberKind::kF16 ? 2 : 1;
+}
+
+DType type_of(NumberKind kind) {
+  return kind == NumberKind::kBf16 ? DType::kBF16 : kind == NumberKind::kF16 ? DType::kF16 : DType::kF32;
+}
+
+/// Bits of a byte at `i` of a line that are magnitudes.
+uint8_t magnitude_bits(NumberKind kind, uint64_t i) {
+  if (kind == NumberKind::kE2m1) return 0x77;
+  const auto width = static_cast<uint64_t>(width_of(kind));
+  return kind != NumberKind::kUnknown && i % width == width - 1 ? 0x7F : 0xFF;
+}
+
+/// Whether all of a line is zero or -0; of most lines the first bytes show that it is not.
+bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if ((bytes[i] & magnitude_bits(kind, i)) != 0) return false;
+  }
+  return true;
+}
+
+/// Sums of (code in halves)^2 of both codes of a byte.
+const std::array<uint16_t, 256>& pair_energies() {
+  static const std::array<uint16_t, 256> table = [] {
+    std::array<uint16_t, 256> t{};
+    for (unsigned b = 0; b < 256; ++b) {
+      const int low = e2m1_halves(b & 7), high = e2m1_halves(b >> 4 & 7);
+      t[b] = static_cast<uint16_t>(low * low + high * high);
+    }
+    return t;
+  }();
+  return table;
+}
+
+/// Share of the variance of a matrix that means of its rows and columns explain, beyond what they explain of
+/// noise; `at(r, c)` gives a number.
+template <class At>
+double explained(uint64_t rows, uint64_t cols, At at) {
+  if (rows < 4 || cols < 4) return 0;
+  std::vector<double> col(cols);
+  double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
+  std::vector<uint32_t> col_sums(cols);
+  for (uint64_t r = 0; r < rows; ++r) {
+    uint32_t row = 0, square = 0;
+    for (uint64_t c = 0; c < cols; ++c) {
+      const uint32_t x = at(r, c);
+      row += x;
+      square += x * x;
+      col_sums[c] += x;
+    }
+    sum += row;
+    squares += square;
+    by_rows += double{static_cast<double>(row)} * row;
+  }
+  for (uint64_t c = 0; c < cols; ++c) by_cols += double{static_cast<double>(col_sums[c])} * col_sums[c];
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols), n = r * c;
+  const double base = sum * sum / n, total = squares - base;
+  if (total <= 0) return 0;
+  const double rest = total - (by_rows / c - base) - (by_cols / r - base);
+  return 1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1));
+}
+
+}  // namespace
+
+uint64_t MatrixPlan::sampled() const {
+  const uint64_t per_byte = kind == NumberKind::kE2m1 ? 2 : 1;
+  const uint64_t numbers =
+      std::max<uint64_t>(1, line_bytes * per_byte / static_cast<uint64_t>(width_of(kind)));
+  return std::min(lines, std::max(kSampledLines, kSampledNumbers / numbers));
+}
+
+FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line) : plan_(plan), next_(first_line) {
+  sums_.plan = plan;
+}
+
+bool FigureCounter::is_new(uint64_t hash) {
+  if (2 * (seen_count_ + 1) > seen_.size()) {
+    std::vector<uint64_t> old(std::max<size_t>(64, 4 * seen_.size()));
+    old.swap(seen_);
+    for (const uint64_t h : old) {
+      if (h == 0) continue;
+      size_t at = h & (seen_.size() - 1);
+      while (seen_[at] != 0) at = (at + 1) & (seen_.size() - 1);
+      seen_[at] = h;
+    }
+  }
+  size_t at = hash & (seen_.size() - 1);
+  for (; seen_[at] != 0; at = (at + 1) & (seen_.size() - 1)) {
+    if (seen_[at] == hash) return false;
+  }
+  seen_[at] = hash;
+  ++seen_count_;
+  return true;
+}
+
+void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
+  const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
+  if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
+  for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
+    const uint64_t begin = i * plan_.line_bytes;
+    const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
+    const uint64_t codes = hash_bytes(line).low;
+    uint64_t hash = codes;
+    if (plan_.scale_bytes > 0)
+      hash = mix_hash(hash + kGolden * hash_bytes(scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes)).low);
+    sums_.ordered += mix_hash(hash ^ mix_hash(next_ + kGolden));
+    sums_.unordered += mix_hash(hash);
+    sums_.codes += mix_hash(codes ^ mix_hash(next_ + kGolden));
+    if (is_zero_line(plan_.kind, line)) {
+      ++sums_.zero_lines;
+      if (++zero_run_ > sums_.longest_zero_lines) {
+        sums_.longest_zero_lines = zero_run_;
+        sums_.first_zero_line = next_ + 1 - zero_run_;
+      }
+    } else {
+      zero_run_ = 0;
+      if (plan_.is_rows && !is_new(hash | 1)) ++sums_.repeated_lines;
+    }
+    if (plan_.takes(next_)) take_line(line, scales.data() + i * plan_.scale_bytes);
+  }
+}
+
+void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
+  if (plan_.kind == NumberKind::kUnknown) return;
+  if (plan_.is_rows) take_columns(bytes.data());
+  if (plan_.scale_bytes > 0) {
+    take_blocks(bytes.data(), scales);
+  } else {
+    take_numbers(bytes);
+  }
+}
+
+void FigureCounter::take_columns(const uint8_t* bytes) {
+  if (plan_.k_outer) {
+    columns_.resize(plan_.line_bytes / 8);
+    for (uint64_t row = 0; row < 8; ++row) {
+      for (uint64_t i = 0; i < columns_.size(); ++i)
+        columns_[i] = static_cast<uint8_t>(columns_[i] | bytes[row * columns_.size() + i]);
+    }
+    return;
+  }
+  columns_.resize(plan_.line_bytes);
+  for (uint64_t i = 0; i < plan_.line_bytes; ++i) columns_[i] = static_cast<uint8_t>(columns_[i] | bytes[i]);
+}
+
+void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
+  const auto& energies = pair_energies();
+  for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
+    uint8_t block[8];
+    if (plan_.k_outer) {
+      for (uint64_t row = 0; row < 8; ++row) block[row] = codes[row * plan_.scale_bytes + b];
+    } else {
+      std::memcpy(block, codes + 8 * b, sizeof(block));
+    }
+    uint32_t energy = 0;
+    for (const uint8_t byte : block) {
+      energy += energies[byte];
+      ++numbers_[byte];
+    }
+    const uint64_t m = word_of(block) & kCodeBits;
+    full_blocks_ += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
+    ++scale_bytes_[scales[b]];
+    if (!e4m3_is_block_scale(scales[b])) continue;
+    const double scale = e4m3_units(scales[b]);  // of 2^-9, codes of 1/2
+    energy_ += scale * scale * energy * 0x1p-20;
+  }
+  blocks_ += plan_.scale_bytes;
+}
+
+void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
+  if (width_of(plan_.kind) == 1) {
+    for (const uint8_t byte : bytes) ++numbers_[byte];
+    return;
+  }
+  floats_.resize(bytes.size() / static_cast<uint64_t>(width_of(plan_.kind)));
+  to_floats(type_of(plan_.kind), bytes.data(), floats_);
+  for (const float x : floats_) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    ++numbers_[bits >> 23 & 0xFF];
+    negative_ += x < 0;
+    if (!std::isfinite(x)) continue;
+    energy_ += double{x} * double{x};
+    amax_ = std::max(amax_, std::fabs(double{x}));
+  }
+}
+
+void FigureCounter::note_amax(double amax) { amax_ = std::max(amax_, amax); }
+
+void FigureCounter::measure_order(std::span<const uint8_t> scales) {
+  const uint64_t s = plan_.scale_bytes, n = plan_.lines;
+  if (plan_.k_outer || !plan_.is_rows || s < 8) return;
+  const auto in_rows = [&](uint64_t r, uint64_t c) { return scales[r * s + c]; };
+  // A tile of 128 rows is the same bytes in either order. E4M3 bytes grow as logarithms of what they mean.
+  if (scales.size() >= 128 * s && s % 4 == 0) {
+    sums_.swizzled = {explained(128, s, in_rows), explained(128, s, [&](uint64_t r, uint64_t c) {
+                        return scales[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
+                      })};
+  }
+  // Transposed they are [S, N]: some first rows of that.
+  const uint64_t turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
+  if (n >= 8 && turned >= 8) {
+    sums_.transposed = {explained(turned * n / s, s, in_rows),
+                        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; })};
+  }
+}
+
+void FigureCounter::merge(const FigureCounter& o) {
+  lines_ += o.lines_;
+  sums_.ordered += o.sums_.ordered;
+  sums_.unordered += o.sums_.unordered;
+  sums_.codes += o.sums_.codes;
+  sums_.zero_lines += o.sums_.zero_lines;
+  sums_.repeated_lines += o.sums_.repeated_lines;
+  const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
+                      (o.sums_.longest_zero_lines == sums_.longest_zero_lines &&
+                       o.sums_.first_zero_line < sums_.first_zero_line);
+  if (longer) {
+    sums_.longest_zero_lines = o.sums_.longest_zero_lines;
+    sums_.first_zero_line = o.sums_.first_zero_line;
+  }
+  if (o.next_ == o.lines_) {  // it began with the first line
+    sums_.transposed = o.sums_.transposed;
+    sums_.swizzled = o.sums_.swizzled;
+  }
+  columns_.resize(std::max(columns_.size(), o.columns_.size()));
+  for (size_t i = 0; i < o.columns_.size(); ++i) columns_[i] = static_cast<uint8_t>(columns_[i] | o.columns_[i]);
+  for (size_t i = 0; i < 256; ++i) {
+    numbers_[i] += o.numbers_[i];
+    scale_bytes_[i] += o.scale_bytes_[i];
+  }
+  blocks_ += o.blocks_;
+  full_blocks_ += o.full_blocks_;
+  negative_ += o.negative_;
+  energy_ += o.energy_;
+  amax_ = std::max(amax_, o.amax_);
+}
+
+namespace {
+
+double share_of(double part, double all) { return all > 0 ? part / all : 0; }
+
+/// Counts by E2M1 code, from counts by byte.
+std::array<double, 16> codes_of(const std::array<uint64_t, 256>& bytes) {
+  std::array<double, 16> codes{};
+  for (unsigned b = 0; b < 256; ++b) {
+    codes[b & 15] += static_cast<double>(bytes[b]);
+    codes[b >> 4] += static_cast<double>(bytes[b]);
+  }
+  return codes;
+}
+
+/// Over eight codes of E4M3 the density of weights, which is flat near zero, falls by one octave; where bytes
+/// are E5M2 by two. Below the median, in units of octaves; 0 where there are too few to tell.
+double octaves_of(const std::array<uint64_t, 256>& bytes) {
+  std::array<double, 128> count{};
+  double all = 0, below = 0;
+  for (unsigned b = 0; b < 256; ++b) count[b & 0x7F] += static_cast<double>(bytes[b]);
+  for (unsigned b = 1; b < 0x7F; ++b) all += count[b];
+  unsigned median = 1;
+  while (median < 0x7F && below + count[median] < all / 2) below += count[median++];
+  if (median < 8 + 24) return 0;
+  double near = 0, far = 0;
+  for (unsigned i = 1; i <= 8; ++i) {
+    near += count[median - 8 - i];
+    far += count[median - 16 - i];
+  }
+  constexpr double kFew = 32;
+  return near >= kFew && near > far ? std::log2(near / std::max(far, 1.0)) : 0;
+}
+
+}  // namespace
+
+MatrixFigures FigureCounter::figures() const {
+  MatrixFigures f = sums_;
+  const NumberKind kind = plan_.kind;
+  if (kind == NumberKind::kUnknown) return f;
+  double numbers = 0, zeros = 0, negative = static_cast<double>(negative_), most = 0, energy = energy_;
+  double amax = amax_;
+  if (kind == NumberKind::kE2m1) {
+    const auto codes = codes_of(numbers_);
+    for (const double c : codes) numbers += c;
+    for (size_t c = 0; c < 16; ++c) {
+      f.code_shares[c] = static_cast<float>(share_of(codes[c], numbers));
+      most = std::max(most, codes[c]);
+      if (c > 8) negative += codes[c];
+      if (codes[c] == 0) continue;
+      const double value = e2m1_to_float(static_cast<unsigned>(c) & 7u);
+      if (blocks_ == 0) energy += codes[c] * value * value, amax = std::max(amax, value);
+    }
+    zeros = codes[0] + codes[8];
+    most = std::max(most, zeros);
+  } else {
+    const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0;
+    double sum = 0, squares = 0;
+    for (unsigned i = 0; i < 256; ++i) {
+      const auto count = static_cast<double>(numbers_[i]);
+      numbers += count;
+      most = std::max(most, count);
+      if (count == 0 || (!fp8 && !exponents) || (fp8 && e4m3_is_nan(i))) continue;
+      const double value = fp8 ? double{e4m3_to_float(i & 0x7F)} : std::exp2(static_cast<double>(i) - 127);
+      energy += count * value * value;
+      amax = std::max(amax, value);
+      if (fp8 && i > 0x80) negative += count;
+      sum += count * i;
+      squares += count * i * i;
+      f.scale_values += exponents;
+    }
+    if (exponents) {
+      f.scale_mean = share_of(sum, numbers) - 127;
+      f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
+    }
+    zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : exponents ? 0 : numbers_[0]);
+    f.octaves = fp8 ? octaves_of(numbers_) : 0;
+  }
+  f.sampled = static_cast<uint64_t>(numbers);
+  f.zero_share = share_of(zeros, numbers);
+  f.negative_share = share_of(negative, numbers - zeros);
+  f.constant_share = share_of(most, numbers);
+  f.log2_rms = std::log2(std::sqrt(share_of(energy, numbers)));
+  f.log2_amax = std::log2(amax);
+  if (kind != NumberKind::kE2m1 && kind != NumberKind::kE8m0 && std::isfinite(f.log2_rms)) {
+    double small = 0;
+    for (unsigned i = 0; i < 256; ++i) {
+      const double value = kind == NumberKind::kE4m3
+                               ? e4m3_is_nan(i) ? 0 : std::log2(double{e4m3_to_float(i & 0x7F)})
+                               : static_cast<double>(i) - 127;
+      const bool is_number = kind == NumberKind::kE4m3 ? (i & 0x7F) != 0 : i > 0;
+      if (is_number && value < f.log2_rms - 4) small += static_cast<double>(numbers_[i]);
+    }
+    f.small_share = share_of(small, numbers - zeros);
+  }
+  if (blocks_ > 0) {
+    f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_));
+    double count = 0, sum = 0, squares = 0;
+    for (unsigned s = 1; s < kE4m3Nan; ++s) {
+      if (scale_bytes_[s] == 0) continue;
+      const auto c = static_cast<double>(scale_bytes_[s]);
+      const double x = std::log2(double{e4m3_to_float(s)});
+      ++f.scale_values;
+      count += c;
+      sum += c * x;
+      squares += c * x * x;
+    }
+    f.scale_mean = share_of(sum, count);
+    f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
+  }
+  // Columns: of E2M1 two a byte, but of modules with K outermost a byte is a row.
+  const auto width = static_cast<uint64_t>(width_of(kind));
+  const bool halves = kind == NumberKind::kE2m1 && !plan_.k_outer;
+  const auto is_zero = [&](uint64_t column) {
+    if (halves) return (columns_[column / 2] >> (column % 2 * 4) & 7) == 0;
+    for (uint64_t i = 0; i < width; ++i) {
+      if ((columns_[column * width + i] & magnitude_bits(kind, i)) != 0) return false;
+    }
+    return true;
+  };
+  f.columns = halves ? 2 * columns_.size() : columns_.size() / width;
+  for (uint64_t c = 0; c < f.columns; ++c) {
+    const bool zero = is_zero(c);
+    f.zero_columns += zero;
+    f.trailing_zero_columns = zero ? f.trailing_zero_columns + 1 : 0;
+  }
+  return f;
+}
+
+}  // namespace twofour

@@ -1,0 +1,127 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lib/lint/bytes/input.h"
+
+/// What one pass over the weight bytes leaves of each matrix, so that matrices can be held against each other
+/// without reading them again: about 300 bytes a matrix.
+///
+/// Hashes cover every byte. Statistics are those of some rows, spread over the matrix: at least 16 rows and
+/// 2^15 numbers, or all there are. So a matrix of 2^20 weights has a standard error of its RMS of 4 % where
+/// rows differ by a sixth, far below any threshold.
+namespace twofour {
+
+/// What the numbers of a matrix are.
+enum class NumberKind {
+  kUnknown,  ///< bytes; only hashes are kept
+  kE2m1,     ///< two codes a byte: NVFP4, MXFP4
+  kE4m3,
+  kBf16,
+  kF16,
+  kF32,
+  kE8m0,     ///< exponents that scale blocks
+};
+
+/// The tensor of block scales, or of one scale a tensor or row, that belongs to weights in FP8 or MXFP4; of any
+/// dialect but those of NVFP4.
+struct ValueFormat {
+  NumberKind kind = NumberKind::kUnknown;
+  std::optional<size_t> scale{};
+};
+ValueFormat value_format(const LintInput& input, size_t tensor);
+
+/// How one tensor, or one module of codes and block scales, is cut into matrices and these into lines. A line
+/// is a row [K], of a module with K outermost sixteen inputs of all rows; of a matrix without such rows, a
+/// piece of its bytes.
+struct MatrixPlan {
+  NumberKind kind = NumberKind::kUnknown;
+  uint64_t matrices = 1, lines = 0;           ///< lines of one matrix
+  uint64_t line_bytes = 0, scale_bytes = 0;   ///< codes or values of a line; its block scales in E4M3
+  bool k_outer = false;
+  bool is_rows = true;  ///< lines are what the model knows as such, so that they may be held against each other
+  /// Whether statistics take line `i`: `sampled` of them, evenly spread.
+  bool takes(uint64_t i) const { return i * sampled() / lines != (i + 1) * sampled() / lines; }
+  uint64_t sampled() const;
+};
+
+/// The figures of one matrix. Of E2M1 with block scales in E4M3, numbers are code * block scale, without the
+/// global scale; of MXFP4 the codes alone, of FP8 the stored numbers alone.
+struct MatrixFigures {
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t tensor = 0;       ///< codes or values
+  size_t module = kNone;   ///< in LintInput::modules
+  int64_t expert = -1;     ///< in a stack; -1: the tensor is one matrix
+  MatrixPlan plan{};
+  uint64_t ordered = 0;    ///< hash of all bytes
+  uint64_t unordered = 0;  ///< the same for any order of lines
+  uint64_t codes = 0;      ///< hash of codes alone, where block scales belong to them
+  uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;  ///< the first of the longest run
+  uint64_t repeated_lines = 0;   ///< equal to an earlier one and not zero
+  uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
+  uint64_t sampled = 0;          ///< numbers behind the following
+  double log2_rms = 0, log2_amax = 0;  ///< of zeros alone -infinity
+  double zero_share = 0;
+  double negative_share = 0;     ///< of what is not zero
+  double small_share = 0;        ///< of floats and FP8: smaller than a sixteenth of the RMS, zeros aside
+  double constant_share = 0;     ///< of the most frequent code, byte or float32 exponent
+  std::array<float, 16> code_shares{};  ///< of E2M1
+  double full_blocks = 0;        ///< of E2M1 with block scales: share of blocks with a code of 6
+  double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
+  int scale_values = 0;          ///< different block scales
+  double octaves = 0;            ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
+  /// How much of the block scales' variance rows and columns explain, beyond chance: as they lie, and if they
+  /// lay in another order; both of the same bytes. 0 where it cannot be told.
+  struct Order {
+    double as_stored = 0, otherwise = 0;
+  };
+  Order swizzled{}, transposed{};
+};
+
+/// Of a module; of a tensor that belongs to none. `unit`: it is read in multiples of so many bytes and is no
+/// rows of numbers; 0: it is.
+MatrixPlan plan_module_figures(const Nvfp4Linear& module);
+MatrixPlan plan_tensor_figures(const LintInput& input, size_t tensor, NumberKind kind, uint64_t unit);
+
+/// Counts a part of one matrix, line by line in order.
+class FigureCounter {
+ public:
+  FigureCounter(const MatrixPlan& plan, uint64_t first_line);
+  /// Whole lines, each `line_bytes` of codes or values (only the last of a matrix without rows may be
+  /// shorter); `scales` [lines, scale_bytes].
+  void add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
+  /// A magnitude that the matrix has, from whoever looked at all of it.
+  void note_amax(double amax);
+  /// Adds another part of the same matrix; zero lines of both count as runs of their own.
+  void merge(const FigureCounter& other);
+  bool is_complete() const { return lines_ == plan_.lines; }
+  /// Once it is complete.
+  MatrixFigures figures() const;
+
+ private:
+  void take_line(std::span<const uint8_t> bytes, const uint8_t* scales);
+  void take_blocks(const uint8_t* codes, const uint8_t* scales);
+  void take_columns(const uint8_t* bytes);
+  void take_numbers(std::span<const uint8_t> bytes);
+  void measure_order(std::span<const uint8_t> scales);
+  bool is_new(uint64_t hash);
+
+  MatrixPlan plan_;
+  uint64_t next_ = 0, lines_ = 0;
+  MatrixFigures sums_;  ///< hashes and counts
+  uint64_t zero_run_ = 0;
+  std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
+  uint64_t seen_count_ = 0;
+  std::vector<uint8_t> columns_;             ///< every taken line, ORed
+  std::array<uint64_t, 256> numbers_{};      ///< by byte, or by exponent of float32
+  std::array<uint64_t, 256> scale_bytes_{};  ///< by block scale
+  uint64_t blocks_ = 0, full_blocks_ = 0, negative_ = 0;
+  double energy_ = 0, amax_ = 0;
+  std::vector<float> floats_;
+};
+
+}  // namespace twofour

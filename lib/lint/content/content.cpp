@@ -1,0 +1,177 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lib/lint/content/checks.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint64_t kFewNumbers = 2048;  ///< below, shares say nothing
+
+constexpr const char* kNoise = "every code equally often, as of noise";
+
+/// What codes of four bits look like that are not E2M1 made from weights; empty if they may be.
+std::string odd_codes(const MatrixFigures& f) {
+  const auto& h = f.code_shares;
+  const double negative = f.negative_share, non_zero = 1 - f.zero_share;
+  if (f.constant_share > 0.95 && f.zero_share < 0.95) return "one code almost throughout";
+  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers / 2) return "";
+  if (negative < 0.1 || negative > 0.9)
+    return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
+  // E2M1 has a sign and a magnitude, so that shares of c and c + 8 are alike; of two's complement and of
+  // codes with a zero point of 8 those of c and 16 - c are.
+  double signs = 0, complement = 0, even = 0;
+  for (size_t c = 1; c < 8; ++c) {
+    signs += std::fabs(double{h[c]} - double{h[c + 8]});
+    complement += std::fabs(double{h[c]} - double{h[16 - c]});
+  }
+  for (const float share : h) even = std::max(even, std::fabs(double{share} - 1.0 / 16));
+  if (signs > 0.1 && complement < 0.35 * signs)
+    return h[0] > h[8] ? "codes as of INT4 in two's complement" : "codes as of INT4 with a zero point of 8";
+  const double chance = 5 * std::sqrt(1.0 / 16 / static_cast<double>(f.sampled));
+  if (even < std::max(0.004, chance)) return kNoise;
+  // From 0.5 over 1.5 to 3.0 the steps of E2M1 double, and so does the share of the last beside what a smooth
+  // density gives equal steps. Pruned weights have no smooth density.
+  if (f.zero_share > 0.3) return "";
+  const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
+  if (a > 0 && b > 0 && c * a < 1.15 * b * b && f.sampled >= 4 * kFewNumbers)
+    return "shares of codes as of integers with a sign, whose steps are equal";
+  return "";
+}
+
+/// The same of floats and FP8.
+std::string odd_numbers(const MatrixFigures& f, bool rows) {
+  if (f.sampled < kFewNumbers || !rows) return "";
+  const double non_zero = 1 - f.zero_share;
+  if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
+    return "one number throughout";
+  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
+  if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
+  const bool fp8 = f.plan.kind == NumberKind::kE4m3;
+  // Of weights with a density that is flat near zero a twentieth is below a sixteenth of the RMS.
+  if (!fp8 && f.small_share < 0.002)
+    return "no numbers near zero, as where a file's type is not that of its bytes";
+  if (f.small_share > 0.75)
+    return "most numbers far below the RMS, as where bytes are exchanged or a type is not that of its bytes";
+  if (fp8 && f.octaves > 1.55) return "a density as of E5M2";
+  return "";
+}
+
+class Content {
+ public:
+  Content(const LintInput& s, std::span<const Member> members, LintReporter& reporter)
+      : s_(s), members_(members), sink_(reporter) {}
+
+  void run() {
+    for (const Member& m : members_) {
+      if (m.figures->plan.kind != NumberKind::kE2m1 || !m.is_linear) continue;
+      ++codes_;
+      noisy_ += m.figures->sampled >= kFewNumbers && odd_codes(*m.figures) == kNoise;
+    }
+    for (const Member& m : members_) {
+      if (!std::isfinite(m.figures->log2_rms)) {
+        check_zero_expert(m);
+        continue;
+      }
+      // What else is odd follows from the first.
+      if (check_zeros(m) || check_rows(m) || check_numbers(m) || check_block_scales(m)) continue;
+      check_order(m);
+    }
+  }
+
+ private:
+  bool report(const Member& m, const char* rule, std::string message) {
+    sink_.add(rule, s_.file_of(m.figures->tensor), m.name, std::move(message));
+    return true;
+  }
+
+  /// In a stack: a matrix of its own is reported with the tensor.
+  void check_zero_expert(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (m.is_linear && f.expert >= 0 && f.zero_lines == f.plan.lines)
+      report(m, "zero-weights", "expected some weight other than zero, found none");
+  }
+
+  bool check_numbers(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (!m.is_linear || f.sampled < kFewNumbers) return false;
+    const bool codes = f.plan.kind == NumberKind::kE2m1;
+    const std::string found = codes ? odd_codes(f) : odd_numbers(f, f.plan.is_rows);
+    if (found.empty()) return false;
+    // Toys are noise throughout; among sound matrices one of them is not.
+    if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
+    return report(m, codes ? "odd-codes" : "odd-numbers",
+           fmt::format("expected {} of trained weights, found {}", codes ? "E2M1 codes" : "numbers", found));
+  }
+
+  /// Padding and a few dead channels are zeros, too; a quarter is more than either.
+  bool check_zeros(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (!m.is_linear || !f.plan.is_rows) return false;
+    const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
+    const char* column = f.plan.k_outer ? "rows" : "columns";
+    if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
+      return report(m, "zero-regions",
+             fmt::format("expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
+                         f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines));
+    } else if (f.columns >= 16 && f.sampled >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
+      return report(m, "zero-regions",
+             fmt::format("expected weights, found zeros in {} of {} {}", f.zero_columns, f.columns, column));
+    }
+    return false;
+  }
+
+  bool check_rows(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (!m.is_linear || !f.plan.is_rows || f.plan.lines < 8) return false;
+    // Heads of keys and values are repeated on purpose for tensor parallelism.
+    const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
+    if (f.repeated_lines * (kv ? 1 : 16) < f.plan.lines) return false;
+    return report(m, "repeated-rows",
+           fmt::format("expected rows that differ, found {} of {} equal to an earlier one", f.repeated_lines,
+                       f.plan.lines));
+  }
+
+  void check_order(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.plan.scale_bytes == 0) return;
+    constexpr double kMore = 0.08;  // of the variance; the README gives the margin
+    const auto gain = [](const MatrixFigures::Order& o) {
+      return o.otherwise - 2 * std::max(0.0, o.as_stored) - kMore;
+    };
+    const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
+    const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
+    if (gain(order) < 0) return;
+    report(m, "scale-order",
+           fmt::format("expected block scales in the order of rows, which explains {:.0f} % of their "
+                       "variance, found an order that explains {:.0f} %: {}",
+                       100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+                       swizzled ? "the 128x4 order of a kernel" : "transposed"));
+  }
+
+  /// Exponents under the name of E4M3 and the reverse.
+  bool check_block_scales(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.plan.kind != NumberKind::kE2m1 || f.plan.scale_bytes == 0 || f.sampled < 4 * kFewNumbers) return false;
+    if (f.scale_values == 1 && f.full_blocks < 0.9) {
+      return report(m, "odd-codes", "expected a scale for each block, found the same for all");
+    }
+    return false;
+  }
+
+  const LintInput& s_;
+  std::span<const Member> members_;
+  LintReporter& sink_;
+  size_t codes_ = 0, noisy_ = 0;  ///< matrices of codes; those that are noise
+};
+
+}  // namespace
+
+void lint_content(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+  Content(s, members, reporter).run();
+}
+
+}  // namespace twofour

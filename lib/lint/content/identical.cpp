@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lib/lint/content/checks.h"
+
+namespace twofour {
+namespace {
+
+/// An embedding, or a head that is tied to it or copied for a draft.
+bool is_shared_by_design(const std::string& name) {
+  for (const char* part : {"embed", "lm_head", "shared_head", "wte", "output"}) {
+    if (name.find(part) != name.npos) return true;
+  }
+  return false;
+}
+
+bool is_constant(const Member& m) {
+  // Of a vector or matrix of one number the RMS is the amax; of block scales' products it need not be known.
+  const MatrixFigures& f = *m.figures;
+  return !std::isfinite(f.log2_rms) || std::fabs(f.log2_rms - f.log2_amax) < 1e-6 || f.constant_share > 0.99;
+}
+
+}  // namespace
+
+void lint_identical(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+  constexpr uint64_t kLeastBytes = 64;  // fewer may be equal by chance, or by their kind
+  struct Key {
+    uint64_t hash, bytes;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, std::vector<const Member*>> equal;
+  for (const Member& m : members) {
+    const MatrixFigures& f = *m.figures;
+    const uint64_t bytes = f.plan.lines * f.plan.line_bytes;
+    const uint64_t least = std::min<uint64_t>(bytes, s.tensors[f.tensor].bytes());
+    if (!m.is_linear || is_constant(m) || least < kLeastBytes || is_shared_by_design(m.name)) continue;
+    equal[{f.ordered, bytes}].push_back(&m);
+  }
+  for (const auto& [key, same] : equal) {
+    for (size_t i = 1; i < same.size(); ++i) {
+      const Member& m = *same[i];
+      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
+                   fmt::format("expected weights of its own, found those of {}", same[0]->name));
+    }
+  }
+  // Lines in another order: a row permutation of a sibling.
+  std::map<Key, std::vector<const Member*>> permuted;
+  for (const auto& [key, same] : equal) permuted[{same[0]->figures->unordered, key.bytes}].push_back(same[0]);
+  for (const auto& [key, same] : permuted) {
+    for (size_t i = 1; i < same.size(); ++i) {
+      const Member& m = *same[i];
+      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
+                   fmt::format("expected weights of its own, found the rows of {} in another order",
+                               same[0]->name));
+    }
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,15 @@
+#pragma once
+#include <span>
+
+#include "lib/lint/siblings/members.h"
+
+namespace twofour {
+
+/// Weights far from those of the layer's other experts, of the same projection in other layers, or of the
+/// whole checkpoint. README.md of lib/lint says which figures and thresholds.
+void lint_outliers(const LintInput& input, std::span<const Member> members, LintReporter& reporter);
+
+/// Global, input and KV scales against each other: copied, constant, missing, far from the others.
+void lint_sibling_scales(const LintInput& input, std::span<const Member> members, LintReporter& reporter);
+
+}  // namespace twofour

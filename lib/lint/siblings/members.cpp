@@ -1,0 +1,164 @@
+#include "lib/lint/siblings/members.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/weight_dialect.h"
+#include "lib/lint/bytes/checks.h"
+
+namespace twofour {
+namespace {
+
+bool is_number(std::string_view piece) {
+  return !piece.empty() && piece.size() < 10 &&
+         piece.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// Scales of weights that are not of NVFP4, as figures by tensor and expert.
+class ScaleFigures {
+ public:
+  explicit ScaleFigures(std::span<const MatrixFigures> figures) {
+    for (const MatrixFigures& f : figures) by_place_[{f.tensor, f.expert}] = &f;
+  }
+  /// log2 of the RMS of the scales of one matrix; NaN where they are not known. In a stack they may be those
+  /// of each expert or of all.
+  double log2_of(size_t tensor, int64_t expert) const {
+    for (const int64_t e : {expert, int64_t{-1}}) {
+      const auto at = by_place_.find({tensor, e});
+      if (at == by_place_.end()) continue;
+      return at->second->plan.kind == NumberKind::kUnknown ? std::nan("") : at->second->log2_rms;
+    }
+    return std::nan("");
+  }
+
+ private:
+  std::map<std::pair<size_t, int64_t>, const MatrixFigures*> by_place_;
+};
+
+std::string without_weight(const std::string& name) {
+  for (const std::string_view suffix : {".weight_packed", ".weight", "_blocks"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return name;
+}
+
+uint64_t numbers_of(const MatrixFigures& f) {
+  const uint64_t bytes = f.plan.lines * f.plan.line_bytes;
+  switch (f.plan.kind) {
+    case NumberKind::kE2m1:
+      return 2 * bytes;
+    case NumberKind::kBf16:
+    case NumberKind::kF16:
+      return bytes / 2;
+    case NumberKind::kF32:
+      return bytes / 4;
+    default:
+      return bytes;
+  }
+}
+
+bool is_scale_name(std::string_view name) {
+  return name.ends_with("scale") || name.ends_with("scales") || name.ends_with("scale_inv") ||
+         name.ends_with("scale_2") || name.ends_with("zero_point") || name.ends_with("zeros");
+}
+
+}  // namespace
+
+SiblingName sibling_name(std::string_view name) {
+  SiblingName at;
+  std::string_view previous;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view piece = name.substr(begin, end - begin);
+    const bool number = is_number(piece), of_expert = previous.ends_with("experts");
+    if (!at.kind.empty()) at.kind += '.';
+    if (number && of_expert && at.expert < 0) {
+      at.expert = std::stoll(std::string(piece));
+      at.kind += '*';
+    } else if (number && !of_expert && at.layer < 0) {
+      at.layer = std::stoll(std::string(piece));
+      at.kind += '*';
+    } else {
+      at.kind += piece;
+    }
+    previous = piece;
+    begin = end + 1;
+  }
+  return at;
+}
+
+std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigures> figures) {
+  const ScaleFigures scales(figures);
+  std::vector<Member> members;
+  for (const MatrixFigures& f : figures) {
+    const TensorInfo& t = s.tensors[f.tensor];
+    Member m;
+    m.figures = &f;
+    const auto expert = static_cast<size_t>(std::max<int64_t>(f.expert, 0));
+    m.numbers = numbers_of(f);
+    double scale = 0;
+    if (f.module != MatrixFigures::kNone) {
+      const Nvfp4Linear& module = s.modules[f.module];
+      m.name = module.name;
+      m.is_linear = true;
+      const std::vector<float> global = read_scales(s, module.global_scale);
+      const size_t at = global.size() == 1 ? 0 : expert;
+      const double g = at < global.size() ? global_scale_multiplier(*module.dialect, global[at]) : 0;
+      scale = g > 0 && std::isfinite(g) ? std::log2(g) : std::nan("");
+    } else {
+      if (is_scale_name(t.name) || f.plan.kind == NumberKind::kUnknown || f.plan.kind == NumberKind::kE8m0)
+        continue;
+      m.name = without_weight(t.name);
+      m.is_linear = t.shape.size() >= 2 && f.plan.is_rows && t.name.find("bias") == t.name.npos &&
+                    is_linear_name(m.name) && !is_table_name(m.name);
+      const ValueFormat format = value_format(s, f.tensor);
+      if (format.scale) scale = scales.log2_of(*format.scale, f.expert);
+      if (!format.scale && f.plan.kind == NumberKind::kE4m3) scale = std::nan("");
+    }
+    m.module = m.name;
+    m.at = sibling_name(m.name);
+    if (f.expert >= 0) {
+      m.at.expert = f.expert;
+      m.name += fmt::format(" (expert {})", f.expert);
+    }
+    m.log2_rms = f.log2_rms + scale;
+    m.log2_amax = f.log2_amax + scale;
+    members.push_back(std::move(m));
+  }
+  return members;
+}
+
+bool Reported::covers(const std::string& name) const {
+  for (size_t end = name.size(); end != name.npos && end > 0; end = name.rfind('.', end - 1)) {
+    if (names_.count(name.substr(0, end))) return true;
+  }
+  for (const char behind : {'.', ' ', '_'}) {
+    const std::string prefix = name + behind;
+    const auto at = names_.lower_bound(prefix);
+    if (at != names_.end() && at->starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+void drop_reported(const LintReporter& reporter, std::vector<Member>& members) {
+  const Reported reported(reporter);
+  std::erase_if(members, [&](const Member& m) { return reported.covers(m.module) || reported.covers(m.name); });
+}
+
+RobustSpread robust_spread(std::vector<double> values) {
+  if (values.empty()) return {};
+  const auto median = [](std::vector<double>& v) {
+    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+    std::nth_element(v.begin(), middle, v.end());
+    return v.size() % 2 == 1 ? *middle : (*middle + *std::max_element(v.begin(), middle)) / 2;
+  };
+  RobustSpread spread;
+  spread.median = median(values);
+  for (double& v : values) v = std::fabs(v - spread.median);
+  spread.deviation = 1.4826 * median(values);
+  return spread;
+}
+
+}  // namespace twofour

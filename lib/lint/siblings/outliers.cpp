@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "lib/lint/siblings/checks.h"
+
+namespace twofour {
+namespace {
+
+// In octaves of the RMS of weights. The README gives the margin of each on real weights.
+constexpr double kExpertFloor = 0.9;    ///< an expert against the others of its layer
+constexpr double kLayerFloor = 1.9;     ///< a layer against all others
+constexpr double kEdgeFloor = 3.5;      ///< the first and last two layers, which differ in sound models
+constexpr double kAllFloor = 7.0;       ///< a linear against all of the checkpoint
+constexpr double kDeviations = 6;       ///< and this many standard deviations
+constexpr double kLargestRms = 3, kSmallestRms = -24;  ///< 8 and 6e-8: no trained linear is beyond
+/// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
+constexpr uint64_t kFewNumbers = 4096;
+constexpr size_t kFewestExperts = 4, kFewestLayers = 6, kFewestLinears = 6;
+
+using Group = std::vector<const Member*>;
+
+bool is_known(const Member& m) { return std::isfinite(m.log2_rms); }
+
+RobustSpread spread_of(const Group& group) {
+  std::vector<double> values;
+  for (const Member* m : group) values.push_back(m->log2_rms);
+  return robust_spread(std::move(values));
+}
+
+class Outliers {
+ public:
+  Outliers(const LintInput& s, std::span<const Member> members, LintReporter& reporter)
+      : s_(s), sink_(reporter) {
+    for (const Member& m : members) {
+      if (m.is_linear && is_known(m)) linears_.push_back(&m);
+      if (!m.is_linear && m.name.find("norm") != m.name.npos && m.name.find("bias") == m.name.npos &&
+          s.tensors[m.figures->tensor].shape.size() == 1)
+        norms_.push_back(&m);
+    }
+  }
+
+  void run() {
+    check_implausible();
+    check_experts();
+    check_layers(linears_, kLayerFloor, kEdgeFloor);
+    check_all();
+    check_norms();
+  }
+
+ private:
+  void report(const Member& m, const char* rule, double expected, const std::string& whose) {
+    if (!reported_.insert(&m).second) return;
+    sink_.add(rule, s_.file_of(m.figures->tensor), m.name,
+              fmt::format("expected an RMS near {:.3g}, that of {}, found {:.3g}", std::exp2(expected), whose,
+                          std::exp2(m.log2_rms)));
+  }
+
+  void check_implausible() {
+    for (const Member* m : linears_) {
+      const bool plausible = m->log2_rms >= kSmallestRms && m->log2_rms <= kLargestRms;
+      if (plausible || m->numbers <= 2 * kFewNumbers) continue;
+      reported_.insert(m);
+      sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
+                fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
+                            std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms)));
+    }
+  }
+
+  void check_experts() {
+    std::map<std::pair<std::string, int64_t>, Group> layers;
+    for (const Member* m : linears_) {
+      if (m->at.expert >= 0) layers[{m->at.kind, m->at.layer}].push_back(m);
+    }
+    for (const auto& [key, group] : layers) {
+      if (group.size() < kFewestExperts) continue;
+      const RobustSpread spread = spread_of(group);
+      const double limit = std::max(kExpertFloor, kDeviations * spread.deviation);
+      for (const Member* m : group) {
+        if (std::fabs(m->log2_rms - spread.median) > limit)
+          report(*m, "expert-outlier", spread.median, "the layer's other experts");
+      }
+    }
+  }
+
+  /// By layer the median of its experts, so that one of them does not make the layer an outlier.
+  void check_layers(const Group& members, double floor, double edge_floor) {
+    std::map<std::string, std::map<int64_t, Group>> kinds;
+    for (const Member* m : members) {
+      if (m->at.layer >= 0) kinds[m->at.kind][m->at.layer].push_back(m);
+    }
+    for (const auto& [kind, layers] : kinds) {
+      if (layers.size() < kFewestLayers) continue;
+      std::vector<double> medians;
+      for (const auto& [layer, group] : layers) medians.push_back(spread_of(group).median);
+      const RobustSpread spread = robust_spread(medians);
+      size_t i = 0;
+      for (const auto& [layer, group] : layers) {
+        const bool edge = i < 2 || i + 2 >= layers.size();
+        const double limit = std::max(edge ? edge_floor : floor, kDeviations * spread.deviation);
+        if (std::fabs(medians[i] - spread.median) > limit) {
+          for (const Member* m : group) {
+            if (std::fabs(m->log2_rms - spread.median) > limit)
+              report(*m, "layer-outlier", spread.median, "other layers");
+          }
+        }
+        ++i;
+      }
+    }
+  }
+
+  void check_all() {
+    if (linears_.size() < kFewestLinears) return;
+    const RobustSpread spread = spread_of(linears_);
+    for (const Member* m : linears_) {
+      if (m->numbers < kFewNumbers) continue;
+      if (std::fabs(m->log2_rms - spread.median) > std::max(kAllFloor, kDeviations * spread.deviation))
+        report(*m, "layer-outlier", spread.median, "the other linears");
+    }
+  }
+
+  /// All zero or all one number where others are neither: memory that was filled and never loaded.
+  void check_norms() {
+    std::map<std::string, Group> kinds;
+    for (const Member* m : norms_) {
+      if (m->at.layer >= 0) kinds[m->at.kind].push_back(m);
+    }
+    const auto is_constant = [](const Member& m) {
+      return !std::isfinite(m.log2_rms) || std::fabs(m.log2_rms - m.log2_amax) < 1e-6;
+    };
+    for (const auto& [kind, group] : kinds) {
+      const auto constant = static_cast<size_t>(
+          std::count_if(group.begin(), group.end(), [&](const Member* m) { return is_constant(*m); }));
+      if (group.size() < 3 || constant == 0 || 4 * constant > group.size()) continue;
+      for (const Member* m : group) {
+        if (!is_constant(*m)) continue;
+        sink_.add("layer-outlier", s_.file_of(m->figures->tensor), m->name,
+                  fmt::format("expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
+                              group.size() - constant, group.size(), std::exp2(m->log2_rms)));
+      }
+    }
+  }
+
+  const LintInput& s_;
+  LintReporter& sink_;
+  Group linears_, norms_;
+  std::set<const Member*> reported_;
+};
+
+}  // namespace
+
+void lint_outliers(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+  Outliers(s, members, reporter).run();
+}
+
+}  // namespace twofour
