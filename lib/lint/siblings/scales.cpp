@@ -159,10 +159,11 @@ class SiblingScales {
     for (const InputScale& x : inputs_) all.push_back(x.amax);
     const double median = robust_spread(std::move(all)).median;
     if (median >= kSmallestInput && median <= kLargestInput) return;
-    report(inputs_[0], "suspicious-scale",
-           fmt::format("expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
-                       "all {} the middle one is for {:.3g}",
-                       kSmallestInput, kLargestInput, inputs_[0].amax, inputs_.size(), median));
+    report(
+        inputs_[0], "suspicious-scale",
+        fmt::format("expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
+                    "all {} the middle one is for {:.3g}",
+                    kSmallestInput, kLargestInput, inputs_[0].amax, inputs_.size(), median));
   }
 
   /// Of linears in FP8; those in NVFP4 are held against what the config promises.
@@ -204,8 +205,8 @@ class SiblingScales {
     for (size_t t = 0; t < s_.tensors.size(); ++t) {
       const std::string_view name = s_.tensors[t].name;
       for (const bool is_k : {true, false}) {
-        for (const std::string_view suffix : {is_k ? ".k_proj.k_scale" : ".v_proj.v_scale",
-                                              is_k ? ".k_scale" : ".v_scale"}) {
+        for (const std::string_view suffix :
+             {is_k ? ".k_proj.k_scale" : ".v_proj.v_scale", is_k ? ".k_scale" : ".v_scale"}) {
           if (!name.ends_with(suffix)) continue;
           Layer& layer = layers[std::string(without(name, suffix))];
           (is_k ? layer.scaled_k : layer.scaled_v) = true;
@@ -237,8 +238,9 @@ class SiblingScales {
       }
       const auto [with, all] = kinds[sibling_name(name).kind];
       if (layer.scaled_k || !layer.k || !layer.v || 2 * with <= all) continue;
-      sink_.add("missing-kv-scale", s_.file_of(layer.tensor), name,
-                fmt::format("expected k_scale and v_scale as {} of {} layers have, found neither", with, all));
+      sink_.add(
+          "missing-kv-scale", s_.file_of(layer.tensor), name,
+          fmt::format("expected k_scale and v_scale as {} of {} layers have, found neither", with, all));
     }
   }
 
