@@ -95,7 +95,10 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
   UnsolvedByReason unsolved;
   const Statistics* s = rule.statistics.get();
   if (s == nullptr) return unsolved;
-  hold_statistics(*s, planner.source, planner.linears(), planner.problems);
+  Problems of_another_model;
+  hold_statistics(*s, planner.source, planner.linears(), of_another_model);
+  for (const std::string& line : of_another_model.lines()) planner.problems.add(line);
+  if (!of_another_model.empty()) return unsolved;
   hold_weights(*s, strict_statistics, planner);
   const auto choose = [&](std::string_view linear) {
     return choose_solving(*s, linear, rule.words.method, rule.sweeps, rule.pattern.has_value());

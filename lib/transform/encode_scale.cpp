@@ -20,7 +20,7 @@ QuantizeRule quantize_rule(const EncodeRule& rule) {
 }
 
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {
-  if (amax == 0) return {{1, 1}, 1, ZeroBlock::zero};
+  if (amax == 0) return {{1, 1}, 1, ZeroBlock::zero, false, true};
   const GlobalScale global = global_scale_of(quantize, amax);
   const bool same = divides(quantize.arithmetic) == rule.divides;
   return {global, same ? global.stored : 1.0f / global.stored, quantize.zero_block};

@@ -19,6 +19,7 @@ struct MatrixScale {
   float written = 0;     ///< as the dialect has it
   ZeroBlock zero_block = ZeroBlock::producer;
   bool is_kept = false;
+  bool is_zero = false;  ///< of weights that are all zero
 };
 
 /// The global scale of matrices with the largest magnitude `amax`. If that is 0, global scale 1 and blocks of

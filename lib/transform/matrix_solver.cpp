@@ -1,6 +1,10 @@
 #include "lib/transform/matrix_solver.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "formats/error.h"
 
 namespace twofour {
 namespace {
@@ -35,7 +39,6 @@ void MatrixSolver::prepare(Prepared& p) const {
   const Statistics& s = *rule_->statistics;
   const Solving& solving = matrix_->solving;
   const StatisticsEntry& entry = *solving.entry;
-  const int threads = compute_.threads;
   cuda::DeviceHessian memory = std::move(p.on_device);
   p = {};
   p.on_device = std::move(memory);
@@ -49,11 +52,8 @@ void MatrixSolver::prepare(Prepared& p) const {
     p.diagonal = damped_diagonal(p.mean, solving.damping);
   } else {
     p.mean = s.read_hessian(entry);
-    p.hessian =
-        damped_hessian(p.mean, entry.k, solving.damping, solving.needs_factor(), threads, compute_.isa);
+    factorize(p);
     if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
-    if (solving.target_offset)
-      p.inverse = std::make_unique<DampedInverse>(p.mean, entry.k, solving.damping, threads, compute_.isa);
     if (compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt) {
       p.on_device.load(p.hessian, p.maps.get(), p.mean);
       p.is_on_device = true;
@@ -65,6 +65,21 @@ void MatrixSolver::prepare(Prepared& p) const {
   p.method = solving.method;
   p.damping = solving.damping;
   p.sweeps = solving.sweeps > 0;
+}
+
+void MatrixSolver::factorize(Prepared& p) const {
+  const Solving& solving = matrix_->solving;
+  const StatisticsEntry& entry = *solving.entry;
+  const int threads = compute_.threads;
+  try {
+    p.hessian =
+        damped_hessian(p.mean, entry.k, solving.damping, solving.needs_factor(), threads, compute_.isa);
+    if (solving.target_offset)
+      p.inverse = std::make_unique<DampedInverse>(p.mean, entry.k, solving.damping, threads, compute_.isa);
+  } catch (const Error& e) {
+    const Statistics& s = *rule_->statistics;
+    throw Error(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[entry.sums].name, e.what()));
+  }
 }
 
 void MatrixSolver::aim(int64_t row, std::span<float> weights) {

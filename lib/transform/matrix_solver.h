@@ -53,6 +53,8 @@ class MatrixSolver {
   };
   /// Fills what another entry left.
   void prepare(Prepared& to) const;
+  /// The factors of its mean; an error names the entry.
+  void factorize(Prepared& of) const;
   /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k].
   void add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const;
   /// Likewise of the entry's own mean.

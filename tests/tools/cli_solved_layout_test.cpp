@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,14 +26,19 @@ namespace fs = std::filesystem;
 
 std::string layer(int l) { return "model.layers." + std::to_string(l) + ".mlp."; }
 
-/// Two layers with MLPs in BF16: rows beyond 64, so that a proof draws some of them, and norms.
-void write_model(const fs::path& folder) {
+/// Two layers with MLPs in BF16: rows beyond 64, so that a proof draws some of them, and norms. The linears
+/// `zeros` are all zero.
+void write_model(const fs::path& folder, const std::set<std::string>& zeros = {}) {
   Tensors t;
   unsigned seed = 1;
+  const auto add = [&](const std::string& name, int64_t n, int64_t k) {
+    auto weights = random_floats(n, k, ++seed);
+    if (zeros.contains(name)) std::fill(weights.values.begin(), weights.values.end(), 0.0f);
+    add_floats(t, name, weights);
+  };
   for (const int l : {0, 1}) {
-    for (const char* leaf : {"gate_proj", "up_proj"})
-      add_floats(t, layer(l) + leaf, random_floats(96, 80, ++seed));
-    add_floats(t, layer(l) + "down_proj", random_floats(80, 96, ++seed));
+    for (const char* leaf : {"gate_proj", "up_proj"}) add(layer(l) + leaf, 96, 80);
+    add(layer(l) + "down_proj", 80, 96);
   }
   add_bf16(t, "model.norm.weight", {80}, ++seed);
   write_checkpoint(folder, {t});
@@ -118,6 +126,52 @@ TEST_CASE("layouts straight from statistics hold what quantize or prune and then
       CHECK(run_program({"convert", source, out, "--to", to, "--stats", stats, "--resume"}).code == 0);
       CHECK((read_tree(out) == read_tree(out + "-again")));
     }
+  }
+}
+
+TEST_CASE("linears of zeros are proven like others, alone and beside weights") {
+  const Files files;
+  const std::string stats = files.path("stats"), gate = layer(0) + "gate_proj", up = layer(0) + "up_proj",
+                    down = layer(0) + "down_proj";
+  int made = 0;
+  for (const std::set<std::string>& zeros :
+       {std::set{down}, std::set{up}, std::set{gate, up}, std::set{gate, up, down}}) {
+    const std::string source = files.path("zeros" + std::to_string(++made));
+    write_model(source, zeros);
+    for (const std::vector<std::string>& how : {std::vector<std::string>{"convert", "--to", "v7"},
+                                                {"convert", "--to", "g8"},
+                                                {"quantize", "--pattern", "2:4"},
+                                                {"quantize"}}) {
+      CAPTURE(made);
+      CAPTURE(how.back());
+      const std::string out = source + how.front() + how.back();
+      std::vector<std::string> words = how;
+      words.insert(words.end(), {source, out, "--stats", stats});
+      Files::run(words);
+      const Outcome proof =
+          run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
+      CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
+    }
+  }
+}
+
+TEST_CASE("statistics that are no sums of products are refused by the name of their entry") {
+  const Files files;
+  StatisticsBuilder b = statistics();
+  for (TensorData& t : b.tensors) {
+    if (t.name != layer(1) + "gate_proj.hessian") continue;
+    const float large = 1e9f;  // beside the diagonal, on both sides
+    std::memcpy(t.bytes.data() + sizeof(float), &large, sizeof(large));
+    std::memcpy(t.bytes.data() + 80 * sizeof(float), &large, sizeof(large));
+  }
+  b.write(files.scratch / "indefinite");
+  for (const char* to : {"v7", "g8"}) {
+    const Outcome o = run_program(
+        {"convert", files.path("bf16"), files.path("out"), "--to", to, "--stats", files.path("indefinite")});
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.find(files.path("indefinite") + ": " + layer(1) + "gate_proj.hessian: column") !=
+                      std::string::npos,
+                  o.err);
   }
 }
 
