@@ -73,8 +73,7 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
 
 bool Encoder::is_solved(const EncodedMatrix& m, const MatrixScale& scale) const {
   const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  return m.solving.method != Solving::Method::kPlain && !scale.is_zero &&
-         is_solvable(reads, scale.written);
+  return m.solving.method != Solving::Method::kPlain && !scale.is_zero && is_solvable(reads, scale.written);
 }
 
 std::span<const float> Encoder::target_of(const EncodedMatrix& m, int64_t row, std::span<const float> rows) {
