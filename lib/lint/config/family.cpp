@@ -302,7 +302,7 @@ class FamilyLint {
       votes.add(row.n, t.shape->n, t.tensor);
       if (!row.k.empty()) votes.add(row.k, t.shape->k, t.tensor);
     }
-    if (!s_.is_part && *model_.family->experts != '\0') {
+    if (!s_.is_part && !s_.lacks_files && *model_.family->experts != '\0') {
       for (const auto& [place, count] : most_experts) {
         const auto row = static_cast<size_t>(place.first);
         votes.add(model_.family->experts, count, firsts_[row].at(place.second));

@@ -382,6 +382,18 @@ std::vector<Fault> weight_faults() {
          bytes[at + 1] = 0x7F;
          bytes[at] |= 0x80;
        }},
+      {"constant-input-scale", "ones",
+       [](Save& s, Random&) {
+         for (auto& [file, tensors] : s.shards) {
+           for (TensorData& t : tensors)
+             if (t.name.ends_with(".input_scale")) set_float(t, 1);
+         }
+       }},
+      {"odd-numbers", "magnitudes without signs",
+       [](Save& s, Random&) {
+         auto& bytes = s.at("model.layers.1.self_attn.q_proj.weight").bytes;
+         for (size_t i = 1; i < bytes.size(); i += 2) bytes[i] &= 0x7F;
+       }},
       {"mxfp4-nan-scale", "0xFF",
        [](Save& s, Random& r) {
          std::vector<uint8_t> scales(16, 0x7F);

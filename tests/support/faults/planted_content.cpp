@@ -33,6 +33,12 @@ unsigned sign_and_magnitude(unsigned code) {
   const int q = as_int4(code);
   return q < 0 ? 8u | static_cast<unsigned>(-q) : static_cast<unsigned>(q);
 }
+/// E4M3 to the E5M2 of the same number, rounded down; the smallest become zero or subnormal there, too.
+uint8_t as_e5m2(uint8_t byte) {
+  const unsigned sign = byte & 0x80u, exponent = byte >> 3 & 15u, fraction = byte & 7u;
+  if (exponent == 0) return static_cast<uint8_t>(sign);
+  return static_cast<uint8_t>(sign | (exponent + 8) << 2 | fraction >> 1);
+}
 uint8_t swap_nibbles(uint8_t byte, size_t, std::mt19937&) {
   return static_cast<uint8_t>(byte << 4 | byte >> 4);
 }
@@ -144,6 +150,20 @@ std::vector<Planted> codes() {
        [](Save& s, std::mt19937& random) {
          for (int e = 0; e < 16; ++e) map_codes(expert(2, e) + "*_proj.weight", twos_complement)(s, random);
        }},
+      {"4.2", kLlama, kFault, "BF16 in the other order of bytes", "exponents are read as fractions",
+       "layers.1.self_attn.v_proj",
+       edit_tensors("model.layers.1.self_attn.v_proj.weight",
+                    [](TensorData& t) {
+                      for (size_t i = 0; i < t.bytes.size(); i += 2) std::swap(t.bytes[i], t.bytes[i + 1]);
+                    })},
+      {"4.2", kDeepSeek, kFault, "E5M2 under the name of E4M3", "exponents are read at half their size",
+       "layers.2.self_attn.kv_b_proj",
+       map_bytes("model.layers.2.self_attn.kv_b_proj.weight",
+                 [](uint8_t b, size_t, auto&) { return as_e5m2(b); })},
+      {"4.2", kQwenRow, kFault, "magnitudes alone in FP8", "half of all weights have the wrong sign",
+       "layers.3.self_attn.q_proj",
+       map_bytes("model.language_model.layers.3.self_attn.q_proj.weight",
+                 [](uint8_t b, size_t, auto&) { return static_cast<uint8_t>(b & 0x7Fu); })},
       {"4.2", kLlama, kHarmless, "no negative zeros", "-0 and 0 are one number", "",
        map_codes("model.layers.*.mlp.gate_proj.weight", [](unsigned c) { return c == 8 ? 0u : c; })},
       {"4.3", kMoe, kFault, "the second half of the rows", "half of the outputs are zero",
