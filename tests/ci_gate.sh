@@ -39,6 +39,25 @@ printf '%b' "\\x$(printf %02x $((byte ^ 1)))" | dd of="$weights" bs=1 seek=$((si
 expect 1 $gate "$work/changed"
 expect 1 $gate "$work/changed" "$work/sound"
 
+# Profiles; known findings pass, new ones do not.
+cp -r "$work/sound" "$work/bare"
+rm "$work/bare/tokenizer.json" "$work/bare/tokenizer_config.json" 2>/dev/null || true
+PROFILE=strict expect 1 $gate "$work/bare"
+PROFILE=loud expect 2 $gate "$work/sound"
+"$TWOFOUR" lint tests/golden/modelopt-mixtral-uneven/src --write-baseline "$work/known findings.json" --quiet
+BASELINE="$work/known findings.json" expect 0 $gate tests/golden/modelopt-mixtral-uneven/src
+BASELINE="$work/nothing.json" expect 2 $gate "$work/sound"
+
+# The composite action: its step as GitHub runs it, by the environment that its inputs give.
+action=examples/ci/action.yml
+for name in DIRECTORY SOURCE PROFILE BASELINE LINT TWOFOUR OUT; do grep -q "^        $name: \${{ inputs\.[a-z]* }}$" $action; done
+step=$(sed -n "s/^      run: '\(.*\)'$/\1/p" $action)
+export GITHUB_ACTION_PATH=examples/ci
+PROFILE=serve DIRECTORY="$work/sound" SOURCE="" expect 0 bash -e -c "$step"
+PROFILE=serve DIRECTORY="$work/artifact" SOURCE="$work/sound" expect 0 bash -e -c "$step"
+PROFILE=serve DIRECTORY="$work/changed" SOURCE="" expect 1 bash -e -c "$step"
+PROFILE=serve DIRECTORY="$work/no such thing" SOURCE="" expect 2 bash -e -c "$step"
+
 expect 2 $gate
 expect 2 $gate "$work/nothing"
 expect 2 $gate "$work/sound" "$work/sound"

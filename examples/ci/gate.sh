@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Refuses a checkpoint that must not be served. Arguments: the checkpoint or artifact, then, where an artifact is to
 # be proven, its source. Exit code 0: sound; 1: findings or differences; 2: trouble. TWOFOUR names the program, OUT a
-# directory for reports (default: reports), LINT further options of lint.
+# directory for reports (default: reports), PROFILE and BASELINE a profile and a baseline of lint, LINT further options.
 set -uo pipefail
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
   echo "usage: $0 CHECKPOINT [SOURCE]" >&2
@@ -21,6 +21,8 @@ check() {
 
 # SARIF for the code host, and a page to look at; both before anything fails.
 read -ra options <<<"${LINT:-}"
+[ -z "${PROFILE:-}" ] || options+=(--profile "$PROFILE")
+[ -z "${BASELINE:-}" ] || options+=(--baseline "$BASELINE")
 check "$twofour" lint "$1" "${options[@]}" --html "$out/lint.html" --sarif >"$out/lint.sarif"
 [ $worst -ne 1 ] || "$twofour" lint "$1" "${options[@]}"
 

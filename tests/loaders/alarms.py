@@ -55,6 +55,9 @@ WIDER = {"moe_intermediate_size": 64, "mamba_dt_rank": 16}, {"moe_intermediate_s
 UNQUANTIZED = ["lm_head", "re:.*head$", "re:.*[.]gate$", "re:.*router.*", "re:.*shared_expert_gate$",
                "re:.*linear_attn[.]in_proj_(a|b|ba)$", "re:.*dt_proj$"]
 
+# Experts and dense MLPs, by the names of models and of files, which differ.
+MLPS = "re:.*(mlp|moe|feed_forward|experts|mixer).*(gate|up|down)_proj$"
+
 # Formats that the program names and does not read: that finding and no other is let pass.
 UNREAD = {"W4A8_NVFP4_FP8": {"unsupported-format"}, "W8A16": {"unsupported-format"}}
 
@@ -95,6 +98,8 @@ def llmcompressor_recipes():
   with_kv = {f"{name}+KV": [QuantizationModifier(targets="Linear", scheme=name, ignore=UNQUANTIZED, kv_cache_scheme=kv)]
              for name in ("NVFP4", "FP8")}
   return exports.llmcompressor_recipes(UNQUANTIZED) | simple | with_kv | {
+      "MIXED": [QuantizationModifier(config_groups={"group_0": exports.group("FP8_DYNAMIC", exports.ATTENTION),
+                                                    "group_1": exports.group("NVFP4A16", MLPS)}, ignore=UNQUANTIZED)],
       "GPTQ-NVFP4A16": [GPTQModifier(targets="Linear", scheme="NVFP4A16", ignore=UNQUANTIZED)]}
 
 
