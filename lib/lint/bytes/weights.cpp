@@ -28,13 +28,13 @@ class WeightLint {
   WeightLint(const LintInput& s, std::optional<Manifest> manifest, LintReporter& reporter, Progress& progress)
       : s_(s), manifest_(std::move(manifest)), sink_(reporter), progress_(progress) {
     for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
-      if (rule.to == "prune") pattern_ = rule.pattern;
+      if (rule.to == "prune") pattern_ = rule.pattern, claimed_by_ = "twofour.json";
     }
     if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
       const Json& sparsity = s.quantization["sparsity_config"];
       const bool claims = sparsity.is_object() && sparsity.contains("sparsity_structure") &&
                           sparsity["sparsity_structure"] == "2:4";
-      if (claims && pattern_.empty()) pattern_ = "2:4";
+      if (claims && pattern_.empty()) pattern_ = "2:4", claimed_by_ = "sparsity_config";
     }
     plan();
   }
@@ -109,8 +109,7 @@ class WeightLint {
     uint64_t step = std::max<uint64_t>(1, kJob / std::max<uint64_t>(1, plan.line_bytes));
     if (manifest_) step = std::max<uint64_t>(count, 1);
     for (uint64_t at = 0; at < count || at == 0; at += step) {
-      jobs_.push_back(
-          {module, module == Job::kNone ? tensor : Job::kNone, at, std::min(count, at + step)});
+      jobs_.push_back({module, module == Job::kNone ? tensor : Job::kNone, at, std::min(count, at + step)});
     }
   }
 
@@ -253,8 +252,10 @@ class WeightLint {
       sink_.add(
           "not-2-4", s_.file_of(m.codes), s_.tensors[m.codes].name,
           fmt::format(
-              "expected {} in every group, found {} of {} groups of eight that are not, the first at byte {}",
-              pattern_, c.dense, c.groups, 4 * c.first_dense));
+              "expected {} in every group as {} says, found {} of {} groups of eight that are not, the first "
+              "at byte {}",
+              pattern_, claimed_by_, c.dense, c.groups, 4 * c.first_dense),
+          {.key = claimed_by_});
     }
   }
 
@@ -336,12 +337,12 @@ class WeightLint {
   const std::optional<Manifest> manifest_;
   LintReporter& sink_;
   Progress& progress_;
-  std::string pattern_;  ///< that the checkpoint claims
+  std::string pattern_, claimed_by_;  ///< what the checkpoint claims, and where
   std::vector<Job> jobs_;
   std::map<size_t, TensorScan> scans_;
   std::mutex mutex_;
-  std::map<size_t, MatrixPlan> plans_;                            ///< by tensor of codes or values
-  std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;    ///< of matrices that several jobs share
+  std::map<size_t, MatrixPlan> plans_;                          ///< by tensor of codes or values
+  std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;  ///< of matrices that several jobs share
   std::vector<MatrixFigures> figures_;
   std::vector<BlockCounts> modules_;
   std::map<size_t, TensorCounts> tensors_;

@@ -175,7 +175,7 @@ std::vector<Planted> inputs() {
       {"3.7", kNemotron, kFault, "one layer's experts", "its inputs are scaled at random",
        "layers.3 input_scale", drop("backbone.layers.3.mixer.experts.*input_scale")},
       {"3.8", kLlamaKv, kFault, "of keys alone", "values are stored with a scale of 1 and saturate",
-       "v_scale | v_proj", drop("model.layers.*.v_scale")},
+       "v_scale | v_proj | self_attn k_scale", drop("model.layers.*.v_scale")},
       {"3.8", kLlamaKv, kFault, "of one layer lost", "its cache is stored with a scale of 1",
        "layers.1.self_attn",
        all_of({drop("model.layers.1.self_attn.k_proj.k_scale"),
