@@ -48,11 +48,12 @@ DENSE = {name: {} for name in (
         "minicpm3": dict(num_key_value_heads=4),
 }
 # Groups of 128 along the inputs of experts, and of 32 along those of mamba, want more than models.py has.
-WIDER = {"moe_intermediate_size": 64, "mamba_dt_rank": 16}, {"moe_intermediate_size": 128, "mamba_dt_rank": 32}
+NARROW = {"moe_intermediate_size": 64, "kv_lora_rank": 64, "q_lora_rank": 64, "o_lora_rank": 64, "mamba_dt_rank": 16}
+WIDE = {"moe_intermediate_size": 128, "kv_lora_rank": 128, "q_lora_rank": 128, "o_lora_rank": 128, "mamba_dt_rank": 32}
 
 # What no engine wants quantized, and ModelOpt leaves alone by itself: heads, routers, gates of shared experts, small
 # projections of linear attention, steps of state spaces, DeepSeek-V4's compression of keys.
-UNQUANTIZED = ["lm_head", "re:.*head$", "re:.*[.]gate$", "re:.*router.*", "re:.*shared_expert_gate$",
+UNQUANTIZED = ["lm_head", "re:.*head$", "re:.*[.]gate([.]wg)?$", "re:.*router.*", "re:.*shared_expert_gate$",
                "re:.*linear_attn[.]in_proj_(a|b|ba)$", "re:.*dt_proj$"]
 
 # Experts and dense MLPs, by the names of models and of files, which differ.
@@ -62,7 +63,9 @@ MLPS = "re:.*(mlp|moe|feed_forward|experts|mixer).*(gate|up|down)_proj$"
 UNREAD = {"W4A8_NVFP4_FP8": {"unsupported-format"}, "W8A16": {"unsupported-format"}}
 
 # What producers cannot do: pattern of "MODEL PRODUCER KIND", words of the failure.
-CANNOT = []
+CANNOT = [
+    ("TINY/lfm2 modelopt MLP_ONLY", "nothing would be quantized"),  # its MLPs have other names than ModelOpt looks for
+]
 
 
 @functools.cache
@@ -109,8 +112,7 @@ RECIPES = {"modelopt": modelopt_configs, "llm-compressor": llmcompressor_recipes
 def all_models():
   """Family and options of each model by name."""
   dense = {f"TINY/{family}": (family, options) for family, options in DENSE.items()}
-  narrow, wide = WIDER
-  return dense | {name: (family, {key: wide[key] if narrow.get(key) == value else value for key, value in options.items()})
+  return dense | {name: (family, {key: WIDE[key] if NARROW.get(key) == value else value for key, value in options.items()})
                   for name, (family, options) in models.MODELS.items()}
 
 

@@ -14,7 +14,10 @@ UNQUANTIZED = ["lm_head", "re:.*mlp.gate$"]
 
 
 def load(source):
-  return transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).eval()
+  family = transformers.AutoConfig.from_pretrained(source).model_type
+  # transformers 5.17.0 multiplies F32 with BF16 in deepseek_v4's compression, which torch refuses.
+  dtype = torch.float32 if family == "deepseek_v4" else torch.bfloat16
+  return transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
 
 
 def calibrate(model):
