@@ -65,6 +65,18 @@ UNREAD = {"W4A8_NVFP4_FP8": {"unsupported-format"}, "W8A16": {"unsupported-forma
 # What producers cannot do: pattern of "MODEL PRODUCER KIND", words of the failure.
 CANNOT = [
     ("TINY/lfm2 modelopt MLP_ONLY", "nothing would be quantized"),  # its MLPs have other names than ModelOpt looks for
+    ("TINY/llama4_text llm-compressor *", "no attribute 'text_config'"),  # it knows the model with images alone
+]
+
+# Exports that are broken, and the rules that find it: they must, and are let pass.
+BROKEN = [
+    # A name with a NUL from within transformers 5.17.0 (`lm_head.\\0backbone.pt_name_sentinel`) in place of each name
+    # in ignore lists: engines build a quantized head.
+    ("TINY/nemotron_h modelopt *", {"unused-pattern", "unquantized-not-ignored"}),
+    # Its attention is not among those that are observed: KV scales are memory that was never filled.
+    ("TINY/nemotron_h llm-compressor *+KV", {"bad-input-scale", "suspicious-scale"}),
+    # ModelOpt brings scales of what reads the same inputs to one, unless formats differ: in these families q and gate do.
+    ("TINY/cohere* modelopt MIXED_PRECISION", {"unequal-global-scales"}),
 ]
 
 
@@ -122,7 +134,7 @@ class Alarms:
   def __init__(self, options):
     self.options, self.work = options, options.work
     self.work.mkdir(parents=True, exist_ok=True)
-    self.linted, self.unread, self.alarms, self.failures = 0, 0, [], []
+    self.linted, self.unread, self.broken, self.alarms, self.failures = 0, 0, 0, [], []
 
   def wanted(self, name):
     return not self.options.only or any(part in name for part in self.options.only)
@@ -173,7 +185,11 @@ class Alarms:
         return
     if reasons:
       self.failures.append(f"{key}: expected '{reasons[0]}', found an export: take it out of CANNOT")
-    self.lint(key, folder, UNREAD.get(kind, set()))
+    broken = [rules for pattern, rules in BROKEN if fnmatch.fnmatchcase(key, pattern)]
+    found = self.lint(key, folder, UNREAD.get(kind, set()).union(*broken))
+    self.broken += bool(broken)
+    if broken and not found & broken[0]:
+      self.failures.append(f"{key}: expected one of {sorted(broken[0])}, found none: take it out of BROKEN")
 
   def write(self, producer, kind, source, folder):
     """Writes an export with the tokenizer beside it; nothing is left where the producer fails."""
@@ -191,7 +207,7 @@ class Alarms:
       shutil.rmtree(part, ignore_errors=True)
 
   def lint(self, key, folder, let_pass):
-    """Keeps what is above a note, but for these rules."""
+    """Keeps what is above a note, but for these rules. Every rule that found something."""
     done = subprocess.run([os.environ["TWOFOUR"], "lint", "--json", str(folder)], capture_output=True, text=True)
     self.linted += 1
     if done.returncode not in (0, 1):
@@ -199,13 +215,14 @@ class Alarms:
     else:
       found = [(f["rule"], f"{f['where']}: {f['message']}") for f in json.loads(done.stdout)["findings"]
                if f["severity"] != "note"]
-    self.unread += any(rule in let_pass for rule, _ in found)
+    self.unread += any(rule == "unsupported-format" and rule in let_pass for rule, _ in found)
     alarms = [(key, rule, text) for rule, text in found if rule not in let_pass]
     self.alarms += alarms
     for key, rule, text in alarms[:3]:
       print(f"alarm   {key}: {rule}: {text[:300]}", flush=True)
     if self.options.verbose and not alarms:
       print(f"sound   {key}", flush=True)
+    return {rule for rule, _ in found}
 
   def print_summary(self):
     families = sorted({family for family, _ in all_models().values()})
@@ -213,8 +230,8 @@ class Alarms:
     print(f"{len(families)} families: {', '.join(families)}")
     for producer, recipes in RECIPES.items():
       print(f"{producer}: {', '.join(recipes())}")
-    print(f"{self.linted} checkpoints linted, {self.unread} of them in formats that are named and not read: "
-          f"{len(self.alarms)} alarms in {len({key for key, _, _ in self.alarms})}; {len(self.failures)} failures")
+    print(f"{self.linted} checkpoints linted, of them {self.unread} in formats that are named and not read and "
+          f"{self.broken} that producers broke: {len(self.alarms)} false alarms in {len({key for key, _, _ in self.alarms})}; {len(self.failures)} failures")
     for failure in self.failures:
       print(f"failed  {failure}")
 
