@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/lint/rules/baseline.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -42,7 +43,10 @@ constexpr CauseRow kCauseRows[] = {
     {"unfinished-download", "", Tie::kDirectory,
      "missing-shard missing-sidecar no-tokenizer no-config no-index"},
     {"not-downloaded", "", Tie::kFile, "*"},
-    {"unreadable-file bad-header file-size data-holes", "", Tie::kFile, "manifest-hash not-finite"},
+    {"missing-shard unreadable-file bad-header file-size data-holes", "", Tie::kFile,
+     "manifest-hash not-finite"},
+    // The index is of other files, or a file has another name.
+    {"missing-shard", "", Tie::kDirectory, "leftover-file"},
     {"bad-config not-downloaded unfinished-download duplicate-key no-config unreadable-file", "config.json",
      Tie::kDirectory, kClaims},
     {"bad-config not-downloaded unfinished-download duplicate-key unreadable-file", "hf_quant_config.json",
@@ -160,6 +164,7 @@ class CauseFinder {
       : findings_(findings), lost_(lost) {
     index_rows();
     index_lost();
+    count_sayings();
   }
 
   std::optional<size_t> find(size_t i) {
@@ -227,6 +232,8 @@ class CauseFinder {
     if (!any_) return std::nullopt;
     const std::string module = module_of(f.name);
     if (claims_[f.rule] && !module.empty()) {
+      if (const auto itself = lost_tensors_.find(f.name); itself != lost_tensors_.end())
+        return itself->second;
       // Only what is said of the module itself: its neighbours are judged by what is there.
       const auto at = find_at_or_below(lost_tensors_, module);
       const bool own = at != lost_tensors_.end() && (at->first == module || module_of(at->first) == module);
@@ -249,9 +256,24 @@ class CauseFinder {
     return std::nullopt;
   }
 
-  /// The first finding for which the same key would have to have the same other value.
+  /// What findings say but for the numbers in it. Of so many that say the same one is the cause: a filter of
+  /// names, one formula for all scales.
+  void count_sayings() {
+    for (const LintFinding& f : findings_) {
+      if (f.facts.key.empty()) ++sayings_[finding_identity(lint_rules()[f.rule].id, "", f.message)].count;
+    }
+  }
+
+  /// The first finding for which the same key would have to have the same other value; without a key the
+  /// first of many that say the same.
   std::optional<size_t> peer(size_t i, const LintFinding& f) {
-    if (f.facts.key.empty()) return std::nullopt;
+    if (f.facts.key.empty()) {
+      constexpr size_t kMany = 16;
+      Saying& saying = sayings_.at(finding_identity(lint_rules()[f.rule].id, "", f.message));
+      if (saying.count < kMany) return std::nullopt;
+      if (!saying.first) saying.first = i;
+      return *saying.first == i ? std::nullopt : saying.first;
+    }
     const auto [at, is_first] = peers_.try_emplace({f.facts.key, f.facts.value}, i);
     return is_first ? std::nullopt : std::optional(at->second);
   }
@@ -266,6 +288,11 @@ class CauseFinder {
                           claims_ = rules_of("module-shape manifest-hash config-* engine-*"),
                           is_loose_ = rules_of("unused-pattern mtp-missing head-missing");
   std::map<std::pair<std::string, std::string>, size_t> peers_;
+  struct Saying {
+    size_t count = 0;
+    std::optional<size_t> first{};
+  };
+  std::map<std::string, Saying> sayings_;
 };
 
 /// The cause of a finding's cause, and so on; nothing where that leads in a circle.

@@ -320,6 +320,35 @@ TEST_CASE("findings with one key and one value that it would have to have are on
   CHECK(report.consequences() == 11);
 }
 
+TEST_CASE("of many findings that say the same but for numbers one is the cause, of few each") {
+  for (const size_t count : {15, 16}) {
+    LintReporter reporter;
+    for (size_t e = 0; e < count; ++e) {
+      const std::string name = "model.layers.1.mlp.experts." + std::to_string(e) + ".up_proj";
+      reporter.add("implausible-weights", "a", name, "expected 8, found " + std::to_string(300 + e));
+    }
+    reporter.add("implausible-weights", "a", "model.layers.2.mlp.up_proj", "expected more than nothing");
+    LintReport report;
+    reporter.move_to(report);
+    CHECK(report.findings.size() == (count == 16 ? 2 : 16));
+    CHECK(report.findings[0].name == "model.layers.1.mlp.experts.0.up_proj");
+    CHECK(report.consequences() == (count == 16 ? 15 : 0));
+  }
+}
+
+TEST_CASE("an index of other files, or a file under another name, is one finding") {
+  const Save save = checkpoint();
+  const Scratch scratch;
+  const fs::path path = scratch / "checkpoint";
+  write_save(save, path);
+  fs::rename(path / kExpertFile, path / "experts.safetensors");
+  const LintReport report = lint_headers(path);
+  CAPTURE(text_of(report.findings));
+  REQUIRE(report.findings.size() == 1);
+  CHECK(report.findings[0].where() == kExpertFile);
+  CHECK(rules_of(report.findings[0].consequences).contains("leftover-file"));
+}
+
 TEST_CASE("a check can state the cause, and a key that is wrong is the cause of what it promises") {
   LintReporter reporter;
   reporter.add("odd-setting", "config.json", "num_experts", "expected a whole number");
