@@ -102,7 +102,20 @@ uint64_t MatrixPlan::sampled() const {
   return std::min(lines, std::max(kSampledLines, kSampledNumbers / numbers));
 }
 
-FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line) : plan_(plan), next_(first_line) {
+uint64_t MatrixPlan::next_sampled(uint64_t i) const {
+  const uint64_t ranges = sampled();
+  if (ranges == lines) return i;
+  for (uint64_t range = i * ranges / lines; range < ranges; ++range) {
+    const uint64_t begin = (range * lines + ranges - 1) / ranges,
+                   end = ((range + 1) * lines + ranges - 1) / ranges;
+    const uint64_t line = begin + mix_hash(range + kGolden) % (end - begin);
+    if (line >= i) return line;
+  }
+  return lines;
+}
+
+FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
+    : plan_(plan), next_(first_line), sample_(plan.next_sampled(first_line)) {
   sums_.plan = plan;
 }
 
@@ -133,12 +146,16 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
     const uint64_t codes = hash_bytes(line).low;
+    const uint64_t place = mix_hash(next_ + kGolden);
     uint64_t hash = codes;
-    if (plan_.scale_bytes > 0)
-      hash = mix_hash(hash + kGolden * hash_bytes(scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes)).low);
-    sums_.ordered += mix_hash(hash ^ mix_hash(next_ + kGolden));
+    if (plan_.scale_bytes > 0) {
+      const uint64_t own = hash_bytes(scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes)).low;
+      hash = mix_hash(hash + kGolden * own);
+      sums_.codes += mix_hash(codes ^ place);
+      sums_.scales += mix_hash(own ^ place);
+    }
+    sums_.ordered += mix_hash(hash ^ place);
     sums_.unordered += mix_hash(hash);
-    sums_.codes += mix_hash(codes ^ mix_hash(next_ + kGolden));
     if (is_zero_line(plan_.kind, line)) {
       ++sums_.zero_lines;
       if (++zero_run_ > sums_.longest_zero_lines) {
@@ -147,9 +164,11 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     } else {
       zero_run_ = 0;
-      if (plan_.is_rows && !is_new(hash | 1)) ++sums_.repeated_lines;
+      if (plan_.is_rows && !is_new(codes | 1)) ++sums_.repeated_lines;
     }
-    if (plan_.takes(next_)) take_line(line, scales.data() + i * plan_.scale_bytes);
+    if (next_ != sample_) continue;
+    take_line(line, scales.data() + i * plan_.scale_bytes);
+    sample_ = plan_.next_sampled(next_ + 1);
   }
 }
 
@@ -242,6 +261,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.ordered += o.sums_.ordered;
   sums_.unordered += o.sums_.unordered;
   sums_.codes += o.sums_.codes;
+  sums_.scales += o.sums_.scales;
   sums_.zero_lines += o.sums_.zero_lines;
   sums_.repeated_lines += o.sums_.repeated_lines;
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
@@ -256,7 +276,8 @@ void FigureCounter::merge(const FigureCounter& o) {
     sums_.swizzled = o.sums_.swizzled;
   }
   columns_.resize(std::max(columns_.size(), o.columns_.size()));
-  for (size_t i = 0; i < o.columns_.size(); ++i) columns_[i] = static_cast<uint8_t>(columns_[i] | o.columns_[i]);
+  for (size_t i = 0; i < o.columns_.size(); ++i)
+    columns_[i] = static_cast<uint8_t>(columns_[i] | o.columns_[i]);
   for (size_t i = 0; i < 256; ++i) {
     numbers_[i] += o.numbers_[i];
     scale_bytes_[i] += o.scale_bytes_[i];
@@ -301,6 +322,17 @@ double octaves_of(const std::array<uint64_t, 256>& bytes) {
   return near >= kFew && near > far ? std::log2(near / std::max(far, 1.0)) : 0;
 }
 
+/// Half the sum of how far the shares of finite bytes are from equal ones.
+double unevenness_of(const std::array<uint64_t, 256>& bytes) {
+  constexpr double kEqual = 1.0 / 254;
+  double all = 0, off = 0;
+  for (unsigned b = 0; b < 256; ++b) all += e4m3_is_nan(b) ? 0 : static_cast<double>(bytes[b]);
+  for (unsigned b = 0; b < 256; ++b) {
+    if (!e4m3_is_nan(b)) off += std::fabs(share_of(static_cast<double>(bytes[b]), all) - kEqual);
+  }
+  return off / 2;
+}
+
 }  // namespace
 
 MatrixFigures FigureCounter::figures() const {
@@ -343,7 +375,11 @@ MatrixFigures FigureCounter::figures() const {
       f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
     }
     zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : exponents ? 0 : numbers_[0]);
-    f.octaves = fp8 ? octaves_of(numbers_) : 0;
+    if (fp8) {
+      f.octaves = octaves_of(numbers_);
+      f.unevenness = unevenness_of(numbers_);
+      f.full_share = share_of(static_cast<double>(numbers_[0x7E] + numbers_[0xFE]), numbers);
+    }
   }
   f.sampled = static_cast<uint64_t>(numbers);
   f.zero_share = share_of(zeros, numbers);

@@ -24,11 +24,11 @@ enum class NumberKind {
   kBf16,
   kF16,
   kF32,
-  kE8m0,     ///< exponents that scale blocks
+  kE8m0,  ///< exponents that scale blocks
 };
 
-/// The tensor of block scales, or of one scale a tensor or row, that belongs to weights in FP8 or MXFP4; of any
-/// dialect but those of NVFP4.
+/// The tensor of block scales, or of one scale a tensor or row, that belongs to weights in FP8 or MXFP4; of
+/// any dialect but those of NVFP4.
 struct ValueFormat {
   NumberKind kind = NumberKind::kUnknown;
   std::optional<size_t> scale{};
@@ -40,40 +40,46 @@ ValueFormat value_format(const LintInput& input, size_t tensor);
 /// piece of its bytes.
 struct MatrixPlan {
   NumberKind kind = NumberKind::kUnknown;
-  uint64_t matrices = 1, lines = 0;           ///< lines of one matrix
-  uint64_t line_bytes = 0, scale_bytes = 0;   ///< codes or values of a line; its block scales in E4M3
+  uint64_t matrices = 1, lines = 0;          ///< lines of one matrix
+  uint64_t line_bytes = 0, scale_bytes = 0;  ///< codes or values of a line; its block scales in E4M3
   bool k_outer = false;
-  bool is_rows = true;  ///< lines are what the model knows as such, so that they may be held against each other
-  /// Whether statistics take line `i`: `sampled` of them, evenly spread.
-  bool takes(uint64_t i) const { return i * sampled() / lines != (i + 1) * sampled() / lines; }
+  bool is_rows =
+      true;  ///< lines are what the model knows as such, so that they may be held against each other
+  /// How many lines statistics take. The line in each of so many equal ranges lies anywhere, so that no
+  /// pattern of the rows agrees with the choice.
   uint64_t sampled() const;
+  /// The first line from `i` on that statistics take; one beyond all lines: none.
+  uint64_t next_sampled(uint64_t i) const;
 };
 
 /// The figures of one matrix. Of E2M1 with block scales in E4M3, numbers are code * block scale, without the
 /// global scale; of MXFP4 the codes alone, of FP8 the stored numbers alone.
 struct MatrixFigures {
   static constexpr size_t kNone = SIZE_MAX;
-  size_t tensor = 0;       ///< codes or values
-  size_t module = kNone;   ///< in LintInput::modules
-  int64_t expert = -1;     ///< in a stack; -1: the tensor is one matrix
+  size_t tensor = 0;      ///< codes or values
+  size_t module = kNone;  ///< in LintInput::modules
+  int64_t expert = -1;    ///< in a stack; -1: the tensor is one matrix
   MatrixPlan plan{};
-  uint64_t ordered = 0;    ///< hash of all bytes
-  uint64_t unordered = 0;  ///< the same for any order of lines
-  uint64_t codes = 0;      ///< hash of codes alone, where block scales belong to them
+  uint64_t ordered = 0;            ///< hash of all bytes
+  uint64_t unordered = 0;          ///< the same for any order of lines
+  uint64_t codes = 0, scales = 0;  ///< hashes of codes and of their block scales alone, where there are any
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;  ///< the first of the longest run
-  uint64_t repeated_lines = 0;   ///< equal to an earlier one and not zero
+  uint64_t repeated_lines = 0;  ///< with the codes or values of an earlier one, and not zero
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
-  uint64_t sampled = 0;          ///< numbers behind the following
-  double log2_rms = 0, log2_amax = 0;  ///< of zeros alone -infinity
+  uint64_t sampled = 0;                                               ///< numbers behind the following
+  double log2_rms = 0, log2_amax = 0;                                 ///< of zeros alone -infinity
   double zero_share = 0;
-  double negative_share = 0;     ///< of what is not zero
-  double small_share = 0;        ///< of floats and FP8: smaller than a sixteenth of the RMS, zeros aside
-  double constant_share = 0;     ///< of the most frequent code, byte or float32 exponent
+  double negative_share = 0;  ///< of what is not zero
+  double small_share = 0;     ///< of floats and FP8: smaller than a sixteenth of the RMS, zeros aside
+  double constant_share = 0;  ///< of the most frequent code, byte or float32 exponent
   std::array<float, 16> code_shares{};  ///< of E2M1
-  double full_blocks = 0;        ///< of E2M1 with block scales: share of blocks with a code of 6
+  double full_blocks = 0;               ///< of E2M1 with block scales: share of blocks with a code of 6
   double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
-  int scale_values = 0;          ///< different block scales
-  double octaves = 0;            ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
+  int scale_values = 0;                 ///< different block scales
+  double octaves = 0;  ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
+  double unevenness =
+      1;  ///< of FP8: how far shares of bytes are from equal ones; 0: every byte equally often
+  double full_share = 0;  ///< of FP8: of 448, the largest number
   /// How much of the block scales' variance rows and columns explain, beyond chance: as they lie, and if they
   /// lay in another order; both of the same bytes. 0 where it cannot be told.
   struct Order {
@@ -111,8 +117,8 @@ class FigureCounter {
   bool is_new(uint64_t hash);
 
   MatrixPlan plan_;
-  uint64_t next_ = 0, lines_ = 0;
-  MatrixFigures sums_;  ///< hashes and counts
+  uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next line that statistics take
+  MatrixFigures sums_;                          ///< hashes and counts
   uint64_t zero_run_ = 0;
   std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
   uint64_t seen_count_ = 0;

@@ -32,6 +32,7 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
       bits = static_cast<T>(bits | (value & magnitude));
     }
     counts.any = counts.any || bits != 0;
+    if constexpr (sizeof(T) == 1) counts.largest = std::max(counts.largest, largest);
     if (largest != mask) continue;
     for (uint64_t i = begin; i < end; ++i) {
       if ((at(i) & mask) != mask) continue;
@@ -213,6 +214,7 @@ TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
   padding += o.padding;
   first_padding = std::min(first_padding, o.first_padding);
   scales += o.scales;
+  largest = std::max(largest, o.largest);
   any = any || o.any;
   return *this;
 }

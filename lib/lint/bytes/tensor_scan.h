@@ -31,6 +31,7 @@ struct TensorCounts {
   uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPart that differ from their copy
   uint64_t padding = 0, first_padding = kNone;    ///< padding of kPart that is not zero
   BlockCounts scales{};                           ///< of checks that meet block scales
+  uint8_t largest = 0;                            ///< of kE4m3: the largest magnitude
   bool any = false;                               ///< any bit but signs set
   TensorCounts& operator+=(const TensorCounts& other);
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "formats/e4m3.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"
@@ -202,9 +203,13 @@ class WeightLint {
       buffer.resize(std::max(buffer.size(), count));
       const std::span<uint8_t> bytes(buffer.data(), count);
       s_.read(job.tensor, at, bytes);
-      scan_bytes(scan, at, bytes, counts);
+      TensorCounts own;
+      scan_bytes(scan, at, bytes, own);
       if (hash) hash->update(bytes);
       counter.add(bytes, {});
+      if (plan.kind == NumberKind::kE4m3 && !e4m3_is_nan(own.largest))
+        counter.note_amax(double{e4m3_to_float(own.largest)});
+      counts += own;
       progress_.done += bytes.size();
     });
     if (manifest_) lint_tensor_hash(s_, *manifest_, job.tensor, hash->digest(), sink_);

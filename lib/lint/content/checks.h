@@ -7,11 +7,11 @@
 namespace twofour {
 
 /// Matrices of one checkpoint that are equal and should not be: experts, layers, gate and up, routers.
-void lint_identical(const LintInput& input, std::span<const Member> members, LintReporter& reporter);
+void lint_identical(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
 /// Codes and numbers that are no quantized weights: other formats under this one's name, noise, constants,
 /// zero halves, repeated rows, block scales in another order.
-void lint_content(const LintInput& input, std::span<const Member> members, LintReporter& reporter);
+void lint_content(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
 /// What shows only beside another checkpoint of the same model. Throws Error where the two share no
 /// module.

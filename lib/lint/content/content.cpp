@@ -13,6 +13,19 @@ constexpr uint64_t kFewNumbers = 2048;  ///< below, shares say nothing
 
 constexpr const char* kNoise = "every code equally often, as of noise";
 
+/// Whether of three magnitudes in a row the middle one is missing: rounding leaves none out, whatever the
+/// density. What was rounded to whole numbers before has none of 0.5, and few of 1.
+bool skips_magnitude(const std::array<float, 16>& h) {
+  const auto share = [&](size_t c) { return double{h[c]} + h[c + 8]; };
+  constexpr double kFrequent = 0.02, kMissing = 1.0 / 40;
+  for (size_t c = 3; c < 7; ++c) {
+    const double least = std::min(share(c - 1), share(c + 1));
+    if (share(2) > kFrequent && share(1) > kFrequent && least > kFrequent && share(c) < kMissing * least)
+      return true;
+  }
+  return false;
+}
+
 /// What codes of four bits look like that are not E2M1 made from weights; empty if they may be.
 std::string odd_codes(const MatrixFigures& f) {
   const auto& h = f.code_shares;
@@ -23,21 +36,28 @@ std::string odd_codes(const MatrixFigures& f) {
     return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
   // E2M1 has a sign and a magnitude, so that shares of c and c + 8 are alike; of two's complement and of
   // codes with a zero point of 8 those of c and 16 - c are.
-  double signs = 0, complement = 0, even = 0;
+  double signs = 0, complement = 0, uneven = 0;
   for (size_t c = 1; c < 8; ++c) {
     signs += std::fabs(double{h[c]} - double{h[c + 8]});
     complement += std::fabs(double{h[c]} - double{h[16 - c]});
   }
-  for (const float share : h) even = std::max(even, std::fabs(double{share} - 1.0 / 16));
+  for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
   if (signs > 0.1 && complement < 0.35 * signs)
     return h[0] > h[8] ? "codes as of INT4 in two's complement" : "codes as of INT4 with a zero point of 8";
-  const double chance = 5 * std::sqrt(1.0 / 16 / static_cast<double>(f.sampled));
-  if (even < std::max(0.004, chance)) return kNoise;
-  // From 0.5 over 1.5 to 3.0 the steps of E2M1 double, and so does the share of the last beside what a smooth
-  // density gives equal steps. Pruned weights have no smooth density.
-  if (f.zero_share > 0.3) return "";
+  // Pearson's statistic of fifteen degrees of freedom, at 4 standard deviations; of weights it is a fourteenth
+  // of their number.
+  constexpr double kMostOfNoise = 37;
+  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
+  // Where a block's largest weight is 6, from 0.5 over 1.5 to 3.0 the steps of E2M1 double, and so does the
+  // share of the last beside what a density as of weights gives equal steps. Scales that are powers of two,
+  // or blocks that end at 4, leave less of it; of pruned weights there is no density.
+  if (f.full_blocks < 0.9 || f.zero_share > 0.3) return "";
+  const auto count = static_cast<double>(f.sampled);
   const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
-  if (a > 0 && b > 0 && c * a < 1.15 * b * b && f.sampled >= 4 * kFewNumbers)
+  if (a <= 0 || b <= 0 || c <= 0 || a < b) return "";
+  const double error = std::sqrt((1 / a + 1 / c + 4 / b) / count);
+  if (c * a * (1 + 4 * error) < 1.2 * b * b)
     return "shares of codes as of integers with a sign, whose steps are equal";
   return "";
 }
@@ -51,18 +71,21 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
   if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
   const bool fp8 = f.plan.kind == NumberKind::kE4m3;
-  // Of weights with a density that is flat near zero a twentieth is below a sixteenth of the RMS.
-  if (!fp8 && f.small_share < 0.002)
+  // Of weights with a density that is flat near zero a twentieth is below a sixteenth of the RMS; of what was
+  // quantized before, an eighth is zero.
+  if (!fp8 && f.zero_share + non_zero * f.small_share < 0.002)
     return "no numbers near zero, as where a file's type is not that of its bytes";
   if (f.small_share > 0.75)
     return "most numbers far below the RMS, as where bytes are exchanged or a type is not that of its bytes";
-  if (fp8 && f.octaves > 1.55) return "a density as of E5M2";
+  // Of weights in four bits a tenth is zero, and what FP8 makes of them has no density.
+  if (fp8 && f.zero_share < 0.005 && f.octaves > 1.55) return "a density as of E5M2";
+  if (fp8 && f.unevenness < 0.1) return "every byte equally often, as of noise";
   return "";
 }
 
 class Content {
  public:
-  Content(const LintInput& s, std::span<const Member> members, LintReporter& reporter)
+  Content(const LintInput& s, std::span<Member> members, LintReporter& reporter)
       : s_(s), members_(members), sink_(reporter) {}
 
   void run() {
@@ -103,8 +126,9 @@ class Content {
     if (found.empty()) return false;
     // Toys are noise throughout; among sound matrices one of them is not.
     if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
-    return report(m, codes ? "odd-codes" : "odd-numbers",
-           fmt::format("expected {} of trained weights, found {}", codes ? "E2M1 codes" : "numbers", found));
+    return report(
+        m, codes ? "odd-codes" : "odd-numbers",
+        fmt::format("expected {} of trained weights, found {}", codes ? "E2M1 codes" : "numbers", found));
   }
 
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
@@ -114,12 +138,14 @@ class Content {
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
-      return report(m, "zero-regions",
-             fmt::format("expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
-                         f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines));
+      return report(
+          m, "zero-regions",
+          fmt::format("expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
+                      f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines));
     } else if (f.columns >= 16 && f.sampled >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
-      return report(m, "zero-regions",
-             fmt::format("expected weights, found zeros in {} of {} {}", f.zero_columns, f.columns, column));
+      return report(
+          m, "zero-regions",
+          fmt::format("expected weights, found zeros in {} of {} {}", f.zero_columns, f.columns, column));
     }
     return false;
   }
@@ -131,8 +157,8 @@ class Content {
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
     if (f.repeated_lines * (kv ? 1 : 16) < f.plan.lines) return false;
     return report(m, "repeated-rows",
-           fmt::format("expected rows that differ, found {} of {} equal to an earlier one", f.repeated_lines,
-                       f.plan.lines));
+                  fmt::format("expected rows that differ, found {} of {} equal to an earlier one",
+                              f.repeated_lines, f.plan.lines));
   }
 
   void check_order(const Member& m) {
@@ -145,32 +171,36 @@ class Content {
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
     if (gain(order) < 0) return;
-    report(m, "scale-order",
-           fmt::format("expected block scales in the order of rows, which explains {:.0f} % of their "
-                       "variance, found an order that explains {:.0f} %: {}",
-                       100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
-                       swizzled ? "the 128x4 order of a kernel" : "transposed"));
+    sink_.add("scale-order", s_.file_of(s_.modules[f.module].block_scale),
+              s_.tensors[s_.modules[f.module].block_scale].name,
+              fmt::format("expected block scales in the order of rows, which explains {:.0f} % of their "
+                          "variance, found an order that explains {:.0f} %: {}",
+                          100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+                          swizzled ? "the 128x4 order of a kernel" : "transposed"));
   }
 
-  /// Exponents under the name of E4M3 and the reverse.
   bool check_block_scales(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (f.plan.kind != NumberKind::kE2m1 || f.plan.scale_bytes == 0 || f.sampled < 4 * kFewNumbers) return false;
-    if (f.scale_values == 1 && f.full_blocks < 0.9) {
+    if (f.plan.kind != NumberKind::kE2m1 || f.sampled < 4 * kFewNumbers) return false;
+    const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
+    if (scales == nullptr) return false;
+    // Weights of one size have one scale, and no codes between 0 and 6.
+    const auto between =
+        static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
+    if (scales->scale_values == 1 && between > 0.05)
       return report(m, "odd-codes", "expected a scale for each block, found the same for all");
-    }
     return false;
   }
 
   const LintInput& s_;
-  std::span<const Member> members_;
+  std::span<Member> members_;
   LintReporter& sink_;
   size_t codes_ = 0, noisy_ = 0;  ///< matrices of codes; those that are noise
 };
 
 }  // namespace
 
-void lint_content(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+void lint_content(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
   Content(s, members, reporter).run();
 }
 

@@ -25,7 +25,7 @@ bool is_constant(const Member& m) {
 
 }  // namespace
 
-void lint_identical(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+void lint_identical(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
   constexpr uint64_t kLeastBytes = 64;  // fewer may be equal by chance, or by their kind
   struct Key {
     uint64_t hash, bytes;
@@ -52,9 +52,9 @@ void lint_identical(const LintInput& s, std::span<const Member> members, LintRep
   for (const auto& [key, same] : permuted) {
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
-      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
-                   fmt::format("expected weights of its own, found the rows of {} in another order",
-                               same[0]->name));
+      reporter.add(
+          "identical-weights", s.file_of(m.figures->tensor), m.name,
+          fmt::format("expected weights of its own, found the rows of {} in another order", same[0]->name));
     }
   }
 }

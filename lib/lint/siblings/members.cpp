@@ -22,15 +22,13 @@ class ScaleFigures {
   explicit ScaleFigures(std::span<const MatrixFigures> figures) {
     for (const MatrixFigures& f : figures) by_place_[{f.tensor, f.expert}] = &f;
   }
-  /// log2 of the RMS of the scales of one matrix; NaN where they are not known. In a stack they may be those
-  /// of each expert or of all.
-  double log2_of(size_t tensor, int64_t expert) const {
+  /// Of one matrix: in a stack they may be of each expert or of all. nullptr: none are known.
+  const MatrixFigures* find(size_t tensor, int64_t expert) const {
     for (const int64_t e : {expert, int64_t{-1}}) {
       const auto at = by_place_.find({tensor, e});
-      if (at == by_place_.end()) continue;
-      return at->second->plan.kind == NumberKind::kUnknown ? std::nan("") : at->second->log2_rms;
+      if (at != by_place_.end()) return at->second->plan.kind == NumberKind::kUnknown ? nullptr : at->second;
     }
-    return std::nan("");
+    return nullptr;
   }
 
  private:
@@ -107,6 +105,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       const size_t at = global.size() == 1 ? 0 : expert;
       const double g = at < global.size() ? global_scale_multiplier(*module.dialect, global[at]) : 0;
       scale = g > 0 && std::isfinite(g) ? std::log2(g) : std::nan("");
+      m.scale = module.global_scale;
     } else {
       if (is_scale_name(t.name) || f.plan.kind == NumberKind::kUnknown || f.plan.kind == NumberKind::kE8m0)
         continue;
@@ -114,7 +113,11 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       m.is_linear = t.shape.size() >= 2 && f.plan.is_rows && t.name.find("bias") == t.name.npos &&
                     is_linear_name(m.name) && !is_table_name(m.name);
       const ValueFormat format = value_format(s, f.tensor);
-      if (format.scale) scale = scales.log2_of(*format.scale, f.expert);
+      if (format.scale) {
+        m.scale = *format.scale;
+        m.scale_figures = scales.find(m.scale, f.expert);
+        scale = m.scale_figures != nullptr ? m.scale_figures->log2_rms : std::nan("");
+      }
       if (!format.scale && f.plan.kind == NumberKind::kE4m3) scale = std::nan("");
     }
     m.module = m.name;
@@ -123,6 +126,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       m.at.expert = f.expert;
       m.name += fmt::format(" (expert {})", f.expert);
     }
+    m.log2_scale = scale;
     m.log2_rms = f.log2_rms + scale;
     m.log2_amax = f.log2_amax + scale;
     members.push_back(std::move(m));
@@ -144,7 +148,9 @@ bool Reported::covers(const std::string& name) const {
 
 void drop_reported(const LintReporter& reporter, std::vector<Member>& members) {
   const Reported reported(reporter);
-  std::erase_if(members, [&](const Member& m) { return reported.covers(m.module) || reported.covers(m.name); });
+  std::erase_if(members, [&](const Member& m) {
+    return m.reported || reported.covers(m.module) || reported.covers(m.name);
+  });
 }
 
 RobustSpread robust_spread(std::vector<double> values) {

@@ -24,11 +24,15 @@ struct Member {
   const MatrixFigures* figures = nullptr;
   std::string module{};  ///< or tensor without ".weight"
   std::string name{};    ///< the same; of a stack " (expert 3)" behind it
-  SiblingName at{};    ///< the expert in a stack, too
+  SiblingName at{};      ///< the expert in a stack, too
   double log2_rms = std::numeric_limits<double>::quiet_NaN();   ///< of weights, all scales applied
   double log2_amax = std::numeric_limits<double>::quiet_NaN();  ///< NaN: a scale is missing or not valid
-  uint64_t numbers = 0;    ///< all of them, not only those behind statistics
-  bool is_linear = false;  ///< a matrix that is multiplied, in a format with known numbers
+  uint64_t numbers = 0;                 ///< all of them, not only those behind statistics
+  bool is_linear = false;               ///< a matrix that is multiplied, in a format with known numbers
+  size_t scale = MatrixFigures::kNone;  ///< the tensor of global scales, or of those of FP8 or MXFP4
+  const MatrixFigures* scale_figures = nullptr;  ///< of those of FP8 or MXFP4
+  double log2_scale = 0;                         ///< the RMS of these, as multipliers
+  bool reported = false;                         ///< by a finding that names others
 };
 
 /// All weights among `figures`: linears, embeddings, norms and biases, but no scales.
@@ -45,7 +49,7 @@ class Reported {
   std::set<std::string> names_;
 };
 
-/// Drops members of which something was reported.
+/// Drops members of which something was reported: by their name, or with others.
 void drop_reported(const LintReporter& reporter, std::vector<Member>& members);
 
 /// Middle and spread of some numbers, neither moved by a few of them.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "lib/lint/siblings/checks.h"
 
@@ -10,17 +11,18 @@ namespace twofour {
 namespace {
 
 // In octaves of the RMS of weights. The README gives the margin of each on real weights.
-constexpr double kExpertFloor = 0.9;    ///< an expert against the others of its layer
-constexpr double kLayerFloor = 1.9;     ///< a layer against all others
-constexpr double kEdgeFloor = 3.5;      ///< the first and last two layers, which differ in sound models
-constexpr double kAllFloor = 7.0;       ///< a linear against all of the checkpoint
-constexpr double kDeviations = 6;       ///< and this many standard deviations
+constexpr double kExpertFloor = 0.9;  ///< an expert against the others of its layer
+constexpr double kLayerFloor = 1.9;   ///< a layer against all others
+constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which differ in sound models
+constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
+constexpr double kDeviations = 6;     ///< and this many standard deviations
 constexpr double kLargestRms = 3, kSmallestRms = -24;  ///< 8 and 6e-8: no trained linear is beyond
 /// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
 constexpr uint64_t kFewNumbers = 4096;
-constexpr size_t kFewestExperts = 4, kFewestLayers = 6, kFewestLinears = 6;
+/// With fewer layers than kSomeLayers all are like the first and last.
+constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
 
-using Group = std::vector<const Member*>;
+using Group = std::vector<Member*>;
 
 bool is_known(const Member& m) { return std::isfinite(m.log2_rms); }
 
@@ -32,9 +34,8 @@ RobustSpread spread_of(const Group& group) {
 
 class Outliers {
  public:
-  Outliers(const LintInput& s, std::span<const Member> members, LintReporter& reporter)
-      : s_(s), sink_(reporter) {
-    for (const Member& m : members) {
+  Outliers(const LintInput& s, std::span<Member> members, LintReporter& reporter) : s_(s), sink_(reporter) {
+    for (Member& m : members) {
       if (m.is_linear && is_known(m)) linears_.push_back(&m);
       if (!m.is_linear && m.name.find("norm") != m.name.npos && m.name.find("bias") == m.name.npos &&
           s.tensors[m.figures->tensor].shape.size() == 1)
@@ -51,34 +52,75 @@ class Outliers {
   }
 
  private:
-  void report(const Member& m, const char* rule, double expected, const std::string& whose) {
-    if (!reported_.insert(&m).second) return;
+  void report(Member& m, const char* rule, double expected, const std::string& whose) {
+    if (std::exchange(m.reported, true)) return;
     sink_.add(rule, s_.file_of(m.figures->tensor), m.name,
               fmt::format("expected an RMS near {:.3g}, that of {}, found {:.3g}", std::exp2(expected), whose,
                           std::exp2(m.log2_rms)));
   }
 
+  /// What a scale seems to be instead; empty if nothing fits.
+  std::string mistaken(const Member& m) const {
+    if (m.scale == MatrixFigures::kNone) return "";
+    std::string text = fmt::format("; its {} is {:.4g}", kind_of_scale(m), std::exp2(m.log2_scale));
+    constexpr std::pair<double, const char*> kConstants[] = {
+        {1, ", as if it were never set"},
+        {6, ", the largest code"},
+        {448, ", the largest block scale"},
+        {2688, ", the largest code times the largest block scale"}};
+    for (const auto& [value, meaning] : kConstants) {
+      for (const double x : {value, 1 / value}) {
+        if (std::fabs(m.log2_scale - std::log2(x)) < 1e-6) return text + meaning;
+      }
+    }
+    const double full = m.figures->plan.kind == NumberKind::kE4m3 ? 448 : 2688;
+    constexpr double kLeast = -12, kMost = 0;  // of an ordinary linear
+    if (const double other = m.log2_rms - 2 * m.log2_scale; other > kLeast && other < kMost)
+      return text + ", as if it were the reciprocal";
+    if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
+      return text + fmt::format(", as if it were the largest weight, not divided by {}", full);
+    return text;
+  }
+
+  std::string kind_of_scale(const Member& m) const {
+    const std::string& name = s_.tensors[m.scale].name;
+    return name.substr(name.find_last_of('.') + 1);
+  }
+
   void check_implausible() {
-    for (const Member* m : linears_) {
-      const bool plausible = m->log2_rms >= kSmallestRms && m->log2_rms <= kLargestRms;
-      if (plausible || m->numbers <= 2 * kFewNumbers) continue;
-      reported_.insert(m);
+    Group found;
+    size_t scaled = 0;
+    for (Member* m : linears_) {
+      if (m->numbers <= 2 * kFewNumbers) continue;
+      scaled += m->scale != MatrixFigures::kNone;
+      if (m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms) found.push_back(m);
+    }
+    // Of most scales there is one cause.
+    const auto most = static_cast<size_t>(std::count_if(
+        found.begin(), found.end(), [](const Member* m) { return m->scale != MatrixFigures::kNone; }));
+    const bool together = most >= kFewestLinears && 2 * most > scaled;
+    std::string others = together ? fmt::format("; so have {} of {} with such a scale", most, scaled) : "";
+    for (Member* m : found) {
+      m->reported = true;
+      const bool is_one_of = together && m->scale != MatrixFigures::kNone;
+      if (is_one_of && others.empty()) continue;
       sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
-                fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
-                            std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms)));
+                fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}{}{}",
+                            std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms),
+                            mistaken(*m), is_one_of ? std::exchange(others, "") : ""));
     }
   }
 
   void check_experts() {
     std::map<std::pair<std::string, int64_t>, Group> layers;
-    for (const Member* m : linears_) {
+    for (Member* m : linears_) {
       if (m->at.expert >= 0) layers[{m->at.kind, m->at.layer}].push_back(m);
     }
     for (const auto& [key, group] : layers) {
       if (group.size() < kFewestExperts) continue;
       const RobustSpread spread = spread_of(group);
       const double limit = std::max(kExpertFloor, kDeviations * spread.deviation);
-      for (const Member* m : group) {
+      for (Member* m : group) {
         if (std::fabs(m->log2_rms - spread.median) > limit)
           report(*m, "expert-outlier", spread.median, "the layer's other experts");
       }
@@ -88,7 +130,7 @@ class Outliers {
   /// By layer the median of its experts, so that one of them does not make the layer an outlier.
   void check_layers(const Group& members, double floor, double edge_floor) {
     std::map<std::string, std::map<int64_t, Group>> kinds;
-    for (const Member* m : members) {
+    for (Member* m : members) {
       if (m->at.layer >= 0) kinds[m->at.kind][m->at.layer].push_back(m);
     }
     for (const auto& [kind, layers] : kinds) {
@@ -98,10 +140,10 @@ class Outliers {
       const RobustSpread spread = robust_spread(medians);
       size_t i = 0;
       for (const auto& [layer, group] : layers) {
-        const bool edge = i < 2 || i + 2 >= layers.size();
+        const bool edge = i < 2 || i + 2 >= layers.size() || layers.size() < kSomeLayers;
         const double limit = std::max(edge ? edge_floor : floor, kDeviations * spread.deviation);
         if (std::fabs(medians[i] - spread.median) > limit) {
-          for (const Member* m : group) {
+          for (Member* m : group) {
             if (std::fabs(m->log2_rms - spread.median) > limit)
               report(*m, "layer-outlier", spread.median, "other layers");
           }
@@ -114,7 +156,7 @@ class Outliers {
   void check_all() {
     if (linears_.size() < kFewestLinears) return;
     const RobustSpread spread = spread_of(linears_);
-    for (const Member* m : linears_) {
+    for (Member* m : linears_) {
       if (m->numbers < kFewNumbers) continue;
       if (std::fabs(m->log2_rms - spread.median) > std::max(kAllFloor, kDeviations * spread.deviation))
         report(*m, "layer-outlier", spread.median, "the other linears");
@@ -124,7 +166,7 @@ class Outliers {
   /// All zero or all one number where others are neither: memory that was filled and never loaded.
   void check_norms() {
     std::map<std::string, Group> kinds;
-    for (const Member* m : norms_) {
+    for (Member* m : norms_) {
       if (m->at.layer >= 0) kinds[m->at.kind].push_back(m);
     }
     const auto is_constant = [](const Member& m) {
@@ -136,9 +178,10 @@ class Outliers {
       if (group.size() < 3 || constant == 0 || 4 * constant > group.size()) continue;
       for (const Member* m : group) {
         if (!is_constant(*m)) continue;
-        sink_.add("layer-outlier", s_.file_of(m->figures->tensor), m->name,
-                  fmt::format("expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
-                              group.size() - constant, group.size(), std::exp2(m->log2_rms)));
+        sink_.add(
+            "layer-outlier", s_.file_of(m->figures->tensor), m->name,
+            fmt::format("expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
+                        group.size() - constant, group.size(), std::exp2(m->log2_rms)));
       }
     }
   }
@@ -146,12 +189,11 @@ class Outliers {
   const LintInput& s_;
   LintReporter& sink_;
   Group linears_, norms_;
-  std::set<const Member*> reported_;
 };
 
 }  // namespace
 
-void lint_outliers(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+void lint_outliers(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
   Outliers(s, members, reporter).run();
 }
 

@@ -13,13 +13,11 @@ namespace {
 
 /// Octaves that input scales of one projection may be apart, over layers and experts: activations vary, and
 /// one massive channel makes a layer's a hundred times another's.
-constexpr double kInputFloor = 9, kInputDeviations = 8;
+constexpr double kInputFloor = 9, kInputDeviations = 8, kAllInputsFloor = 10;
+constexpr size_t kFewSiblings = 6;
 /// Amax of inputs that half of all linears have in no model.
 constexpr double kLargestInput = 4096, kSmallestInput = 1e-3;
-/// The largest code * block scale of a matrix that its global scale was made for: the block's scale is
-/// rounded to 448 from 432 on.
-constexpr double kFullScale = 2688, kLeastFull = 2688.0 * 432 / 448;
-constexpr size_t kFewest = 6;
+constexpr double kFullScale = 2688, kLargestE4m3 = 448;
 
 /// An input scale, as the largest input that it was made for.
 struct InputScale {
@@ -36,58 +34,18 @@ std::string_view without(std::string_view name, std::string_view suffix) {
 
 class SiblingScales {
  public:
-  SiblingScales(const LintInput& s, std::span<const Member> members, LintReporter& reporter)
+  SiblingScales(const LintInput& s, std::span<Member> members, LintReporter& reporter)
       : s_(s), members_(members), sink_(reporter), reported_(reporter) {}
 
   void run() {
-    check_copied();
     list_inputs();
     check_inputs();
     check_missing_inputs();
     check_kv();
+    check_cache_values();
   }
 
  private:
-  bool is_full(const Member& m) const {
-    // Weights that are all near their maximum, as if drawn evenly, share it without being copied.
-    constexpr double kPeaked = 1.3;
-    const double amax = std::exp2(m.figures->log2_amax);
-    return amax >= kLeastFull && amax <= kFullScale && m.figures->log2_amax - m.figures->log2_rms > kPeaked;
-  }
-
-  /// Of modules that share a global scale only the one with the largest weight reaches full scale. Where most
-  /// do, and under one scale, it was made for one of them and copied.
-  void check_copied() {
-    std::map<std::string, std::vector<const Member*>> groups;
-    for (const Member& m : members_) {
-      constexpr uint64_t kFew = 2048;  // of so few the largest may be anything
-      if (m.figures->module == MatrixFigures::kNone || !std::isfinite(m.log2_rms)) continue;
-      if (m.numbers < kFew) continue;
-      groups[""].push_back(&m);
-      if (m.at.expert >= 0) groups[fmt::format("{} {}", m.at.layer, m.at.kind)].push_back(&m);
-    }
-    std::set<const Member*> reported;
-    for (const auto& [key, group] : groups) {
-      if (group.size() < kFewest) continue;
-      std::map<double, std::vector<const Member*>> by_scale;
-      for (const Member* m : group) by_scale[m->log2_rms - m->figures->log2_rms].push_back(m);
-      for (const auto& [scale, same] : by_scale) {
-        std::set<uint64_t> contents;  // equal matrices have equal scales
-        for (const Member* m : same) {
-          if (is_full(*m)) contents.insert(m->figures->codes);
-        }
-        if (contents.size() < kFewest || 2 * contents.size() <= group.size()) continue;
-        const Member& first = *same[0];
-        if (!reported.insert(&first).second) continue;
-        const size_t tensor = s_.modules[first.figures->module].global_scale;
-        sink_.add("copied-scale", s_.file_of(tensor), s_.tensors[tensor].name,
-                  fmt::format("expected a scale of its own for each of {} matrices, found the same for {} "
-                              "that differ and fill its range",
-                              group.size(), contents.size()));
-      }
-    }
-  }
-
   void list_inputs() {
     std::set<size_t> of_module;
     for (const Nvfp4Linear& m : s_.modules) {
@@ -98,7 +56,7 @@ class SiblingScales {
     for (size_t t = 0; t < s_.tensors.size(); ++t) {
       const std::string& name = s_.tensors[t].name;
       if (of_module.count(t) || !name.ends_with(".input_scale")) continue;
-      add_input(t, std::string(without(name, ".input_scale")), false, 448);
+      add_input(t, std::string(without(name, ".input_scale")), false, kLargestE4m3);
     }
   }
 
@@ -135,16 +93,21 @@ class SiblingScales {
       return;
     }
     check_most_inputs();
+    std::vector<double> inputs;
+    for (const InputScale& x : inputs_) inputs.push_back(std::log2(x.amax));
+    const RobustSpread all = robust_spread(std::move(inputs));
     std::map<std::string, std::vector<const InputScale*>> kinds;
     for (const InputScale& x : inputs_) kinds[x.at.kind].push_back(&x);
     for (const auto& [kind, group] : kinds) {
-      if (group.size() < 4) continue;
       std::vector<double> octaves;
       for (const InputScale* x : group) octaves.push_back(std::log2(x->amax));
-      const RobustSpread spread = robust_spread(octaves);
+      // A few siblings say nothing of their spread; all inputs do.
+      const bool few = group.size() < kFewSiblings;
+      const RobustSpread spread = few ? all : robust_spread(octaves);
+      const double limit = std::max(few ? kAllInputsFloor : kInputFloor, kInputDeviations * spread.deviation);
       for (size_t i = 0; i < group.size(); ++i) {
         const double off = std::fabs(octaves[i] - spread.median);
-        if (off <= std::max(kInputFloor, kInputDeviations * spread.deviation)) continue;
+        if (off <= limit) continue;
         report(*group[i], "suspicious-scale",
                fmt::format("expected a scale for inputs up to about {:.3g}, as those of its siblings, found "
                            "{}, one for inputs up to {:.3g}",
@@ -166,32 +129,57 @@ class SiblingScales {
                     kSmallestInput, kLargestInput, inputs_[0].amax, inputs_.size(), median));
   }
 
-  /// Of linears in FP8; those in NVFP4 are held against what the config promises.
+  /// Where others of the kind have them. A config may promise some modules alone no quantized inputs.
   void check_missing_inputs() {
     struct Kind {
       size_t with = 0;
-      std::vector<size_t> without;  ///< tensors of weights
+      std::vector<const Member*> without;
     };
-    std::map<std::string, Kind> kinds;
+    std::map<std::pair<std::string, NumberKind>, Kind> kinds;
     for (const Member& m : members_) {
-      if (m.figures->plan.kind != NumberKind::kE4m3 || !m.is_linear || m.figures->expert > 0) continue;
-      const std::string& name = s_.tensors[m.figures->tensor].name;
-      if (!name.ends_with(".weight")) continue;
-      Kind& kind = kinds[m.at.kind];
-      if (s_.find(std::string(without(name, "weight")) + "input_scale")) {
+      if (!m.is_linear || m.figures->expert > 0) continue;
+      const NumberKind number = m.figures->plan.kind;
+      const bool nvfp4 = m.figures->module != MatrixFigures::kNone;
+      if (!nvfp4 && (number != NumberKind::kE4m3 || m.scale == MatrixFigures::kNone)) continue;
+      Kind& kind = kinds[{m.at.kind, number}];
+      const bool has = nvfp4 ? s_.modules[m.figures->module].input_scale.has_value()
+                             : s_.find(m.module + ".input_scale").has_value();
+      if (has) {
         ++kind.with;
       } else {
-        kind.without.push_back(m.figures->tensor);
+        kind.without.push_back(&m);
       }
     }
     for (const auto& [name, kind] : kinds) {
       if (kind.with <= kind.without.size()) continue;
-      for (const size_t t : kind.without) {
-        sink_.add("missing-input-scale", s_.file_of(t), std::string(without(s_.tensors[t].name, ".weight")),
-                  fmt::format("expected input_scale as {} of {} like it have, found none", kind.with,
+      for (const Member* m : kind.without) {
+        if (reported_.covers(m->module) || is_weight_only(m->module)) continue;
+        const char* suffix = m->figures->module == MatrixFigures::kNone        ? ".input_scale"
+                             : s_.modules[m->figures->module].dialect->divides ? ".input_global_scale"
+                                                                               : ".input_scale";
+        sink_.add("missing-input-scale", s_.file_of(m->figures->tensor), m->module,
+                  fmt::format("expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
                               kind.with + kind.without.size()));
       }
     }
+  }
+
+  /// Whether the config promises no quantized inputs of a module: by its whole name, as ModelOpt's lists do,
+  /// or of some modules, as a group of compressed-tensors may. Jamba's dt_proj is no call of a linear:
+  /// calibration cannot see its inputs.
+  bool is_weight_only(const std::string& module) const {
+    if (module.ends_with(".dt_proj")) return true;
+    if (!s_.quantization.is_object()) return false;
+    const auto member = [](const Json& json, const std::string& key) {
+      return json.is_object() && json.contains(key) ? json[key] : Json();
+    };
+    const Json algo = member(member(member(s_.quantization, "quantized_layers"), module), "quant_algo");
+    if (algo.is_string() && algo.get<std::string>().find("A16") != std::string::npos) return true;
+    const Json groups = member(s_.quantization, "config_groups");
+    return groups.is_object() && std::any_of(groups.begin(), groups.end(), [&](const Json& group) {
+             return member(member(group, "weights"), "num_bits") == 4 &&
+                    member(group, "input_activations").is_null();
+           });
   }
 
   /// k without v, and layers without either where others have both.
@@ -231,9 +219,10 @@ class SiblingScales {
     for (const auto& [name, layer] : layers) {
       if (reported_.covers(name)) continue;
       if (layer.scaled_k != layer.scaled_v) {
-        sink_.add("missing-kv-scale", s_.file_of(layer.tensor), name,
-                  fmt::format("expected scales of both keys and values, found {} alone",
-                              layer.scaled_k ? "k_scale" : "v_scale"));
+        sink_.add(
+            "missing-kv-scale", s_.file_of(layer.tensor), name,
+            fmt::format("expected scales of both keys and values, found {} and no {}",
+                        layer.scaled_k ? "k_scale" : "v_scale", layer.scaled_k ? "v_scale" : "k_scale"));
         continue;
       }
       const auto [with, all] = kinds[sibling_name(name).kind];
@@ -244,8 +233,32 @@ class SiblingScales {
     }
   }
 
+  /// Of keys and of values, over all layers: a divisor stored as a multiplier.
+  void check_cache_values() {
+    for (const std::string_view suffix : {".k_scale", ".v_scale"}) {
+      std::vector<double> amax;
+      size_t first = MatrixFigures::kNone;
+      for (size_t t = 0; t < s_.tensors.size(); ++t) {
+        if (!s_.tensors[t].name.ends_with(suffix) || reported_.covers(s_.tensors[t].name)) continue;
+        for (const float value : read_scales(s_, t)) {
+          if (!(value > 0) || !std::isfinite(value)) continue;
+          amax.push_back(std::log2(double{value} * kLargestE4m3));
+          if (first == MatrixFigures::kNone) first = t;
+        }
+      }
+      if (amax.size() < 2) continue;
+      const size_t count = amax.size();
+      const double median = std::exp2(robust_spread(std::move(amax)).median);
+      if (median >= kSmallestInput && median <= kLargestInput) continue;
+      sink_.add("suspicious-scale", s_.file_of(first), s_.tensors[first].name,
+                fmt::format(
+                    "expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}",
+                    suffix == ".k_scale" ? "keys" : "values", kSmallestInput, kLargestInput, count, median));
+    }
+  }
+
   const LintInput& s_;
-  std::span<const Member> members_;
+  std::span<Member> members_;
   LintReporter& sink_;
   const Reported reported_;
   std::vector<InputScale> inputs_;
@@ -253,7 +266,7 @@ class SiblingScales {
 
 }  // namespace
 
-void lint_sibling_scales(const LintInput& s, std::span<const Member> members, LintReporter& reporter) {
+void lint_sibling_scales(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
   SiblingScales(s, members, reporter).run();
 }
 

@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "formats/naming.h"
+#include "lib/lint/bytes/checks.h"
+#include "lib/lint/siblings/checks.h"
+
+namespace twofour {
+namespace {
+
+/// The largest numbers that scales of a matrix are made for: of NVFP4 6 * 448, 6 * 256 with four-over-six and
+/// 448 where activations are FP8; of FP8 448. What is above 432 / 448 of that is rounded to it.
+constexpr double kFullNvfp4[] = {2688, 1536, 448}, kFullE4m3 = 448, kRounded = 432.0 / 448;
+constexpr size_t kFewest = 6;
+constexpr uint64_t kFewWeights = 2048;  ///< of so few the largest may be anything
+constexpr uint64_t kFewScales = 8;
+/// Bytes of scales that no two matrices have alike by chance.
+constexpr uint64_t kFewE4m3 = 64, kFewExponents = 256, kFewFloats = 16;
+
+bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
+
+/// Whether a matrix reaches what its one scale is made for, as if it were its own.
+bool is_full(const Member& m) {
+  // Weights that are all near their maximum, as if drawn evenly, share it without being copied.
+  constexpr double kPeaked = 1.3;
+  if (m.figures->log2_amax - m.figures->log2_rms <= kPeaked) return false;
+  const double amax = std::exp2(m.figures->log2_amax);
+  const auto reaches = [&](double full) { return amax >= full * kRounded && amax <= full; };
+  return is_nvfp4(m) ? std::ranges::any_of(kFullNvfp4, reaches) : reaches(kFullE4m3);
+}
+
+class CopiedScales {
+ public:
+  CopiedScales(const LintInput& s, std::span<Member> members, LintReporter& reporter)
+      : s_(s), members_(members), sink_(reporter) {}
+
+  void run() {
+    check_single();
+    check_blocks();
+    check_constant();
+  }
+
+ private:
+  void report(size_t tensor, std::string message) {
+    sink_.add("copied-scale", s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
+  }
+
+  uint64_t count_of(size_t tensor) const {
+    uint64_t count = 1;
+    for (const int64_t n : s_.tensors[tensor].shape) count *= static_cast<uint64_t>(std::max<int64_t>(n, 0));
+    return count;
+  }
+
+  bool has_single_scale(const Member& m) const {
+    if (m.scale == MatrixFigures::kNone || !std::isfinite(m.log2_rms) || m.numbers < kFewWeights)
+      return false;
+    if (is_nvfp4(m)) return true;
+    return m.figures->plan.kind == NumberKind::kE4m3 && count_of(m.scale) == 1;
+  }
+
+  /// What engines fuse shares a scale: one unit, which reaches what one of its members does.
+  static std::string unit_of(const Member& m) {
+    const auto group = fused_group(m.module);
+    return group ? fmt::format("{} {}", group->first, group->second) : m.name;
+  }
+
+  /// Of units that share a scale only the one with the largest weight reaches full scale, and few others come
+  /// that near. Where all do, it was made for one of them and copied.
+  void check_single() {
+    std::map<std::string, std::vector<Member*>> groups;
+    for (Member& m : members_) {
+      if (!has_single_scale(m)) continue;
+      const char* kind = is_nvfp4(m) ? "NVFP4" : "FP8";
+      groups[kind].push_back(&m);
+      const size_t experts = m.at.kind.find("experts");
+      if (m.at.expert >= 0)
+        groups[fmt::format("{} {} {}", kind, m.at.layer, m.at.kind.substr(0, experts))].push_back(&m);
+    }
+    for (const auto& [key, group] : groups) {
+      std::map<double, std::vector<Member*>> by_scale;
+      for (Member* m : group) by_scale[m->log2_scale].push_back(m);
+      for (const auto& [scale, same] : by_scale) {
+        std::map<std::string, bool> units;
+        std::set<uint64_t> contents;  // equal matrices have equal scales
+        std::set<size_t> tensors;     // and a stack may have one
+        bool is_known = true;
+        for (const Member* m : same) {
+          bool& full = units[unit_of(*m)];
+          full = full || is_full(*m);
+          contents.insert(m->figures->ordered);
+          tensors.insert(m->scale);
+          is_known = is_known && m->reported;
+        }
+        const auto full =
+            static_cast<size_t>(std::ranges::count_if(units, [](const auto& unit) { return unit.second; }));
+        if (is_known || 20 * full < 19 * units.size() || 2 * same.size() <= group.size()) continue;
+        if (std::min({full, contents.size(), tensors.size()}) < kFewest) continue;
+        for (Member* m : same) m->reported = true;
+        report(same[0]->scale,
+               fmt::format("expected a scale of its own for each of {} matrices, found the same for {} that "
+                           "differ and fill its range",
+                           group.size(), same.size()));
+      }
+    }
+  }
+
+  /// Of floats; a few of these may be equal by chance.
+  bool are_powers_of_two(size_t tensor) const {
+    const std::vector<float> values = read_scales(s_, tensor);
+    return !values.empty() && values.size() < kFewExponents && std::ranges::all_of(values, [](float x) {
+      int exponent = 0;
+      return std::frexp(x, &exponent) == 0.5f;
+    });
+  }
+
+  /// Block scales of two matrices with other codes.
+  void check_blocks() {
+    std::map<std::pair<uint64_t, uint64_t>, std::vector<Member*>> equal;
+    for (Member& m : members_) {
+      const MatrixFigures* scales = is_nvfp4(m) ? m.figures : m.scale_figures;
+      if (m.reported || !m.is_linear || scales == nullptr) continue;
+      const MatrixPlan& plan = scales->plan;
+      const uint64_t bytes = plan.lines * (is_nvfp4(m) ? plan.scale_bytes : plan.line_bytes);
+      // Few different scales, as powers of two are, may be equal by chance.
+      const bool varied = is_nvfp4(m) || plan.kind == NumberKind::kE8m0
+                              ? scales->scale_values >= 4 && scales->scale_sd > 0.25
+                              : scales->log2_amax - scales->log2_rms > 0.01;
+      const uint64_t least = is_nvfp4(m)                      ? kFewE4m3
+                             : plan.kind == NumberKind::kE8m0 ? kFewExponents
+                                                              : kFewFloats;
+      const uint64_t stored =
+          is_nvfp4(m) ? bytes : std::min(bytes, s_.tensors[m.scale].bytes() / plan.matrices);
+      if (!varied || stored < least) continue;
+      equal[{is_nvfp4(m) ? m.figures->scales : scales->ordered, stored}].push_back(&m);
+    }
+    for (const auto& [key, same] : equal) {
+      for (size_t i = 1; i < same.size(); ++i) {
+        const Member &first = *same[0], &m = *same[i];
+        const bool own = is_nvfp4(m) ? m.figures->codes != first.figures->codes
+                                     : m.figures->ordered != first.figures->ordered && m.scale != first.scale;
+        if (!own || (!is_nvfp4(m) && are_powers_of_two(m.scale))) continue;
+        same[i]->reported = true;
+        const size_t tensor = is_nvfp4(m) ? s_.modules[m.figures->module].block_scale : m.scale;
+        report(tensor,
+               fmt::format("expected scales of its own, found those of {} above other weights", first.name));
+      }
+    }
+  }
+
+  /// One scale for all blocks or rows of FP8, each of which reaches 448 as if it were its own.
+  void check_constant() {
+    for (Member& m : members_) {
+      if (m.reported || !m.is_linear || m.figures->plan.kind != NumberKind::kE4m3) continue;
+      if (m.scale_figures == nullptr || m.figures->sampled < kFewWeights) continue;
+      const auto scales = static_cast<double>(count_of(m.scale) / m.scale_figures->plan.matrices);
+      const double full = m.figures->full_share * static_cast<double>(m.numbers);
+      const bool constant = m.scale_figures->log2_amax - m.scale_figures->log2_rms < 1e-6;
+      const bool some = m.figures->full_share * static_cast<double>(m.figures->sampled) >= 6;
+      if (scales < kFewScales || !constant || !some || full < 0.75 * scales) continue;
+      m.reported = true;
+      report(
+          m.scale,
+          fmt::format("expected scales of rows or blocks that differ, found {:.4g} for all {}, and weights "
+                      "at 448 in most",
+                      std::exp2(m.log2_scale), scales));
+    }
+  }
+
+  const LintInput& s_;
+  std::span<Member> members_;
+  LintReporter& sink_;
+};
+
+}  // namespace
+
+void lint_copied_scales(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  CopiedScales(s, members, reporter).run();
+}
+
+}  // namespace twofour
