@@ -44,8 +44,8 @@ std::string odd_codes(const MatrixFigures& f) {
   for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
   if (signs > 0.1 && complement < 0.35 * signs)
     return h[0] > h[8] ? "codes as of INT4 in two's complement" : "codes as of INT4 with a zero point of 8";
-  // Pearson's statistic of fifteen degrees of freedom, at 4 standard deviations; of weights it is a fourteenth
-  // of their number.
+  // Pearson's statistic of fifteen degrees of freedom, at 4 standard deviations; of weights it is a
+  // fourteenth of their number.
   constexpr double kMostOfNoise = 37;
   if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
   if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
