@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/lint/bytes/checks.h"
+#include "lib/lint/bytes/downloads.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/content/checks.h"
 #include "lib/lint/siblings/checks.h"
@@ -47,6 +48,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   }
   if (!options.headers_only) {
     progress.phase = "reading weights";
+    lint_zero_tails(input, reporter);
     lint_scalars(input, reporter);
     const std::vector<MatrixFigures> figures = lint_weights(input, options.jobs, reporter, progress);
     progress.phase = "comparing weights";

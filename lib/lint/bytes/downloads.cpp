@@ -116,7 +116,7 @@ struct Begun {
 /// What a file's name was before a downloader added to it; empty where no downloader did.
 std::string finished_name(std::string_view name) {
   for (const std::string_view end : {".incomplete", ".aria2", ".part", ".partial", ".crdownload", ".download",
-                                     ".filepart", ".tmp", ".temp", "!qB", ".!ut"}) {
+                                     ".filepart", ".tmp", ".temp", ".!qB", ".!ut"}) {
     if (name.size() <= end.size() || !name.ends_with(end)) continue;
     name.remove_suffix(end.size());
     // Hugging Face puts the file's hash between.
@@ -168,8 +168,8 @@ std::vector<Begun> find_begun(const fs::path& directory) {
       std::error_code ignored;
       if (!it->is_regular_file(ignored)) continue;
       const std::string becomes = finished_name(name);
-      const bool cached = !shown.empty();
-      if (becomes.empty() || (!cached && !is_checkpoint_file(becomes))) continue;
+      const bool cached = !shown.empty(), unnamed = name.starts_with("Unconfirmed ");  // of Chrome
+      if (becomes.empty() || (!cached && !unnamed && !is_checkpoint_file(becomes))) continue;
       begun.push_back({cached ? shown + "/" + it->path().lexically_relative(folder).string() : name,
                        is_checkpoint_file(becomes) ? becomes : ""});
     }
@@ -184,6 +184,22 @@ std::vector<Begun> find_begun(const fs::path& directory) {
     look(last.parent_path().parent_path() / "blobs", "../../blobs");
   std::sort(begun.begin(), begun.end(), [](const Begun& a, const Begun& b) { return a.part < b.part; });
   return begun;
+}
+
+/// From where on a file is zeros up to its end.
+uint64_t begin_of_zeros(const Shard& shard) {
+  constexpr uint64_t kPiece = 1 << 16;
+  std::vector<uint8_t> piece(kPiece);
+  uint64_t end = shard.file.size();
+  while (end > shard.data_begin) {
+    const uint64_t begin = std::max(shard.data_begin, end - std::min(end, kPiece));
+    const std::span<uint8_t> bytes(piece.data(), end - begin);
+    shard.file.read(begin, bytes);
+    for (size_t i = bytes.size(); i-- > 0;)
+      if (bytes[i] != 0) return begin + i + 1;
+    end = begin;
+  }
+  return end;
 }
 
 /// Weight files whose tensors are all there.
@@ -259,6 +275,28 @@ void lint_downloads(const LintInput& s, const std::set<std::string>& named, Lint
                        : fmt::format("expected no part of a download, found one of {}, which nothing names",
                                      b.becomes));
     }
+  }
+}
+
+void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
+  std::map<size_t, std::vector<const TensorInfo*>> by_shard;
+  for (size_t t = 0; t < s.tensors.size(); ++t)
+    if (s.whole[t]) by_shard[s.shard_of[t]].push_back(&s.tensors[t]);
+  for (const auto& [shard, tensors] : by_shard) {
+    const Shard& file = s.shards[shard];
+    const uint64_t zeros = begin_of_zeros(file);
+    size_t count = 0, matrices = 0;
+    for (const TensorInfo* t : tensors) {
+      if (t->bytes() == 0 || file.data_begin + t->begin < zeros) continue;
+      ++count;
+      matrices += t->shape.size() > 1;
+    }
+    // One tensor of zeros may be meant; a matrix and what is beside it, up to the last byte, are not.
+    if (count < 2 || matrices == 0) continue;
+    reporter.add("unfinished-download", file.name, "",
+                 fmt::format("expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "
+                             "tensors, as where a download set space aside",
+                             file.file.size(), zeros, count, tensors.size()));
   }
 }
 

@@ -29,6 +29,9 @@ bool report_placeholder(const std::filesystem::path& directory, const std::strin
 /// damaged, else a note. `named`: files that the index names; none without an index.
 void lint_downloads(const LintInput& input, const std::set<std::string>& named, LintReporter& reporter);
 
+/// Weight files of full length that are zeros from somewhere on to their end.
+void lint_zero_tails(const LintInput& input, LintReporter& reporter);
+
 /// Whether a directory without weight files has begun to download one.
 bool has_unfinished_weights(const std::filesystem::path& directory);
 

@@ -242,6 +242,28 @@ TEST_CASE("a file that aria2 has not filled is an unfinished download, whatever 
   }
 }
 
+TEST_CASE("zeros up to the end of a weight file are one finding") {
+  const Scratch scratch;
+  const fs::path path = scratch / "checkpoint";
+  const Save save = checkpoint();
+  const std::string file = save.shards.begin()->first;
+  for (const double share : {0.0, 0.4, 0.6, 0.95}) {
+    CAPTURE(share);
+    fs::remove_all(path);
+    write_save(save, path);
+    const auto size = fs::file_size(path / file);
+    fs::resize_file(path / file, static_cast<uintmax_t>(share * static_cast<double>(size)));
+    fs::resize_file(path / file, size);
+    Progress progress;
+    const LintReport report = lint(path, {}, progress);
+    CAPTURE(text_of(report.findings));
+    REQUIRE(report.findings.size() == 1);
+    CHECK(report.findings[0].where() == file);
+    CHECK(rules_of(report.findings) ==
+          std::set<std::string>{share == 0 ? "not-downloaded" : "unfinished-download"});
+  }
+}
+
 TEST_CASE("weights that are all unfinished are a finding") {
   const Scratch scratch;
   write_text(scratch / "config.json", "{}");

@@ -173,6 +173,18 @@ std::vector<Planted> planted_files() {
          write_text(shard.string() + ".aria2", std::string("\0\1\0\0\0\0\0\0", 8));
        }},
       {"5.3",
+       kMixtral,
+       kFault,
+       "at full length, with zeros in place of what had not arrived",
+       "zeros are read as weights",
+       "unfinished-download model-00001",
+       {},
+       [](const fs::path& d, Random&) {
+         const auto size = fs::file_size(shards(d).front());
+         fs::resize_file(shards(d).front(), size / 3);
+         fs::resize_file(shards(d).front(), size);
+       }},
+      {"5.3",
        kMoe,
        kFault,
        "a shard cut in the middle",
