@@ -10,7 +10,9 @@
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/lint/config/checks.h"
+#include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {
@@ -86,7 +88,6 @@ struct Claims {
   std::map<std::string, std::string> layers;   ///< quantized_layers: module to algorithm
   bool all_linears = false;                    ///< whatever is not ignored is quantized
   bool only_nvfp4 = false;                     ///< and in no other format
-  bool input_scales = false;                   ///< every quantized module has one
 };
 
 std::string text_at(const Json& json, const char* key) {
@@ -98,7 +99,7 @@ void read_compressed_tensors(const Json& entry, Claims& c) {
   const Json groups = entry.contains("config_groups") && entry["config_groups"].is_object()
                           ? entry["config_groups"]
                           : Json::object();
-  c.all_linears = c.only_nvfp4 = c.input_scales = !groups.empty();
+  c.all_linears = c.only_nvfp4 = !groups.empty();
   for (const Json& g : groups) {
     const auto targets = string_list(g, "targets");
     c.all_linears = c.all_linears && targets == std::vector<std::string>{"Linear"};
@@ -108,10 +109,6 @@ void read_compressed_tensors(const Json& entry, Claims& c) {
     c.only_nvfp4 = c.only_nvfp4 && weights.contains("num_bits") && weights["num_bits"] == 4 &&
                    text_at(weights, "type") == "float" && weights.contains("group_size") &&
                    weights["group_size"] == 16;
-    const bool inputs =
-        g.is_object() && g.contains("input_activations") && g["input_activations"].is_object();
-    c.input_scales = c.input_scales && inputs && g["input_activations"].contains("dynamic") &&
-                     g["input_activations"]["dynamic"] != true;
   }
 }
 
@@ -140,7 +137,6 @@ Claims read_claims(const LintInput& s) {
   }
   c.only_nvfp4 = c.algo.find("NVFP4") != c.algo.npos;
   c.all_linears = c.modelopt && c.only_nvfp4 && c.layers.empty();
-  c.input_scales = c.modelopt && (c.algo == "NVFP4" || c.algo == "NVFP4_AWQ");
   return c;
 }
 
@@ -240,6 +236,14 @@ void check_unused(const LintInput& s, const Claims& claims, LintReporter& report
     }
     // A tied head has no tensor, and producers exclude it all the same.
     if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
+    // compressed-tensors takes a glob for a name.
+    const bool is_glob = claims.compressed_tensors && !text.starts_with("re:");
+    if (is_glob && is_wild(text)) {
+      reporter.add(
+          "unused-pattern", s.quantization_file, text,
+          "expected a name or, after re:, a regular expression, found a glob, which matches nothing");
+      continue;
+    }
     if (names.has(text) || is_of_missing_layer(names, text, model_layers(s.config))) continue;
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
@@ -249,10 +253,11 @@ void check_unused(const LintInput& s, const Claims& claims, LintReporter& report
   }
 }
 
-/// Returns the modules that nothing else needs to be said of.
-std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintReporter& reporter) {
-  std::set<std::string> reported;
+/// Adds the modules that nothing else needs to be said of to `reported`.
+void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& reported,
+                   LintReporter& reporter) {
   PatternList ignored(claims.ignored);
+  const std::set<std::string> explained = reported;
   const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
     const auto report = [&](const char* rule, std::string message) {
@@ -269,7 +274,7 @@ std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintRepo
       reporter.add("quantized-head", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
     }
-    if (!claims.modelopt && !claims.compressed_tensors) continue;
+    if ((!claims.modelopt && !claims.compressed_tensors) || explained.contains(m.name)) continue;
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
     const bool is_ignored = ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed));
     if (quantized && is_ignored) {
@@ -292,26 +297,6 @@ std::set<std::string> check_formats(const LintInput& s, Claims& claims, LintRepo
       report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
-  return reported;
-}
-
-void check_input_scales(const LintInput& s, const Claims& claims, LintReporter& reporter) {
-  if (!claims.input_scales || s.is_part) return;
-  size_t with = 0;
-  for (const Nvfp4Linear& m : s.modules) with += m.input_scale.has_value();
-  if (with == s.modules.size()) return;
-  // Experts that alone lack one were found beside their neighbours.
-  if (with > 0) {
-    for (const Nvfp4Linear& m : s.modules) {
-      // Jamba's dt_proj is no call of a linear: calibration cannot see its inputs.
-      if (m.input_scale || m.name.find("experts.") != m.name.npos || m.name.ends_with(".dt_proj")) continue;
-      reporter.add("missing-input-scale", s.file_of(m.codes), m.name,
-                   fmt::format("expected {} as the config promises, found none", m.dialect->input_scale));
-    }
-    return;
-  }
-  reporter.add("missing-input-scale", s.quantization_file, "",
-               fmt::format("expected an input scale for each of {} modules, found none", s.modules.size()));
 }
 
 /// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
@@ -338,10 +323,13 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
   all.insert(theirs.begin(), theirs.end());
   size_t count = 0;
   std::string first;
+  bool contradicts = false;  // both name the first, which says more than that one does not
   for (const auto& [name, algo] : all) {
     const auto a = ours.find(name), b = theirs.find(name);
-    if (a != ours.end() && b != theirs.end() && a->second == b->second) continue;
-    if (count++ > 0) continue;
+    const bool both = a != ours.end() && b != theirs.end();
+    if (both && a->second == b->second) continue;
+    if (count++ > 0 && (contradicts || !both)) continue;
+    contradicts = both;
     first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
                         name, b == theirs.end() ? "nothing" : b->second);
   }
@@ -366,6 +354,34 @@ bool is_own_router(const LintInput& s, const std::string& name) {
          name.ends_with(".gate.wg") || name.ends_with(".router.layer");
 }
 
+namespace {
+
+/// Codes of which no config says anything.
+void report_no_quantization(const LintInput& s, LintReporter& reporter) {
+  if (!s.config.is_object() || s.is_part) return;
+  std::map<std::string, std::pair<size_t, std::string>> found;  // format to modules, the first
+  for (const CodedModule& m : find_coded_modules(s)) {
+    if (m.scale_suffix.empty()) continue;
+    auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
+    ++count;
+  }
+  if (found.empty()) return;
+  try {
+    if (read_side_config(s.path)) return;
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    return;  // reported by another rule
+  }
+  for (const auto& [format, modules] : found) {
+    reporter.add("no-quantization-config", "config.json", "quantization_config",
+                 fmt::format("expected for {} {} modules, the first {}, found none", modules.first, format,
+                             modules.second));
+  }
+}
+
+}  // namespace
+
 void lint_config(const LintInput& s, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
@@ -373,10 +389,7 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   }
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
-    if (s.config.is_object() && !s.modules.empty()) {
-      reporter.add("no-quantization-config", "config.json", "quantization_config",
-                   fmt::format("expected for {} NVFP4 modules, found none", s.modules.size()));
-    }
+    report_no_quantization(s, reporter);
     for (const StoredModule& m : stored_modules(s)) {
       if (m.stored != StoredAs::kUnquantized && is_router(m.name))
         reporter.add("quantized-router", s.file_of(m.tensor), m.name,
@@ -386,8 +399,10 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   }
   Claims claims = read_claims(s);
   check_unused(s, claims, reporter);
-  const std::set<std::string> reported = check_formats(s, claims, reporter);
-  check_input_scales(s, claims, reporter);
+  std::set<std::string> reported;
+  lint_promises(s, reported, reporter);
+  lint_cache(s, reporter);
+  check_formats(s, claims, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {
     disagree = true;

@@ -10,6 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/unsupported_terms.h"
 #include "lib/lint/config/checks.h"
+#include "lib/lint/config/coded_modules.h"
 
 namespace twofour {
 namespace {
@@ -55,6 +56,22 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
                    fmt::format("expected {} beside its codes, found none", d.block_scale));
       break;
     }
+  }
+}
+
+/// FP8 that lacks the scale which the rest of it has.
+void check_fp8_complete(const LintInput& s, LintReporter& reporter) {
+  const std::vector<CodedModule> modules = find_coded_modules(s);
+  std::string_view suffix;
+  for (const CodedModule& m : modules) {
+    if (m.codes == CodedModule::Codes::kFp8 && !m.scale_suffix.empty() && !m.is_stack)
+      suffix = m.scale_suffix;
+  }
+  const bool is_scaled = !suffix.empty();
+  for (const CodedModule& m : modules) {
+    if (!is_scaled || m.codes != CodedModule::Codes::kFp8 || m.scale) continue;
+    reporter.add("incomplete-module", s.file_of(m.tensor), m.name,
+                 fmt::format("expected {} beside its FP8 numbers as others have, found none", suffix));
   }
 }
 
@@ -296,6 +313,7 @@ void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter)
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
   check_complete(s, reporter);
+  check_fp8_complete(s, reporter);
   check_int4_complete(s, reporter);
   check_int4_values(s, headers_only, reporter);
   lint_experts(s, model, reporter);

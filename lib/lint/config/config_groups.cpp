@@ -1,0 +1,305 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/dialects/lookup_parts.h"
+#include "lib/dialects/named_format.h"
+#include "lib/lint/config/promises.h"
+
+namespace twofour {
+namespace {
+
+using lookups::member;
+using lookups::text_of;
+using Codes = CodedModule::Codes;
+
+/// What a group's keys would have to say for a module.
+struct GroupKeys {
+  int64_t bits = 0;  ///< 0: not known from the headers
+  const char* type = "float";
+  std::string strategy{};   ///< alternatives have | between them; empty: any
+  int64_t group = 0;        ///< 0: any
+  const char* format = "";  ///< alternatives likewise
+};
+
+GroupKeys keys_of(const CodedModule& m) {
+  switch (m.codes) {
+    case Codes::kNvfp4:
+      return {4, "float", "tensor_group", 16, "nvfp4-pack-quantized"};
+    case Codes::kMxfp4:
+      return {4, "float", "group", 32, "mxfp4-pack-quantized"};
+    case Codes::kMxfp8:
+      return {8, "float", "group", 32, "mxfp8-quantized"};
+    case Codes::kInt:
+      if (m.suffix == ".weight")
+        return {8, "int", m.scales_n == 1 ? "tensor" : "channel", 0, "int-quantized|naive-quantized"};
+      return {0, "int", m.scales_k == 1 ? "" : "group", 0, "pack-quantized"};
+    case Codes::kFp8:
+      break;
+  }
+  GroupKeys keys{8, "float", "", 0, "float-quantized|naive-quantized"};
+  const bool one = m.scales_n == 1 && m.scales_k == 1;
+  if (one) {
+    keys.strategy = "tensor";
+    if (m.n == 1) keys.strategy += "|channel";
+    if (m.n <= kFp8Block && m.k <= kFp8Block) keys.strategy += "|block";
+  } else if (m.scales_n == m.n && m.scales_k == 1) {
+    keys.strategy = "channel";
+  } else if (m.scales_n > 0) {
+    keys.strategy = "block";
+  }
+  return keys;
+}
+
+bool is_one_of(std::string_view text, std::string_view alternatives) {
+  while (!alternatives.empty()) {
+    const size_t end = std::min(alternatives.find('|'), alternatives.size());
+    if (text == alternatives.substr(0, end)) return true;
+    alternatives.remove_prefix(std::min(end + 1, alternatives.size()));
+  }
+  return false;
+}
+std::string first_of(std::string_view alternatives) {
+  return std::string(alternatives.substr(0, alternatives.find('|')));
+}
+
+int64_t number_of(const Json& json, const char* key, int64_t instead) {
+  const Json& value = member(json, key);
+  return value.is_number_integer() ? value.get<int64_t>() : instead;
+}
+
+/// compressed-tensors takes it from the size of groups where a config does not say it.
+std::string strategy_of(const Json& arguments) {
+  std::string said = text_of(arguments, "strategy");
+  if (!said.empty()) return said;
+  const int64_t size = number_of(arguments, "group_size", 0);
+  return size > 0 ? "group" : size == -1 ? "channel" : "tensor";
+}
+
+/// Source of defaults: compressed-tensors, quantization/quant_args.py; of what engines have schemes for:
+/// vLLM, compressed_tensors/compressed_tensors.py.
+class GroupLint {
+ public:
+  GroupLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
+            std::set<std::string>& reported, LintReporter& reporter)
+      : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
+
+  void run() {
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Promise& promise = p_.of[i];
+      if (promise.entry == nullptr) continue;
+      check_weights(i, promise);
+      check_inputs(i, promise);
+    }
+    check_formats();
+    check_status();
+    std::set<std::string> wrong;
+    votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
+                         size_t first, size_t count) {
+      const bool of_inputs = key.find(".input_activations") != key.npos;
+      const bool of_groups = key.ends_with(".group_size") || key.ends_with(".block_structure");
+      // The size of groups of NVFP4 is another check's.
+      if (key.ends_with(".weights.group_size") && modules_[first].codes == Codes::kNvfp4) return;
+      reporter_.add(of_inputs   ? "config-inputs"
+                    : of_groups ? "config-group-size"
+                                : "config-format",
+                    s_.quantization_file, key,
+                    fmt::format("expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
+                                modules_[first].text(),
+                                count > 1 ? fmt::format(" and {} more", count - 1) : "", found));
+      wrong.insert(key);
+    });
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const auto at = wrong.lower_bound(p_.of[i].place + ".");
+      const bool of_group = p_.of[i].entry != nullptr && at != wrong.end() &&
+                            at->starts_with(p_.of[i].place + ".") && at->find(".input_") == at->npos;
+      if (of_group || wrong.contains(p_.place + "format")) reported_.insert(modules_[i].name);
+    }
+  }
+
+ private:
+  void check_weights(size_t i, const Promise& promise) {
+    const CodedModule& m = modules_[i];
+    const Json& weights = member(*promise.entry, "weights");
+    const std::string place = promise.place + ".weights";
+    if (!weights.is_object()) {
+      votes_.add(place, i, "what its weights are", shown_setting(weights));
+      return;
+    }
+    const GroupKeys keys = keys_of(m);
+    const int64_t bits = number_of(weights, "num_bits", 8), size = number_of(weights, "group_size", 0);
+    const std::string said_type = text_of(weights, "type");
+    const std::string type = said_type.empty() ? "int" : said_type, strategy = strategy_of(weights);
+    const bool same_bits = keys.bits == 0 ? bits > 0 && bits <= 8 : bits == keys.bits;
+    const bool same_type = type == keys.type;
+    const bool same_strategy = keys.strategy.empty() || is_one_of(strategy, keys.strategy);
+    const bool same_size = keys.group == 0 || size == keys.group;
+    // What is another format as a whole is a matter of targets, or of the module; lookups tell it.
+    const int differ = !same_bits + !same_type + !same_strategy + !same_size;
+    const bool is_other = differ > 1 && format_of_entry(*promise.entry).kind != NamedFormat::Kind::kOther;
+    votes_.add(place + ".num_bits", i,
+               is_other || same_bits ? "" : fmt::format("{}", keys.bits == 0 ? 4 : keys.bits),
+               shown_setting(member(weights, "num_bits")));
+    votes_.add(place + ".type", i, is_other || same_type ? "" : keys.type,
+               shown_setting(member(weights, "type")));
+    votes_.add(place + ".strategy", i, is_other || same_strategy ? "" : first_of(keys.strategy),
+               shown_setting(member(weights, "strategy")));
+    votes_.add(place + ".group_size", i, is_other || same_size ? "" : fmt::format("{}", keys.group),
+               shown_setting(member(weights, "group_size")));
+    if (is_other) return;
+    check_sizes(i, m, weights, place, bits, size);
+    check_meaning(i, m, weights, place);
+  }
+
+  void check_sizes(size_t i, const CodedModule& m, const Json& weights, const std::string& place,
+                   int64_t bits, int64_t size) {
+    if (m.codes == Codes::kFp8 && strategy_of(weights) == "block" && m.scales_n > 0) {
+      const Json& block = member(weights, "block_structure");
+      const bool is_pair = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
+                           block[1].is_number_integer();
+      const auto fits = [](int64_t whole, int64_t one, int64_t scales) {
+        return one > 0 && (whole + one - 1) / one == scales;
+      };
+      const bool same = is_pair && fits(m.n, block[0].get<int64_t>(), m.scales_n) &&
+                        fits(m.k, block[1].get<int64_t>(), m.scales_k);
+      votes_.add(
+          place + ".block_structure", i,
+          same ? ""
+               : fmt::format("blocks of which {} x {} make up [{}, {}]", m.scales_n, m.scales_k, m.n, m.k),
+          shown_setting(block));
+    }
+    // Words hold K at the stated bits, the last one perhaps in part.
+    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && m.scales_k > 1 && size > 0) {
+      const int64_t most = m.words * 32 / bits, groups = (most + size - 1) / size;
+      votes_.add(place + ".group_size", i,
+                 groups == m.scales_k ? ""
+                                      : fmt::format("{} at {} bits, of which {} groups make up a row",
+                                                    most / m.scales_k, bits, m.scales_k),
+                 shown_setting(member(weights, "group_size")));
+    }
+  }
+
+  /// Keys that change what codes mean.
+  void check_meaning(size_t i, const CodedModule& m, const Json& weights, const std::string& place) {
+    const Json& symmetric = member(weights, "symmetric");
+    const bool is_symmetric = !symmetric.is_boolean() || symmetric.get<bool>();
+    votes_.add(place + ".symmetric", i,
+               is_symmetric != m.has_zero_points ? ""
+               : m.has_zero_points               ? "false, with zero points,"
+                                                 : "true, without zero points,",
+               shown_setting(symmetric));
+    const Json& dynamic = member(weights, "dynamic");
+    votes_.add(place + ".dynamic", i, dynamic.is_null() || dynamic == false ? "" : "false",
+               shown_setting(dynamic));
+    const Json& order = member(weights, "actorder");
+    const bool by_group = order == "group" || order == "dynamic" || order == true;
+    votes_.add(place + ".actorder", i, by_group && !m.has_order ? "none, without weight_g_idx," : "",
+               shown_setting(order));
+    const std::string scale = text_of(weights, "scale_dtype");
+    const bool mx = m.codes == Codes::kMxfp4 || m.codes == Codes::kMxfp8;
+    const bool of_mx = scale.find("uint8") != scale.npos || scale.find("e8m0") != scale.npos;
+    const bool fits = scale.empty() ||
+                      (mx ? of_mx : !of_mx && (m.codes != Codes::kNvfp4 || scale.find("e4m3") != scale.npos));
+    votes_.add(place + ".scale_dtype", i,
+               fits ? ""
+               : mx ? "torch.uint8"
+                    : "torch.float8_e4m3fn",
+               shown_setting(member(weights, "scale_dtype")));
+  }
+
+  /// Inputs for which engines have a scheme with such weights.
+  void check_inputs(size_t i, const Promise& promise) {
+    const CodedModule& m = modules_[i];
+    const Json& inputs = member(*promise.entry, "input_activations");
+    if (!inputs.is_object()) return;
+    const std::string place = promise.place + ".input_activations";
+    const int64_t bits = number_of(inputs, "num_bits", 8), size = number_of(inputs, "group_size", 0);
+    const std::string said = text_of(inputs, "type"), type = said.empty() ? "int" : said;
+    const auto vote = [&](const char* key, bool fits, std::string expected) {
+      votes_.add(place + "." + key, i, fits ? "" : std::move(expected), shown_setting(member(inputs, key)));
+    };
+    const bool fp4 = m.codes == Codes::kNvfp4, integers = m.codes == Codes::kInt;
+    vote("num_bits", bits == (fp4 ? 4 : 8) || (m.codes == Codes::kMxfp4 && bits == 4), fp4 ? "4" : "8");
+    if (!integers) vote("type", type == "float", "float");
+    if (fp4) {
+      vote("strategy", strategy_of(inputs) == "tensor_group", "tensor_group");
+      vote("group_size", size == 16, "16");
+    }
+    const Json& dynamic = member(inputs, "dynamic");
+    if (fp4) vote("dynamic", dynamic != true, "local");
+    if (m.codes == Codes::kFp8) {
+      const std::string strategy = strategy_of(inputs);
+      const bool is_dynamic = dynamic == true;
+      vote("strategy", is_dynamic || strategy == "tensor", "tensor, as scales are stored,");
+      vote("dynamic", is_dynamic || strategy == "tensor" || strategy == "tensor_group", "true");
+    }
+    const Json& symmetric = member(inputs, "symmetric");
+    if (!integers) vote("symmetric", !symmetric.is_boolean() || symmetric.get<bool>(), "true");
+  }
+
+  /// "format", of the whole and of each group.
+  void check_formats() {
+    const std::string whole = text_of(*p_.words, "format");
+    std::set<std::string> stated;
+    const Json& groups = member(*p_.words, "config_groups");
+    for (const Json& group : groups) {
+      if (const std::string own = text_of(group, "format"); !own.empty()) stated.insert(own);
+    }
+    const std::string key = p_.place + "format";
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (p_.of[i].entry == nullptr) continue;
+      const std::string wanted = keys_of(modules_[i]).format, own = text_of(*p_.of[i].entry, "format");
+      if (!own.empty()) {
+        const bool other = !is_one_of(own, wanted) && is_whole_other(i);
+        votes_.add(p_.of[i].place + ".format", i, other || is_one_of(own, wanted) ? "" : first_of(wanted),
+                   shown_setting(member(*p_.of[i].entry, "format")));
+        continue;
+      }
+      const bool other = is_whole_other(i);
+      votes_.add(key, i, other || is_one_of(whole, wanted) ? "" : first_of(wanted),
+                 shown_setting(member(*p_.words, "format")));
+    }
+    // Where each group says it, readers of the whole must find the same.
+    if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
+    reporter_.add("config-format", s_.quantization_file, key,
+                  fmt::format("expected {} as groups say, found {}",
+                              stated.size() > 1 ? "mixed-precision" : *stated.begin(),
+                              shown_setting(member(*p_.words, "format"))));
+  }
+  /// Whether a group is of another format throughout, which is no matter of its keys.
+  bool is_whole_other(size_t i) const {
+    const NamedFormat format = format_of_entry(*p_.of[i].entry);
+    const GroupKeys keys = keys_of(modules_[i]);
+    const Json& weights = member(*p_.of[i].entry, "weights");
+    const int differ = (keys.bits != 0 && number_of(weights, "num_bits", 8) != keys.bits) +
+                       (text_of(weights, "type") != keys.type) +
+                       (!keys.strategy.empty() && !is_one_of(strategy_of(weights), keys.strategy));
+    return differ > 1 && format.kind != NamedFormat::Kind::kOther;
+  }
+
+  /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.
+  void check_status() {
+    const Json& status = member(*p_.words, "quantization_status");
+    if (status.is_null() || status == "compressed" || modules_.empty()) return;
+    reporter_.add(
+        "config-format", s_.quantization_file, p_.place + "quantization_status",
+        fmt::format("expected compressed as {} is, found {}", modules_[0].name, shown_setting(status)));
+  }
+
+  const LintInput& s_;
+  const Promises& p_;
+  const std::vector<CodedModule>& modules_;
+  std::set<std::string>& reported_;
+  LintReporter& reporter_;
+  KeyVotes votes_;
+};
+
+}  // namespace
+
+void lint_groups(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                 std::set<std::string>& reported, LintReporter& reporter) {
+  GroupLint(input, promises, modules, reported, reporter).run();
+}
+
+}  // namespace twofour

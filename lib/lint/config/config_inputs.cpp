@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/dialects/lookup_parts.h"
+#include "lib/lint/config/promises.h"
+
+namespace twofour {
+namespace {
+
+using lookups::member;
+using lookups::text_of;
+using Codes = CodedModule::Codes;
+
+/// Modules for which one key says what their inputs are.
+struct SameKey {
+  std::string key, says;
+  std::vector<size_t> with, without;  ///< an input scale
+};
+
+}  // namespace
+
+void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
+                 LintReporter& reporter) {
+  std::map<std::string, SameKey> kept, read;  // inputs that are stored in vain; that are to be stored
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const CodedModule& m = modules[i];
+    const Promise& p = promises.of[i];
+    if (p.inputs == InputPromise::kUnknown || is_table_name(m.name)) continue;
+    // Integers, MXFP4 and MXFP8 have none, whatever is said of them, and of FP8 those with a scale a tensor.
+    const bool may_have = m.codes == Codes::kNvfp4 || (m.codes == Codes::kFp8 && m.scales_k == 1);
+    if (!may_have || p.entry == nullptr) continue;
+    std::string key = p.place, says = p.algorithm, by = p.place;
+    if (promises.method == Method::kGroups) {
+      key += ".input_activations";
+      const Json& inputs = member(*p.entry, "input_activations");
+      says = inputs.is_null()                     ? "none"
+             : p.inputs == InputPromise::kDynamic ? "dynamic ones"
+                                                  : "stored scales";
+    } else if (!p.algorithm.empty()) {
+      by = p.algorithm;
+    } else {
+      key += "activation_scheme";
+      says = shown_setting(member(*promises.words, "activation_scheme"));
+    }
+    SameKey& same = (p.inputs == InputPromise::kStatic ? read : kept)[by];
+    if (same.key.empty()) same = {key, says, {}, {}};
+    (m.input_scale ? same.with : same.without).push_back(i);
+  }
+  for (const auto& [by, same] : kept) {
+    if (same.with.empty()) continue;
+    const CodedModule& first = modules[same.with[0]];
+    reporter.add(
+        "config-inputs", s.quantization_file, same.key,
+        fmt::format("expected inputs with stored scales, as {} of {} modules have them, the first {}, "
+                    "found {}",
+                    same.with.size(), same.with.size() + same.without.size(),
+                    s.tensors[*first.input_scale].name, same.says));
+  }
+  for (const auto& [by, same] : read) {
+    if (same.without.empty()) continue;
+    if (same.with.empty()) {
+      reporter.add("missing-input-scale", s.quantization_file, same.key,
+                   fmt::format("expected an input scale (input_scale or input_global_scale) for each of {} "
+                               "modules, the first {}, as {} promises, found none",
+                               same.without.size(), modules[same.without[0]].name, same.says));
+      continue;
+    }
+    for (const size_t i : same.without) {
+      const std::string& name = modules[i].name;
+      // Experts that alone lack one are found beside their neighbours. Jamba's dt_proj is no call of a
+      // linear: calibration cannot see its inputs.
+      if (name.find("experts.") != name.npos || name.ends_with(".dt_proj")) continue;
+      reporter.add("missing-input-scale", s.file_of(modules[i].tensor), name,
+                   fmt::format("expected an input scale as {} promises, found none", same.says));
+    }
+  }
+}
+
+namespace {
+
+/// Suffixes of scales of keys and values. Sources: ModelOpt, export/quant_utils.py; vLLM,
+/// model_loader/weight_utils.py (maybe_remap_kv_scale_name).
+constexpr std::string_view kCacheScales[] = {".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale",
+                                             ".v_proj.output_scale"};
+
+/// What a config says of the cache.
+struct CachePromise {
+  bool is_said = false;  ///< the key is there, be it null
+  bool is_quantized = false, is_static = false;
+  std::string key, text;  ///< of what says it
+  std::string algorithm;  ///< "FP8", "NVFP4"; of anything else as it is said
+};
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// Of the keys of one config.
+CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
+  CachePromise p;
+  for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
+    if (!words.is_object() || !words.contains(name)) continue;
+    const Json& value = member(words, name);
+    p.is_said = true;
+    if (value.is_null() || (value.is_string() && value == "")) continue;
+    p.key = place + name;
+    p.text = shown_setting(value);
+    p.is_quantized = true;
+    if (value.is_string()) p.algorithm = upper(value.get<std::string>());
+    if (value.is_object()) {
+      const Json &bits = member(value, "num_bits"), &type = member(value, "type");
+      p.algorithm = bits == 8 && type == "float" ? "FP8" : bits == 4 && type == "float" ? "NVFP4" : "another";
+      p.is_static = groups && member(value, "dynamic") != true;
+    }
+    return p;
+  }
+  // A group of its own for attention.
+  const Json& all = member(words, "config_groups");
+  if (!groups || !all.is_object()) return p;
+  for (const auto& [name, group] : all.items()) {
+    for (const std::string& target : lookups::strings_of(member(group, "targets"))) {
+      if (target.find("Attention") == target.npos && target.find("attn$") == target.npos) continue;
+      return {true, true, false, place + "config_groups." + name, "scales", "FP8"};
+    }
+  }
+  return p;
+}
+
+/// What every reader demands of a scheme. Sources: vLLM, compressed_tensors.py
+/// (CompressedTensorsKVCacheMethod) and modelopt.py.
+void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
+                  LintReporter& reporter) {
+  const Json& scheme = member(words, "kv_cache_scheme");
+  const auto add = [&](const char* key, const char* expected, const Json& found) {
+    reporter.add("config-cache", s.quantization_file, fmt::format("{}.{}", p.key, key),
+                 fmt::format("expected {}, found {}", expected, shown_setting(found)));
+  };
+  if (scheme.is_object() && p.key.ends_with("kv_cache_scheme")) {
+    const Json &bits = member(scheme, "num_bits"), &type = member(scheme, "type");
+    if (type != "float") add("type", "float, which engines have caches of", type);
+    const bool fits = bits == 8 || (!groups && bits == 4);
+    if (!fits) add("num_bits", groups ? "8" : "8 or 4", bits);
+    const Json &strategy = member(scheme, "strategy"), &symmetric = member(scheme, "symmetric");
+    if (strategy.is_string() && strategy != "tensor" && strategy != "attn_head")
+      add("strategy", "tensor or attn_head", strategy);
+    if (symmetric == false) add("symmetric", "true", symmetric);
+    return;
+  }
+  const bool known = p.algorithm == "FP8" || p.algorithm == "INT8" || p.algorithm.starts_with("NVFP4") ||
+                     p.algorithm == "NONE" || p.algorithm == "AUTO" || p.algorithm == "MXFP8";
+  if (!known) {
+    reporter.add("config-cache", s.quantization_file, p.key,
+                 fmt::format("expected FP8, NVFP4 or INT8, found {}", p.text));
+  }
+}
+
+}  // namespace
+
+void lint_cache(const LintInput& s, LintReporter& reporter) {
+  if (!s.layout.empty() || s.is_part) return;
+  const bool is_nested = member(s.quantization, "quantization").is_object();
+  const Json& words = is_nested ? member(s.quantization, "quantization") : s.quantization;
+  const bool groups = text_of(s.quantization, "quant_method") == "compressed-tensors";
+  std::string place = s.quantization_key;
+  if (is_nested) place += place.empty() ? "quantization" : ".quantization";
+  if (!place.empty()) place += '.';
+  const CachePromise p = cache_promise(words, place, groups);
+  if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
+
+  // Both files, where each has a say.
+  CachePromise other;
+  if (!is_nested && member(s.hf_quant_config, "quantization").is_object())
+    other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
+  // A key that config.json lacks readers look up in the other file.
+  const bool differ =
+      other.is_said && p.is_said && !groups &&
+      (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
+  if (differ) {
+    reporter.add("config-cache", "hf_quant_config.json", "quantization.kv_cache_quant_algo",
+                 fmt::format("expected what {} of config.json says, {}, found {}",
+                             p.key.empty() ? place + "kv_cache_scheme" : p.key,
+                             p.is_quantized ? p.text : "none", other.is_quantized ? other.text : "none"));
+  }
+
+  std::optional<size_t> first;
+  size_t count = 0;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const std::string& name = s.tensors[i].name;
+    const bool is_scale = name.ends_with("_scale") &&
+                          std::any_of(std::begin(kCacheScales), std::end(kCacheScales),
+                                      [&](std::string_view suffix) { return name.ends_with(suffix); });
+    if (!is_scale) continue;
+    if (count++ == 0) first = i;
+  }
+  if (first && !p.is_quantized && !other.is_quantized) {
+    reporter.add(
+        "config-cache", s.file_of(*first), s.tensors[*first].name,
+        fmt::format("expected {} of the config to say so, as {} scales of keys and values are stored, "
+                    "found none",
+                    groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count));
+  } else if (!first && p.is_static && !s.tensors.empty()) {
+    reporter.add(
+        "config-cache", s.quantization_file, p.key,
+        fmt::format("expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
+                    "none",
+                    p.text));
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,264 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/dialects/lookup_parts.h"
+#include "lib/lint/config/promises.h"
+
+namespace twofour {
+namespace {
+
+using lookups::member;
+using lookups::text_of;
+using Codes = CodedModule::Codes;
+
+/// Methods of other producers, which no rule here follows. Source: transformers, quantizers/auto.py; vLLM,
+/// quantization/__init__.py.
+constexpr std::string_view kOtherMethods[] = {
+    "quark",        "auto-round",  "auto_round", "inc",          "intel/auto-round",
+    "bitsandbytes", "fbgemm_fp8",  "torchao",    "quanto",       "hqq",
+    "eetq",         "vptq",        "spqr",       "aqlm",         "higgs",
+    "bitnet",       "fp_quant",    "sinq",       "moe_wna16",    "w4afp8",
+    "gguf",         "petit_nvfp4", "nvfp4",      "modelopt",     "twofour",
+    "mxfp4",        "metal",       "exl3",       "rtn",          "w8a8_int8",
+    "w8a8_fp8",     "qoq",         "marlin",     "experts_int8", "deepspeedfp",
+};
+
+/// The method that reads tensors by these names.
+const char* method_for(const CodedModule& m) {
+  if (m.codes == Codes::kNvfp4) return m.divides ? "compressed-tensors" : "modelopt";
+  if (m.suffix == ".weight_packed") return "compressed-tensors";
+  if (m.suffix == "_blocks") return "mxfp4";
+  if (m.suffix == ".qweight") return m.along_n ? "awq" : "gptq";
+  if (m.codes == Codes::kMxfp8) return m.scale_suffix == ".weight_scale_inv" ? "mxfp8" : "modelopt";
+  if (m.codes == Codes::kFp8) return m.scale_suffix.ends_with("weight_scale") ? "modelopt" : "fp8";
+  return "modelopt";
+}
+
+/// Whether a method has a reader for tensors by these names.
+bool reads(Method method, const CodedModule& m) {
+  const bool plain = m.suffix == ".weight" || m.suffix.empty();
+  switch (method) {
+    case Method::kModelOpt:
+      return plain;
+    case Method::kGroups:
+      return m.suffix == ".weight_packed" ||
+             (plain && m.scale_suffix == ".weight_scale" && (m.codes != Codes::kMxfp4 || m.divides));
+    case Method::kFp8:
+      return plain && m.codes == Codes::kFp8;
+    case Method::kMxfp8:
+      return plain && m.codes == Codes::kMxfp8;
+    case Method::kMxfp4:
+      return m.codes == Codes::kMxfp4;
+    case Method::kGptq:
+      return m.suffix == ".qweight" && !m.along_n;
+    case Method::kAwq:
+      return m.suffix == ".qweight" && (m.along_n || m.scales_k == m.scales_n);
+    case Method::kNone:
+    case Method::kOther:
+      break;
+  }
+  return false;
+}
+
+class MethodLint {
+ public:
+  MethodLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
+             std::set<std::string>& reported, LintReporter& reporter)
+      : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
+
+  void run() {
+    if (modules_.empty() || check_method()) return;
+    if (p_.method == Method::kModelOpt) check_algorithms();
+    if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
+    if (p_.method == Method::kGptq || p_.method == Method::kAwq) check_integers();
+    votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
+                         size_t first, size_t count) {
+      add(key,
+          fmt::format("expected {} as {}{} has, found {}", expected, modules_[first].name,
+                      count > 1 ? fmt::format(" and {} more", count - 1) : "", found),
+          key.ends_with("group_size") || key.ends_with("block_size") ? "config-group-size" : "config-format");
+      for (const CodedModule& m : modules_) reported_.insert(m.name);
+    });
+  }
+
+ private:
+  void add(const std::string& key, std::string message, const char* rule = "config-format") {
+    reporter_.add(rule, s_.quantization_file, key, std::move(message));
+  }
+  std::string key(const char* name) const { return p_.place + name; }
+
+  /// Whether the method is wrong: then nothing else is to be held against it.
+  bool check_method() {
+    std::map<std::string_view, size_t> wanted;
+    for (const CodedModule& m : modules_) ++wanted[method_for(m)];
+    const auto most =
+        std::max_element(wanted.begin(), wanted.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    const auto first = std::find_if(modules_.begin(), modules_.end(),
+                                    [&](const CodedModule& m) { return method_for(m) == most->first; });
+    const bool own_file = s_.quantization_file != "config.json";
+    const bool is_missing = p_.method_text.empty() && !own_file;
+    const bool is_known = p_.method != Method::kOther ||
+                          std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
+                              std::end(kOtherMethods);
+    // Of ModelOpt's only mixed ones have scales by others' names.
+    const bool is_bare = p_.method == Method::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
+                         !member(*p_.words, "quantized_layers").is_object() && most->first != "modelopt";
+    const bool is_read =
+        p_.method == Method::kOther || std::any_of(modules_.begin(), modules_.end(),
+                                                   [&](const CodedModule& m) { return reads(p_.method, m); });
+    if (!is_missing && is_known && is_read && !is_bare) return false;
+    if (p_.method == Method::kNone && own_file) return false;
+    add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
+        fmt::format("expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix,
+                    first->text(), first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
+                    p_.method_text.empty() ? "none" : json_quote_short(p_.method_text)));
+    for (const CodedModule& m : modules_) reported_.insert(m.name);
+    return true;
+  }
+
+  void check_algorithms() {
+    const std::string single = lookups::algorithm_of(*p_.words);
+    const Json& layers = member(*p_.words, "quantized_layers");
+    if (single.empty() && !layers.is_object()) {
+      add(key("quant_algo"), fmt::format("expected an algorithm, as {} is in {}, found {}", modules_[0].name,
+                                         modules_[0].text(), shown_setting(member(*p_.words, "quant_algo"))));
+    } else if (!single.empty() && find_algorithm(single) == nullptr) {
+      add(key("quant_algo"),
+          fmt::format("expected an algorithm that loaders know, found {}", json_quote_short(single)));
+      for (const CodedModule& m : modules_) reported_.insert(m.name);
+      return;
+    }
+    std::map<std::string, std::pair<std::string, size_t>> unknown;  // algorithm to its first module
+    if (layers.is_object()) {
+      for (const auto& [name, entry] : layers.items()) {
+        const std::string algorithm = lookups::algorithm_of(entry);
+        if (find_algorithm(algorithm) != nullptr) continue;
+        auto& [first, count] = unknown.try_emplace(algorithm, name, 0).first->second;
+        ++count;
+      }
+    }
+    for (const auto& [algorithm, where] : unknown) {
+      add(key("quantized_layers.") + where.first,
+          fmt::format("expected an algorithm that loaders know, found {}{}",
+                      algorithm.empty() ? "none" : json_quote_short(algorithm),
+                      where.second > 1 ? fmt::format(", and in {} more", where.second - 1) : ""));
+    }
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Promise& promise = p_.of[i];
+      if (promise.entry != p_.words) continue;
+      const Algorithm& algorithm = *find_algorithm(promise.algorithm);
+      if (*algorithm.codes == '\0') continue;
+      const std::string text = modules_[i].text();
+      votes_.add(promise.place, i, text.starts_with(algorithm.codes) ? "" : text,
+                 json_quote_short(promise.algorithm));
+    }
+    check_scaled_inputs();
+  }
+
+  /// Algorithms that scale inputs before a linear, where no tensor says how.
+  void check_scaled_inputs() {
+    std::optional<size_t> first;
+    bool found = false;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Algorithm* algorithm = find_algorithm(p_.of[i].algorithm);
+      if (algorithm == nullptr || !algorithm->scales_inputs_first) continue;
+      if (!first) first = i;
+      found = found || s_.find(modules_[i].name + ".pre_quant_scale") ||
+              s_.find(modules_[i].name + "_pre_quant_scale");
+    }
+    if (!first || found) return;
+    add(p_.of[*first].place,
+        fmt::format("expected an algorithm that scales no inputs, as there is no pre_quant_scale beside {} "
+                    "or any other, found {}",
+                    modules_[*first].name, json_quote_short(p_.of[*first].algorithm)));
+  }
+
+  void check_fp8() {
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const CodedModule& m = modules_[i];
+      if ((m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8) || m.is_stack) continue;
+      check_blocks(i, m);
+      const bool wide = s_.tensors[m.tensor].dtype == DType::kF8E5M2;
+      const Json& format = member(*p_.words, "fmt");
+      const std::string text = text_of(*p_.words, "fmt");
+      const bool says_wide = text.find("e5m2") != text.npos;
+      const bool fits = format.is_null() || (says_wide == wide && (wide || text.find("e4m3") != text.npos));
+      votes_.add(key("fmt"), i, fits ? "" : wide ? "e5m2" : "e4m3", shown_setting(format));
+      if (!m.scale) continue;
+      const DType scale = s_.tensors[*m.scale].dtype;
+      const bool powers = scale == DType::kF8E8M0 || scale == DType::kU8;
+      const Json& scales = member(*p_.words, "scale_fmt");
+      votes_.add(key("scale_fmt"), i, powers && scales != "ue8m0" ? "ue8m0" : "", shown_setting(scales));
+    }
+  }
+
+  static bool divides_into(int64_t size, int64_t block, int64_t scales) {
+    return block > 0 && (size + block - 1) / block == scales;
+  }
+  void check_blocks(size_t i, const CodedModule& m) {
+    if (!m.scale || m.n <= 0 || m.k <= 0 || m.scales_n <= 0 || m.scales_k <= 0) return;
+    const Json& block = member(*p_.words, "weight_block_size");
+    const bool is_pair =
+        block.is_array() && block.size() == 2 && block[0].is_number_integer() && block[1].is_number_integer();
+    const bool fits = is_pair ? divides_into(m.n, block[0].get<int64_t>(), m.scales_n) &&
+                                    divides_into(m.k, block[1].get<int64_t>(), m.scales_k)
+                              : block.is_null() && m.scales_k == 1;
+    votes_.add(key("weight_block_size"), i, fits ? "" : block_text(m), shown_setting(block));
+  }
+  static std::string block_text(const CodedModule& m) {
+    for (const int64_t n : {128, 64, 32, 256, 1}) {
+      for (const int64_t k : {128, 64, 32, 256}) {
+        if (divides_into(m.n, n, m.scales_n) && divides_into(m.k, k, m.scales_k) && (n == k || n == 1))
+          return fmt::format("[{}, {}]", n, k);
+      }
+    }
+    return m.scales_n == 1 && m.scales_k == 1 ? "none" : "blocks";
+  }
+
+  /// GPTQ and AWQ.
+  void check_integers() {
+    const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
+      for (const char* k : {name, other}) {
+        const Json& value = member(*p_.words, k);
+        if (value.is_number_integer()) return value.get<int64_t>();
+      }
+      return std::nullopt;
+    };
+    const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
+    const bool ordered = member(*p_.words, "desc_act") == true;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const CodedModule& m = modules_[i];
+      if (m.suffix != ".qweight") continue;
+      if (m.bits > 0 && bits) {
+        votes_.add(key("bits"), i, m.bits == *bits ? "" : fmt::format("{}", m.bits),
+                   fmt::format("{}", *bits));
+      }
+      if (m.k > 0 && m.scales_k > 0 && group && m.k % m.scales_k == 0) {
+        const int64_t size = m.k / m.scales_k;
+        const bool fits = *group > 0 ? (m.k + *group - 1) / *group == m.scales_k : m.scales_k == 1;
+        votes_.add(key("group_size"), i, fits ? "" : fmt::format("{}", size), fmt::format("{}", *group));
+      }
+      if (p_.method == Method::kGptq && ordered)
+        votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
+    }
+  }
+
+  const LintInput& s_;
+  const Promises& p_;
+  const std::vector<CodedModule>& modules_;
+  std::set<std::string>& reported_;
+  LintReporter& reporter_;
+  KeyVotes votes_;
+};
+
+}  // namespace
+
+void lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                  std::set<std::string>& reported, LintReporter& reporter) {
+  MethodLint(input, promises, modules, reported, reporter).run();
+}
+
+}  // namespace twofour
