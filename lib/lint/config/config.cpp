@@ -400,8 +400,8 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   Claims claims = read_claims(s);
   check_unused(s, claims, reporter);
   std::set<std::string> reported;
-  lint_promises(s, reported, reporter);
   lint_cache(s, reporter);
+  if (!lint_promises(s, reported, reporter)) return;  // nothing else means what it says
   check_formats(s, claims, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {

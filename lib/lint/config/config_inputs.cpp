@@ -20,6 +20,14 @@ struct SameKey {
   std::vector<size_t> with, without;  ///< an input scale
 };
 
+/// Whether a module is in the format that is promised; else the inputs are not what is wrong with it.
+bool is_kept(const Promise& p, const CodedModule& m, Method method) {
+  if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return m.text().starts_with(algorithm->codes);
+  if (method != Method::kGroups) return true;
+  const Json& bits = member(member(*p.entry, "weights"), "num_bits");
+  return bits == (m.codes == Codes::kNvfp4 ? 4 : 8);
+}
+
 }  // namespace
 
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
@@ -31,7 +39,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     if (p.inputs == InputPromise::kUnknown || is_table_name(m.name)) continue;
     // Integers, MXFP4 and MXFP8 have none, whatever is said of them, and of FP8 those with a scale a tensor.
     const bool may_have = m.codes == Codes::kNvfp4 || (m.codes == Codes::kFp8 && m.scales_k == 1);
-    if (!may_have || p.entry == nullptr) continue;
+    if (!may_have || p.entry == nullptr || !is_kept(p, m, promises.method)) continue;
     std::string key = p.place, says = p.algorithm, by = p.place;
     if (promises.method == Method::kGroups) {
       key += ".input_activations";

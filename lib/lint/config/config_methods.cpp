@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "lib/checkpoint/model_config.h"
+#include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"
 
@@ -69,8 +70,9 @@ class MethodLint {
              std::set<std::string>& reported, LintReporter& reporter)
       : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
 
-  void run() {
-    if (modules_.empty() || check_method()) return;
+  bool run() {
+    if (modules_.empty()) return true;
+    if (check_method()) return false;
     if (p_.method == Method::kModelOpt) check_algorithms();
     if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
     if (p_.method == Method::kGptq || p_.method == Method::kAwq) check_integers();
@@ -82,6 +84,7 @@ class MethodLint {
           key.ends_with("group_size") || key.ends_with("block_size") ? "config-group-size" : "config-format");
       for (const CodedModule& m : modules_) reported_.insert(m.name);
     });
+    return true;
   }
 
  private:
@@ -106,9 +109,10 @@ class MethodLint {
     // Of ModelOpt's only mixed ones have scales by others' names.
     const bool is_bare = p_.method == Method::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !member(*p_.words, "quantized_layers").is_object() && most->first != "modelopt";
-    const bool is_read =
-        p_.method == Method::kOther || std::any_of(modules_.begin(), modules_.end(),
-                                                   [&](const CodedModule& m) { return reads(p_.method, m); });
+    const auto readable = std::count_if(modules_.begin(), modules_.end(),
+                                        [&](const CodedModule& m) { return reads(p_.method, m); });
+    const bool is_read = p_.method == Method::kOther ||
+                         (has_other_experts() ? readable > 0 : 2 * readable >= std::ssize(modules_));
     if (!is_missing && is_known && is_read && !is_bare) return false;
     if (p_.method == Method::kNone && own_file) return false;
     add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
@@ -117,6 +121,14 @@ class MethodLint {
                     p_.method_text.empty() ? "none" : json_quote_short(p_.method_text)));
     for (const CodedModule& m : modules_) reported_.insert(m.name);
     return true;
+  }
+
+  /// Whether experts are in a format of their own, by keys beside the method.
+  bool has_other_experts() const {
+    return !text_of(*p_.words, "moe_quant_algo").empty() ||
+           !text_of(*p_.words, "routed_experts_quant_method").empty() ||
+           !text_of(*p_.words, "expert_dtype").empty() ||
+           loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4;
   }
 
   void check_algorithms() {
@@ -256,9 +268,9 @@ class MethodLint {
 
 }  // namespace
 
-void lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+bool lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter) {
-  MethodLint(input, promises, modules, reported, reporter).run();
+  return MethodLint(input, promises, modules, reported, reporter).run();
 }
 
 }  // namespace twofour

@@ -92,13 +92,14 @@ class KeyVotes {
 };
 
 /// What a config promises of formats against what is stored, as far as the config alone says it. Modules of
-/// which something was said are added to `reported`.
-void lint_promises(const LintInput& input, std::set<std::string>& reported, LintReporter& reporter);
+/// which something was said are added to `reported`. Returns whether the method is right.
+bool lint_promises(const LintInput& input, std::set<std::string>& reported, LintReporter& reporter);
 
 // Its parts.
 
-/// The method and, of ModelOpt, the algorithm, the sizes of blocks.
-void lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+/// The method and, of ModelOpt, the algorithm, the sizes of blocks. Returns whether the method is right: if
+/// not, its keys mean nothing.
+bool lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter);
 /// Groups of compressed-tensors, key by key.
 void lint_groups(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,

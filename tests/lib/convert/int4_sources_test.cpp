@@ -63,7 +63,8 @@ Int4Model make_model(const std::string& how) {
                  : how == "gptq_v2" ? int4_config("gptq", 32, R"(, "checkpoint_format": "gptq_v2")")
                                     : R"({"quantization_config": {"quant_method": "compressed-tensors",
       "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"],
-      "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}})";
+      "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": )" +
+                                          std::string(how == "symmetric" ? "true" : "false") + "}}}}}";
   return model;
 }
 

@@ -135,6 +135,14 @@ std::vector<Fault> module_faults() {
   };
 }
 
+/// FP8 for the KV cache, in both files.
+void promise_cache(Save& s) {
+  s.edit("config.json", [](Json& j) {
+    j["quantization_config"]["kv_cache_scheme"] = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+  });
+  s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["kv_cache_quant_algo"] = "FP8"; });
+}
+
 std::vector<Fault> config_faults() {
   const auto drop_quantization = [](Save& s, Random&) {
     s.edit("config.json", [](Json& j) { j.erase("quantization_config"); });
@@ -186,8 +194,28 @@ std::vector<Fault> config_faults() {
        }},
       {"engine-limit", "an algorithm that not every engine has",
        [](Save& s, Random&) {
-         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_algo"] = "NVFP4_AWQ"; });
-         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "NVFP4_AWQ"; });
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_algo"] = "W4A8_NVFP4_FP8"; });
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "W4A8_NVFP4_FP8"; });
+       }},
+      {"config-format", "a method of other tensors",
+       [](Save& s, Random&) {
+         s.edit("config.json",
+                [](Json& j) { j["quantization_config"]["quant_method"] = "fp8"; });
+       }},
+      {"config-format", "an algorithm that nobody knows",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_algo"] = "NVFP5"; });
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "NVFP5"; });
+       }},
+      {"config-inputs", "weights alone promised",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_algo"] = "W4A16_NVFP4"; });
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["quant_algo"] = "W4A16_NVFP4"; });
+       }},
+      {"config-cache", "in one file alone",
+       [](Save& s, Random&) {
+         promise_cache(s);
+         s.edit("hf_quant_config.json", [](Json& j) { j["quantization"]["kv_cache_quant_algo"] = nullptr; });
        }},
       {"config-dtype", "quantized and ignored",
        [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.layers.0.*.o_proj"); }); }},
@@ -337,6 +365,7 @@ std::vector<Fault> weight_faults() {
       {"bad-input-scale", "of the KV cache",
        [](Save& s, Random&) {
          s.add({"model.layers.0.self_attn.k_proj.k_scale", DType::kF32, {}, std::vector<uint8_t>(4)});
+         promise_cache(s);
        }},
       set_scale("suspicious-scale", ".weight_scale_2", 5000, "a divisor"),
       set_scale("suspicious-scale", ".input_scale", 1e-30f, "uninitialized"),
