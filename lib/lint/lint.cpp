@@ -46,6 +46,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     lint_group_size(input, reporter);
     lint_auxiliary_files(input, reporter);
   }
+  lint_types(input, reporter);
   if (!options.headers_only) {
     progress.phase = "reading weights";
     lint_zero_tails(input, reporter);
@@ -53,7 +54,8 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     const std::vector<MatrixFigures> figures = lint_weights(input, options.jobs, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
-    for (const auto check : {lint_content, lint_outliers, lint_copied_scales, lint_sibling_scales, lint_identical}) {
+    for (const auto check :
+         {lint_content, lint_outliers, lint_copied_scales, lint_sibling_scales, lint_identical}) {
       drop_reported(reporter, members);
       check(input, members, reporter);
     }

@@ -27,6 +27,8 @@ void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 /// What users of a published checkpoint look for: model card, licence, chat template. `tokenizer`:
 /// tokenizer_config.json, or null.
 void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter& reporter);
+/// Types in headers that no parameter of that name has.
+void lint_types(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices, by

@@ -61,6 +61,8 @@ constexpr CauseRow kCauseRows[] = {
     {"layers-missing", "", Tie::kModule, "experts-missing head-missing incomplete-* index-* manifest-hash"},
     {"experts-missing mtp-missing head-missing incomplete-module missing-input-scale", "", Tie::kModule,
      "index-* manifest-hash gate-up-shape"},
+    {"tensor-type", "", Tie::kModule,
+     "incomplete-module module-shape config-* engine-* missing-* not-finite odd-numbers implausible-weights"},
     {"duplicate-tensor", "", Tie::kModule, "index-* manifest-hash"},
     {"leftover-file", "", Tie::kFile, "duplicate-tensor"},
     {"expert-shape module-shape", "", Tie::kModule, "gate-up-shape config-* engine-*"},

@@ -199,8 +199,7 @@ std::vector<Fault> config_faults() {
        }},
       {"config-format", "a method of other tensors",
        [](Save& s, Random&) {
-         s.edit("config.json",
-                [](Json& j) { j["quantization_config"]["quant_method"] = "fp8"; });
+         s.edit("config.json", [](Json& j) { j["quantization_config"]["quant_method"] = "fp8"; });
        }},
       {"config-format", "an algorithm that nobody knows",
        [](Save& s, Random&) {
@@ -417,6 +416,14 @@ std::vector<Fault> weight_faults() {
            for (TensorData& t : tensors)
              if (t.name.ends_with(".input_scale")) set_float(t, 1);
          }
+       }},
+      {"tensor-type", "a norm in integers",
+       [](Save& s, Random&) { s.at("model.layers.1.input_layernorm.weight").dtype = DType::kI16; }},
+      {"tensor-type", "weights in F8_E5M2",
+       [](Save& s, Random&) {
+         TensorData& t = s.at("model.layers.1.self_attn.q_proj.weight");
+         t.dtype = DType::kF8E5M2;
+         t.bytes.resize(t.bytes.size() / 2);
        }},
       {"odd-numbers", "magnitudes without signs",
        [](Save& s, Random&) {
