@@ -31,8 +31,8 @@ void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter
 void lint_types(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
-/// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices, by
-/// tensor and expert.
+/// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices,
+/// by tensor and expert.
 std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, LintReporter& reporter,
                                         Progress& progress);
 

@@ -27,7 +27,7 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   if (has_ending(name, {"norm.weight", ".bias", "_bias"}) && t.shape.size() == 1)
     return is_float ? "" : "BF16, F16 or F32";
   if (has_ending(name, {".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
-                           ".input_scale", ".input_global_scale", ".k_scale", ".v_scale"})) {
+                        ".input_scale", ".input_global_scale", ".k_scale", ".v_scale"})) {
     const bool is_exponent = is_of_types(t.dtype, {kU8, kF8E8M0});
     return is_float || is_fp8 || is_exponent ? "" : "a float, F8_E4M3, F8_E8M0 or U8";
   }
@@ -36,7 +36,8 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
     return s.find(std::string(name.substr(0, name.size() - 6)) + std::string(part)).has_value();
   };
   // Other programs pack codes into integers beside `scales`; what F4 and F6 types mean says the type itself.
-  if (is_float || is_fp8 || has("scales") || is_of_types(t.dtype, {kU8, kI8, kF4, kF6E2M3, kF6E3M2})) return "";
+  if (is_float || is_fp8 || has("scales") || is_of_types(t.dtype, {kU8, kI8, kF4, kF6E2M3, kF6E3M2}))
+    return "";
   return "BF16, F16, F32, F8_E4M3, or codes in U8 or I8";
 }
 
