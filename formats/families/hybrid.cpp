@@ -6,7 +6,8 @@ namespace {
 
 /// Attention whose queries come with gates of their own size.
 constexpr FamilyParameter kGatedAttention[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", "2*num_attention_heads*head_dim", "hidden_size",
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj",
+     "num_attention_heads*head_dim+attn_output_gate*num_attention_heads*head_dim", "hidden_size",
      "@full_attention", "attention_bias"},
     {Kind::kLinear, "model.layers.#.self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size",
      "@full_attention", "attention_bias"},
@@ -301,7 +302,8 @@ constexpr FamilyParameter kMiniMax[] = {
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen3_next"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen3NextDelta, kDenseMlp, kQwenBlock},
-     .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
+     .defaults =
+         R"({"attn_output_gate": true, "hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
        "attention_bias": false, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
        "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "linear_num_key_heads": 16,
@@ -315,7 +317,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mixer_keys = "layer_types, full_attention_interval"},
     {.model_types = {"qwen3_5_moe_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kQwenBlock},
-     .defaults = R"({"hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
+     .defaults =
+         R"({"attn_output_gate": true, "hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,
        "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
        "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
@@ -328,7 +331,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mixer_keys = "layer_types, full_attention_interval"},
     {.model_types = {"qwen3_5_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kMlp},
-     .defaults = R"({"hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 248320,
+     .defaults =
+         R"({"attn_output_gate": true, "hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 248320,
        "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
        "attention_bias": false, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,

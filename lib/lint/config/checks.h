@@ -20,6 +20,9 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 /// unless `headers_only`, from the values of what changes the meaning of weights.
 void lint_modules(const LintInput& input, bool headers_only, LintReporter& reporter);
 
+/// Layers for multi-token prediction: their count, what they consist of.
+void lint_drafts(const LintInput& input, LintReporter& reporter);
+
 /// Settings of config.json that are not what model classes read, or contradict each other.
 void lint_settings(const LintInput& input, LintReporter& reporter);
 

@@ -38,7 +38,7 @@ class FamilyLint {
   FamilyLint(const LintInput& s, const LanguageModel& model, LintReporter& reporter)
       : s_(s), model_(model), sizes_(*model.family, *model.config), reporter_(reporter) {
     all_ = find_family_tensors(s, model);
-    is_own_class_ = is_class_of_family(s.config, model);
+    is_own_class_ = is_class_of_family(s.config, model) && has_own_names();
   }
 
   ModelFacts run() {
@@ -59,6 +59,12 @@ class FamilyLint {
   }
 
  private:
+  /// Whether layers have the names of an open row: producers may write those of a class in their place.
+  bool has_own_names() const {
+    if (!model_.family->is_open) return true;
+    return std::any_of(all_.tensors.begin(), all_.tensors.end(),
+                       [&](const FamilyTensor& t) { return row_of(t).has_layer && !row_of(t).has_expert; });
+  }
   const FamilyRow& row_of(const FamilyTensor& t) const { return all_.rows[static_cast<size_t>(t.row)]; }
   int64_t layers() const { return sizes_.number("num_hidden_layers").value_or(0); }
   std::optional<int64_t> experts() const {
@@ -526,6 +532,7 @@ ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   if (!model || !describes_model(*model->config)) return {};
   ModelFacts facts = FamilyLint(s, *model, reporter).run();
   facts.family = model->family;
+  facts.is_held = !model->family->is_open && is_class_of_family(s.config, *model);
   return facts;
 }
 

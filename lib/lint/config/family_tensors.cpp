@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 
 namespace twofour {
@@ -258,12 +259,21 @@ class TensorMatcher {
         if (name.ends_with("_blocks") && d.size() == 4) return LogicalShape{d[0], d[1], d[2] * d[3] * 2};
         if (d.size() != 3) return std::nullopt;
         const int64_t codes = t.dtype == DType::kU8 ? 2 : 1;  // in a byte, along K
+        if (row.kind == Kind::kColumnStack && codes == 2 && is_packed_along_rows(t))
+          return LogicalShape{d[0], d[2] * codes, d[1]};
         if (row.kind == Kind::kRowStack) return LogicalShape{d[0], d[1], d[2] * codes};
         return LogicalShape{d[0], d[2], d[1] * codes};
       }
       default:
         return matrix_shape(t);
     }
+  }
+  /// Whether the groups of a stack [E, K, N] lie along N, as those of 32 by ModelOpt do.
+  bool is_packed_along_rows(const TensorInfo& t) const {
+    const auto scale = s_.find(t.name + "_weight_scale");
+    if (!scale) return false;
+    const TensorInfo& of = s_.tensors[*scale];
+    return of.shape.size() == 3 && of.shape[1] == t.shape[1] && of.shape[2] == t.shape[2] * 2 / kMxGroup;
   }
   std::optional<LogicalShape> matrix_shape(const TensorInfo& t) const {
     const std::vector<int64_t>& d = t.shape;

@@ -12,10 +12,14 @@ namespace twofour {
 struct ModelFacts {
   const FamilyShapes* family = nullptr;  ///< nullptr: of no known family
   std::optional<int64_t> experts;        ///< of a layer, by the tensors where the config is wrong
+  bool is_held = false;                  ///< every tensor was held against a row that has all names
   bool embedding_reported = false;       ///< as missing
   std::optional<bool> tied;              ///< the head to the embedding, where config.json does not say it
   std::set<size_t> reported;             ///< tensors of a shape that was reported
 };
+
+/// What holds of every decoder, for models that no row describes whole.
+void lint_common_shapes(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
 /// Holds every tensor against its family's row and config.json.
 ModelFacts lint_family(const LintInput& input, LintReporter& reporter);

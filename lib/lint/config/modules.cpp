@@ -223,7 +223,7 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
   return flag;
 }
 
-void check_head(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
+void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintReporter& reporter) {
   auto tied = text_flag(s.config, "tie_word_embeddings");
   if (!tied) tied = model.tied;
   const std::vector<std::string> architectures = string_list(s.config, "architectures");
@@ -245,9 +245,52 @@ void check_head(const LintInput& s, const ModelFacts& model, LintReporter& repor
   } else if (*tied && !head && !embedding && !model.embedding_reported) {
     reporter.add("head-missing", "config.json", "tie_word_embeddings",
                  "expected the embedding that the head is tied to, found none");
-  } else if (*tied && head) {
+  } else if (*tied && head && !differs) {
     reporter.add("tied-head", "config.json", "tie_word_embeddings", "expected no head of its own, found one");
   }
+}
+
+/// Whether two whole tensors differ, as far as a few pieces of them show.
+bool are_different(const LintInput& s, size_t a, size_t b) {
+  const TensorInfo &x = s.tensors[a], &y = s.tensors[b];
+  if (x.dtype != y.dtype || x.shape != y.shape || x.bytes() == 0) return x.shape != y.shape;
+  if (!s.whole[a] || !s.whole[b]) return false;
+  constexpr uint64_t kPiece = 1u << 16, kPieces = 16;
+  std::vector<uint8_t> own(std::min(kPiece, x.bytes())), other(own.size());
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    const uint64_t at = (x.bytes() - own.size()) / (kPieces - 1) * i;
+    s.read(a, at, own);
+    s.read(b, at, other);
+    if (own != other) return true;
+  }
+  return false;
+}
+
+/// Whether a head is stored beside an embedding that some config ties it to, and is another matrix.
+bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_only, LintReporter& reporter) {
+  const std::vector<const Json*> stated = model_settings(s.config, "tie_word_embeddings");
+  const bool is_tied = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == true; }) ||
+                       (stated.empty() && model.tied.value_or(false));
+  if (!is_tied || !s.layout.empty()) return false;
+  std::optional<size_t> head, embedding;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const std::string_view name = s.tensors[i].name;
+    const bool aside = name.find("mtp") != name.npos || name.find("shared_head") != name.npos;
+    if (aside) continue;
+    if (name == "head.weight" || name == "lm_head.weight" || name.ends_with(".lm_head.weight")) head = i;
+    if (!embedding && ends_with_any(name, {"embed_tokens.weight", "embed.weight", "tok_embeddings.weight",
+                                           "wte.weight", "word_embeddings.weight", "embeddings.weight"}))
+      embedding = i;
+  }
+  if (!head || !embedding) return false;
+  const TensorInfo &h = s.tensors[*head], &e = s.tensors[*embedding];
+  const bool differ = h.shape != e.shape || (!headers_only && are_different(s, *head, *embedding));
+  if (!differ) return false;
+  const bool several = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == false; });
+  reporter.add("head-differs", "config.json", "tie_word_embeddings",
+               fmt::format("expected false{} as {} is another matrix than {}, found true",
+                           several ? " throughout" : "", h.name, e.name));
+  return true;
 }
 
 /// Whether a tensor is part of a linear in INT4, by the codes beside it.
@@ -318,7 +361,10 @@ void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter)
   check_int4_values(s, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
-  check_head(s, model, reporter);
+  lint_drafts(s, reporter);
+  lint_common_shapes(s, model, reporter);
+  const bool differs = check_tied_head(s, model, headers_only, reporter);
+  check_head(s, model, differs, reporter);
 }
 
 }  // namespace twofour

@@ -17,6 +17,7 @@ enum class SettingKind {
   kCount,     ///< a whole number of at least 1
   kNumber,    ///< a whole number of at least 0
   kPositive,  ///< a number of more than 0
+  kEpsilon,   ///< more than 0, less than 0.1
   kShare,     ///< more than 0, at most 1
   kSwitch,    ///< true or false
 };
@@ -75,9 +76,11 @@ constexpr Setting kSettings[] = {
     {"index_topk", kCount},
     {"o_groups", kCount},
     {"o_lora_rank", kCount},
-    {"rms_norm_eps", kPositive},
-    {"layer_norm_eps", kPositive},
-    {"layer_norm_epsilon", kPositive},
+    {"rms_norm_eps", kEpsilon},
+    {"layer_norm_eps", kEpsilon},
+    {"layer_norm_epsilon", kEpsilon},
+    {"norm_eps", kEpsilon},
+    {"attn_output_gate", kSwitch},
     {"rope_theta", kPositive},
     {"routed_scaling_factor", kPositive},
     {"partial_rotary_factor", kShare},
@@ -99,6 +102,8 @@ const char* expected_of(SettingKind kind) {
       return "a whole number that is not negative";
     case kPositive:
       return "a number of more than 0";
+    case kEpsilon:
+      return "a number of more than 0, far below 1";
     case kShare:
       return "a number of more than 0, at most 1";
     case kSwitch:
@@ -117,6 +122,7 @@ bool fits(const Json& value, SettingKind kind) {
   }
   if (!value.is_number()) return false;
   const auto number = value.get<double>();
+  if (kind == kEpsilon) return number > 0 && number < 0.1;
   return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
 }
 

@@ -139,6 +139,9 @@ constexpr LintRule kRules[] = {
     {"tied-head", kNote, "config.json ties the head to the embedding, and a head is stored, too.",
      "Nothing, if both are equal.", "https://github.com/huggingface/transformers/pull/42612",
      "Engines ignore it; if it differs from the embedding, the model is another one than was meant."},
+    {"head-differs", kWarning, "config.json ties the head to the embedding, and a head of other numbers is stored.",
+     "Set tie_word_embeddings to false wherever it is, or remove the head.", "",
+     "Engines take the embedding and drop the head, and the model is another one than was meant."},
     // Config
     {"no-config", kWarning, "There is no config.json.",
      "Copy the source's config.json.", "https://huggingface.co/docs/transformers/main_classes/configuration",

@@ -35,6 +35,14 @@ std::vector<Fault> model_faults() {
        }},
       {"padded-vocabulary", "an embedding with more rows", config([](Json& j) { j["vocab_size"] = 61; })},
       {"config-switch", "biases that are not there", config([](Json& j) { j["attention_bias"] = true; })},
+      {"head-differs", "another head beside the embedding",
+       [](Save& s, Random&) {
+         TensorData head = s.at("model.embed_tokens.weight");
+         head.name = "lm_head.weight";
+         head.bytes[head.bytes.size() / 2] ^= 1;
+         s.add(head);
+         s.edit("config.json", [](Json& j) { j["tie_word_embeddings"] = true; });
+       }},
       {"tensor-missing", "a norm",
        [](Save& s, Random& r) {
          s.erase(std::string("model.layers.") + (r() % 2 ? "0" : "1") + ".post_attention_layernorm.weight");

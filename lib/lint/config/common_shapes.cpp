@@ -1,0 +1,301 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "formats/naming.h"
+#include "formats/weight_dialect.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/config/layer_tensors.h"
+
+// What holds of every decoder, whatever its family: layers of a kind have the same parts in the same sizes,
+// and all of them read from and write to one stream of one width, which begins at the embedding.
+
+namespace twofour {
+namespace {
+
+constexpr size_t kLeastLayers = 3;
+
+std::string_view leaf_of_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+/// Two sizes that are one: rows, or columns, of parts with these last names.
+struct SameSize {
+  std::string_view a, b;
+  bool rows_a, rows_b;
+};
+constexpr SameSize kSameSizes[] = {
+    {"k_proj", "v_proj", true, true},
+    {"q_proj", "o_proj", true, false},
+    {"gate_proj", "up_proj", true, true},
+    {"up_proj", "down_proj", true, false},
+    {"w1", "w3", true, true},
+    {"w3", "w2", true, false},
+    {"q_norm", "k_norm", true, true},
+};
+
+class CommonShapes {
+ public:
+  CommonShapes(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
+
+  void run() {
+    const std::vector<LayerGroup> groups = find_layer_groups(s_);
+    if (groups.empty() || groups[0].is_draft() || groups[0].is_aside()) return;
+    main_ = &groups[0];
+    outer_ = find_outer_parts(s_);
+    find_width();
+    check_layer_count();
+    check_embedding();
+    check_biases();
+    if (main_->layers.size() < kLeastLayers) return;
+    check_missing();
+    check_odd_layers();
+    check_heads();
+  }
+
+ private:
+  /// A count that the config of the language model states.
+  std::optional<int64_t> stated(const char* key) const {
+    std::optional<int64_t> found;
+    for (const Json* said : model_settings(s_.config, key)) {
+      if (said->is_number_integer() && said->get<int64_t>() > 0) found = said->get<int64_t>();
+    }
+    return found;
+  }
+  std::string full_name(const LayerTensors& layer, const std::string& part) const {
+    return fmt::format("{}.{}.{}", main_->container, layer.layer, part);
+  }
+  std::string described(const LayerPart& part) const {
+    const TensorInfo& t = s_.tensors[part.tensor];
+    return describe(t.dtype, t.shape);
+  }
+  void add_key(const char* key, int64_t expected, const LayerPart& part, int64_t found) {
+    reporter_.add("config-shape", "config.json", key,
+                  fmt::format("expected {} as {} has {}, found {}", expected, s_.tensors[part.tensor].name,
+                              described(part), found));
+  }
+
+  /// The width of the stream: that of the embedding, if most norms of layers have it, too.
+  void find_width() {
+    for (const auto& [name, part] : outer_) {
+      if (!is_table_name(name) || part.k <= 0 || !module_role(name, 0)) continue;
+      if (name.find("pos") != name.npos || name.find("type") != name.npos) continue;
+      if (embedding_ == nullptr || part.n > embedding_->n) embedding_ = &part;
+    }
+    if (embedding_ == nullptr) return;
+    size_t norms = 0, same = 0;
+    for (const LayerTensors& layer : main_->layers) {
+      for (const auto& [name, part] : layer.parts) {
+        if (name.find('.') != name.npos || name.find("norm") == name.npos || part.k >= 0) continue;
+        ++norms;
+        same += part.n == embedding_->k ? 1 : 0;
+      }
+    }
+    if (norms > 0 && 2 * same > norms) width_ = embedding_->k;
+  }
+
+  void check_layer_count() {
+    const auto layers = stated("num_hidden_layers");
+    const int64_t last = main_->layers.back().layer;
+    bool has_drafts = false;
+    for (const auto& [name, part] : main_->layers.back().parts)
+      has_drafts = has_drafts || name == "eh_proj" || name == "hnorm" || name == "enorm";
+    if (!layers || last < *layers || has_drafts) return;
+    reporter_.add("layers-extra", "config.json", "num_hidden_layers",
+                  fmt::format("expected {} as tensors of {}.{} say, found {}", last + 1, main_->container,
+                              last, *layers));
+  }
+
+  void check_embedding() {
+    if (embedding_ == nullptr) return;
+    const auto width = stated("hidden_size"), rows = stated("vocab_size");
+    if (width && width_ > 0 && *width != width_) add_key("hidden_size", width_, *embedding_, *width);
+    if (rows && *rows != embedding_->n) {
+      const bool padded = embedding_->n > *rows && embedding_->n - *rows < 1024;
+      const int64_t found = embedding_->n;
+      if (padded && found % 8 == 0) {
+        reporter_.add("padded-vocabulary", "config.json", "vocab_size",
+                      fmt::format("expected {} as {} has, found {}", found,
+                                  s_.tensors[embedding_->tensor].name, *rows));
+      } else {
+        add_key("vocab_size", found, *embedding_, *rows);
+      }
+    }
+    for (const auto& [name, part] : outer_) {
+      const bool head = leaf_of_part(name) == "lm_head" || name == "head" || name == "output";
+      if (!head || part.k <= 0) continue;
+      const bool odd_rows = part.n != embedding_->n, odd_width = width_ > 0 && part.k != width_;
+      if (!odd_rows && !odd_width) continue;
+      reporter_.add("config-shape", s_.file_of(part.tensor), s_.tensors[part.tensor].name,
+                    fmt::format("expected [{}, {}] as the embedding has, found {}", embedding_->n,
+                                width_ > 0 ? width_ : part.k, described(part)));
+    }
+  }
+
+  /// A bias has a number a row.
+  void check_biases() {
+    for (const LayerTensors& layer : main_->layers) {
+      for (const auto& [name, part] : layer.parts) {
+        if (!name.ends_with(".bias") || part.k >= 0) continue;
+        const auto at = layer.parts.find(name.substr(0, name.size() - 5));
+        if (at == layer.parts.end() || at->second.k <= 0 || at->second.n == part.n) continue;
+        reporter_.add(
+            "config-shape", s_.file_of(part.tensor), full_name(layer, name),
+            fmt::format("expected [{}] as the rows of its weights, found {}", at->second.n, described(part)));
+      }
+    }
+  }
+
+  /// What one layer lacks of what layers of its kind have.
+  void check_missing() {
+    std::map<std::set<std::string>, std::vector<const LayerTensors*>> kinds;
+    for (const LayerTensors& layer : main_->layers) {
+      std::set<std::string> names;
+      for (const auto& [name, part] : layer.parts) names.insert(name);
+      kinds[names].push_back(&layer);
+    }
+    for (const auto& [names, layers] : kinds) {
+      if (layers.size() > 1) continue;
+      const std::set<std::string>* whole = nullptr;
+      std::vector<std::string> lacking;
+      for (const auto& [others, more] : kinds) {
+        if (more.size() < 2 || others.size() <= names.size()) continue;
+        std::vector<std::string> lacks;
+        std::set_difference(others.begin(), others.end(), names.begin(), names.end(),
+                            std::back_inserter(lacks));
+        const bool is_part = others.size() - lacks.size() == names.size();
+        if (!is_part || lacks.size() > 2 || names.size() < 2 * lacks.size() + 1) continue;
+        if (whole != nullptr && lacks.size() >= lacking.size()) continue;
+        whole = &others;
+        lacking = std::move(lacks);
+      }
+      // The first layer of some families has no norm before it.
+      if (whole == nullptr || layers[0]->layer == 0) continue;
+      for (const std::string& name : lacking) {
+        reporter_.add(
+            "tensor-missing", "", full_name(*layers[0], name),
+            fmt::format("expected as {} other layers have it, found none", kinds.at(*whole).size()));
+      }
+    }
+  }
+
+  /// Layers of other types may have other sizes.
+  std::string type_of(int64_t layer) const {
+    for (const Json* types : model_settings(s_.config, "layer_types")) {
+      if (types->is_array() && static_cast<size_t>(layer) < types->size() &&
+          (*types)[static_cast<size_t>(layer)].is_string())
+        return (*types)[static_cast<size_t>(layer)].get<std::string>();
+    }
+    return "";
+  }
+
+  void check_odd_layers() {
+    struct Sizes {
+      std::map<std::pair<int64_t, int64_t>, std::vector<const LayerTensors*>> layers;
+      size_t count = 0;
+    };
+    std::map<std::string, Sizes> all;  // by type and name
+    for (const LayerTensors& layer : main_->layers) {
+      const std::string type = type_of(layer.layer);
+      for (const auto& [name, part] : layer.parts) {
+        if (part.n < 0) continue;
+        Sizes& sizes = all[fmt::format("{} {}", type, name)];
+        sizes.layers[{part.n, part.k}].push_back(&layer);
+        ++sizes.count;
+      }
+    }
+    for (const auto& [key, sizes] : all) {
+      if (sizes.layers.size() < 2) continue;
+      const std::string name = key.substr(key.find(' ') + 1);
+      const auto most = std::max_element(sizes.layers.begin(), sizes.layers.end(),
+                                         [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+      if (most->second.size() * 3 < sizes.count * 2) continue;
+      for (const auto& [size, layers] : sizes.layers) {
+        if (size == most->first) continue;
+        for (const LayerTensors* layer : layers) {
+          if (contradicts(*layer, name, most->first)) report_odd(*layer, name, most->first);
+        }
+      }
+    }
+  }
+  /// Whether a part of another size than in most layers does not fit the layer that it is in, either.
+  bool contradicts(const LayerTensors& layer, const std::string& name,
+                   std::pair<int64_t, int64_t> usual) const {
+    const LayerPart& part = layer.parts.at(name);
+    const auto leaves_stream = [&](int64_t own, int64_t other) {
+      return width_ > 0 && other == width_ && own != width_;
+    };
+    if (leaves_stream(part.n, usual.first) || leaves_stream(part.k, usual.second)) return true;
+    const std::string_view leaf = leaf_of_part(name);
+    const std::string parent = name.substr(0, name.size() - leaf.size());
+    for (const SameSize& same : kSameSizes) {
+      for (const bool first : {true, false}) {
+        if (leaf != (first ? same.a : same.b)) continue;
+        const bool rows = first ? same.rows_a : same.rows_b, other_rows = first ? same.rows_b : same.rows_a;
+        const int64_t own = rows ? part.n : part.k, own_usual = rows ? usual.first : usual.second;
+        const auto at = layer.parts.find(fmt::format("{}{}", parent, first ? same.b : same.a));
+        if (at == layer.parts.end() || own == own_usual) continue;
+        const int64_t other = other_rows ? at->second.n : at->second.k;
+        if (other == own_usual) return true;
+      }
+    }
+    return false;
+  }
+  void report_odd(const LayerTensors& layer, const std::string& name, std::pair<int64_t, int64_t> usual) {
+    const LayerPart& part = layer.parts.at(name);
+    const std::string shape = usual.second >= 0 ? fmt::format("[{}, {}]", usual.first, usual.second)
+                                                : fmt::format("[{}]", usual.first);
+    const std::string found =
+        part.k >= 0 ? fmt::format("[{}, {}]", part.n, part.k) : fmt::format("[{}]", part.n);
+    reporter_.add("config-shape", s_.file_of(part.tensor), full_name(layer, name),
+                  fmt::format("expected {} as other layers have, found {}", shape, found));
+  }
+
+  /// Heads, where all layers agree and queries, keys and values have linears of their own.
+  void check_heads() {
+    const LayerPart *q = nullptr, *k = nullptr;
+    for (const LayerTensors& layer : main_->layers) {
+      for (const auto& [name, part] : layer.parts) {
+        const LayerPart** of = name == "self_attn.q_proj" ? &q : name == "self_attn.k_proj" ? &k : nullptr;
+        if (of == nullptr) continue;
+        if (*of != nullptr && !(**of == part)) return;
+        *of = &part;
+      }
+    }
+    const auto heads = stated("num_attention_heads"), width = stated("hidden_size");
+    auto groups = stated("num_key_value_heads"), dim = stated("head_dim");
+    if (q == nullptr || k == nullptr || q->n <= 0 || k->n <= 0 || !heads || !width) return;
+    if (!groups) groups = heads;
+    if (!dim && *width % *heads == 0) dim = *width / *heads;
+    if (!dim || stated("kv_lora_rank") || stated("global_head_dim") || stated("num_global_key_value_heads"))
+      return;
+    const bool fits_q = q->n == *heads * *dim || q->n == 2 * *heads * *dim, fits_k = k->n == *groups * *dim;
+    if (fits_q && !fits_k && k->n % *dim == 0) {
+      add_key("num_key_value_heads", k->n / *dim, *k, *groups);
+    } else if (!fits_q && fits_k && q->n % *dim == 0) {
+      add_key("num_attention_heads", q->n / *dim, *q, *heads);
+    } else if (!fits_q && !fits_k && q->n % *heads == 0 && k->n % *groups == 0 &&
+               q->n / *heads == k->n / *groups) {
+      add_key("head_dim", q->n / *heads, *q, *dim);
+    }
+  }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+  const LayerGroup* main_ = nullptr;
+  std::map<std::string, LayerPart> outer_;
+  const LayerPart* embedding_ = nullptr;
+  int64_t width_ = 0;
+};
+
+}  // namespace
+
+void lint_common_shapes(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
+  if (!s.is_directory || s.lacks_files || !s.config.is_object() || !s.layout.empty()) return;
+  if (model.is_held) return;
+  CommonShapes(s, reporter).run();
+}
+
+}  // namespace twofour

@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/config/layer_tensors.h"
+
+// Layers that predict further tokens (MTP), behind the others or in a place of their own.
+
+namespace twofour {
+namespace {
+
+constexpr const char* kCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"};
+
+/// What a config says of them.
+struct StatedDrafts {
+  std::string key;
+  int64_t count;
+};
+std::optional<StatedDrafts> stated_drafts(const Json& config) {
+  for (const char* key : kCounts) {
+    for (const Json* said : model_settings(config, key)) {
+      if (said->is_number_integer() && said->get<int64_t>() >= 0)
+        return StatedDrafts{key, said->get<int64_t>()};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether several layers of the files are one draft: Nemotron's have a mixer a layer, DSpark a stage.
+bool is_of_stages(const Json& config) {
+  for (const char* key : {"mtp_hybrid_override_pattern", "mtp_layers_block_type", "dspark_block_size"}) {
+    if (!model_settings(config, key).empty()) return true;
+  }
+  return false;
+}
+
+std::string described(const LintInput& s, const LayerPart& part) {
+  const TensorInfo& t = s.tensors[part.tensor];
+  return describe(t.dtype, t.shape);
+}
+
+/// What of a layer and of a draft is the same: "transformer_layer." is a draft's alone.
+std::string_view common_name(std::string_view name) {
+  constexpr std::string_view kInner = "transformer_layer.";
+  return name.starts_with(kInner) ? name.substr(kInner.size()) : name;
+}
+
+class DraftLint {
+ public:
+  DraftLint(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
+
+  void run() {
+    groups_ = find_layer_groups(s_);
+    if (groups_.empty() || groups_[0].is_draft() || groups_[0].is_aside()) return;
+    check_counts();
+    for (const LayerGroup& group : groups_) {
+      if (!group.is_draft()) continue;
+      for (const LayerTensors& draft : group.layers) check_layer(group, draft);
+    }
+    check_inputs();
+  }
+
+ private:
+  void check_counts() {
+    const int64_t layers = model_layers(s_.config), last = groups_[0].layers.back().layer;
+    const auto stated = stated_drafts(s_.config);
+    if (!stated) return;
+    std::string first;
+    int64_t stored = 0;
+    if (last >= layers) {
+      stored = last + 1 - layers;
+      first = fmt::format("{}.{}", groups_[0].container, layers);
+    }
+    for (const LayerGroup& group : groups_) {
+      if (!group.is_draft()) continue;
+      stored = std::max(stored, group.layers.back().layer + 1);
+      first = fmt::format("{}.{}", group.container, group.layers[0].layer);
+    }
+    if (stored == 0 || stored == stated->count) return;  // none at all is another rule's
+    const bool more = stored > stated->count;
+    if (more && stated->count > 0 && is_of_stages(s_.config)) return;
+    if (more) {
+      reporter_.add("layers-extra", "config.json", stated->key,
+                    fmt::format("expected {} as {} and what follows it is stored, found {}", stored, first,
+                                stated->count));
+    } else {
+      reporter_.add("mtp-missing", "config.json", stated->key,
+                    fmt::format("expected {} layers for multi-token prediction, found {}, the first {}",
+                                stated->count, stored, first));
+    }
+  }
+
+  /// A draft's layer against the layer of the model that is most like it.
+  void check_layer(const LayerGroup& group, const LayerTensors& draft) {
+    std::map<std::string_view, const LayerPart*> own;
+    for (const auto& [name, part] : draft.parts) own.emplace(common_name(name), &part);
+    const LayerTensors* best = nullptr;
+    size_t best_lacks = 0;
+    for (const LayerTensors& layer : groups_[0].layers) {
+      size_t lacks = 0;
+      for (const auto& [name, part] : layer.parts) lacks += own.contains(name) ? 0 : 1;
+      if (best != nullptr &&
+          (lacks > best_lacks || (lacks == best_lacks && layer.parts.size() <= best->parts.size())))
+        continue;
+      best = &layer;
+      best_lacks = lacks;
+    }
+    // With less in common it is a layer of another kind.
+    if (best == nullptr || best_lacks > 2 || best->parts.size() < 4 * (best_lacks + 1)) return;
+    const bool inner = std::any_of(draft.parts.begin(), draft.parts.end(),
+                                   [](const auto& part) { return common_name(part.first) != part.first; });
+    for (const auto& [name, part] : best->parts) {
+      const auto at = own.find(name);
+      const std::string full =
+          fmt::format("{}.{}.{}{}", group.container, draft.layer, inner ? "transformer_layer." : "", name);
+      if (at == own.end()) {
+        reporter_.add("tensor-missing", "", full,
+                      fmt::format("expected as layer {} of the model has it, {}, found none", best->layer,
+                                  described(s_, part)));
+      } else if (part.n >= 0 && at->second->n >= 0 && !(part == *at->second)) {
+        reporter_.add("config-shape", s_.file_of(at->second->tensor), full,
+                      fmt::format("expected the shape that layer {} of the model has, {}, found {}",
+                                  best->layer, described(s_, part), described(s_, *at->second)));
+      }
+    }
+  }
+
+  /// What brings hidden states and embeddings together, and norms that come in pairs.
+  void check_inputs() {
+    constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
+        {"pre_fc_norm_embedding", "pre_fc_norm_hidden"},
+        {"enorm", "hnorm"},
+        {"e_proj", "h_proj"},
+        {"fc_embedding", "fc_hidden"},
+    };
+    std::map<std::string, std::set<std::string>> by_parent;  // leaves
+    const auto add = [&](const std::string& name) {
+      const size_t dot = name.rfind('.');
+      if (dot != name.npos) by_parent[name.substr(0, dot)].insert(name.substr(dot + 1));
+    };
+    for (const auto& [name, part] : find_outer_parts(s_)) add(name);
+    for (const LayerGroup& group : groups_) {
+      for (const LayerTensors& layer : group.layers) {
+        for (const auto& [name, part] : layer.parts)
+          add(fmt::format("{}.{}.{}", group.container, layer.layer, name));
+      }
+    }
+    for (const auto& [parent, leaves] : by_parent) {
+      const auto lack = [&](std::string_view leaf, std::string_view beside) {
+        reporter_.add("tensor-missing", "", fmt::format("{}.{}", parent, leaf),
+                      fmt::format("expected beside {}.{}, found none", parent, beside));
+      };
+      const auto has = [&](std::string_view leaf) { return leaves.contains(std::string(leaf)); };
+      for (const auto& [a, b] : kPairs) {
+        if (has(a) != has(b)) lack(has(a) ? b : a, has(a) ? a : b);
+      }
+      if (has("pre_fc_norm_hidden") && !has("fc") && !has("fc_hidden") && !has("fc_embedding"))
+        lack("fc", "pre_fc_norm_hidden");
+      if (has("hnorm") && has("enorm") && !has("eh_proj") && !has("e_proj") && !has("h_proj"))
+        lack("eh_proj", "hnorm");
+    }
+  }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+  std::vector<LayerGroup> groups_;
+};
+
+}  // namespace
+
+void lint_drafts(const LintInput& s, LintReporter& reporter) {
+  if (!s.is_directory || !s.config.is_object() || !s.layout.empty()) return;
+  const bool has_drafts =
+      stated_drafts(s.config).has_value() || std::any_of(s.tensors.begin(), s.tensors.end(), [](auto& t) {
+        return t.name.find("mtp") != t.name.npos || t.name.find("hnorm") != t.name.npos;
+      });
+  if (has_drafts) DraftLint(s, reporter).run();
+}
+
+}  // namespace twofour

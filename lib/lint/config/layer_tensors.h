@@ -1,0 +1,40 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/lint/bytes/input.h"
+
+namespace twofour {
+
+/// A module of a layer, or a tensor that belongs to none, by its name behind the layer's number.
+struct LayerPart {
+  size_t tensor;           ///< that shows its size
+  int64_t n = -1, k = -1;  ///< of a matrix; of a vector n alone; -1: not known
+  bool operator==(const LayerPart& other) const { return n == other.n && k == other.k; }
+};
+
+/// The modules of one layer whatever their format; of experts those of the first.
+struct LayerTensors {
+  int64_t layer = 0;
+  std::map<std::string, LayerPart> parts;
+};
+
+/// Layers that share what is before their number: "model.layers".
+struct LayerGroup {
+  std::string container;
+  std::vector<LayerTensors> layers;  ///< by number
+  /// Whether they are those of a draft: "mtp.layers", "model.mtp.layers".
+  bool is_draft() const;
+  /// Or of a tower that reads images or sound.
+  bool is_aside() const;
+};
+
+/// All groups, the largest that is neither a draft nor a tower first.
+std::vector<LayerGroup> find_layer_groups(const LintInput& input);
+
+/// Modules and vectors outside of layers: "model.embed_tokens".
+std::map<std::string, LayerPart> find_outer_parts(const LintInput& input);
+
+}  // namespace twofour
