@@ -60,7 +60,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       check(input, members, reporter);
     }
   }
-  if (!options.against.empty()) lint_against(input, options.against, reporter);
+  if (!options.against.empty()) lint_against(input, path, options.against, reporter);
   LintReport report;
   reporter.move_to(report);
   report.bytes = progress.done;

@@ -93,6 +93,12 @@ double explained(uint64_t rows, uint64_t cols, At at) {
   return 1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1));
 }
 
+/// Its standard deviation where there is nothing to explain.
+double explained_error(uint64_t rows, uint64_t cols) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
+  return std::sqrt(2 * (r + c)) / (r * c);
+}
+
 }  // namespace
 
 uint64_t MatrixPlan::sampled() const {
@@ -241,18 +247,30 @@ void FigureCounter::note_amax(double amax) { amax_ = std::max(amax_, amax); }
 void FigureCounter::measure_order(std::span<const uint8_t> scales) {
   const uint64_t s = plan_.scale_bytes, n = plan_.lines;
   if (plan_.k_outer || !plan_.is_rows || s < 8) return;
-  const auto in_rows = [&](uint64_t r, uint64_t c) { return scales[r * s + c]; };
-  // A tile of 128 rows is the same bytes in either order. E4M3 bytes grow as logarithms of what they mean.
-  if (scales.size() >= 128 * s && s % 4 == 0) {
-    sums_.swizzled = {explained(128, s, in_rows), explained(128, s, [&](uint64_t r, uint64_t c) {
-                        return scales[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
-                      })};
+  // A tile of 128 rows and four columns is 512 bytes. Of up to four rows of tiles the first ones, together 32
+  // columns: the same bytes as rows that they are stored in, and as tiles. E4M3 bytes grow as logarithms of
+  // what they mean.
+  constexpr uint64_t kRows = 128, kColumns = 32, kMostTiles = 4;
+  const uint64_t columns = std::min(s, kColumns), rows = kRows * columns / s;
+  if (s % 4 == 0 && rows >= 4 && scales.size() >= kRows * s) {
+    const uint64_t tiles = std::min(kMostTiles, scales.size() / (kRows * s));
+    sums_.swizzled.as_stored = explained(tiles * rows, s, [&](uint64_t r, uint64_t c) {
+      return scales[(r / rows * kRows + r % rows) * s + c];
+    });
+    for (uint64_t t = 0; t < tiles; ++t) {
+      const uint8_t* tile = scales.data() + t * kRows * s;
+      sums_.swizzled.otherwise += explained(kRows, columns, [&](uint64_t r, uint64_t c) {
+                                    return tile[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
+                                  }) / static_cast<double>(tiles);
+    }
+    sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
   }
   // Transposed they are [S, N]: some first rows of that.
   const uint64_t turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
   if (n >= 8 && turned >= 8) {
-    sums_.transposed = {explained(turned * n / s, s, in_rows),
-                        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; })};
+    sums_.transposed = {explained(turned * n / s, s, [&](uint64_t r, uint64_t c) { return scales[r * s + c]; }),
+                        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; }),
+                        explained_error(turned, n)};
   }
 }
 

@@ -84,6 +84,7 @@ struct MatrixFigures {
   /// lay in another order; both of the same bytes. 0 where it cannot be told.
   struct Order {
     double as_stored = 0, otherwise = 0;
+    double error = 0;  ///< standard deviation of either, by chance
   };
   Order swizzled{}, transposed{};
 };

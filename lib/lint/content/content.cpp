@@ -164,9 +164,10 @@ class Content {
   void check_order(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if (f.plan.scale_bytes == 0) return;
-    constexpr double kMore = 0.08;  // of the variance; the README gives the margin
+    // The order that they were written in explains most: in another one a row is several rows' parts.
     const auto gain = [](const MatrixFigures::Order& o) {
-      return o.otherwise - 2 * std::max(0.0, o.as_stored) - kMore;
+      constexpr double kMore = 0.05, kErrors = 7;  // of the difference of two
+      return o.otherwise - std::max(0.0, o.as_stored) - std::max(kMore, kErrors * o.error);
     };
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;

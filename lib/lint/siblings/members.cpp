@@ -11,11 +11,6 @@
 namespace twofour {
 namespace {
 
-bool is_number(std::string_view piece) {
-  return !piece.empty() && piece.size() < 10 &&
-         piece.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
 /// Scales of weights that are not of NVFP4, as figures by tensor and expert.
 class ScaleFigures {
  public:
@@ -63,29 +58,6 @@ bool is_scale_name(std::string_view name) {
 }
 
 }  // namespace
-
-SiblingName sibling_name(std::string_view name) {
-  SiblingName at;
-  std::string_view previous;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view piece = name.substr(begin, end - begin);
-    const bool number = is_number(piece), of_expert = previous.ends_with("experts");
-    if (!at.kind.empty()) at.kind += '.';
-    if (number && of_expert && at.expert < 0) {
-      at.expert = std::stoll(std::string(piece));
-      at.kind += '*';
-    } else if (number && !of_expert && at.layer < 0) {
-      at.layer = std::stoll(std::string(piece));
-      at.kind += '*';
-    } else {
-      at.kind += piece;
-    }
-    previous = piece;
-    begin = end + 1;
-  }
-  return at;
-}
 
 std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigures> figures) {
   const ScaleFigures scales(figures);

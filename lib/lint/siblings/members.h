@@ -9,15 +9,9 @@
 
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
+#include "lib/names/sibling_name.h"
 
 namespace twofour {
-
-/// A name without the numbers of its layer and expert.
-struct SiblingName {
-  std::string kind;  ///< the rest; siblings have the same
-  int64_t layer = -1, expert = -1;
-};
-SiblingName sibling_name(std::string_view name);
 
 /// A matrix or vector among its siblings.
 struct Member {

@@ -1,0 +1,464 @@
+#include "lib/metrics/moved_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "formats/error.h"
+#include "lib/io/hash.h"
+#include "lib/names/sibling_name.h"
+#include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
+
+namespace twofour {
+namespace {
+
+constexpr int64_t kRows = 16;         ///< looked at of each matrix
+constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< kept of each matrix
+constexpr int64_t kFewColumns = 16;   ///< a cosine of fewer numbers says nothing
+/// Rounding to four bits leaves a cosine of 0.99, pruning 0.85; of unrelated rows of 32 numbers one in ten
+/// thousand has more.
+constexpr double kLike = 0.6;
+/// Experts that grew from one ancestor are alike; what moved is far more so.
+constexpr double kCloser = 0.3;
+constexpr size_t kMostOrders = 256;     ///< matrices in which rows and columns are looked for
+constexpr size_t kMostCandidates = 4096;
+constexpr int64_t kAllRows = 1024;      ///< of matrices of no more rows each is found
+
+using Rows = std::vector<float>;  ///< [rows, K]
+
+double dot(const float* a, const float* b, int64_t count) {
+  std::array<float, 8> sums{};
+  const int64_t whole = count - count % 8;
+  for (int64_t i = 0; i < whole; i += 8) {
+    for (size_t j = 0; j < sums.size(); ++j) sums[j] += a[i + static_cast<int64_t>(j)] * b[i + static_cast<int64_t>(j)];
+  }
+  double sum = 0;
+  for (const float x : sums) sum += double{x};
+  for (int64_t i = whole; i < count; ++i) sum += double{a[i]} * double{b[i]};
+  return sum;
+}
+
+/// NaN where one of them is zero.
+double cosine(const float* a, const float* b, int64_t count) {
+  const double aa = dot(a, a, count), bb = dot(b, b, count);
+  return aa > 0 && bb > 0 ? dot(a, b, count) / std::sqrt(aa * bb) : std::nan("");
+}
+
+/// A matrix of one side.
+struct Located {
+  const std::string* name;
+  const StoredMatrix* matrix;
+  SiblingName at;
+  int64_t n, k;
+  Rows sketch{};  ///< [kSketchRows, kSketchColumns]; empty where it could not be read
+};
+
+/// The rows that are looked at, the same of all matrices of a shape: anywhere, so that no pattern agrees with
+/// them, and `extra`. Where a row takes many reads they lie side by side.
+std::vector<int64_t> choose_rows(int64_t n, int64_t k, bool together, int64_t extra) {
+  std::vector<int64_t> rows;
+  const uint64_t key = hash_text(fmt::format("{} {}", n, k)).low;
+  const int64_t count = std::min(n, kRows);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = i * n / count, end = (i + 1) * n / count;
+    const auto offset = static_cast<int64_t>((key >> (3 * i % 48)) % static_cast<uint64_t>(end - begin));
+    rows.push_back(together ? static_cast<int64_t>(key % static_cast<uint64_t>(n - count + 1)) + i
+                            : begin + offset);
+  }
+  if (extra >= 0 && extra < n && std::ranges::find(rows, extra) == rows.end()) rows.push_back(extra);
+  return rows;
+}
+
+class Search {
+ public:
+  Search(const Matrices& a, const Matrices& b, const std::map<std::string, int64_t>& rows)
+      : a_(a), b_(b), extra_(rows) {
+    const auto reads_across = [](const Linear& m) { return m.reads_across(); };
+    for (const Matrices* m : {&a, &b}) together_ = together_ || std::ranges::any_of(m->modules(), reads_across);
+  }
+
+  std::map<std::string, MovedMatrix> run(size_t& compared) {
+    list(a_, own_);
+    list(b_, others_);
+    for (size_t i = 0; i < others_.size(); ++i) by_name_[*others_[i].name] = i;
+    compare_names(compared);
+    sketch_others();
+    std::vector<std::optional<MovedMatrix>> found(unlike_.size());
+    parallel_workers(unlike_.size(), [&] {
+      return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
+        if (!unlike_[i].some) found[i] = guarded([&] { return find_elsewhere(own_[unlike_[i].own], a, b); });
+      };
+    });
+    std::vector<size_t> rest;
+    for (size_t i = 0; i < unlike_.size(); ++i) {
+      if (!found[i] && unlike_[i].other) rest.push_back(i);
+    }
+    // Of two models that have nothing in common every matrix is unlike.
+    const size_t step = (rest.size() + kMostOrders - 1) / kMostOrders;
+    parallel_workers(step > 0 ? rest.size() / step : 0, [&] {
+      return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
+        const Unlike& u = unlike_[rest[i * step]];
+        found[rest[i * step]] = guarded([&] { return find_order(own_[u.own], others_[*u.other], a, b); });
+      };
+    });
+    for (size_t i = 0; i < unlike_.size(); ++i) {
+      if (found[i]) moved_[*own_[unlike_[i].own].name] = std::move(*found[i]);
+    }
+    return std::move(moved_);
+  }
+
+ private:
+  struct Unlike {
+    size_t own;
+    std::optional<size_t> other;  ///< of the same name and shape
+    bool some = false;            ///< most rows are like
+  };
+
+  static std::optional<MovedMatrix> guarded(const std::function<std::optional<MovedMatrix>()>& work) {
+    check_interrupt();
+    try {
+      return work();
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) {
+      return std::nullopt;  // scales that are not valid, which are findings of their own
+    }
+  }
+
+  static void list(const Matrices& matrices, std::vector<Located>& places) {
+    for (const auto& [name, matrix] : matrices.all()) {
+      const int64_t k = matrices.module_of(matrix).k;
+      if (matrix.count > 0 && k >= kFewColumns)
+        places.push_back({&name, &matrix, sibling_name(name), matrix.count, k});
+    }
+  }
+
+  static Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows) {
+    const auto width = static_cast<size_t>(p.k);
+    Rows values(rows.size() * width);
+    for (size_t i = 0, end = 0; i < rows.size(); i = end) {
+      for (end = i + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+      m.read(reader, *p.matrix, rows[i], rows[end - 1] + 1, std::span(values).subspan(i * width, (end - i) * width));
+    }
+    return values;
+  }
+
+  std::vector<int64_t> rows_of(const Located& p) const {
+    const auto extra = extra_.find(*p.name);
+    return choose_rows(p.n, p.k, together_, extra != extra_.end() ? extra->second : -1);
+  }
+
+  static Rows sketch_of(const Located& p, const Rows& rows) {
+    Rows sketch;
+    const int64_t columns = std::min(kSketchColumns, p.k);
+    for (int64_t r = 0; r < std::min(kSketchRows, p.n); ++r) {
+      const float* row = rows.data() + r * std::min(kRows, p.n) / std::min(kSketchRows, p.n) * p.k;
+      for (int64_t c = 0; c < columns; ++c) sketch.push_back(row[c * p.k / columns]);
+    }
+    return sketch;
+  }
+
+  /// Holds every matrix against the one of its name. What is neither that nor a sign or nibbles goes to
+  /// unlike_.
+  void compare_names(size_t& compared) {
+    struct Result {
+      std::optional<Unlike> unlike;
+      std::optional<MovedMatrix> moved;
+      bool compared = false;
+    };
+    std::vector<Result> results(own_.size());
+    parallel_workers(own_.size(), [&] {
+      return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
+        Located& own = own_[i];
+        const auto other = by_name_.find(*own.name);
+        const bool fits = other != by_name_.end() && others_[other->second].n == own.n &&
+                          others_[other->second].k == own.k;
+        results[i].compared = fits;
+        guarded([&]() -> std::optional<MovedMatrix> {
+          const std::vector<int64_t> rows = rows_of(own);
+          const Rows x = read_rows(a_, a, own, rows);
+          own.sketch = sketch_of(own, x);
+          if (!fits) return std::nullopt;
+          const Rows y = read_rows(b_, b, others_[other->second], rows);
+          others_[other->second].sketch = sketch_of(others_[other->second], y);
+          compare_rows(own, rows, x, y, i, other->second, results[i].unlike, results[i].moved);
+          return std::nullopt;
+        });
+      };
+    });
+    for (size_t i = 0; i < results.size(); ++i) {
+      compared += results[i].compared;
+      if (results[i].unlike) unlike_.push_back(*results[i].unlike);
+      if (results[i].moved) moved_[*own_[i].name] = std::move(*results[i].moved);
+    }
+  }
+
+  static void compare_rows(const Located& own, const std::vector<int64_t>& rows, const Rows& x, const Rows& y,
+                           size_t index, size_t other, std::optional<Unlike>& unlike,
+                           std::optional<MovedMatrix>& moved) {
+    size_t like = 0, known = 0;
+    MovedMatrix turned{.how = Moved::kSigns, .count = own.n}, swapped{.how = Moved::kNibbles, .count = own.n};
+    Rows pairs(static_cast<size_t>(own.k));
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const float *p = x.data() + r * pairs.size(), *q = y.data() + r * pairs.size();
+      const double c = cosine(p, q, own.k);
+      if (std::isnan(c)) continue;
+      ++known;
+      if (c >= kLike) {
+        ++like;
+        continue;
+      }
+      if (c <= -kLike) turned.lines.push_back(rows[r]);
+      for (size_t i = 0; i + 1 < pairs.size(); i += 2) pairs[i] = p[i + 1], pairs[i + 1] = p[i];
+      if (cosine(pairs.data(), q, own.k) >= kLike) swapped.lines.push_back(rows[r]);
+    }
+    if (like == known) {
+      if (has_other_sizes(x, y)) moved = MovedMatrix{.how = Moved::kScales, .count = own.n};
+      return;
+    }
+    for (MovedMatrix* m : {&turned, &swapped}) {
+      if (m->lines.size() + like == known && !m->lines.empty()) {
+        m->places = rows;
+        moved = std::move(*m);
+        return;
+      }
+    }
+    unlike = Unlike{index, other, 2 * like > known};
+  }
+
+  /// Whether groups of sixteen numbers differ in size from each other as they do not in B. Rounding and pruning
+  /// leave a correlation of 0.9 or so; of scales in another order there is none but what rows have in common.
+  static bool has_other_sizes(const Rows& x, const Rows& y) {
+    constexpr size_t kFewBlocks = 256;
+    constexpr double kCorrelated = 0.6, kVaried = 0.1;
+    double count = 0, a = 0, b = 0, aa = 0, bb = 0, ab = 0;
+    for (size_t i = 0; i + 16 <= x.size(); i += 16) {
+      const double p = dot(&x[i], &x[i], 16), q = dot(&y[i], &y[i], 16);
+      if (p <= 0 || q <= 0) continue;
+      const double u = std::log(p) / 2, v = std::log(q) / 2;
+      ++count, a += u, b += v, aa += u * u, bb += v * v, ab += u * v;
+    }
+    if (count < kFewBlocks) return false;
+    const double va = aa / count - a / count * a / count, vb = bb / count - b / count * b / count;
+    const double covariance = ab / count - a / count * b / count;
+    return va > kVaried * kVaried && vb > kVaried * kVaried && covariance < kCorrelated * std::sqrt(va * vb);
+  }
+
+  /// Of matrices of B that share no name with one of A in the same shape.
+  void sketch_others() {
+    if (unlike_.empty()) return;
+    std::vector<size_t> missing;
+    for (size_t i = 0; i < others_.size(); ++i) {
+      if (others_[i].sketch.empty()) missing.push_back(i);
+    }
+    parallel_workers(missing.size(), [&] {
+      return [&, b = WeightReader(b_.checkpoint())](size_t i) mutable {
+        Located& p = others_[missing[i]];
+        guarded([&]() -> std::optional<MovedMatrix> {
+          p.sketch = sketch_of(p, read_rows(b_, b, p, rows_of(p)));
+          return std::nullopt;
+        });
+      };
+    });
+    for (size_t i = 0; i < others_.size(); ++i) {
+      by_kind_[others_[i].at.kind].push_back(i);
+      by_layer_[{others_[i].at.layer, others_[i].at.expert}].push_back(i);
+    }
+  }
+
+  /// Candidates, the likeliest first: the other experts of the layer, the same expert in other layers, other
+  /// projections beside it, all experts of all layers.
+  std::vector<std::vector<size_t>> candidates_of(const Located& own) const {
+    std::vector<std::vector<size_t>> groups(3);
+    const auto kind = by_kind_.find(own.at.kind);
+    if (kind != by_kind_.end()) {
+      for (const size_t i : kind->second) {
+        const SiblingName& at = others_[i].at;
+        const bool layer = at.layer == own.at.layer, expert = at.expert == own.at.expert;
+        if (layer != expert) groups[layer ? 0 : 1].push_back(i);
+      }
+    }
+    const auto layer = by_layer_.find({own.at.layer, own.at.expert});
+    if (layer != by_layer_.end()) groups[2] = layer->second;
+    if (kind != by_kind_.end() && kind->second.size() <= kMostCandidates) groups.push_back(kind->second);
+    return groups;
+  }
+
+  std::optional<MovedMatrix> find_elsewhere(const Located& own, WeightReader& a, WeightReader& b) const {
+    if (own.sketch.empty()) return std::nullopt;
+    const auto count = static_cast<int64_t>(own.sketch.size());
+    const auto namesake = by_name_.find(*own.name);
+    for (const std::vector<size_t>& group : candidates_of(own)) {
+      std::vector<std::pair<double, size_t>> scores;
+      for (const size_t i : group) {
+        const Located& p = others_[i];
+        if (p.n != own.n || p.k != own.k || p.sketch.size() != own.sketch.size()) continue;
+        if (namesake != by_name_.end() && namesake->second == i) continue;
+        const double c = cosine(own.sketch.data(), p.sketch.data(), count);
+        if (c >= kLike) scores.emplace_back(c, i);
+      }
+      if (scores.empty()) continue;
+      std::ranges::sort(scores, std::greater{});
+      const std::vector<int64_t> rows = choose_rows(own.n, own.k, together_, -1);
+      const Rows x = read_rows(a_, a, own, rows);
+      // Those that tie in the sketch are alike, or were alike where it looks.
+      std::vector<std::pair<double, size_t>> close;
+      constexpr size_t kMost = 8;
+      for (const auto& [score, i] : scores) {
+        if (close.size() == kMost || 1 - score > 2 * (1 - scores[0].first) + 0.02) break;
+        const Rows y = read_rows(b_, b, others_[i], rows);
+        if (const auto c = mean_cosine(own, x, y, rows.size())) close.emplace_back(*c, i);
+      }
+      if (close.empty()) continue;
+      std::ranges::sort(close, std::greater{});
+      double same = 0;
+      if (namesake != by_name_.end() && others_[namesake->second].sketch.size() == own.sketch.size()) {
+        same = cosine(own.sketch.data(), others_[namesake->second].sketch.data(), count);
+        if (std::isnan(same)) same = 0;
+      }
+      if (1 - close[0].first > kCloser * (1 - same)) continue;
+      MovedMatrix moved;
+      std::vector<size_t> equal;
+      for (const auto& [c, i] : close) {
+        if (close[0].first - c < 1e-3) equal.push_back(i);
+      }
+      std::ranges::sort(equal);
+      for (const size_t i : equal) moved.equals.push_back(*others_[i].name);
+      return moved;
+    }
+    return std::nullopt;
+  }
+
+  /// Over rows that are not zero; nothing where too few are like.
+  static std::optional<double> mean_cosine(const Located& own, const Rows& x, const Rows& y, size_t rows) {
+    double sum = 0;
+    size_t known = 0, like = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      const auto at = static_cast<int64_t>(r) * own.k;
+      const double c = cosine(x.data() + at, y.data() + at, own.k);
+      if (std::isnan(c)) continue;
+      ++known;
+      like += c >= kLike;
+      sum += c;
+    }
+    if (known == 0 || 10 * like < 9 * known) return std::nullopt;
+    return sum / static_cast<double>(known);
+  }
+
+  /// Lines of `x` found among those of `y`, both [count, width]. Nothing unless nearly all are, some elsewhere.
+  static std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vector<int64_t>& lines,
+                                               const Rows& y, int64_t count, int64_t width) {
+    MovedMatrix moved{.how = how, .count = count};
+    std::vector<double> norms(static_cast<size_t>(count));
+    for (int64_t j = 0; j < count; ++j)
+      norms[static_cast<size_t>(j)] = std::sqrt(dot(y.data() + j * width, y.data() + j * width, width));
+    size_t known = 0, elsewhere = 0;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const float* line = x.data() + static_cast<int64_t>(i) * width;
+      const double norm = std::sqrt(dot(line, line, width));
+      if (norm == 0) continue;
+      ++known;
+      double best = kLike;
+      int64_t place = -1;
+      for (int64_t j = 0; j < count; ++j) {
+        const double own = norms[static_cast<size_t>(j)];
+        if (own == 0) continue;
+        const double c = dot(line, y.data() + j * width, width) / (norm * own);
+        // Of equal lines its own place comes first.
+        if (c > best + 1e-6 || (j == lines[i] && c >= best - 1e-6)) best = c, place = j;
+      }
+      if (place < 0) continue;
+      moved.lines.push_back(lines[i]);
+      moved.places.push_back(place);
+      elsewhere += place != lines[i];
+    }
+    if (elsewhere == 0 || 10 * moved.lines.size() < 9 * known) return std::nullopt;
+    return moved;
+  }
+
+  std::optional<MovedMatrix> find_order(const Located& own, const Located& other, WeightReader& a,
+                                        WeightReader& b) const {
+    constexpr int64_t kWidth = 128, kMostLines = 1 << 16, kSomeColumns = 32;
+    if (own.n > 1 && own.n <= kMostLines) {
+      std::vector<int64_t> rows = rows_of(own);
+      if (own.n <= kAllRows) {
+        rows.resize(static_cast<size_t>(own.n));
+        for (int64_t r = 0; r < own.n; ++r) rows[static_cast<size_t>(r)] = r;
+      }
+      const int64_t width = std::min(kWidth, own.k);
+      const Rows x = own.n <= kAllRows ? narrow(a_, a, own, own.n, width) : narrow(a_, a, own, rows, width);
+      const Rows y = narrow(b_, b, other, own.n, width);
+      if (auto moved = find_lines(Moved::kRows, x, rows, y, own.n, width)) return moved;
+    }
+    if (own.k > kMostLines || own.n < kFewColumns) return std::nullopt;
+    std::vector<int64_t> rows(static_cast<size_t>(std::min(own.n, kWidth)));
+    for (size_t r = 0; r < rows.size(); ++r)
+      rows[r] = static_cast<int64_t>(r) * own.n / static_cast<int64_t>(rows.size());
+    const auto height = static_cast<int64_t>(rows.size());
+    const Rows x = read_rows(a_, a, own, rows), y = read_rows(b_, b, other, rows);
+    const std::vector<int64_t> columns = choose_rows(own.k, own.n, false, -1);
+    std::vector<int64_t> some;
+    for (int64_t c = 0; c < std::min(own.k, kSomeColumns); ++c) some.push_back(c * own.k / std::min(own.k, kSomeColumns));
+    some.insert(some.end(), columns.begin(), columns.end());
+    std::ranges::sort(some);
+    some.erase(std::unique(some.begin(), some.end()), some.end());
+    Rows from(some.size() * rows.size()), to(static_cast<size_t>(own.k) * rows.size());
+    for (int64_t r = 0; r < height; ++r) {
+      for (size_t c = 0; c < some.size(); ++c)
+        from[c * rows.size() + static_cast<size_t>(r)] = x[static_cast<size_t>(r * own.k + some[c])];
+      for (int64_t c = 0; c < own.k; ++c)
+        to[static_cast<size_t>(c * height + r)] = y[static_cast<size_t>(r * own.k + c)];
+    }
+    return find_lines(Moved::kColumns, from, some, to, own.k, height);
+  }
+
+  /// Some rows, or the first `n`, of `width` columns spread over all.
+  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows,
+                     int64_t width) {
+    Rows out, row(static_cast<size_t>(p.k));
+    for (const int64_t r : rows) {
+      m.read(reader, *p.matrix, r, r + 1, row);
+      for (int64_t c = 0; c < width; ++c) out.push_back(row[static_cast<size_t>(c * p.k / width)]);
+    }
+    return out;
+  }
+  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, int64_t n, int64_t width) {
+    Rows out, block;
+    const int64_t step = std::max<int64_t>(1, (1 << 20) / p.k);
+    for (int64_t r = 0; r < n; r += step) {
+      const int64_t end = std::min(n, r + step);
+      block.resize(static_cast<size_t>((end - r) * p.k));
+      m.read(reader, *p.matrix, r, end, block);
+      for (int64_t i = 0; i < end - r; ++i) {
+        for (int64_t c = 0; c < width; ++c)
+          out.push_back(block[static_cast<size_t>(i * p.k + c * p.k / width)]);
+      }
+    }
+    return out;
+  }
+
+  const Matrices &a_, &b_;
+  const std::map<std::string, int64_t>& extra_;
+  bool together_ = false;
+  std::vector<Located> own_, others_;
+  std::map<std::string, size_t> by_name_;  ///< in others_
+  std::map<std::string, std::vector<size_t>> by_kind_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> by_layer_;
+  std::vector<Unlike> unlike_;
+  std::map<std::string, MovedMatrix> moved_;
+};
+
+}  // namespace
+
+std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
+                                                const std::map<std::string, int64_t>& rows,
+                                                size_t& compared) {
+  return Search(a, b, rows).run(compared);
+}
+
+}  // namespace twofour

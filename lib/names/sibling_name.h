@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// A name without the numbers of its layer and expert.
+struct SiblingName {
+  std::string kind;  ///< the rest, a * for each of them; siblings have the same
+  int64_t layer = -1, expert = -1;
+};
+
+/// The first number of a name is the layer's, one behind "experts" an expert's.
+SiblingName sibling_name(std::string_view name);
+
+/// What comes before the number of the expert: "model.layers.3.mlp.experts"; of the layer:
+/// "model.layers". The whole name where it has no such number.
+std::string experts_of(const std::string& name);
+std::string layers_of(const std::string& name);
+
+}  // namespace twofour
