@@ -17,17 +17,17 @@
 namespace twofour {
 namespace {
 
-constexpr int64_t kRows = 16;         ///< looked at of each matrix
+constexpr int64_t kRows = 16;                            ///< looked at of each matrix
 constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< kept of each matrix
-constexpr int64_t kFewColumns = 16;   ///< a cosine of fewer numbers says nothing
+constexpr int64_t kFewColumns = 16;                      ///< a cosine of fewer numbers says nothing
 /// Rounding to four bits leaves a cosine of 0.99, pruning 0.85; of unrelated rows of 32 numbers one in ten
 /// thousand has more.
 constexpr double kLike = 0.6;
 /// Experts that grew from one ancestor are alike; what moved is far more so.
 constexpr double kCloser = 0.3;
-constexpr size_t kMostOrders = 256;     ///< matrices in which rows and columns are looked for
+constexpr size_t kMostOrders = 256;  ///< matrices in which rows and columns are looked for
 constexpr size_t kMostCandidates = 4096;
-constexpr int64_t kAllRows = 1024;      ///< of matrices of no more rows each is found
+constexpr int64_t kAllRows = 1024;  ///< of matrices of no more rows each is found
 
 using Rows = std::vector<float>;  ///< [rows, K]
 
@@ -35,7 +35,8 @@ double dot(const float* a, const float* b, int64_t count) {
   std::array<float, 8> sums{};
   const int64_t whole = count - count % 8;
   for (int64_t i = 0; i < whole; i += 8) {
-    for (size_t j = 0; j < sums.size(); ++j) sums[j] += a[i + static_cast<int64_t>(j)] * b[i + static_cast<int64_t>(j)];
+    for (size_t j = 0; j < sums.size(); ++j)
+      sums[j] += a[i + static_cast<int64_t>(j)] * b[i + static_cast<int64_t>(j)];
   }
   double sum = 0;
   for (const float x : sums) sum += double{x};
@@ -79,7 +80,8 @@ class Search {
   Search(const Matrices& a, const Matrices& b, const std::map<std::string, int64_t>& rows)
       : a_(a), b_(b), extra_(rows) {
     const auto reads_across = [](const Linear& m) { return m.reads_across(); };
-    for (const Matrices* m : {&a, &b}) together_ = together_ || std::ranges::any_of(m->modules(), reads_across);
+    for (const Matrices* m : {&a, &b})
+      together_ = together_ || std::ranges::any_of(m->modules(), reads_across);
   }
 
   std::map<std::string, MovedMatrix> run(size_t& compared) {
@@ -138,12 +140,14 @@ class Search {
     }
   }
 
-  static Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows) {
+  static Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p,
+                        const std::vector<int64_t>& rows) {
     const auto width = static_cast<size_t>(p.k);
     Rows values(rows.size() * width);
     for (size_t i = 0, end = 0; i < rows.size(); i = end) {
       for (end = i + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
-      m.read(reader, *p.matrix, rows[i], rows[end - 1] + 1, std::span(values).subspan(i * width, (end - i) * width));
+      m.read(reader, *p.matrix, rows[i], rows[end - 1] + 1,
+             std::span(values).subspan(i * width, (end - i) * width));
     }
     return values;
   }
@@ -176,8 +180,8 @@ class Search {
       return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
         Located& own = own_[i];
         const auto other = by_name_.find(*own.name);
-        const bool fits = other != by_name_.end() && others_[other->second].n == own.n &&
-                          others_[other->second].k == own.k;
+        const bool fits =
+            other != by_name_.end() && others_[other->second].n == own.n && others_[other->second].k == own.k;
         results[i].compared = fits;
         guarded([&]() -> std::optional<MovedMatrix> {
           const std::vector<int64_t> rows = rows_of(own);
@@ -231,8 +235,9 @@ class Search {
     unlike = Unlike{index, other, 2 * like > known};
   }
 
-  /// Whether groups of sixteen numbers differ in size from each other as they do not in B. Rounding and pruning
-  /// leave a correlation of 0.9 or so; of scales in another order there is none but what rows have in common.
+  /// Whether groups of sixteen numbers differ in size from each other as they do not in B. Rounding and
+  /// pruning leave a correlation of 0.9 or so; of scales in another order there is none but what rows have in
+  /// common.
   static bool has_other_sizes(const Rows& x, const Rows& y) {
     constexpr size_t kFewBlocks = 256;
     constexpr double kCorrelated = 0.6, kVaried = 0.1;
@@ -350,7 +355,8 @@ class Search {
     return sum / static_cast<double>(known);
   }
 
-  /// Lines of `x` found among those of `y`, both [count, width]. Nothing unless nearly all are, some elsewhere.
+  /// Lines of `x` found among those of `y`, both [count, width]. Nothing unless nearly all are, some
+  /// elsewhere.
   static std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vector<int64_t>& lines,
                                                const Rows& y, int64_t count, int64_t width) {
     MovedMatrix moved{.how = how, .count = count};
@@ -403,7 +409,8 @@ class Search {
     const Rows x = read_rows(a_, a, own, rows), y = read_rows(b_, b, other, rows);
     const std::vector<int64_t> columns = choose_rows(own.k, own.n, false, -1);
     std::vector<int64_t> some;
-    for (int64_t c = 0; c < std::min(own.k, kSomeColumns); ++c) some.push_back(c * own.k / std::min(own.k, kSomeColumns));
+    for (int64_t c = 0; c < std::min(own.k, kSomeColumns); ++c)
+      some.push_back(c * own.k / std::min(own.k, kSomeColumns));
     some.insert(some.end(), columns.begin(), columns.end());
     std::ranges::sort(some);
     some.erase(std::unique(some.begin(), some.end()), some.end());
@@ -418,8 +425,8 @@ class Search {
   }
 
   /// Some rows, or the first `n`, of `width` columns spread over all.
-  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows,
-                     int64_t width) {
+  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p,
+                     const std::vector<int64_t>& rows, int64_t width) {
     Rows out, row(static_cast<size_t>(p.k));
     for (const int64_t r : rows) {
       m.read(reader, *p.matrix, r, r + 1, row);

@@ -12,15 +12,14 @@ namespace twofour {
 struct MovedMatrix {
   Moved how = Moved::kOther;
   std::vector<std::string> equals{};  ///< of kOther: matrices of B, several if they are alike
-  /// Of kRows and kColumns: some or all lines of `count`, and which of B each is; of kSigns and kNibbles the rows
-  /// that are turned among those looked at.
+  /// Of kRows and kColumns: some or all lines of `count`, and which of B each is; of kSigns and kNibbles the
+  /// rows that are turned among those looked at.
   std::vector<int64_t> lines{}, places{};
   int64_t count = 0;
 };
 
 /// By name in A. `rows` and `compared` as in find_moved().
 std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
-                                                const std::map<std::string, int64_t>& rows,
-                                                size_t& compared);
+                                                const std::map<std::string, int64_t>& rows, size_t& compared);
 
 }  // namespace twofour

@@ -46,11 +46,11 @@ std::string describe_numbers(const char* what, const Numbers& numbers, int64_t c
       return std::ranges::all_of(chosen, [&](const auto& pair) { return pair.second == place(pair.first); });
     };
     if (all([&](int64_t n) { return count - 1 - n; }))
-      return fmt::format("all {} {}s are in reverse order: {} 0 equals {} {} of {}, {} {} equals {} 0", count, what,
-                         what, what, count - 1, b, what, count - 1, what);
+      return fmt::format("all {} {}s are in reverse order: {} 0 equals {} {} of {}, {} {} equals {} 0", count,
+                         what, what, what, count - 1, b, what, count - 1, what);
     if (all([&](int64_t n) { return (n + shift) % count; }))
-      return fmt::format("all {} {}s are turned by {}: {} 0 equals {} {} of {}, and so on", count, what, shift,
-                         what, what, shift, b);
+      return fmt::format("all {} {}s are turned by {}: {} 0 equals {} {} of {}, and so on", count, what,
+                         shift, what, what, shift, b);
   }
   std::vector<std::string> parts;
   for (const auto& [own, others] : numbers) {
@@ -76,9 +76,12 @@ std::string describe_lines(const char* what, const MovedMatrix& m, const std::st
     return fmt::format("the halves of its {} {} are exchanged", n, what);
   if (follows([&](int64_t i) { return (i + shift) % n; }))
     return fmt::format("its {} {} are turned by {}", n, what, shift);
-  if (follows([&](int64_t i) { return n - 1 - i; })) return fmt::format("its {} {} are in reverse order", n, what);
-  if (follows([](int64_t i) { return i ^ 1; })) return fmt::format("neighbours among its {} {} are exchanged", n, what);
-  // The two halves of each head, as rotary embeddings pair its rows, or of all: one after the other, or in turn.
+  if (follows([&](int64_t i) { return n - 1 - i; }))
+    return fmt::format("its {} {} are in reverse order", n, what);
+  if (follows([](int64_t i) { return i ^ 1; }))
+    return fmt::format("neighbours among its {} {} are exchanged", n, what);
+  // The two halves of each head, as rotary embeddings pair its rows, or of all: one after the other, or in
+  // turn.
   std::set<int64_t> sizes = {n};
   for (const int64_t head : {32, 64, 80, 96, 128, 192, 256}) sizes.insert(head);
   for (const int64_t size : sizes) {
@@ -100,8 +103,10 @@ std::string describe_lines(const char* what, const MovedMatrix& m, const std::st
 
 /// "P.gate_proj" and "P.up_proj" of one P.
 bool are_gate_and_up(const std::string& x, const std::string& y) {
-  constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
-      {"gate_proj", "up_proj"}, {"w1", "w3"}, {"gate_proj_weight", "up_proj_weight"}, {"w1_weight", "v1_weight"}};
+  constexpr std::pair<std::string_view, std::string_view> kPairs[] = {{"gate_proj", "up_proj"},
+                                                                      {"w1", "w3"},
+                                                                      {"gate_proj_weight", "up_proj_weight"},
+                                                                      {"w1_weight", "v1_weight"}};
   const auto split = [](const std::string& name) {
     const size_t dot = name.rfind('.') + 1;
     return std::pair(name.substr(0, dot), name.substr(dot));
@@ -115,8 +120,7 @@ bool are_gate_and_up(const std::string& x, const std::string& y) {
 
 class Grouping {
  public:
-  Grouping(const Matrices& a, Found found, const std::string& b_name)
-      : found_(std::move(found)), b_(b_name) {
+  Grouping(const Matrices& a, Found found, const std::string& b_name) : found_(std::move(found)), b_(b_name) {
     for (const auto& [name, matrix] : a.all()) {
       const SiblingName at = sibling_name(name);
       ++of_layer_[{layers_of(name), at.layer}];
@@ -166,7 +170,8 @@ class Grouping {
   void group_experts() {
     std::map<std::string, std::map<int64_t, std::vector<std::string>>> blocks;
     for (const auto& [name, m] : found_) {
-      if (!numbers_of(name, m, true).empty()) blocks[experts_of(name)][sibling_name(name).expert].push_back(name);
+      if (!numbers_of(name, m, true).empty())
+        blocks[experts_of(name)][sibling_name(name).expert].push_back(name);
     }
     for (const auto& [block, experts] : blocks) {
       Numbers numbers;
@@ -210,7 +215,8 @@ class Grouping {
   void group_layers() {
     std::map<std::string, std::map<int64_t, std::vector<std::string>>> models;
     for (const auto& [name, m] : found_) {
-      if (!numbers_of(name, m, false).empty()) models[layers_of(name)][sibling_name(name).layer].push_back(name);
+      if (!numbers_of(name, m, false).empty())
+        models[layers_of(name)][sibling_name(name).layer].push_back(name);
     }
     for (const auto& [prefix, layers] : models) {
       Numbers numbers;
@@ -222,15 +228,18 @@ class Grouping {
       }
       if (numbers.empty()) continue;
       const auto count = static_cast<int64_t>(layers_.at(prefix).size());
-      MovedWeights moved{Moved::kLayers, fmt::format("{}.{}", prefix, numbers.begin()->first),
-                         describe_numbers("layer", numbers, count, b_), {}};
+      MovedWeights moved{Moved::kLayers,
+                         fmt::format("{}.{}", prefix, numbers.begin()->first),
+                         describe_numbers("layer", numbers, count, b_),
+                         {}};
       add_pairs(done, numbers, false, moved);
       moved_.push_back(std::move(moved));
     }
   }
 
   /// Takes `done` out of what is left to say, name by name.
-  void add_pairs(const std::vector<std::string>& done, const Numbers& numbers, bool expert, MovedWeights& moved) {
+  void add_pairs(const std::vector<std::string>& done, const Numbers& numbers, bool expert,
+                 MovedWeights& moved) {
     const auto chosen = choose(numbers);
     for (const std::string& name : done) {
       const SiblingName own = sibling_name(name);
@@ -248,8 +257,11 @@ class Grouping {
     std::map<std::string, std::vector<std::pair<std::string, std::string>>> layers;
     for (const auto& [name, m] : found_) {
       if (m.how != Moved::kOther) continue;
-      const auto other = std::ranges::find_if(m.equals, [&](const std::string& x) { return are_gate_and_up(name, x); });
-      if (other != m.equals.end()) layers[sibling_name(name).expert >= 0 ? experts_of(name) : name.substr(0, name.rfind('.'))].emplace_back(name, *other);
+      const auto other =
+          std::ranges::find_if(m.equals, [&](const std::string& x) { return are_gate_and_up(name, x); });
+      if (other != m.equals.end())
+        layers[sibling_name(name).expert >= 0 ? experts_of(name) : name.substr(0, name.rfind('.'))]
+            .emplace_back(name, *other);
     }
     for (auto& [block, pairs] : layers) {
       MovedWeights moved{Moved::kGateUp, pairs[0].first, "", std::move(pairs)};
@@ -258,7 +270,8 @@ class Grouping {
       std::set<int64_t> experts;
       for (const auto& [own, other] : moved.pairs) experts.insert(sibling_name(own).expert);
       if (moved.pairs.size() > experts.size()) moved.text += ", and the reverse";
-      if (experts.size() > 1) moved.text += fmt::format(", in {} of {} experts", experts.size(), experts_.at(block).size());
+      if (experts.size() > 1)
+        moved.text += fmt::format(", in {} of {} experts", experts.size(), experts_.at(block).size());
       for (const auto& [own, other] : moved.pairs) found_.erase(own);
       moved_.push_back(std::move(moved));
     }
@@ -274,7 +287,8 @@ class Grouping {
     for (const auto& [key, names] : alike) {
       MovedWeights moved{static_cast<Moved>(std::get<0>(key)), names[0], std::get<3>(key), {}};
       if (names.size() > 1)
-        moved.text += fmt::format(", in {} of {} experts", names.size(), experts_.at(experts_of(names[0])).size());
+        moved.text +=
+            fmt::format(", in {} of {} experts", names.size(), experts_.at(experts_of(names[0])).size());
       for (const std::string& name : names) {
         for (const std::string& other : found_.at(name).equals) moved.pairs.emplace_back(name, other);
       }
@@ -322,8 +336,9 @@ class Grouping {
 }  // namespace
 
 const char* moved_name(Moved how) {
-  constexpr std::array<const char*, 10> kNames = {"experts", "renumbered-experts", "layers",  "gate-up", "other",
-                                                 "rows",    "columns",            "nibbles", "signs", "scales"};
+  constexpr std::array<const char*, 10> kNames = {
+      "experts", "renumbered-experts", "layers", "gate-up", "other", "rows", "columns", "nibbles", "signs",
+      "scales"};
   return kNames[static_cast<size_t>(how)];
 }
 

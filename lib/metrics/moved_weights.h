@@ -11,16 +11,16 @@ namespace twofour {
 
 /// How weights of one checkpoint are those of another without being the ones of the same name.
 enum class Moved {
-  kExperts,  ///< experts of a layer under other numbers
+  kExperts,     ///< experts of a layer under other numbers
   kRenumbered,  ///< the same, and the rows of the router with them: the model computes what it did
   kLayers,
-  kGateUp,   ///< gate and up exchanged, or the halves of a matrix that holds both
-  kOther,    ///< the matrix of another name
-  kRows,     ///< its own matrix, rows in another order
+  kGateUp,  ///< gate and up exchanged, or the halves of a matrix that holds both
+  kOther,   ///< the matrix of another name
+  kRows,    ///< its own matrix, rows in another order
   kColumns,
   kNibbles,  ///< each column exchanged with its neighbour, as the two codes of a byte
   kSigns,
-  kScales,   ///< its own matrix, blocks of other sizes: scales in another order, or of another matrix
+  kScales,  ///< its own matrix, blocks of other sizes: scales in another order, or of another matrix
 };
 /// "experts", "renumbered-experts", "layers", "gate-up", "other", "rows", "columns", "nibbles", "signs",
 /// "scales".
@@ -37,9 +37,9 @@ struct MovedWeights {
 
 /// Weights of A that are found elsewhere in B, or in another order there, though B has others under their
 /// name: by some rows of each matrix, as numbers, so that formats and dialects may differ, and rounding and
-/// pruning do not matter. `rows`: of some matrices of A, one that is known to differ. `b_name` is what the texts
-/// call B. In natural order of names. Matrices of scales that are not valid are left out. `compared`: how many
-/// names both hold in one shape.
+/// pruning do not matter. `rows`: of some matrices of A, one that is known to differ. `b_name` is what the
+/// texts call B. In natural order of names. Matrices of scales that are not valid are left out. `compared`:
+/// how many names both hold in one shape.
 struct MovedReport {
   std::vector<MovedWeights> moved;
   size_t compared = 0;

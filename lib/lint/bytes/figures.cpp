@@ -155,7 +155,11 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
     const uint64_t place = mix_hash(next_ + kGolden);
     uint64_t hash = codes;
     if (plan_.scale_bytes > 0) {
-      const uint64_t own = hash_bytes(scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes)).low;
+      const auto of_line = scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes);
+      const uint64_t own = hash_bytes(of_line).low;
+      sums_.same_scale_lines += own == last_scales_;
+      sums_.flat_scale_lines += std::memcmp(of_line.data(), of_line.data() + 1, of_line.size() - 1) == 0;
+      last_scales_ = own;
       hash = mix_hash(hash + kGolden * own);
       sums_.codes += mix_hash(codes ^ place);
       sums_.scales += mix_hash(own ^ place);
@@ -259,18 +263,21 @@ void FigureCounter::measure_order(std::span<const uint8_t> scales) {
     });
     for (uint64_t t = 0; t < tiles; ++t) {
       const uint8_t* tile = scales.data() + t * kRows * s;
-      sums_.swizzled.otherwise += explained(kRows, columns, [&](uint64_t r, uint64_t c) {
-                                    return tile[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
-                                  }) / static_cast<double>(tiles);
+      sums_.swizzled.otherwise += explained(kRows, columns,
+                                            [&](uint64_t r, uint64_t c) {
+                                              return tile[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
+                                            }) /
+                                  static_cast<double>(tiles);
     }
     sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
   }
   // Transposed they are [S, N]: some first rows of that.
   const uint64_t turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
   if (n >= 8 && turned >= 8) {
-    sums_.transposed = {explained(turned * n / s, s, [&](uint64_t r, uint64_t c) { return scales[r * s + c]; }),
-                        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; }),
-                        explained_error(turned, n)};
+    sums_.transposed = {
+        explained(turned * n / s, s, [&](uint64_t r, uint64_t c) { return scales[r * s + c]; }),
+        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; }),
+        explained_error(turned, n)};
   }
 }
 
@@ -282,6 +289,8 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.scales += o.sums_.scales;
   sums_.zero_lines += o.sums_.zero_lines;
   sums_.repeated_lines += o.sums_.repeated_lines;
+  sums_.same_scale_lines += o.sums_.same_scale_lines;
+  sums_.flat_scale_lines += o.sums_.flat_scale_lines;
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
                       (o.sums_.longest_zero_lines == sums_.longest_zero_lines &&
                        o.sums_.first_zero_line < sums_.first_zero_line);

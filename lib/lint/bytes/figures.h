@@ -76,6 +76,8 @@ struct MatrixFigures {
   double full_blocks = 0;               ///< of E2M1 with block scales: share of blocks with a code of 6
   double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
   int scale_values = 0;                 ///< different block scales
+  /// Lines with the block scales of the line before, and lines of one scale.
+  uint64_t same_scale_lines = 0, flat_scale_lines = 0;
   double octaves = 0;  ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
   double unevenness =
       1;  ///< of FP8: how far shares of bytes are from equal ones; 0: every byte equally often
@@ -120,7 +122,7 @@ class FigureCounter {
   MatrixPlan plan_;
   uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next line that statistics take
   MatrixFigures sums_;                          ///< hashes and counts
-  uint64_t zero_run_ = 0;
+  uint64_t zero_run_ = 0, last_scales_ = 0;
   std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
   uint64_t seen_count_ = 0;
   std::vector<uint8_t> columns_;             ///< every taken line, ORed

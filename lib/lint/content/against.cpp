@@ -52,8 +52,9 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
   const Matrices own(*subject, left_out), others(reference, left_out);
   const MovedReport report = find_moved(own, others, "OTHER");
   if (report.compared == 0)
-    throw Error(fmt::format("--against {}: expected linears of the same names and shapes as the {} of {}, found none",
-                            other.string(), own.all().size(), path.string()));
+    throw Error(
+        fmt::format("--against {}: expected linears of the same names and shapes as the {} of {}, found none",
+                    other.string(), own.all().size(), path.string()));
   for (const MovedWeights& m : report.moved) {
     const auto matrix = own.all().find(m.pairs.empty() ? m.name : m.pairs[0].first);
     const auto tensor = matrix != own.all().end()

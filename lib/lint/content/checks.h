@@ -13,8 +13,8 @@ void lint_identical(const LintInput& input, std::span<Member> members, LintRepor
 /// zero halves, repeated rows, block scales in another order.
 void lint_content(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// What shows only beside another checkpoint of the same model, in whatever format: weights of `path` that are
-/// elsewhere, or in another order, there. Throws Error where the two share no linear.
+/// What shows only beside another checkpoint of the same model, in whatever format: weights of `path` that
+/// are elsewhere, or in another order, there. Throws Error where the two share no linear.
 void lint_against(const LintInput& input, const std::filesystem::path& path,
                   const std::filesystem::path& other, LintReporter& reporter);
 

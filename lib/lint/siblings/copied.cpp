@@ -14,9 +14,9 @@ namespace {
 /// The largest numbers that scales of a matrix are made for: of NVFP4 6 * 448, 6 * 256 with four-over-six and
 /// 448 where activations are FP8; of FP8 448. What is above 432 / 448 of that is rounded to it.
 constexpr double kFullNvfp4[] = {2688, 1536, 448}, kFullE4m3 = 448, kRounded = 432.0 / 448;
-constexpr size_t kFewest = 6;
+constexpr size_t kFewest = 4;
 constexpr uint64_t kFewWeights = 2048;  ///< of so few the largest may be anything
-constexpr uint64_t kFewScales = 8;
+constexpr uint64_t kFewScales = 4;
 /// Bytes of scales that no two matrices have alike by chance.
 constexpr uint64_t kFewE4m3 = 64, kFewExponents = 256, kFewFloats = 16;
 
@@ -40,6 +40,7 @@ class CopiedScales {
   void run() {
     check_single();
     check_blocks();
+    check_lines();
     check_constant();
   }
 
@@ -75,9 +76,11 @@ class CopiedScales {
       if (!has_single_scale(m)) continue;
       const char* kind = is_nvfp4(m) ? "NVFP4" : "FP8";
       groups[kind].push_back(&m);
+      groups[fmt::format("{} {}", kind, m.at.kind)].push_back(&m);
       const size_t experts = m.at.kind.find("experts");
-      if (m.at.expert >= 0)
-        groups[fmt::format("{} {} {}", kind, m.at.layer, m.at.kind.substr(0, experts))].push_back(&m);
+      if (m.at.expert < 0) continue;
+      for (const std::string& some : {m.at.kind.substr(0, experts), m.at.kind})
+        groups[fmt::format("{} {} {}", kind, m.at.layer, some)].push_back(&m);
     }
     for (const auto& [key, group] : groups) {
       std::map<double, std::vector<Member*>> by_scale;
@@ -150,6 +153,30 @@ class CopiedScales {
     }
   }
 
+  /// Block scales of one row in all, or of one block in all of a row.
+  void check_lines() {
+    constexpr uint64_t kFewLines = 16, kFewColumns = 8;
+    constexpr int kFewValues = 8;  // powers of two repeat by chance
+    for (Member& m : members_) {
+      const MatrixFigures& f = *m.figures;
+      if (m.reported || !m.is_linear || f.plan.scale_bytes < kFewColumns || f.plan.lines < kFewLines)
+        continue;
+      const bool same = 2 * f.same_scale_lines > f.plan.lines && f.scale_values >= kFewValues;
+      // Where each block ends at 6, no two neighbours have one scale but by chance.
+      const auto between =
+          static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
+      const bool flat = 2 * f.flat_scale_lines > f.plan.lines && f.full_blocks > 0.9 && between > 0.05;
+      if (!same && !flat) continue;
+      m.reported = true;
+      report(s_.modules[f.module].block_scale,
+             same
+                 ? fmt::format("expected rows of scales that differ, found {} of {} equal to the one before",
+                               f.same_scale_lines, f.plan.lines)
+                 : fmt::format("expected a scale for each block, found one for all of a row in {} of {} rows",
+                               f.flat_scale_lines, f.plan.lines));
+    }
+  }
+
   /// One scale for all blocks or rows of FP8, each of which reaches 448 as if it were its own.
   void check_constant() {
     for (Member& m : members_) {
@@ -158,7 +185,7 @@ class CopiedScales {
       const auto scales = static_cast<double>(count_of(m.scale) / m.scale_figures->plan.matrices);
       const double full = m.figures->full_share * static_cast<double>(m.numbers);
       const bool constant = m.scale_figures->log2_amax - m.scale_figures->log2_rms < 1e-6;
-      const bool some = m.figures->full_share * static_cast<double>(m.figures->sampled) >= 6;
+      const bool some = m.figures->full_share * static_cast<double>(m.figures->sampled) >= 3;
       if (scales < kFewScales || !constant || !some || full < 0.75 * scales) continue;
       m.reported = true;
       report(

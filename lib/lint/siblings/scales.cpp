@@ -93,6 +93,7 @@ class SiblingScales {
       return;
     }
     check_most_inputs();
+    check_copied_inputs();
     std::vector<double> inputs;
     for (const InputScale& x : inputs_) inputs.push_back(std::log2(x.amax));
     const RobustSpread all = robust_spread(std::move(inputs));
@@ -114,6 +115,29 @@ class SiblingScales {
                            std::exp2(spread.median), group[i]->stored, group[i]->amax));
       }
     }
+  }
+
+  /// One layer's scales in all others: of every projection one, though projections differ.
+  void check_copied_inputs() {
+    struct Kind {
+      std::set<int64_t> layers;
+      std::set<float> values;
+    };
+    std::map<std::string, Kind> kinds;
+    for (const InputScale& x : inputs_) {
+      kinds[x.at.kind].layers.insert(x.at.layer);
+      kinds[x.at.kind].values.insert(x.stored);
+    }
+    constexpr size_t kFewKinds = 2;
+    const auto is_copied = [](const auto& kind) {
+      constexpr size_t kFewLayers = 3;
+      return kind.second.layers.size() >= kFewLayers && kind.second.values.size() == 1;
+    };
+    const auto copied = static_cast<size_t>(std::count_if(kinds.begin(), kinds.end(), is_copied));
+    if (copied < kFewKinds || copied < kinds.size() || s_.has_manifest) return;
+    report(inputs_[0], "copied-scale",
+           fmt::format("expected scales of layers to differ, found one for each of {} projections in all {}",
+                       copied, kinds.begin()->second.layers.size()));
   }
 
   /// A divisor stored as a multiplier in every linear.
@@ -237,16 +261,23 @@ class SiblingScales {
   void check_cache_values() {
     for (const std::string_view suffix : {".k_scale", ".v_scale"}) {
       std::vector<double> amax;
+      std::set<float> different;
       size_t first = MatrixFigures::kNone;
       for (size_t t = 0; t < s_.tensors.size(); ++t) {
         if (!s_.tensors[t].name.ends_with(suffix) || reported_.covers(s_.tensors[t].name)) continue;
         for (const float value : read_scales(s_, t)) {
           if (!(value > 0) || !std::isfinite(value)) continue;
           amax.push_back(std::log2(double{value} * kLargestE4m3));
+          different.insert(value);
           if (first == MatrixFigures::kNone) first = t;
         }
       }
       if (amax.size() < 2) continue;
+      // A scale of 1 is what engines take without any.
+      if (amax.size() >= 3 && different.size() == 1 && *different.begin() != 1)
+        sink_.add("copied-scale", s_.file_of(first), s_.tensors[first].name,
+                  fmt::format("expected a scale for the cache of each layer, found {} for all {}",
+                              *different.begin(), amax.size()));
       const size_t count = amax.size();
       const double median = std::exp2(robust_spread(std::move(amax)).median);
       if (median >= kSmallestInput && median <= kLargestInput) continue;
