@@ -114,6 +114,12 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
     rows.push_back(std::move(json));
   }
   for (const DiffFile& f : r.files) files.push_back({{"name", f.name}, {"state", state_name(f.state)}});
+  Json moved = Json::array();
+  for (const MovedWeights& m : r.moved) {
+    Json pairs = Json::array();
+    for (const auto& [a, b] : m.pairs) pairs.push_back({{"a", a}, {"b", b}});
+    moved.push_back({{"how", moved_name(m.how)}, {"name", m.name}, {"message", m.text}, {"pairs", pairs}});
+  }
   const Json head = {{"a", {{"path", r.a}, {"what", r.a_what}, {"tensors", r.a_tensors}}},
                      {"b", {{"path", r.b}, {"what", r.b_what}, {"tensors", r.b_tensors}}},
                      {"tolerance", r.tolerance},
@@ -123,6 +129,7 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
                      {"same_bytes", r.same_bytes},
                      {"rows", rows},
                      {"files", files},
+                     {"moved", moved},
                      {"findings", findings_to_json(r.findings)}};
   const auto entry = [&](size_t i) { return entry_to_json(r, r.entries[i]); };
   print_json(head, {{"entries", r.entries.size(), entry}});
@@ -198,6 +205,17 @@ void print_rows(const DiffResult& r, size_t shown) {
   print_stdout("\n");
 }
 
+/// What of that which differs B has elsewhere.
+void print_moved(const DiffResult& r, size_t shown) {
+  if (r.moved.empty()) return;
+  print_stdout("elsewhere, or in another order, in B\n");
+  for (size_t i = 0; i < std::min(shown, r.moved.size()); ++i)
+    print_stdout("  {}: {}\n", r.moved[i].name, r.moved[i].text);
+  if (r.moved.size() > shown)
+    print_stdout("  ... and {} more (--verbose shows all)\n", r.moved.size() - shown);
+  print_stdout("\n");
+}
+
 void print_files(const DiffResult& r) {
   std::map<DiffFile::State, std::vector<std::string>> by_state;
   for (const DiffFile& f : r.files) by_state[f.state].push_back(f.name);
@@ -216,6 +234,7 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
     print_class(r, cls, common.verbose ? r.entries.size() : kFew);
   }
   if (common.verbose) print_class(r, DiffClass::kWithin, r.entries.size());
+  print_moved(r, common.verbose ? r.moved.size() : kFewRows);
   print_rows(r, common.verbose ? r.rows.size() : kFewRows);
   print_files(r);
   std::string text = fmt::format("{} compared: {} equal ({} byte for byte)", r.entries.size(),

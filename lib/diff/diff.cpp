@@ -134,6 +134,20 @@ void compare_files(const Checkpoint& a, const Checkpoint& b, DiffResult& result)
   }
 }
 
+/// Looks for matrices that differ elsewhere in B.
+void find_elsewhere(const Matrices& ours, const Matrices& theirs, const std::vector<DiffPair>& pairs,
+                    DiffResult& result) {
+  std::map<const StoredMatrix*, const std::string*> names;
+  for (const auto& [name, matrix] : ours.all()) names[&matrix] = &name;
+  std::map<std::string, int64_t> differ;
+  for (const DiffPair& p : pairs) {
+    if (p.entry.cls != DiffClass::kDifferent || p.matrices.a == nullptr) continue;
+    if (const auto at = names.find(p.matrices.a); at != names.end())
+      differ[*at->second] = p.entry.error.first.n;
+  }
+  if (!differ.empty()) result.moved = find_moved(ours, theirs, "B", &differ).moved;
+}
+
 }  // namespace
 
 const char* diff_class_name(DiffClass cls) {
@@ -178,6 +192,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   restrict_to(ours, theirs, options, pairs);
   for (DiffPair& p : pairs) p.entry.expert = place_of(p.entry.name).expert;
   compare_pairs(ours, theirs, options.tolerance, progress, pairs);
+  find_elsewhere(ours, theirs, pairs, result);
   for (DiffPair& p : pairs) {
     ++result.counts[static_cast<size_t>(p.entry.cls)];
     result.renamed += p.entry.renamed();

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/tensor_values.h"
 #include "lib/findings/finding.h"
+#include "lib/metrics/moved_weights.h"
 #include "lib/metrics/value_error.h"
 #include "lib/names/pattern.h"
 #include "lib/threads/progress.h"
@@ -102,7 +103,9 @@ struct DiffResult {
   uint64_t renamed = 0;         ///< entries with tensors that have other names on the other side
   uint64_t same_bytes = 0;      ///< equal entries that are so byte for byte
   std::vector<DiffFile> files;  ///< by name; not counted anywhere
-  Findings findings;            ///< of opening both, and of modules that cannot be read
+  std::vector<MovedWeights>
+      moved{};        ///< what of that which differs is elsewhere in B, or in another order there
+  Findings findings;  ///< of opening both, and of modules that cannot be read
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 

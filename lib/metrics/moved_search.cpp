@@ -77,8 +77,8 @@ std::vector<int64_t> choose_rows(int64_t n, int64_t k, bool together, int64_t ex
 
 class Search {
  public:
-  Search(const Matrices& a, const Matrices& b, const std::map<std::string, int64_t>& rows)
-      : a_(a), b_(b), extra_(rows) {
+  Search(const Matrices& a, const Matrices& b, const std::map<std::string, int64_t>* differ)
+      : a_(a), b_(b), differ_(differ) {
     const auto reads_across = [](const Linear& m) { return m.reads_across(); };
     for (const Matrices* m : {&a, &b})
       together_ = together_ || std::ranges::any_of(m->modules(), reads_across);
@@ -87,6 +87,8 @@ class Search {
   std::map<std::string, MovedMatrix> run(size_t& compared) {
     list(a_, own_);
     list(b_, others_);
+    if (differ_ != nullptr)
+      std::erase_if(own_, [&](const Located& p) { return !differ_->contains(*p.name); });
     for (size_t i = 0; i < others_.size(); ++i) by_name_[*others_[i].name] = i;
     compare_names(compared);
     sketch_others();
@@ -153,8 +155,11 @@ class Search {
   }
 
   std::vector<int64_t> rows_of(const Located& p) const {
-    const auto extra = extra_.find(*p.name);
-    return choose_rows(p.n, p.k, together_, extra != extra_.end() ? extra->second : -1);
+    int64_t extra = -1;
+    if (differ_ != nullptr) {
+      if (const auto at = differ_->find(*p.name); at != differ_->end()) extra = at->second;
+    }
+    return choose_rows(p.n, p.k, together_, extra);
   }
 
   static Rows sketch_of(const Located& p, const Rows& rows) {
@@ -450,7 +455,7 @@ class Search {
   }
 
   const Matrices &a_, &b_;
-  const std::map<std::string, int64_t>& extra_;
+  const std::map<std::string, int64_t>* differ_;
   bool together_ = false;
   std::vector<Located> own_, others_;
   std::map<std::string, size_t> by_name_;  ///< in others_
@@ -463,9 +468,9 @@ class Search {
 }  // namespace
 
 std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
-                                                const std::map<std::string, int64_t>& rows,
+                                                const std::map<std::string, int64_t>* differ,
                                                 size_t& compared) {
-  return Search(a, b, rows).run(compared);
+  return Search(a, b, differ).run(compared);
 }
 
 }  // namespace twofour

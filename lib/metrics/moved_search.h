@@ -18,8 +18,9 @@ struct MovedMatrix {
   int64_t count = 0;
 };
 
-/// By name in A. `rows` and `compared` as in find_moved().
+/// By name in A. `differ` and `compared` as in find_moved().
 std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
-                                                const std::map<std::string, int64_t>& rows, size_t& compared);
+                                                const std::map<std::string, int64_t>* differ,
+                                                size_t& compared);
 
 }  // namespace twofour

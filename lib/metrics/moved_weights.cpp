@@ -343,9 +343,9 @@ const char* moved_name(Moved how) {
 }
 
 MovedReport find_moved(const Matrices& a, const Matrices& b, const std::string& b_name,
-                       const std::map<std::string, int64_t>& rows) {
+                       const std::map<std::string, int64_t>* differ) {
   MovedReport report;
-  Found found = search_moved(a, b, rows, report.compared);
+  Found found = search_moved(a, b, differ, report.compared);
   report.moved = Grouping(a, std::move(found), b_name).run();
   return report;
 }

@@ -37,14 +37,14 @@ struct MovedWeights {
 
 /// Weights of A that are found elsewhere in B, or in another order there, though B has others under their
 /// name: by some rows of each matrix, as numbers, so that formats and dialects may differ, and rounding and
-/// pruning do not matter. `rows`: of some matrices of A, one that is known to differ. `b_name` is what the
-/// texts call B. In natural order of names. Matrices of scales that are not valid are left out. `compared`:
-/// how many names both hold in one shape.
+/// pruning do not matter. `differ`: the matrices of A that are known to differ, each with a row that does, so
+/// that no others are looked at. `b_name` is what the texts call B. In natural order of names. Matrices with
+/// scales that are not valid are left out. `compared`: how many names both hold in one shape.
 struct MovedReport {
   std::vector<MovedWeights> moved;
   size_t compared = 0;
 };
 MovedReport find_moved(const Matrices& a, const Matrices& b, const std::string& b_name,
-                       const std::map<std::string, int64_t>& rows = {});
+                       const std::map<std::string, int64_t>* differ = nullptr);
 
 }  // namespace twofour
