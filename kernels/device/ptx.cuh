@@ -35,6 +35,11 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t r
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
+__device__ __forceinline__ int load_cluster(uint32_t address) {
+  int value;
+  asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 /// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier.
 /// Spares the cluster the fence over all memory that a release of its own barrier is.
 __device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint32_t barrier) {

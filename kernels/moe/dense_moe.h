@@ -15,10 +15,11 @@ struct DenseMoe : MoeOptions {
   const float* w13_input_scale = nullptr;
   const float* w2_input_scale = nullptr;
   bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
+  ManyRowsUse many_rows = ManyRowsUse::chosen;
 };
 
-/// Bytes of workspace that dense_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
-/// works on at a time.
+/// Bytes of workspace that dense_moe wants for up to `m` tokens. Grows up to 16,384 tokens, which is
+/// what it works on at a time with many rows an expert; with few it is 1024.
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4

@@ -2,6 +2,7 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/moe/dense_moe.h"
+#include "kernels/moe/many_rows_moe.h"
 #include "kernels/multiply/sparse_launch.h"
 #include "kernels/pack/device_pack.h"
 
@@ -16,6 +17,17 @@ int64_t most_tokens(int64_t topk) { return std::clamp<int64_t>(65535 / std::max<
 /// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
 int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
+}
+
+/// Rows an expert from which the many-row kernel is the faster one.
+constexpr int64_t kManyRowsFrom = 10;
+
+LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
+
+/// Whether the many-row kernel takes the layer: W4A16.
+bool knows_many_rows(const DenseMoe& moe, int64_t topk) {
+  return !moe.w13_input_scale && fits_many_rows(moe.w13) && fits_many_rows(moe.w2) &&
+         knows_many_rows(sizes_of(moe, topk));
 }
 
 ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
@@ -43,6 +55,8 @@ struct Workspace {
         std::max(dense_multiply_workspace(moe.w13, rows_of(rows, rows_per_hidden(moe, topk))),
                  dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
     bytes = multiply + multiply_bytes;
+    if (m > 1 && knows_many_rows(moe, topk))
+      bytes = std::max(bytes, many_rows_moe_bytes(sizes_of(moe, topk), m, Float::f32));
   }
 };
 
@@ -127,6 +141,39 @@ void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream)
                  stream);
 }
 
+/// Tokens by the many-row kernel; false where another is faster or the weights do not fit it.
+bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream stream) {
+  const LayerSizes sizes = sizes_of(moe, in.topk);
+  const bool wanted = moe.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, in.m, kManyRowsFrom)
+                                                           : moe.many_rows == ManyRowsUse::always;
+  if (!wanted) return false;
+  const bool fits = knows_many_rows(moe, in.topk);
+  expect(fits || moe.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
+         "others");
+  if (!fits) return false;
+  const auto e = static_cast<int32_t>(moe.w13.e);
+  const RowIds rows{in.topk_ids,
+                    moe.expert_map,
+                    static_cast<int32_t>(in.m * in.topk),
+                    moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
+                    e,
+                    in.error};
+  ManyRowsLaunches launches;
+  launches.prepare = [&](const void* hidden, int64_t count, uint16_t* to) {
+    launch_permute(hidden, in.type, nullptr, count, sizes.h, to, stream);
+  };
+  launches.up = [&](ManyRows product) {
+    product.global_scale = moe.w13.global_scale;
+    launch_many_rows(moe.w13, product, stream);
+  };
+  launches.down = [&](ManyRows product) {
+    product.global_scale = moe.w2.global_scale;
+    launch_many_rows(moe.w2, product, stream);
+  };
+  many_rows_moe(sizes, moe, in, rows, launches, workspace, stream);
+  return true;
+}
+
 }  // namespace
 
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
@@ -136,13 +183,16 @@ size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
 void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                Stream stream) {
   check(moe, tokens, workspace, workspace_bytes);
-  const int64_t most = most_tokens(tokens.topk), bytes = moe.w13.k * size_of(tokens.type);
-  for (int64_t m0 = 0; m0 < tokens.m; m0 += most) {
+  const int64_t bytes = moe.w13.k * size_of(tokens.type);
+  int64_t m = 0;
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += m) {
     MoeTokens some = tokens;
-    some.m = std::min(tokens.m - m0, most);
     some.hidden = static_cast<const char*>(tokens.hidden) + m0 * bytes;
     some.out = static_cast<char*>(tokens.out) + m0 * bytes;
     some.topk_ids += m0 * tokens.topk, some.topk_weights += m0 * tokens.topk;
+    some.m = m = std::min(tokens.m - m0, kManyTokens);
+    if (run_many(moe, some, workspace, stream)) continue;
+    some.m = m = std::min(m, most_tokens(tokens.topk));
     run(moe, some, static_cast<uint8_t*>(workspace), stream);
   }
 }

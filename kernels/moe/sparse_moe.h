@@ -47,15 +47,24 @@ enum class SparseMoeLaunches {
   several  ///< one for each product, and one before and one after them if rows are sorted
 };
 
+/// Whether rows go to the many-row kernel.
+enum class ManyRowsUse {
+  chosen,  ///< where it is faster
+  never,
+  always
+};
+
 /// How the two multiplications are cut; for measurements and tests.
 struct SparseMoePlan {
   SparsePlan w13, w2;
   SparseMoeLaunches launches = SparseMoeLaunches::chosen;
   SparsePlan one;  ///< warps_k share the K of 64 gates, a block has warps_n times as many; the rest is given
+  ManyRowsUse many_rows = ManyRowsUse::chosen;
 };
 
-/// Bytes of workspace that sparse_moe wants for up to `m` tokens. Grows up to 1024 tokens, which is what it
-/// works on at a time. Need not be cleared; what an earlier call left there is fine too.
+/// Bytes of workspace that sparse_moe wants for up to `m` tokens. Grows up to 16,384 tokens, which is
+/// what it works on at a time with many rows an expert; with few it is 1024. Need not be cleared; what an
+/// earlier call left there is fine too.
 size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 
 /// Whether sparse_moe does the layer in one launch: one token of gated experts, H a multiple of 128, I of 64,
@@ -71,7 +80,9 @@ bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const Spar
 /// Ids must stay as they are until then too. Allocates and synchronizes nothing, reads no device memory on
 /// the host, and so can be captured in a CUDA graph and replayed with other data. Deterministic. Tokens that
 /// share an expert read it once, up to the rows of a tile; few tokens (M * topk at most E / 4) read theirs
-/// each. Throws Error on shapes that disagree, a workspace too small, and CUDA's errors.
+/// each. With many rows an expert, where the device has warpgroup instructions, hidden, what is between the
+/// products and, of BF16 results, the products of a row are rounded to BF16. Throws Error on shapes that
+/// disagree, a workspace too small, and CUDA's errors.
 void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                 Stream stream, const SparseMoePlan& plan = {});
 

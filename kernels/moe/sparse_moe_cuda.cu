@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device/launch.cuh"
+#include "kernels/moe/many_rows_moe.h"
 #include "kernels/moe/sparse_cooperative.h"
 #include "kernels/moe/sparse_moe.h"
 #include "kernels/multiply/expert_rows.cuh"
@@ -14,6 +15,9 @@ constexpr int64_t kMaxTokens = 1024;
 /// With this many experts a row, so few are shared that reading them again, mostly from the L2 cache, costs
 /// less than sorting.
 constexpr int64_t kExpertsPerRow = 4;
+
+/// Rows an expert from which the many-row kernel is the faster one.
+constexpr int64_t kManyRowsFrom = 18;
 
 /// out[m] = the sum of the token's rows, in their order.
 __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {
@@ -60,6 +64,10 @@ struct Products {
   }
 };
 
+LayerSizes sizes_of(const SparseMoe& moe, int64_t topk) {
+  return {moe.w13.e, moe.w2.n, moe.w2.k, topk, moe.w13.n == 2 * moe.w2.k};
+}
+
 struct Workspace {
   int64_t route, sorted, x, x_factors, active, active_factors, y, bytes;
   Workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
@@ -76,6 +84,8 @@ struct Workspace {
     bytes = y + (m > 1 ? align_up(rows * moe.w2.n * 4) : 0);
     // A single launch needs none of these, and the other launches no mailbox.
     bytes = std::max(bytes, cooperative_mailbox_bytes(moe.w13, moe.w2, topk));
+    const LayerSizes sizes = sizes_of(moe, topk);
+    if (m > 1 && knows_many_rows(sizes)) bytes = std::max(bytes, many_rows_moe_bytes(sizes, m, Float::f32));
   }
 };
 
@@ -92,6 +102,36 @@ void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t by
          "hidden, topk_ids, topk_weights and out", "nullptr");
   expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
+}
+
+/// Tokens m0 to m0 + m - 1 by the many-row kernel; false where another is faster or the weights do not fit
+/// it.
+bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t m, void* workspace,
+              Stream stream, const SparseMoePlan& plan) {
+  const LayerSizes sizes = sizes_of(moe, tokens.topk);
+  const bool wanted = plan.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, m, kManyRowsFrom)
+                                                            : plan.many_rows == ManyRowsUse::always;
+  if (!wanted) return false;
+  const Products products(moe, tokens, m0, m);
+  const bool fits = fits_many_rows(products.up) && fits_many_rows(products.down);
+  expect(fits || plan.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
+         "others");
+  if (!fits) return false;
+  MoeTokens some = tokens;
+  some.m = m;
+  some.hidden = products.up.raw, some.out = products.down.out;
+  some.topk_ids = products.up.rows.ids, some.topk_weights = tokens.topk_weights + m0 * tokens.topk;
+  ManyRowsLaunches launches;
+  launches.up = [&](ManyRows rows) {
+    rows.global_scale = moe.w13.global_scale;
+    launch_many_rows(products.up, moe.w13.layout, rows, stream);
+  };
+  launches.down = [&](ManyRows rows) {
+    rows.global_scale = moe.w2.global_scale;
+    launch_many_rows(products.down, moe.w2.layout, rows, stream);
+  };
+  many_rows_moe(sizes, moe, some, products.up.rows, launches, workspace, stream);
+  return true;
 }
 
 }  // namespace
@@ -116,8 +156,12 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
   const int64_t h = moe.w2.n, topk = tokens.topk;
   const Workspace at(moe, tokens.m, topk);
   auto* base = static_cast<char*>(workspace);
-  for (int64_t m0 = 0; m0 < tokens.m; m0 += kMaxTokens) {
-    const int64_t m = std::min(tokens.m - m0, kMaxTokens), rows = m * topk;
+  int64_t m = 0;
+  for (int64_t m0 = 0; m0 < tokens.m; m0 += m) {
+    m = std::min(tokens.m - m0, kManyTokens);
+    if (run_many(moe, tokens, m0, m, workspace, stream, plan)) continue;
+    m = std::min(m, kMaxTokens);
+    const int64_t rows = m * topk;
     Products products(moe, tokens, m0, m);
     SparseArgs &up = products.up, &down = products.down;
     if (plan.launches != SparseMoeLaunches::several) {

@@ -361,7 +361,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
       a.warps_k *= 2;
   }
   const int rows_a_slot = a.rows.rows / slots;
-  a.tile_m = rows.distinct ? 1 : rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+  a.tile_m = rows.distinct ? 1 : tile_of_mean(rows_a_slot);
   const int stage_bytes = kWarps * kStages * kStageBytes, most = shared_memory_limit();
   if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
   while (a.tile_m > 1 && stage_bytes + a.tile_m * x_pitch(a.steps) > most) a.tile_m /= 2;

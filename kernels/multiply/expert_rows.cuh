@@ -26,6 +26,10 @@ struct MultiplyWorkspace {
   }
 };
 
+/// Rows that a kernel multiplies at a time where an expert has `mean` of them: measured over layers of both
+/// shapes of kernels/README.md, in which experts have more rows than the mean and fewer.
+constexpr int tile_of_mean(int mean) { return mean <= 6 ? 8 : mean <= 16 ? 16 : 32; }
+
 /// The local expert of an id, or -1.
 __device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
   bool known = static_cast<unsigned>(e) < static_cast<unsigned>(a.known);
@@ -42,6 +46,27 @@ __device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
 /// The same of a row.
 __device__ __forceinline__ int local_expert(const RowIds& a, int row) {
   return local_expert_of(a, a.ids[row]);
+}
+
+/// Sums of a value over all threads of a block of kWarps warps up to and with this one, and over all.
+template <int kWarps>
+__device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int sum = value;
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, d);
+    if (lane >= d) sum += other;
+  }
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();
+  total = 0;
+  int before = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += warp_sums[w];
+    total += warp_sums[w];
+  }
+  __syncthreads();
+  return before + sum;
 }
 
 /// Writes 64 k of a row; each lane of a warp has two neighbours.

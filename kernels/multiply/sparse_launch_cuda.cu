@@ -33,7 +33,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   if (plan.tile_m == 0) {
     const int rows_a_slot = a.rows.rows / slots;
     // Four where rows hardly share experts: then four blocks of four warps fit an SM with room to spare.
-    plan.tile_m = a.rows.rows <= a.e ? 4 : rows_a_slot <= 4 ? 8 : rows_a_slot <= 12 ? 16 : 32;
+    plan.tile_m = a.rows.rows <= a.e ? 4 : tile_of_mean(rows_a_slot);
   }
   const int halves = a.gated ? 2 : 1;
   // Rows on their own: warps side by side, which share a converted row, and K split over a cluster until an

@@ -11,26 +11,6 @@ namespace {
 
 constexpr int kPrepareThreads = 512, kPrepareWarps = kPrepareThreads / 32;
 
-/// Sums of a value over all threads up to and with this one, and over all.
-__device__ int block_scan(int value, int* warp_sums, int& total) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  int sum = value;
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, d);
-    if (lane >= d) sum += other;
-  }
-  if (lane == 31) warp_sums[warp] = sum;
-  __syncthreads();
-  total = 0;
-  int before = 0;
-  for (int w = 0; w < kPrepareWarps; ++w) {
-    if (w < warp) before += warp_sums[w];
-    total += warp_sums[w];
-  }
-  __syncthreads();
-  return before + sum;
-}
-
 /// Sorts rows by expert, in one block. The order of rows within an expert is left to chance: no result
 /// depends on it.
 __device__ void route(const PrepareArgs& a, int* counts) {
@@ -47,8 +27,8 @@ __device__ void route(const PrepareArgs& a, int* counts) {
   for (int e0 = 0; e0 < e_count; e0 += kPrepareThreads) {
     const int e = e0 + thread, count = e < e_count ? counts[e] : 0;
     int rows = 0, records = 0;
-    const int rows_up_to = block_scan(count, warp_sums, rows);
-    const int records_up_to = block_scan(count > 0, warp_sums, records);
+    const int rows_up_to = block_scan<kPrepareWarps>(count, warp_sums, rows);
+    const int records_up_to = block_scan<kPrepareWarps>(count > 0, warp_sums, records);
     const int begin = rows_before + rows_up_to - count;
     if (count > 0) {
       a.route->records[records_before + records_up_to - 1] = {e, begin, count, 0};

@@ -241,11 +241,6 @@ __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b
   for (int w = 0; w < 2; ++w) multiply_quarter<kTiles>(Quarter(f, w), b, factor, sums + 2 * w);
 }
 
-__device__ __forceinline__ float square_of_positive(float x) {
-  const float relu = x < 0 ? 0.0f : x;  // NaN stays NaN
-  return relu * relu;
-}
-
 __device__ __forceinline__ float4 sum4(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }

@@ -12,4 +12,10 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   return __fdividef(gate, 1.0f + __expf(-gate)) * up;  // right to some 2^-21
 }
 
+/// relu(x)^2.
+__device__ __forceinline__ float square_of_positive(float x) {
+  const float relu = x < 0 ? 0.0f : x;  // NaN stays NaN
+  return relu * relu;
+}
+
 }  // namespace twofour::cuda

@@ -37,6 +37,7 @@ struct Layer : DeviceTokens {
   DenseExperts w13, w2;
   DenseOnDevice device_w13, device_w2;
   DeviceMemory hidden_scale, active_scale, workspace;
+  ManyRowsUse many_rows = ManyRowsUse::chosen;
 
   explicit Layer(const Case& which)
       : DeviceTokens(which.e, which.h, which.m, which.topk, Float::f32),
@@ -68,6 +69,7 @@ struct Layer : DeviceTokens {
     if (c.quantized)
       moe.w13_input_scale = hidden_scale.as<float>(), moe.w2_input_scale = active_scale.as<float>();
     moe.fused = c.fused;
+    moe.many_rows = many_rows;
     return moe;
   }
 
@@ -155,7 +157,15 @@ void check_case(const Case& c) {
   CAPTURE(c.weight_on_input);
   CAPTURE(c.mapped);
   Layer layer(c);
+  layer.many_rows = ManyRowsUse::never;
   check_layer(layer, layer.run());
+  if (cuda_device()->capability != 90 || c.quantized || c.m == 1 || c.h % 128 != 0 || c.i % 128 != 0) return;
+  const bool many_rows = true;
+  CAPTURE(many_rows);
+  layer.many_rows = ManyRowsUse::always;
+  const auto got = layer.run();
+  check_layer(layer, got);
+  CHECK(layer.run() == got);
 }
 
 }  // namespace
@@ -192,6 +202,14 @@ TEST_CASE("the g8 layer takes any number of tokens") {
     check_case({3, 64, 32, 1025, 1, quantized});                        // more than are worked on at a time
     check_case({4, 16, 16, 1000, 70, quantized, true, 0, true, true});  // nor all their rows
   }
+}
+
+TEST_CASE("the g8 layer is right with many rows of an expert") {
+  if (no_gpu()) return;
+  check_case({3, 256, 128, 500, 2, false});
+  check_case({2, 384, 256, 300, 1, false, true, 0.05, true});
+  check_case({40, 128, 384, 90, 6, false, true, 0, false, true});
+  check_case({1, 640, 128, 129, 1, false});
 }
 
 TEST_CASE("with SwiGLU fused or not, the g8 layer gives the same") {

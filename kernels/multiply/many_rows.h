@@ -1,0 +1,70 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/multiply/dense_multiply.h"
+#include "kernels/multiply/sparse_launch.h"
+
+/// Products with many rows of an expert, by the warpgroup instructions of sm_90a: weights are decoded once
+/// for up to kMostRows rows.
+
+namespace twofour::cuda {
+
+/// Rows of a record of the route, at most.
+inline constexpr int kMostRows = 128;
+
+/// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
+/// exact in it.
+struct ManyRows {
+  const Route* route;          ///< records of at most kMostRows rows
+  const int32_t* sorted;       ///< [R], rows in the order of the route
+  const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
+  const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes
+  bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; else row r has x[r / rows_per_x]
+  int32_t rows_per_x;
+  uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) where that is more than 1
+  const float* x_factor;      ///< [1], multiplies all of x, or nullptr
+  const float* global_scale;  ///< [E]
+  int32_t e, n, k;
+  bool gated;   ///< columns c and n / 2 + c are gate and up
+  bool active;  ///< out [R, I] BF16 in the order of `sorted`, silu(gate) * up or relu(x)^2; else out[r] of
+                ///< [R, N]. Of gated g8 weights in the order of k in which they take x
+  float limit;
+  void* out;  ///< on a multiple of 16 bytes
+  Float out_type;
+};
+
+/// Experts that launch_route_many sorts for.
+inline constexpr int64_t kMostRoutedExperts = 8192;
+
+/// Sorts rows into records of at most kMostRows.
+struct RouteMany {
+  RowIds rows;
+  const float* row_weight;  ///< [R], or nullptr
+  Route* route;             ///< route_many_bytes
+  int32_t* sorted;          ///< [R]
+  float* sorted_weight;     ///< [R], with row_weight
+};
+int64_t route_many_bytes(int64_t rows, int64_t experts);
+void launch_route_many(const RouteMany& args, Stream stream);
+
+/// `count` numbers to BF16, a multiple of 8.
+void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream);
+
+/// Whether the current device runs such kernels.
+bool has_many_rows();
+
+/// Whether launch_many_rows can multiply by weights: 16 columns and a step of K are there at a time.
+bool fits_many_rows(const SparseArgs& weights);
+
+bool fits_many_rows(const DenseWeights& weights);
+
+void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream);
+/// g8. `rows.x` is in the order of launch_permute.
+void launch_many_rows(const DenseWeights& weights, const ManyRows& rows, Stream stream);
+
+/// x [rows, K] as BF16 in the order in which g8 weights take it, K a multiple of 128. `nvfp4` takes the place
+/// of `x`; its global scale is left out.
+void launch_permute(const void* x, Float type, const Nvfp4Rows* nvfp4, int64_t rows, int64_t k, uint16_t* to,
+                    Stream stream);
+
+}  // namespace twofour::cuda

@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/multiply/device_layouts.h"
+#include "kernels/multiply/many_rows_dense.cuh"
+#include "kernels/multiply/many_rows_kernel.cuh"
+#include "kernels/multiply/many_rows_sparse.cuh"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "products of many rows";
+
+template <class Tiles>
+void launch_tiles(const Tiles& weights, const ManyRows& rows, Stream stream) {
+  using Shared = ManyRowsShared<Tiles>;
+  const auto per_x = static_cast<uint64_t>(rows.rows_per_x);
+  ManyRowsArgs<Tiles> a{weights, rows, rows.k / Tiles::kStepK, 0};
+  a.rows.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
+  const int columns = rows.gated ? rows.n / 2 : rows.n, wide = rows.gated ? 128 : 256;
+  a.column_tiles = (columns + wide - 1) / wide;
+  const Launch how{dim3(static_cast<unsigned>(multiprocessors(stream))), kManyRowsThreads,
+                   static_cast<size_t>(Shared::kBytes), 1, true};
+  launch(kWhere, stream, how, many_rows_kernel<Tiles>, a);
+}
+
+constexpr int kPermuteThreads = 256;
+
+struct PermuteArgs {
+  const void* x;
+  Float type;
+  Nvfp4Rows nvfp4;
+  int64_t blocks, k;  ///< of 64 k
+  uint16_t* to;
+};
+
+/// A thread takes 16 neighbours of 64.
+__global__ void __launch_bounds__(kPermuteThreads) permute_kernel(const __grid_constant__ PermuteArgs a) {
+  wait_for_predecessor();
+  release_successor();
+  const int64_t i = blockIdx.x * int64_t{kPermuteThreads} + threadIdx.x;
+  if (i >= a.blocks * 4) return;
+  float v[16];
+  if (a.nvfp4.codes) {
+    const uint2 codes = *reinterpret_cast<const uint2*>(a.nvfp4.codes + i * 8);
+    const float scale = e4m3_to_float(a.nvfp4.scales[i]);
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+      v[j] = e2m1_to_float((j < 8 ? codes.x : codes.y) >> 4 * (j % 8) & 15u) * scale;
+  } else {
+    load_eight(a.x, a.type, i * 16, false, v);
+    load_eight(a.x, a.type, i * 16 + 8, false, v + 8);
+  }
+  uint16_t* to = a.to + i / 4 * 64;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    if (j % 8 >= 4) continue;
+    const int64_t at = permuted_k(i % 4 * 16 + j);
+    *reinterpret_cast<uint32_t*>(to + at) = bfloat2_of(v[j], v[j + 4]);
+  }
+}
+
+}  // namespace
+
+bool has_many_rows() {
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+}
+
+bool fits_many_rows(const SparseArgs& w) { return w.aligned && w.k % SparseTiles::kStepK == 0; }
+
+bool fits_many_rows(const DenseWeights& w) {
+  return w.layout == DenseLayout::g8 && w.k % DenseTiles::kStepK == 0 && w.n % 16 == 0 && w.n < (1 << 24) &&
+         (reinterpret_cast<uintptr_t>(w.codes) | reinterpret_cast<uintptr_t>(w.scales)) % 16 == 0;
+}
+
+void launch_many_rows(const DenseWeights& w, const ManyRows& rows, Stream stream) {
+  using Layout = GateUpInterleaved8;
+  const Shape shape{2, std::max<int64_t>(w.n, 256),
+                    w.k};  // rows as stored, so that offsets of 128 of them exist
+  const Shape own{w.e, w.n, w.k};
+  const auto scale_at = [&](int64_t row, int64_t group) {
+    const Stored s = Layout::place(shape, {0, row, group, 8});
+    return s.at.row * Layout::part(1, shape).cols + s.at.col;
+  };
+  const DenseTiles tiles{w.codes,
+                         w.scales,
+                         Layout::part(0, own).bytes(),
+                         Layout::part(1, own).bytes(),
+                         Layout::part(0, own).cols,
+                         scale_at(128, 0) - scale_at(0, 0),
+                         scale_at(0, 4) - scale_at(0, 0)};
+  launch_tiles(tiles, rows, stream);
+}
+
+void launch_permute(const void* x, Float type, const Nvfp4Rows* nvfp4, int64_t rows, int64_t k, uint16_t* to,
+                    Stream stream) {
+  const PermuteArgs a{x, type, nvfp4 ? *nvfp4 : Nvfp4Rows{}, rows * (k / 64), k, to};
+  launch("rows in the order of g8", stream,
+         {blocks_for(a.blocks * 4, kPermuteThreads), kPermuteThreads, 0, 1, true}, permute_kernel, a);
+}
+
+void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream) {
+  SparseArgs a = weights;
+  a.cluster = a.warps_k = 1;
+  with_sparse_layout(layout, [&]<class L>() { measure_strides<L>(a); });
+  SparseTiles tiles{a.comp,        a.meta,        a.scale,        {},
+                    a.comp_expert, a.meta_expert, a.scale_expert, a.comp_group,
+                    a.meta_group,  a.scale_group, a.meta_odd};
+  for (int quad = 0; quad < 4; ++quad) tiles.comp_quad[quad] = a.comp_quad[quad];
+  launch_tiles(tiles, rows, stream);
+}
+
+}  // namespace twofour::cuda

@@ -1,0 +1,105 @@
+#include <algorithm>
+
+#include "kernels/device/launch.cuh"
+#include "kernels/multiply/expert_rows.cuh"
+#include "kernels/multiply/many_rows.h"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+/// Blocks that sort rows: a cluster, which reads each other's counts.
+constexpr int kSorters = 8;
+
+/// Sorts rows by expert. Each block of the cluster counts those of its share; from the counts of all it finds
+/// where its first row of an expert goes. The order of a block's rows within an expert is left to chance: no
+/// result depends on it.
+__global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
+    route_kernel(const __grid_constant__ RouteMany a) {
+  extern __shared__ int counts[];  // [E] of this block's rows, [E] where its next row goes, [kWarps]
+  const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x), experts = a.rows.e;
+  int *next = counts + experts, *warp_sums = next + experts;
+  release_successor();
+  for (int e = thread; e < experts; e += kThreads) counts[e] = 0;
+  __syncthreads();
+  wait_for_predecessor();
+  const int share = (a.rows.rows + kSorters - 1) / kSorters;
+  const int begin = rank * share, end = min(begin + share, a.rows.rows);
+#pragma unroll 4
+  for (int row = begin + thread; row < end; row += kThreads) {
+    const int e = local_expert(a.rows, row);
+    if (e >= 0) atomicAdd(&counts[e], 1);
+  }
+  cluster_sync();
+  int rows_before = 0, records_before = 0;
+  for (int e0 = 0; e0 < experts; e0 += kThreads) {
+    const int e = e0 + thread;
+    int count = 0, of_earlier = 0;
+    if (e < experts) {
+      const uint32_t mine = shared_address(counts + e);
+      int each[kSorters];
+#pragma unroll
+      for (int r = 0; r < kSorters; ++r)
+        each[r] = load_cluster(cluster_address(mine, static_cast<uint32_t>(r)));
+#pragma unroll
+      for (int r = 0; r < kSorters; ++r) {
+        if (r < rank) of_earlier += each[r];
+        count += each[r];
+      }
+    }
+    const int tiles = (count + kMostRows - 1) / kMostRows;
+    int rows = 0, records = 0;
+    const int first = rows_before + block_scan<kWarps>(count, warp_sums, rows) - count;
+    const int record = records_before + block_scan<kWarps>(tiles, warp_sums, records) - tiles;
+    if (e < experts) next[e] = first + of_earlier;
+    if (rank == 0 && count > 0) {
+      // Tiles of nearly the same size, in eights
+      const int size = ((count + tiles - 1) / tiles + 7) / 8 * 8;
+      for (int t = 0; t < tiles; ++t)
+        a.route->records[record + t] = {e, first + t * size, min(count - t * size, size), 0};
+    }
+    rows_before += rows, records_before += records;
+  }
+  if (rank == 0 && thread == 0) a.route->active = records_before;
+  __syncthreads();
+#pragma unroll 4
+  for (int row = begin + thread; row < end; row += kThreads) {
+    const int e = local_expert(a.rows, row);
+    if (e < 0) continue;
+    const int at = atomicAdd(&next[e], 1);
+    a.sorted[at] = row;
+    if (a.row_weight) a.sorted_weight[at] = a.row_weight[row];
+  }
+  cluster_sync();  // no block ends while another reads its counts
+}
+
+/// Eight numbers of a thread to BF16.
+__global__ void __launch_bounds__(kThreads)
+    round_kernel(const void* x, Float type, int64_t eights, uint4* to) {
+  wait_for_predecessor();
+  release_successor();
+  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  if (i >= eights) return;
+  float v[8];
+  load_eight(x, type, i * 8, false, v);
+  to[i] = {bfloat2_of(v[0], v[1]), bfloat2_of(v[2], v[3]), bfloat2_of(v[4], v[5]), bfloat2_of(v[6], v[7])};
+}
+
+}  // namespace
+
+int64_t route_many_bytes(int64_t rows, int64_t experts) {
+  return 16 + (std::min(rows, experts) + rows / kMostRows) * 16;
+}
+
+void launch_route_many(const RouteMany& a, Stream stream) {
+  const Launch how{dim3(kSorters), kThreads, static_cast<size_t>(2 * a.rows.e + kWarps) * 4, 1, true};
+  launch("sort rows", stream, how, route_kernel, a);
+}
+
+void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream) {
+  const int64_t eights = count / 8;
+  launch("round rows", stream, {blocks_for(eights, kThreads), kThreads, 0, 1, true}, round_kernel, x, type,
+         eights, reinterpret_cast<uint4*>(to));
+}
+
+}  // namespace twofour::cuda

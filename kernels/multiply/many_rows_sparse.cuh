@@ -1,0 +1,190 @@
+#pragma once
+#include "kernels/device/warpgroup.cuh"
+#include "kernels/device/wgmma_sparse.cuh"
+#include "kernels/multiply/many_rows_width.cuh"
+#include "kernels/multiply/sparse_warp.cuh"
+
+/// 2:4 weights of the many-row kernel: 256 columns (128 for each warpgroup) by 64 k a stage.
+///
+/// MMA row and column of the matrix are matched freely: of a warpgroup's 128 columns, eight chunks of 16,
+/// warp w multiplies chunks w and w + 4. Gated, the first four chunks are gates and the others the ups of the
+/// same columns. A lane has four neighbours c to c + 3 of its chunk: m-tile 0 has c in MMA row g and c + 1 in
+/// row g + 8, m-tile 1 the next two.
+
+namespace twofour::cuda {
+
+struct SparseTiles {
+  static constexpr int kStepK = 64;
+  static constexpr int kComp = 0;          ///< [warpgroup][group of 16 k][quad][128]
+  static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
+  static constexpr int kRawScales = 6144;  ///< [warpgroup][group][128] E4M3
+  static constexpr int kScales = 7168;     ///< [warpgroup][group][chunk % 4][chunk / 4][16] BF16, times 2^119
+  static constexpr int kBytes = 9216;      ///< of a stage
+  static constexpr float kDecodedFactor = 0x1p7;  ///< undoes what decode leaves
+
+  const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs
+  int64_t comp_quad[4], comp_expert, meta_expert, scale_expert, comp_group, meta_group, scale_group, meta_odd;
+
+  /// What a thread of the producer copies.
+  struct Copier {
+    const uint8_t *comp, *meta, *scale;
+    int64_t to_second;  ///< columns from the first warpgroup's to the second's
+    bool first, second, own_meta, own_scale;
+    int thread;
+
+    __device__ __forceinline__ Copier(int t) : thread(t) {}
+
+    /// Goes to `column_tile` of an expert.
+    __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert,
+                                          int column_tile) {
+      const int chunk = thread % 8, t = thread / 8 % 4, i = thread / 32;
+      const int half = a.gated ? a.n / 2 : a.n;
+      const int wide = a.gated ? 64 : 128;
+      const auto column = [&](int q) {
+        return column_tile * 2 * wide + q * wide + (a.gated ? chunk % 4 : chunk) * 16;
+      };
+      const int other = a.gated && chunk >= 4 ? half : 0;
+      first = column(0) < half, second = column(1) < half;
+      to_second = wide;
+      const auto e = static_cast<int64_t>(expert);
+      comp = w.comp + e * w.comp_expert + i * w.comp_group + w.comp_quad[t] + column(0) + other;
+      meta = w.meta + e * w.meta_expert + t * w.meta_group + i % 2 * w.meta_odd + column(i / 2) + other;
+      own_meta = column(i / 2) < half;
+      scale = w.scale + e * w.scale_expert + t * w.scale_group + column(i) + other;
+      own_scale = i < 2 && column(i) < half;
+    }
+
+    __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage) {
+      const int chunk = thread % 8, t = thread / 8 % 4;
+      const uint32_t at = stage + static_cast<uint32_t>(thread / 8 * 128 + ((chunk ^ t) * 16));
+      if (first) copy_async16(at + kComp, comp);
+      if (second) copy_async16(at + kComp + 2048, comp + to_second);
+      if (own_meta) copy_async16(at + kMeta, meta);
+      if (own_scale) copy_async16(stage + static_cast<uint32_t>(kRawScales + thread * 16), scale);
+      comp += 4 * w.comp_group, meta += 4 * w.meta_group, scale += 4 * w.scale_group;
+    }
+  };
+
+  /// Converts the block scales that the thread copied: of four columns, those of the even ones come first.
+  __device__ static __forceinline__ void finish(uint8_t* stage, int thread, bool /*gated*/) {
+    if (thread >= 64) return;
+    const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + thread * 16);
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    uint32_t to[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint2 h = halves_of_e4m3(words[i]);
+      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
+      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
+      to[2 * i] = bfloat2_of(low.x * 0x1p119f, high.x * 0x1p119f);
+      to[2 * i + 1] = bfloat2_of(low.y * 0x1p119f, high.y * 0x1p119f);
+    }
+    const int chunk = thread % 8;
+    auto* at = reinterpret_cast<uint4*>(stage + kScales + thread / 8 * 256 + chunk % 4 * 64 + chunk / 4 * 32);
+    at[0] = {to[0], to[1], to[2], to[3]};
+    at[1] = {to[4], to[5], to[6], to[7]};
+  }
+
+  /// Where a lane reads what is its own, from the start of a stage's weights.
+  struct Reader {
+    uint32_t codes, meta, scales;
+    __device__ __forceinline__ Reader(int warpgroup, int warp, int lane, bool /*gated*/) {
+      const int g = lane / 4, t = lane % 4, chunk = warp + g / 4 * 4;
+      const int in_row = ((chunk ^ t) * 16) + g % 4 * 4;
+      codes = static_cast<uint32_t>(kComp + warpgroup * 2048 + t * 128 + in_row);
+      meta = static_cast<uint32_t>(kMeta + warpgroup * 1024 + t * 128 + in_row);
+      scales = static_cast<uint32_t>(kScales + warpgroup * 1024 + warp * 64 + g / 4 * 32 + g % 4 * 8);
+    }
+  };
+
+  /// A quad's codes of four columns, as a pair of BF16 for each column: E2M1 times E4M3 times 2^-7, exactly.
+  __device__ static __forceinline__ void decode(uint32_t w, uint2 scale, uint32_t (&out)[4]) {
+    constexpr uint32_t kSigns = 0x80008000u, kMagnitudes = 0x01C001C0u;
+    const uint32_t v = w >> 8;
+    const uint32_t low02 = multiply_bf16(((w << 12) & kSigns) | ((w << 6) & kMagnitudes), scale.x);
+    const uint32_t high02 = multiply_bf16(((w << 8) & kSigns) | ((w << 2) & kMagnitudes), scale.x);
+    const uint32_t low13 = multiply_bf16(((v << 12) & kSigns) | ((v << 6) & kMagnitudes), scale.y);
+    const uint32_t high13 = multiply_bf16((w & kSigns) | ((v << 2) & kMagnitudes), scale.y);
+    out[0] = __byte_perm(low02, high02, 0x5410);
+    out[1] = __byte_perm(low13, high13, 0x5410);
+    out[2] = __byte_perm(low02, high02, 0x7632);
+    out[3] = __byte_perm(low13, high13, 0x7632);
+  }
+
+  /// What a lane reads of a stage.
+  struct Raw {
+    uint32_t codes[4], meta[2];
+    uint2 scales[4];
+    __device__ __forceinline__ void load(const Reader& read, const uint8_t* stage) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) codes[i] = *reinterpret_cast<const uint32_t*>(stage + read.codes + i * 512);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) meta[i] = *reinterpret_cast<const uint32_t*>(stage + read.meta + i * 512);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scales[i] = *reinterpret_cast<const uint2*>(stage + read.scales + i * 256);
+    }
+  };
+
+  /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products are under way
+  /// and `raw` is no longer needed.
+  template <int kRows, class Next>
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kRows / 2],
+                                                  const Next& next) {
+    const uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
+                                  __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
+    const uint64_t b = describe_rows(x);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t even[4], odd[4];
+      decode(raw.codes[2 * h], raw.scales[2 * h], even);
+      decode(raw.codes[2 * h + 1], raw.scales[2 * h + 1], odd);
+      const uint32_t a0[4] = {even[0], even[1], odd[0], odd[1]}, a1[4] = {even[2], even[3], odd[2], odd[3]};
+      begin_wgmma();
+      if (h == 0) {
+        wgmma_sparse<0>(sums[0], a0, b, metadata[0]);
+        wgmma_sparse<0>(sums[1], a1, b, metadata[1]);
+      } else {
+        wgmma_sparse<1>(sums[0], a0, b + 4, metadata[0]);
+        wgmma_sparse<1>(sums[1], a1, b + 4, metadata[1]);
+      }
+      commit_wgmma();
+    }
+    next();
+    wait_wgmma<0>();
+  }
+
+  /// Gives `use(row, column, four, ups)` the sums of four neighbouring columns at a time: row of the tile,
+  /// first of the columns among those of the warpgroup. Gated, with the ups: a lane and the one that has the
+  /// other of both take every other row.
+  template <int kRows, class Use>
+  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kRows / 2], bool gated, int warp,
+                                                   int lane, const Use& use) {
+    const int g = lane / 4, t = lane % 4;
+    const bool is_up = g >= 4;
+#pragma unroll
+    for (int b = 0; b < kRows / 8; ++b) {
+      const int row = 8 * b + 2 * t;
+      if (!gated) {
+        const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          use(row + r, column,
+              float4{sums[0][4 * b + r], sums[0][4 * b + 2 + r], sums[1][4 * b + r], sums[1][4 * b + 2 + r]},
+              float4{});
+        }
+        continue;
+      }
+      float gate[4], up[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float even = sums[i / 2][4 * b + i % 2 * 2], odd = sums[i / 2][4 * b + i % 2 * 2 + 1];
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? even : odd, 16);
+        gate[i] = is_up ? other : even, up[i] = is_up ? odd : other;
+      }
+      use(row + (is_up ? 1 : 0), warp * 16 + g % 4 * 4, float4{gate[0], gate[1], gate[2], gate[3]},
+          float4{up[0], up[1], up[2], up[3]});
+    }
+  }
+};
+
+}  // namespace twofour::cuda
