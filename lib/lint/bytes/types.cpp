@@ -32,11 +32,9 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
     return is_float || is_fp8 || is_exponent ? "" : "a float, F8_E4M3, F8_E8M0 or U8";
   }
   if (!name.ends_with(".weight") || t.shape.size() < 2) return "";
-  const auto has = [&](std::string_view part) {
-    return s.find(std::string(name.substr(0, name.size() - 6)) + std::string(part)).has_value();
-  };
-  // Other programs pack codes into integers beside `scales`; what F4 and F6 types mean says the type itself.
-  if (is_float || is_fp8 || has("scales") || is_of_types(t.dtype, {kU8, kI8, kF4, kF6E2M3, kF6E3M2}))
+  if (is_float || is_fp8 || is_of_types(t.dtype, {kU8, kI8, kF4, kF6E2M3, kF6E3M2})) return "";
+  // Other programs pack codes into integers beside `scales`.
+  if (s.find(std::string(name.substr(0, name.size() - std::string_view("weight").size())) + "scales"))
     return "";
   return "BF16, F16, F32, F8_E4M3, or codes in U8 or I8";
 }
