@@ -47,6 +47,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     lint_auxiliary_files(input, reporter);
   }
   lint_types(input, reporter);
+  lint_parts(input, reporter);
   if (!options.headers_only) {
     progress.phase = "reading weights";
     lint_zero_tails(input, reporter);

@@ -79,8 +79,6 @@ BROKEN = [
     # An output projection that is no linear in transformers, and none of the names in ignore lists: vLLM 0.33.0 builds it
     # quantized.
     ("TINY/deepseek_v4 modelopt *NVFP4*", {"unquantized-not-ignored"}),
-    # Names of transformers' modules for some tensors, of the family's files for others.
-    ("TINY/deepseek_v4 modelopt FP8_PB_WO", {"tensor-missing", "tensor-unknown", "config-switch"}),
     # Its attention is not among those that are observed: KV scales are memory that was never filled.
     ("TINY/nemotron_h llm-compressor *+KV", {"bad-input-scale", "suspicious-scale"}),
     # ModelOpt brings scales of what reads the same inputs to one, unless formats differ: in these families q and gate do.

@@ -29,6 +29,8 @@ void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter& reporter);
 /// Types in headers that no parameter of that name has.
 void lint_types(const LintInput& input, LintReporter& reporter);
+/// Parts of modules in FP8, MXFP8, MXFP4 and INT4: what others like them have, and scales that fit.
+void lint_parts(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices,

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The share of faults that must be found: of those in sight, and of those held out.
-constexpr double kFoundShare = 0.92, kFoundShareHeldOut = 0.90;
+constexpr double kFoundShare = 0.98, kFoundShareHeldOut = 0.95;
 /// How many harmless changes may be flagged.
 constexpr int kFalseAlarms = 0;
 

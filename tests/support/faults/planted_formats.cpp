@@ -64,6 +64,13 @@ std::vector<Planted> methods() {
        set_key(kQ + "weight_block_size", Json::array({64, 64}))},
       {"2.3", kDeepSeek, kFault, "no blocks", "one scale a tensor is looked for",
        "weight_block_size | engine-lookup", erase_key(kQ + "weight_block_size")},
+      {"2.3", kGptOss, kFault, "scales of a stack for twice as many weights",
+       "half as many are read as there should be", "layers.1.mlp.experts.down_proj_scales",
+       edit_tensors("model.layers.1.mlp.experts.down_proj_scales",
+                    [](TensorData& t) {
+                      t.shape.back() /= 2;
+                      t.bytes.resize(t.bytes.size() / 2);
+                    })},
       {"2.3", kQwenMixed, kFault, "32 for the head alone", "its scales are allocated by 32",
        "group_size lm_head", edit_layers([](Json& layers) { layers["lm_head"]["group_size"] = 32; })},
       {"2.3", kQwenRow, kHarmless, "no group size where rows have a scale", "null is the default", "",

@@ -1,0 +1,193 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "formats/weight_dialect.h"
+#include "lib/lint/bytes/checks.h"
+
+namespace twofour {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+bool is_exponents(DType dtype) { return dtype == DType::kU8 || dtype == DType::kF8E8M0; }
+int64_t parts_of(int64_t size, int64_t block) { return size / block + (size % block != 0); }
+
+/// Values or codes of a module in another format than NVFP4, and its name in front of what its parts are
+/// called.
+struct Coded {
+  std::string module, suffix;  ///< "model.layers.0.mlp.up_proj" and ".weight"
+  int64_t weights = 1;         ///< in a byte
+};
+
+class Parts {
+ public:
+  Parts(const LintInput& s, LintReporter& reporter)
+      : s_(s), sink_(reporter), reported_(reporter.reported_names()), is_nvfp4_(s.tensors.size()) {
+    for (const Nvfp4Linear& m : s.modules)
+      is_nvfp4_[m.codes] = is_nvfp4_[m.block_scale] = is_nvfp4_[m.global_scale] = true;
+    for (const char* key : {"weight_block_size", "block_structure"}) read_blocks(key);
+  }
+
+  void run() {
+    for (size_t i = 0; i < s_.tensors.size(); ++i) {
+      if (is_nvfp4_[i]) continue;
+      if (const auto coded = coded_at(i)) {
+        check_shape(i, *coded);
+        note_parts(i, *coded);
+      } else {
+        check_orphan(i);
+      }
+    }
+    for (const auto& [part, with] : have_) {
+      const std::vector<size_t>& without = lack_[part];
+      if (with <= without.size()) continue;
+      for (const size_t t : without) report_lack(t, part.second, with, without.size());
+    }
+  }
+
+ private:
+  void read_blocks(const char* key) {
+    const auto add = [&](const Json& holder) {
+      const bool is_pair = holder.is_object() && holder.contains(key) && holder[key].is_array() &&
+                           holder[key].size() == 2 && holder[key][0].is_number_integer() &&
+                           holder[key][1].is_number_integer();
+      if (!is_pair) return;
+      const auto rows = holder[key][0].get<int64_t>(), columns = holder[key][1].get<int64_t>();
+      if (rows > 0 && columns > 0) blocks_.insert({rows, columns});
+    };
+    add(s_.quantization);
+    if (!s_.quantization.is_object() || !s_.quantization.contains("config_groups")) return;
+    const Json& groups = s_.quantization["config_groups"];
+    for (const Json& group : groups.is_object() ? groups : Json::object()) {
+      if (group.is_object() && group.contains("weights")) add(group["weights"]);
+    }
+  }
+
+  std::optional<Coded> coded_at(size_t i) const {
+    const TensorInfo& t = s_.tensors[i];
+    const std::string_view name = t.name;
+    const auto without = [&](std::string_view suffix, int64_t weights) {
+      return Coded{std::string(name.substr(0, name.size() - suffix.size())), std::string(suffix), weights};
+    };
+    if (t.shape.size() < 2) return std::nullopt;
+    const bool fp8 = t.dtype == DType::kF8E4M3, bytes = t.dtype == DType::kU8;
+    if (name.ends_with(".weight_packed") && (bytes || t.dtype == DType::kI32))
+      return without(".weight_packed", bytes ? 2 : 8);
+    if (name.ends_with(".weight") && (fp8 || bytes)) return without(".weight", fp8 ? 1 : 2);
+    if (name.ends_with("_blocks") && bytes && t.shape.size() == 4) return without("_blocks", 2);
+    if (name.ends_with("_proj") && (fp8 || bytes) && t.shape.size() == 3) return without("", fp8 ? 1 : 2);
+    return std::nullopt;
+  }
+
+  /// The scales of a module, or nothing.
+  std::optional<size_t> scale_of(const Coded& c) const {
+    if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
+    const std::string_view dot = c.suffix.empty() ? "_" : ".";
+    for (const char* part : {"weight_scale", "weight_scale_inv", "scale"}) {
+      if (const auto at = s_.find(fmt::format("{}{}{}", c.module, dot, part))) return at;
+    }
+    return std::nullopt;
+  }
+
+  void report_shape(size_t i, const std::string& expected) {
+    const TensorInfo& t = s_.tensors[i];
+    if (reported_.contains(t.name)) return;
+    sink_.add("module-shape", s_.file_of(i), t.name,
+              fmt::format("expected {}, found {}", expected, describe(t.dtype, t.shape)));
+  }
+
+  /// MX scales of 32 weights each; scales of FP8 for all, for rows, or for blocks.
+  void check_shape(size_t i, const Coded& c) {
+    const TensorInfo& t = s_.tensors[i];
+    const auto scale = scale_of(c);
+    if (!scale || is_nvfp4_[*scale]) return;
+    const TensorInfo& x = s_.tensors[*scale];
+    Sizes rows = t.shape;
+    if (c.suffix == "_blocks") {
+      rows.pop_back();
+      if (x.shape != rows) report_shape(*scale, describe(x.dtype, rows));
+      return;
+    }
+    const int64_t k = rows.back() * c.weights;
+    Sizes groups = rows;
+    groups.back() = parts_of(k, kMxGroup);
+    if (is_exponents(x.dtype) && t.dtype == DType::kU8) {
+      if (x.shape != groups) report_shape(*scale, describe(x.dtype, groups) + " for groups of 32");
+      return;
+    }
+    if (t.dtype != DType::kF8E4M3 || rows.size() != 2 || is_table_name(c.module)) return;
+    std::set<Sizes> allowed = {{}, {1}, {rows[0]}, {rows[0], 1}, {1, rows[0]}};
+    if (is_exponents(x.dtype)) allowed = {groups};
+    if (blocks_.empty()) allowed.insert({1, 1});
+    std::set<std::pair<int64_t, int64_t>> blocks = blocks_;
+    blocks.insert({kFp8Block, kFp8Block});
+    for (const auto& [n, columns] : blocks) {
+      const int64_t a = parts_of(rows[0], n), b = parts_of(k, columns);
+      allowed.insert({a, b});
+      allowed.insert({a, 1, b, 1});
+    }
+    if (allowed.contains(x.shape)) return;
+    const auto& [n, columns] = *blocks.begin();
+    const Sizes blocked = {parts_of(rows[0], n), parts_of(k, columns)};
+    report_shape(*scale, fmt::format("one scale, one a row or group, or {} for blocks of {}x{}",
+                                     describe(x.dtype, blocked), n, columns));
+  }
+
+  /// Which of what others like it have a module has.
+  void note_parts(size_t i, const Coded& c) {
+    const TensorInfo& t = s_.tensors[i];
+    const bool is_int4 = t.dtype == DType::kI32, has_dot = c.suffix.starts_with('.');
+    const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also of other programs
+    if (!has_dot || is_plain_byte || is_table_name(c.module)) return;
+    note(i, fmt::format("{} {}", dtype_name(t.dtype), c.suffix), ".weight_scale", scale_of(c).has_value());
+    if (is_int4) note(i, c.suffix, ".weight_shape", s_.find(c.module + ".weight_shape").has_value());
+  }
+  void note(size_t i, const std::string& kind, const std::string& part, bool has) {
+    if (has) {
+      ++have_[{kind, part}];
+    } else {
+      lack_[{kind, part}].push_back(i);
+    }
+  }
+  void report_lack(size_t i, const std::string& part, size_t with, size_t without) {
+    const std::string& name = s_.tensors[i].name;
+    const std::string module = name.substr(0, name.rfind('.'));
+    if (reported_.contains(module) || reported_.contains(name)) return;
+    sink_.add("incomplete-module", s_.file_of(i), module,
+              fmt::format("expected {} as {} of {} like it have, found none", part, with, with + without));
+  }
+
+  /// Scales without weights.
+  void check_orphan(size_t i) {
+    const std::string_view name = s_.tensors[i].name;
+    for (const std::string_view part : {".weight_scale_inv", ".weight_scale"}) {
+      if (!name.ends_with(part)) continue;
+      const std::string module(name.substr(0, name.size() - part.size()));
+      for (const char* weight : {".weight", ".weight_packed", ".qweight", ""})
+        if (s_.find(module + weight)) return;
+      if (is_table_name(module)) return;  // pieces of a table share one
+      if (reported_.contains(module) || reported_.contains(std::string(name))) return;
+      sink_.add("incomplete-module", s_.file_of(i), module,
+                fmt::format("expected .weight or .weight_packed beside {}, found neither", part));
+      return;
+    }
+  }
+
+  const LintInput& s_;
+  LintReporter& sink_;
+  const std::set<std::string> reported_;
+  std::vector<bool> is_nvfp4_;                                  ///< by tensor
+  std::set<std::pair<int64_t, int64_t>> blocks_;                ///< that the config states
+  std::map<std::pair<std::string, std::string>, size_t> have_;  ///< by kind and part
+  std::map<std::pair<std::string, std::string>, std::vector<size_t>> lack_;
+};
+
+}  // namespace
+
+void lint_parts(const LintInput& s, LintReporter& reporter) {
+  if (s.layout.empty()) Parts(s, reporter).run();
+}
+
+}  // namespace twofour
