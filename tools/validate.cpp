@@ -83,7 +83,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
     weights.push_back({{"name", w.target},
                        {"shape", {w.shape.e, w.shape.n, w.shape.k}},
                        {"zero_share", w.zero_share},
-                       {"quality", quality_to_json(w.quality)}});
+                       {"quality", w.chosen ? encode_error_to_json(*w.chosen) : quality_to_json(w.quality)}});
   }
   for (const ValueReport& v : r.values) {
     values.push_back(
@@ -123,15 +123,26 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
 /// What pruning cost all matrices together.
 std::string total_text(const ValidateReport& r) {
   Quality all;
+  EncodeError chosen;
+  size_t chosen_count = 0;
   double zeros = 0, weights = 0;
   for (const WeightReport& w : r.weights) {
     const auto count = static_cast<double>(w.shape.e * w.shape.n * w.shape.k);
-    all += w.quality;
+    if (w.chosen) {
+      chosen += *w.chosen;
+      ++chosen_count;
+    } else {
+      all += w.quality;
+    }
     zeros += w.zero_share * count;
     weights += count;
   }
-  return fmt::format("{}: zero codes {:.2f} %, {}", counted(r.weights.size(), "matrix", "matrices"),
-                     100 * zeros / weights, quality_text(all));
+  const std::string rest = chosen_count < r.weights.size() ? quality_text(all) : "";
+  std::string of_chosen = chosen_count > 0 ? chosen_text(chosen) : "";
+  if (!rest.empty() && !of_chosen.empty())
+    of_chosen = fmt::format("; {} of them {}", chosen_count, of_chosen);
+  return fmt::format("{}: zero codes {:.2f} %, {}{}", counted(r.weights.size(), "matrix", "matrices"),
+                     100 * zeros / weights, rest, of_chosen);
 }
 
 /// How far all modules together lie from the source's.
@@ -253,7 +264,7 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;
     print_stdout("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,
-                 100 * w.zero_share, quality_text(w.quality));
+                 100 * w.zero_share, w.chosen ? chosen_text(*w.chosen) : quality_text(w.quality));
   }
   if (!r.weights.empty()) print_stdout("{}\n", total_text(r));
   for (const ValueReport& v : r.values) {

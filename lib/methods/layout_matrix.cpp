@@ -115,6 +115,13 @@ void add_solved(const Json& note, Json& source) {
   if (note.contains("solver")) source["solver"] = note.at("solver");
 }
 
+void add_result(const Json& note, std::optional<EncodedResult>& sum) {
+  const EncodedResult one = encoded_from_json(note.at("result"));
+  if (!sum) sum.emplace();
+  sum->error += one.error;
+  sum->output += one.output;
+}
+
 }  // namespace
 
 Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
@@ -139,13 +146,15 @@ Json LayoutMatrix::entries(const Checkpoint& source, const Json& result,
   }
   for (const Json& t : tensors) parts.push_back(t);
   const Shape& s = target.shape;
-  return Json::array({Json{{"name", target.name},
-                           {"layout", layout},
-                           {"shape", {s.e, s.n, s.k}},
-                           {"gated", s.gated},
-                           {"quality", quality_figures(found.quality)},
-                           {"tensors", std::move(parts)},
-                           {"sources", std::move(sources)}}});
+  const auto chosen = found.chosen();
+  return Json::array(
+      {Json{{"name", target.name},
+            {"layout", layout},
+            {"shape", {s.e, s.n, s.k}},
+            {"gated", s.gated},
+            {"quality", chosen ? error_figures(chosen->error) : quality_figures(found.quality)},
+            {"tensors", std::move(parts)},
+            {"sources", std::move(sources)}}});
 }
 
 std::string LayoutMatrix::content(const Json& result, std::span<const Hash128>) const {
@@ -172,18 +181,21 @@ std::vector<Transformation::StoredScale> LayoutMatrix::stored_scales() const {
 std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& result) const {
   const LayoutResult found = LayoutResult::from_json(result);
   ModuleReport report{target.name, target.shape, found.quality};
-  size_t solved = 0;
   for (const Json& note : found.solved) {
-    if (note.is_null()) continue;
-    const EncodedResult one = encoded_from_json(note.at("result"));
-    if (!report.encoded) report.encoded.emplace();
-    report.encoded->error += one.error;
-    report.encoded->output += one.output;
-    ++solved;
+    if (!note.is_null()) add_result(note, report.encoded);
   }
   // Packing drops nothing of what was chosen before.
-  if (solved == target.sources.size()) report.quality.reset();
+  if (found.chosen()) report.quality.reset();
   return {std::move(report)};
+}
+
+std::optional<EncodedResult> LayoutResult::chosen() const {
+  std::optional<EncodedResult> sum;
+  for (const Json& note : solved) {
+    if (note.is_null()) return std::nullopt;
+    add_result(note, sum);
+  }
+  return sum;
 }
 
 void LayoutResult::take_solved(const Checkpoint& source, const OutputMatrix& target) {

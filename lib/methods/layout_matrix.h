@@ -87,6 +87,8 @@ struct LayoutResult {
   /// Likewise: what choosing weights by statistics or masks found, as Checkpoint::computed_result; null of
   /// others. Empty: of none.
   std::vector<Json> solved = {};
+  /// What choosing changed, together; nothing unless weights of all sources were chosen.
+  std::optional<EncodedResult> chosen() const;
   /// Takes that of all sources, once their rows were read.
   void take_solved(const Checkpoint& source, const OutputMatrix& target);
   Json to_json() const;

@@ -77,66 +77,6 @@ class ExpertWeights {
   std::vector<DenseGroup> groups_;
 };
 
-}  // namespace
-
-void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
-                  const ValidateOptions& options, ValidateReport& report) {
-  const std::vector<const LayoutMatrix*> matrices = plan.all<LayoutMatrix>();
-  std::map<std::string, size_t> downs;  // w2 of each block
-  for (size_t t = 0; t < matrices.size(); ++t) {
-    if (matrices[t]->target.name.ends_with(".w2")) downs[matrices[t]->target.block] = t;
-  }
-  std::vector<size_t> runnable;  // w13 of each layer
-  for (size_t t = 0; t < matrices.size(); ++t) {
-    const OutputMatrix& w13 = matrices[t]->target;
-    if (!w13.name.ends_with(".w13") || !downs.contains(w13.block)) continue;
-    ++report.coverage.found;
-    const auto skip = [&](const std::string& why) {
-      note_not_run(w13.block, why, report.coverage, report.notes);
-    };
-    if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
-      skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
-                       w13.shape.n * w13.shape.k));
-      continue;
-    }
-    if (const auto why = why_not_run(source, w13.block, w13.shape.gated)) {
-      skip(fmt::format("{}; bytes were compared", *why));
-      continue;
-    }
-    runnable.push_back(t);
-  }
-  const std::vector<size_t> sample = sample_layers(runnable.size(), options);
-  report.coverage.not_sampled += runnable.size() - sample.size();
-  for (const size_t i : sample) {
-    const size_t t = runnable[i];
-    const OutputMatrix& w13 = matrices[t]->target;
-    const size_t down = downs.at(w13.block);
-    const int64_t topk = experts_per_token(source.config(), w13.shape.e);
-    const Tokens tokens = sample_tokens(options, w13.shape.k, w13.shape.e, topk, options.seed + t);
-    const MoeInput input = tokens.input();
-    const auto forward = [&](Weights which) {
-      ExpertWeights a(artifact, source, *matrices[t], which), b(artifact, source, *matrices[down], which);
-      return moe_reference(input, a.rows(), b.rows());
-    };
-    const auto dense = forward(Weights::kDense), pruned = forward(Weights::kPruned),
-               ours = forward(Weights::kArtifact);
-    LayerReport layer{.block = w13.block, .tokens = options.tokens, .experts_used = tokens.experts_used()};
-    layer.exact = ours == pruned;
-    compare_outputs(dense, ours, layer);
-    if (!layer.exact) {
-      LayerReport off;
-      compare_outputs(pruned, ours, off);
-      report.differences.push_back(
-          {Severity::kError, "layer-output", w13.block,
-           fmt::format("expected the output of the pruned source, found one {:.3g} from it in relative norm",
-                       off.relative_error)});
-    }
-    report.layers.push_back(layer);
-  }
-}
-
-namespace {
-
 /// Matrices larger than this are not held in float32: they would pass the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
 /// Weights that a thread reads at once.
@@ -233,6 +173,22 @@ std::vector<double> forward(const Matrices& matrices, const Experts& experts, co
   return moe_reference(tokens.input(), block.w13(), block.w2());
 }
 
+/// Whether statistics or masks chose weights of a matrix.
+bool is_chosen(const Checkpoint& source, const OutputMatrix& matrix) {
+  return std::any_of(matrix.sources.begin(), matrix.sources.end(), [&](const SourceRows& s) {
+    return !source.computed_result(source.nvfp4_modules()[static_cast<size_t>(s.module)]).is_null();
+  });
+}
+
+/// The output of a block as it is stored; empty where it cannot be run.
+std::vector<double> stored_output(const Matrices& matrices, const std::string& block, const Tokens& tokens) {
+  const auto at = matrices.blocks().find(block);
+  if (at == matrices.blocks().end()) return {};
+  const auto shape = shape_of(matrices, at->second);
+  if (!shape || shape->i * shape->h * (shape->gated ? 2 : 1) > kMaxWeights) return {};
+  return forward(matrices, at->second, *shape, tokens);
+}
+
 bool is_picked(const Matrices& matrices, const Experts& experts, const ModuleFilter& filter) {
   for (const auto& [number, x] : experts) {
     for (const StoredMatrix* m : {x.gate, x.up, x.down}) {
@@ -304,6 +260,70 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
       continue;
     }
     layers.push_back(layer);
+  }
+}
+
+void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                  const Checkpoint& original, const ValidateOptions& options, ValidateReport& report) {
+  const std::vector<const LayoutMatrix*> matrices = plan.all<LayoutMatrix>();
+  std::map<std::string, size_t> downs;  // w2 of each block
+  for (size_t t = 0; t < matrices.size(); ++t) {
+    if (matrices[t]->target.name.ends_with(".w2")) downs[matrices[t]->target.block] = t;
+  }
+  std::vector<size_t> runnable;  // w13 of each layer
+  for (size_t t = 0; t < matrices.size(); ++t) {
+    const OutputMatrix& w13 = matrices[t]->target;
+    if (!w13.name.ends_with(".w13") || !downs.contains(w13.block)) continue;
+    ++report.coverage.found;
+    const auto skip = [&](const std::string& why) {
+      note_not_run(w13.block, why, report.coverage, report.notes);
+    };
+    if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
+      skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
+                       w13.shape.n * w13.shape.k));
+      continue;
+    }
+    if (const auto why = why_not_run(source, w13.block, w13.shape.gated)) {
+      skip(fmt::format("{}; bytes were compared", *why));
+      continue;
+    }
+    runnable.push_back(t);
+  }
+  Findings unread;  // of the original, which the plan was made from
+  std::optional<Matrices> dense_source;
+  const std::vector<size_t> sample = sample_layers(runnable.size(), options);
+  report.coverage.not_sampled += runnable.size() - sample.size();
+  for (const size_t i : sample) {
+    const size_t t = runnable[i];
+    const OutputMatrix& w13 = matrices[t]->target;
+    const size_t down = downs.at(w13.block);
+    const int64_t topk = experts_per_token(source.config(), w13.shape.e);
+    const Tokens tokens = sample_tokens(options, w13.shape.k, w13.shape.e, topk, options.seed + t);
+    const MoeInput input = tokens.input();
+    const auto forward = [&](Weights which) {
+      ExpertWeights a(artifact, source, *matrices[t], which), b(artifact, source, *matrices[down], which);
+      return moe_reference(input, a.rows(), b.rows());
+    };
+    const auto pruned = forward(Weights::kPruned), ours = forward(Weights::kArtifact);
+    // Where statistics or a mask chose weights, the source of the plan holds the choice, not what was dense.
+    std::vector<double> dense;
+    if (is_chosen(source, w13) || is_chosen(source, matrices[down]->target)) {
+      if (!dense_source) dense_source.emplace(original, unread);
+      dense = stored_output(*dense_source, w13.block, tokens);
+    }
+    if (dense.empty()) dense = forward(Weights::kDense);
+    LayerReport layer{.block = w13.block, .tokens = options.tokens, .experts_used = tokens.experts_used()};
+    layer.exact = ours == pruned;
+    compare_outputs(dense, ours, layer);
+    if (!layer.exact) {
+      LayerReport off;
+      compare_outputs(pruned, ours, off);
+      report.differences.push_back(
+          {Severity::kError, "layer-output", w13.block,
+           fmt::format("expected the output of the pruned source, found one {:.3g} from it in relative norm",
+                       off.relative_error)});
+    }
+    report.layers.push_back(layer);
   }
 }
 

@@ -11,9 +11,10 @@
 namespace twofour {
 
 /// Runs each block of the plan that has w13 and w2 in a layout on seeded activations: with the source's
-/// weights, with them pruned, and with what the artifact holds, all in double. Adds to `report`.
+/// weights, with them pruned, and with what the artifact holds, all in double. Adds to `report`. The source's
+/// weights are those of `original` where statistics or masks chose those of `source`.
 void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
-                  const ValidateOptions& options, ValidateReport& report);
+                  const Checkpoint& original, const ValidateOptions& options, ValidateReport& report);
 
 /// Runs the feed-forward blocks of two checkpoints on seeded tokens through moe_reference and compares their
 /// outputs: options sample the blocks that have a module in `filter`. Only

@@ -206,9 +206,10 @@ Json LayoutMatrix::prove(Proof& proof) const {
   }
   const auto all = static_cast<double>(target.shape.e * target.shape.n * target.shape.k);
   weights.zero_share = static_cast<double>(zero_codes) / all;
-  proof.add(std::move(weights));
   result.slices = hash_sources(proof, target, slices);
   result.take_solved(proof.source, target);
+  if (const auto chosen = result.chosen()) weights.chosen = chosen->error;
+  proof.add(std::move(weights));
   return result.to_json();
 }
 

@@ -249,6 +249,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     return report;
   }
   SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
+  const Checkpoint original = open_source(source_path, ReadPath::kReference, {}, options.io);
   const Checkpoint source =
       open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io), manifest.recipe,
                      expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) {
@@ -276,7 +277,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   check_values(artifact, source, plan, options, progress, report);
   check_engines(artifact, &source, report);
   progress.phase = "running layers";
-  if (options.tokens > 0) check_layers(artifact, source, plan, options, report);
+  if (options.tokens > 0) check_layers(artifact, source, plan, original, options, report);
   if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);
   report.seconds = watch.seconds();
   return report;

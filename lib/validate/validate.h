@@ -70,6 +70,9 @@ struct WeightReport {
   Shape shape;
   Quality quality;
   double zero_share = 0;  ///< codes of magnitude 0 in the source
+  /// Set where statistics or masks chose all its weights: what that changed. `quality` then says nothing, for
+  /// packing drops nothing of what was chosen.
+  std::optional<EncodeError> chosen = {};
 };
 
 struct ValidateReport {

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -77,6 +78,25 @@ std::vector<uint8_t> without_signs_of_zeros(std::vector<uint8_t> codes) {
   return codes;
 }
 
+/// Whether a proof and twofour.json say what choosing cost: no layer is as it was.
+void hold_costs(const std::string& out, const std::string& proof) {
+  CHECK_MESSAGE(proof.find("no energy lost") == std::string::npos, proof);
+  CHECK_MESSAGE(proof.find("chosen by statistics or masks: relative error") != std::string::npos, proof);
+  CHECK_MESSAGE(proof.find("cosine to the dense layer 1.0000") == std::string::npos, proof);
+  const Json manifest = parse_json("twofour.json", read_text(fs::path(out) / "twofour.json"));
+  for (const Json& m : manifest["modules"]) {
+    CHECK(!m["quality"].contains("retained_energy"));
+    CHECK(m["quality"]["relative_error"] > 0.05);
+    double squares = 0;
+    for (const Json& s : m["sources"]) {
+      const auto error = s["quality"]["relative_error"].get<double>();
+      squares += error * error / static_cast<double>(m["sources"].size());
+    }
+    // The sources are of equal size and spread.
+    CHECK(m["quality"]["relative_error"].get<double>() == doctest::Approx(std::sqrt(squares)).epsilon(0.05));
+  }
+}
+
 bool holds_codes(const std::string& tensor) {
   return tensor.ends_with("_comp") || tensor.ends_with("_weight");
 }
@@ -117,6 +137,8 @@ TEST_CASE("layouts straight from statistics hold what quantize or prune and then
       const Outcome proof = run_program({"validate", out, "--source", source, "--stats", stats});
       CHECK_MESSAGE(proof.code == 0, (proof.out + proof.err));
       CHECK(proof.out.find("rows that were solved by statistics") != std::string::npos);
+      // What choosing weights cost stands in the proof and in twofour.json, and is no loss of packing.
+      if (to != "g8" || from == "bf16") hold_costs(out, proof.out);
       const Outcome all = run_program({"validate", out, "--source", source, "--stats", stats, "--all-rows"});
       CHECK_MESSAGE(all.code == 0, (all.out + all.err));
       CHECK(all.out.find("every byte derived again from the source, equal\n") != std::string::npos);

@@ -49,6 +49,16 @@ std::string error_text(const EncodeError& e) {
   return fmt::format("relative error {:.3f} %, SNR {:.2f} dB", 100 * e.relative_error(), e.snr_db());
 }
 
+}  // namespace
+
+std::string chosen_text(const EncodeError& e) { return "chosen by statistics or masks: " + error_text(e); }
+
+Json encode_error_to_json(const EncodeError& e) {
+  return {{"relative_error", e.relative_error()}, {"snr_db", figure_to_json(e.snr_db())}};
+}
+
+namespace {
+
 /// What pruning first is worth. Both errors are against the weights before either.
 std::string gain_text(const EncodedResult& r) {
   return fmt::format("; pruned after quantizing: {}; gain {:.2f} dB", error_text(r.pruned_after),
