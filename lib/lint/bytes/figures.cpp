@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-constexpr uint64_t kSampledNumbers = 1u << 15, kSampledLines = 16;
+constexpr uint64_t kSampledNumbers = 1u << 14, kSampledLines = 8;
 constexpr uint64_t kCodeBits = 0x7777777777777777u, kCodeUnits = 0x1111111111111111u;
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 
@@ -52,6 +52,16 @@ bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
   return true;
 }
 
+/// log2 of E4M3 by byte below 0x7F; 0 of zero and NaN.
+const std::array<double, 128>& e4m3_octaves() {
+  static const std::array<double, 128> table = [] {
+    std::array<double, 128> t{};
+    for (unsigned b = 1; b < kE4m3Nan; ++b) t[b] = std::log2(double{e4m3_to_float(b)});
+    return t;
+  }();
+  return table;
+}
+
 /// Sums of (code in halves)^2 of both codes of a byte.
 const std::array<uint16_t, 256>& pair_energies() {
   static const std::array<uint16_t, 256> table = [] {
@@ -65,18 +75,17 @@ const std::array<uint16_t, 256>& pair_energies() {
   return table;
 }
 
-/// Share of the variance of a matrix that means of its rows and columns explain, beyond what they explain of
-/// noise; `at(r, c)` gives a number.
-template <class At>
-double explained(uint64_t rows, uint64_t cols, At at) {
+/// Share of the variance of cells [rows, cols] that means of their rows and columns explain, beyond what they
+/// explain of noise.
+double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   if (rows < 4 || cols < 4) return 0;
-  std::vector<double> col(cols);
   double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
   std::vector<uint32_t> col_sums(cols);
   for (uint64_t r = 0; r < rows; ++r) {
+    const uint8_t* line = cells + r * cols;
     uint32_t row = 0, square = 0;
     for (uint64_t c = 0; c < cols; ++c) {
-      const uint32_t x = at(r, c);
+      const uint32_t x = line[c];
       row += x;
       square += x * x;
       col_sums[c] += x;
@@ -127,7 +136,9 @@ FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
 
 bool FigureCounter::is_new(uint64_t hash) {
   if (2 * (seen_count_ + 1) > seen_.size()) {
-    std::vector<uint64_t> old(std::max<size_t>(64, 4 * seen_.size()));
+    constexpr uint64_t kFirst = 1u << 14;  // most matrices fit at once
+    std::vector<uint64_t> old(
+        std::max<size_t>(4 * seen_.size(), std::bit_ceil(2 * std::min(plan_.lines, kFirst) + 2)));
     old.swap(seen_);
     for (const uint64_t h : old) {
       if (h == 0) continue;
@@ -158,7 +169,6 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       const auto of_line = scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes);
       const uint64_t own = hash_bytes(of_line).low;
       sums_.same_scale_lines += own == last_scales_;
-      sums_.flat_scale_lines += std::memcmp(of_line.data(), of_line.data() + 1, of_line.size() - 1) == 0;
       last_scales_ = own;
       hash = mix_hash(hash + kGolden * own);
       sums_.codes += mix_hash(codes ^ place);
@@ -187,6 +197,7 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   if (plan_.is_rows) take_columns(bytes.data());
   if (plan_.scale_bytes > 0) {
     take_blocks(bytes.data(), scales);
+    sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
   } else {
     take_numbers(bytes);
   }
@@ -257,27 +268,25 @@ void FigureCounter::measure_order(std::span<const uint8_t> scales) {
   constexpr uint64_t kRows = 128, kColumns = 32, kMostTiles = 4;
   const uint64_t columns = std::min(s, kColumns), rows = kRows * columns / s;
   if (s % 4 == 0 && rows >= 4 && scales.size() >= kRows * s) {
-    const uint64_t tiles = std::min(kMostTiles, scales.size() / (kRows * s));
-    sums_.swizzled.as_stored = explained(tiles * rows, s, [&](uint64_t r, uint64_t c) {
-      return scales[(r / rows * kRows + r % rows) * s + c];
-    });
+    const uint64_t tiles = std::min(s < kColumns ? kMostTiles : kMostTiles / 2, scales.size() / (kRows * s));
+    std::vector<uint8_t> lines, tile(kRows * columns);
     for (uint64_t t = 0; t < tiles; ++t) {
-      const uint8_t* tile = scales.data() + t * kRows * s;
-      sums_.swizzled.otherwise += explained(kRows, columns,
-                                            [&](uint64_t r, uint64_t c) {
-                                              return tile[c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4];
-                                            }) /
-                                  static_cast<double>(tiles);
+      const uint8_t* first = scales.data() + t * kRows * s;
+      lines.insert(lines.end(), first, first + rows * s);
+      for (uint64_t c = 0; c < columns; c += 4) {
+        for (uint64_t r = 0; r < kRows; ++r)
+          std::memcpy(&tile[r * columns + c], first + c * kRows + r % 32 * 16 + r / 32 * 4, 4);
+      }
+      sums_.swizzled.otherwise += explained(tile.data(), kRows, columns) / static_cast<double>(tiles);
     }
+    sums_.swizzled.as_stored = explained(lines.data(), tiles * rows, s);
     sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
   }
   // Transposed they are [S, N]: some first rows of that.
-  const uint64_t turned = std::min<uint64_t>(scales.size() / n, 8192 / n + 8);
+  const uint64_t turned = std::min<uint64_t>(scales.size() / n, 4096 / n + 8);
   if (n >= 8 && turned >= 8) {
-    sums_.transposed = {
-        explained(turned * n / s, s, [&](uint64_t r, uint64_t c) { return scales[r * s + c]; }),
-        explained(turned, n, [&](uint64_t r, uint64_t c) { return scales[r * n + c]; }),
-        explained_error(turned, n)};
+    sums_.transposed = {explained(scales.data(), turned * n / s, s), explained(scales.data(), turned, n),
+                        explained_error(turned, n)};
   }
 }
 
@@ -417,9 +426,8 @@ MatrixFigures FigureCounter::figures() const {
   if (kind != NumberKind::kE2m1 && kind != NumberKind::kE8m0 && std::isfinite(f.log2_rms)) {
     double small = 0;
     for (unsigned i = 0; i < 256; ++i) {
-      const double value = kind == NumberKind::kE4m3
-                               ? e4m3_is_nan(i) ? 0 : std::log2(double{e4m3_to_float(i & 0x7F)})
-                               : static_cast<double>(i) - 127;
+      const double value =
+          kind == NumberKind::kE4m3 ? e4m3_octaves()[i & 0x7F] : static_cast<double>(i) - 127;
       const bool is_number = kind == NumberKind::kE4m3 ? (i & 0x7F) != 0 : i > 0;
       if (is_number && value < f.log2_rms - 4) small += static_cast<double>(numbers_[i]);
     }
@@ -431,7 +439,7 @@ MatrixFigures FigureCounter::figures() const {
     for (unsigned s = 1; s < kE4m3Nan; ++s) {
       if (scale_bytes_[s] == 0) continue;
       const auto c = static_cast<double>(scale_bytes_[s]);
-      const double x = std::log2(double{e4m3_to_float(s)});
+      const double x = e4m3_octaves()[s];
       ++f.scale_values;
       count += c;
       sum += c * x;

@@ -11,8 +11,8 @@
 /// What one pass over the weight bytes leaves of each matrix, so that matrices can be held against each other
 /// without reading them again: about 300 bytes a matrix.
 ///
-/// Hashes cover every byte. Statistics are those of some rows, spread over the matrix: at least 16 rows and
-/// 2^15 numbers, or all there are. So a matrix of 2^20 weights has a standard error of its RMS of 4 % where
+/// Hashes cover every byte. Statistics are those of some rows, spread over the matrix: at least 8 rows and
+/// 2^14 numbers, or all there are. So a matrix of 2^20 weights has a standard error of its RMS of 6 % where
 /// rows differ by a sixth, far below any threshold.
 namespace twofour {
 
@@ -76,7 +76,7 @@ struct MatrixFigures {
   double full_blocks = 0;               ///< of E2M1 with block scales: share of blocks with a code of 6
   double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
   int scale_values = 0;                 ///< different block scales
-  /// Lines with the block scales of the line before, and lines of one scale.
+  /// Lines with the block scales of the line before; of those that statistics take, lines of one scale.
   uint64_t same_scale_lines = 0, flat_scale_lines = 0;
   double octaves = 0;  ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
   double unevenness =

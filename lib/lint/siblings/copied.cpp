@@ -165,7 +165,7 @@ class CopiedScales {
       // Where each block ends at 6, no two neighbours have one scale but by chance.
       const auto between =
           static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
-      const bool flat = 2 * f.flat_scale_lines > f.plan.lines && f.full_blocks > 0.9 && between > 0.05;
+      const bool flat = 2 * f.flat_scale_lines > f.plan.sampled() && f.full_blocks > 0.9 && between > 0.05;
       if (!same && !flat) continue;
       m.reported = true;
       report(s_.modules[f.module].block_scale,
@@ -173,7 +173,7 @@ class CopiedScales {
                  ? fmt::format("expected rows of scales that differ, found {} of {} equal to the one before",
                                f.same_scale_lines, f.plan.lines)
                  : fmt::format("expected a scale for each block, found one for all of a row in {} of {} rows",
-                               f.flat_scale_lines, f.plan.lines));
+                               f.flat_scale_lines, f.plan.sampled()));
     }
   }
 
