@@ -45,6 +45,7 @@ class Outliers {
 
   void run() {
     check_implausible();
+    std::erase_if(linears_, [](const Member* m) { return m->reported; });  // no measure for the others
     check_experts();
     check_layers(linears_, kLayerFloor, kEdgeFloor);
     check_all();
