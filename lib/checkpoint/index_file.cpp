@@ -50,11 +50,12 @@ class IndexEvents : public JsonEvents {
   void string(std::string& text) override {
     if (at_total_size()) odd_total_size = json_quote_short(text);
     if (!in_map()) return;
-    check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
+    const bool is_new = !files.contains(text);  // a hundred thousand tensors are in a few files
+    if (is_new) check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
     if (entries.size() == kMaxEntries) {
       throw Error(fmt::format("{}: expected at most {} tensors, found more", where_, kMaxEntries));
     }
-    if (files.size() == kMaxFiles && !files.contains(text)) {
+    if (files.size() == kMaxFiles && is_new) {
       throw Error(fmt::format("{}: expected at most {} files, found more", where_, kMaxFiles));
     }
     entries.push_back({key_, files.try_emplace(text, static_cast<uint32_t>(files.size())).first->second});

@@ -61,6 +61,10 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
 
 /// FP8 that lacks the scale which the rest of it has.
 void check_fp8_complete(const LintInput& s, LintReporter& reporter) {
+  const bool has_fp8 = std::any_of(s.tensors.begin(), s.tensors.end(), [](const TensorInfo& t) {
+    return t.dtype == DType::kF8E4M3 && !t.name.ends_with("_scale");
+  });
+  if (!has_fp8) return;
   const std::vector<CodedModule> modules = find_coded_modules(s);
   std::string_view suffix;
   for (const CodedModule& m : modules) {
