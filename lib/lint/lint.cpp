@@ -39,9 +39,10 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (options.baseline != nullptr) reporter.expect(*options.baseline, !options.headers_only);
   progress.phase = "reading headers";
   const LintInput input = open_lint_subject(path, reporter);
-  lint_modules(input, options.headers_only, reporter);
+  const std::vector<CodedModule> coded = find_coded_modules(input);
+  lint_modules(input, coded, options.headers_only, reporter);
   if (input.is_directory) {
-    lint_config(input, reporter);
+    lint_config(input, coded, reporter);
     lint_config_types(input, reporter);
     lint_group_size(input, reporter);
     lint_auxiliary_files(input, reporter);

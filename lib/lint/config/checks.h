@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "lib/lint/bytes/input.h"
+#include "lib/lint/config/coded_modules.h"
 #include "lib/lint/config/model_checks.h"
 
 namespace twofour {
@@ -18,16 +19,17 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 
 /// Modules, experts, layers, heads: what must be there beside each other, from headers and config.json, and,
 /// unless `headers_only`, from the values of what changes the meaning of weights.
-void lint_modules(const LintInput& input, bool headers_only, LintReporter& reporter);
+void lint_modules(const LintInput& input, const std::vector<CodedModule>& coded, bool headers_only,
+                  LintReporter& reporter);
 
 /// Layers for multi-token prediction: their count, what they consist of.
-void lint_drafts(const LintInput& input, LintReporter& reporter);
+void lint_drafts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
 /// Settings of config.json that are not what model classes read, or contradict each other.
 void lint_settings(const LintInput& input, LintReporter& reporter);
 
 /// What the quantization config says against what is stored.
-void lint_config(const LintInput& input, LintReporter& reporter);
+void lint_config(const LintInput& input, const std::vector<CodedModule>& coded, LintReporter& reporter);
 
 /// What engines find in the config for each linear against what is stored, by their own rules; without
 /// modules of which something was `reported` already, and, where the two config files `disagree`, by

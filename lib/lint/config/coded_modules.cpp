@@ -24,12 +24,17 @@ class CodedModules {
   explicit CodedModules(const LintInput& s) : s_(s) {}
 
   std::vector<CodedModule> find() {
-    for (const Nvfp4Linear& m : s_.modules) add_nvfp4(m);
+    std::vector<bool> known(s_.tensors.size());
+    all_.reserve(s_.modules.size());
+    for (const Nvfp4Linear& m : s_.modules) {
+      add_nvfp4(m);
+      known[m.codes] = true;
+    }
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
       const TensorInfo& t = s_.tensors[i];
       const bool coded = t.dtype == DType::kU8 || t.dtype == DType::kI8 || t.dtype == DType::kI32 ||
                          t.dtype == DType::kF8E4M3 || t.dtype == DType::kF8E5M2;
-      if (coded) add(i, t);
+      if (coded && !known[i]) add(i, t);
     }
     std::sort(all_.begin(), all_.end(), [](auto& a, auto& b) { return a.tensor < b.tensor; });
     return std::move(all_);
@@ -54,11 +59,11 @@ class CodedModules {
     const DType like = is_fp8 ? DType::kF8E4M3 : t.dtype;
     for (const WeightDialect& d : weight_dialects()) {
       if (d.scale == nullptr || !d.weight_types.has(like) || !t.name.ends_with(d.weight)) continue;
+      const bool stack = d.bare || *d.weight == '_';
+      if (t.shape.size() != (stack ? (*d.weight == '_' ? 4u : 3u) : 2u)) continue;
       const std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
       const auto scale = find_scale(name, d.scale);
       if (!scale || !d.scale_types.has(s_.tensors[*scale].dtype)) continue;
-      const bool stack = d.bare || *d.weight == '_';
-      if (t.shape.size() != (stack ? (*d.weight == '_' ? 4u : 3u) : 2u)) continue;
       CodedModule c{name, i, codes_of(d.format), d.weight, d.scale};
       c.scale = scale;
       c.is_stack = stack;

@@ -38,13 +38,14 @@ constexpr SameSize kSameSizes[] = {
 
 class CommonShapes {
  public:
-  CommonShapes(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
+  CommonShapes(const LintInput& s, const ModelFacts& model, LintReporter& reporter)
+      : s_(s), model_(model), reporter_(reporter) {}
 
   void run() {
-    const std::vector<LayerGroup> groups = find_layer_groups(s_);
+    const std::vector<LayerGroup> groups = find_layer_groups(s_, *model_.coded);
     if (groups.empty() || groups[0].is_draft() || groups[0].is_aside()) return;
     main_ = &groups[0];
-    outer_ = find_outer_parts(s_);
+    outer_ = find_outer_parts(s_, *model_.coded);
     find_width();
     check_layer_count();
     check_embedding();
@@ -283,6 +284,7 @@ class CommonShapes {
   }
 
   const LintInput& s_;
+  const ModelFacts& model_;
   LintReporter& reporter_;
   const LayerGroup* main_ = nullptr;
   std::map<std::string, LayerPart> outer_;
@@ -295,7 +297,7 @@ class CommonShapes {
 void lint_common_shapes(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.is_directory || s.lacks_files || !s.config.is_object() || !s.layout.empty()) return;
   if (model.is_held) return;
-  CommonShapes(s, reporter).run();
+  CommonShapes(s, model, reporter).run();
 }
 
 }  // namespace twofour

@@ -11,6 +11,7 @@
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
@@ -223,9 +224,43 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
+/// Entries of quantized_layers, and groups, that no module belongs to.
+void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames& names, bool tied,
+                          LintReporter& reporter) {
+  size_t count = 0;
+  std::string first;
+  for (const auto& [name, algorithm] : claims.layers) {
+    if (names.has(name) || (tied && is_head(name)) ||
+        is_of_missing_layer(names, name, model_layers(s.config)))
+      continue;
+    if (count++ == 0) first = name;
+  }
+  if (count > 0) {
+    reporter.add("unused-pattern", s.quantization_file, first,
+                 fmt::format("expected a module of that name, as quantized_layers has it, found none{}",
+                             count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
+  }
+  const Json& groups = lookups::member(s.quantization, "config_groups");
+  if (!claims.compressed_tensors || !groups.is_object()) return;
+  for (const auto& [name, group] : groups.items()) {
+    const std::vector<std::string> targets = string_list(group, "targets");
+    const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
+      if (text.find_first_of(".*\\") == text.npos) return true;  // a class
+      if (!is_wild(text)) return names.has(text);
+      const ConfigPattern pattern(text);
+      return !pattern.known() || names.any_matches(pattern);
+    });
+    if (used || targets.empty()) continue;
+    reporter.add("unused-pattern", s.quantization_file, targets[0],
+                 fmt::format("expected to match a module, as config_groups.{} targets it, found none", name));
+  }
+}
+
 void check_unused(const LintInput& s, const Claims& claims, LintReporter& reporter) {
-  if (claims.ignored.empty() || s.is_part) return;
+  const bool has_entries = s.layout.empty() && (!claims.layers.empty() || claims.compressed_tensors);
+  if (s.is_part || (claims.ignored.empty() && !has_entries)) return;
   ModuleNames names(s);
+  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s), reporter);
   const bool tied = has_tied_head(s);
   for (const auto& [text, key] : claims.ignored) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
@@ -357,10 +392,11 @@ bool is_own_router(const LintInput& s, const std::string& name) {
 namespace {
 
 /// Codes of which no config says anything.
-void report_no_quantization(const LintInput& s, LintReporter& reporter) {
+void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& coded,
+                            LintReporter& reporter) {
   if (!s.config.is_object() || s.is_part) return;
   std::map<std::string, std::pair<size_t, std::string>> found;  // format to modules, the first
-  for (const CodedModule& m : find_coded_modules(s)) {
+  for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
     auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
     ++count;
@@ -382,14 +418,14 @@ void report_no_quantization(const LintInput& s, LintReporter& reporter) {
 
 }  // namespace
 
-void lint_config(const LintInput& s, LintReporter& reporter) {
+void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
     reporter.add("no-config", "config.json", "", "expected beside the weight files, found none");
   }
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
-    report_no_quantization(s, reporter);
+    report_no_quantization(s, coded, reporter);
     for (const StoredModule& m : stored_modules(s)) {
       if (m.stored != StoredAs::kUnquantized && is_router(m.name))
         reporter.add("quantized-router", s.file_of(m.tensor), m.name,
@@ -401,7 +437,7 @@ void lint_config(const LintInput& s, LintReporter& reporter) {
   check_unused(s, claims, reporter);
   std::set<std::string> reported;
   lint_cache(s, reporter);
-  if (!lint_promises(s, reported, reporter)) return;  // nothing else means what it says
+  if (!lint_promises(s, coded, reported, reporter)) return;  // nothing else means what it says
   check_formats(s, claims, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {

@@ -71,7 +71,7 @@ class MethodLint {
       : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
 
   bool run() {
-    if (modules_.empty()) return true;
+    if (modules_.empty()) return check_codes();
     if (check_method()) return false;
     if (p_.method == Method::kModelOpt) check_algorithms();
     if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
@@ -92,6 +92,16 @@ class MethodLint {
     reporter_.add(rule, s_.quantization_file, key, std::move(message));
   }
   std::string key(const char* name) const { return p_.place + name; }
+
+  /// Methods that mean codes in any case, where there are none.
+  bool check_codes() {
+    const bool is_coded =
+        p_.method == Method::kMxfp4 || p_.method == Method::kGptq || p_.method == Method::kAwq;
+    if (!is_coded || s_.tensors.empty()) return true;
+    add(key("quant_method"),
+        fmt::format("expected none, as no tensor holds codes, found {}", json_quote_short(p_.method_text)));
+    return false;
+  }
 
   /// Whether the method is wrong: then nothing else is to be held against it.
   bool check_method() {
@@ -176,7 +186,8 @@ class MethodLint {
     bool found = false;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Algorithm* algorithm = find_algorithm(p_.of[i].algorithm);
-      if (algorithm == nullptr || !algorithm->scales_inputs_first) continue;
+      const bool is_said = p_.of[i].entry != nullptr && member(*p_.of[i].entry, "pre_quant_scale") == true;
+      if (!is_said && (algorithm == nullptr || !algorithm->scales_inputs_first)) continue;
       if (!first) first = i;
       found = found || s_.find(modules_[i].name + ".pre_quant_scale") ||
               s_.find(modules_[i].name + "_pre_quant_scale");

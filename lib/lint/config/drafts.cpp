@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <optional>
 
 #include "lib/checkpoint/model_config.h"
@@ -29,13 +31,18 @@ std::optional<StatedDrafts> stated_drafts(const Json& config) {
   return std::nullopt;
 }
 
-/// Whether several layers of the files are one draft: Nemotron's have a mixer a layer, DSpark a stage.
-bool is_of_stages(const Json& config) {
-  for (const char* key : {"mtp_hybrid_override_pattern", "mtp_layers_block_type", "dspark_block_size"}) {
-    if (!model_settings(config, key).empty()) return true;
+/// How many layers of the files are one draft: Nemotron's have a mixer a layer.
+int64_t layers_of_draft(const Json& config) {
+  for (const Json* said : model_settings(config, "mtp_hybrid_override_pattern")) {
+    if (said->is_string()) return std::max<int64_t>(std::ssize(said->get_ref<const std::string&>()), 1);
   }
-  return false;
+  for (const Json* said : model_settings(config, "mtp_layers_block_type")) {
+    if (said->is_array()) return std::max<int64_t>(std::ssize(*said), 1);
+  }
+  return 1;
 }
+/// DSpark's drafts come in stages, which another key counts.
+bool is_of_stages(const Json& config) { return !model_settings(config, "dspark_block_size").empty(); }
 
 std::string described(const LintInput& s, const LayerPart& part) {
   const TensorInfo& t = s.tensors[part.tensor];
@@ -50,10 +57,11 @@ std::string_view common_name(std::string_view name) {
 
 class DraftLint {
  public:
-  DraftLint(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
+  DraftLint(const LintInput& s, const ModelFacts& model, LintReporter& reporter)
+      : s_(s), model_(model), reporter_(reporter) {}
 
   void run() {
-    groups_ = find_layer_groups(s_);
+    groups_ = find_layer_groups(s_, *model_.coded);
     if (groups_.empty() || groups_[0].is_draft() || groups_[0].is_aside()) return;
     check_counts();
     for (const LayerGroup& group : groups_) {
@@ -66,8 +74,8 @@ class DraftLint {
  private:
   void check_counts() {
     const int64_t layers = model_layers(s_.config), last = groups_[0].layers.back().layer;
-    const auto stated = stated_drafts(s_.config);
-    if (!stated) return;
+    auto stated = stated_drafts(s_.config);
+    const bool is_said = stated.has_value();
     std::string first;
     int64_t stored = 0;
     if (last >= layers) {
@@ -76,8 +84,15 @@ class DraftLint {
     }
     for (const LayerGroup& group : groups_) {
       if (!group.is_draft()) continue;
-      stored = std::max(stored, group.layers.back().layer + 1);
+      stored = std::max(
+          stored, (group.layers.back().layer + layers_of_draft(s_.config)) / layers_of_draft(s_.config));
       first = fmt::format("{}.{}", group.container, group.layers[0].layer);
+    }
+    if (!is_said) {
+      // Qwen3-Next's has no such key, and loaders take one draft for granted.
+      const bool is_inside = last >= layers && layers < std::numeric_limits<int64_t>::max();
+      if (!is_inside && !is_of_qwen35()) return;
+      stated = StatedDrafts{is_inside ? kCounts[0] : kCounts[1], 0};
     }
     if (stored == 0 || stored == stated->count) return;  // none at all is another rule's
     const bool more = stored > stated->count;
@@ -85,12 +100,19 @@ class DraftLint {
     if (more) {
       reporter_.add("layers-extra", "config.json", stated->key,
                     fmt::format("expected {} as {} and what follows it is stored, found {}", stored, first,
-                                stated->count));
+                                is_said ? fmt::format("{}", stated->count) : "none"));
     } else {
       reporter_.add("mtp-missing", "config.json", stated->key,
                     fmt::format("expected {} layers for multi-token prediction, found {}, the first {}",
                                 stated->count, stored, first));
     }
+  }
+
+  bool is_of_qwen35() const {
+    for (const Json* type : model_settings(s_.config, "model_type")) {
+      if (type->is_string() && type->get<std::string>().starts_with("qwen3_5")) return true;
+    }
+    return false;
   }
 
   /// A draft's layer against the layer of the model that is most like it.
@@ -141,8 +163,10 @@ class DraftLint {
       const size_t dot = name.rfind('.');
       if (dot != name.npos) by_parent[name.substr(0, dot)].insert(name.substr(dot + 1));
     };
-    for (const auto& [name, part] : find_outer_parts(s_)) add(name);
+    for (const auto& [name, part] : find_outer_parts(s_, *model_.coded)) add(name);
     for (const LayerGroup& group : groups_) {
+      // The rows of families have them behind other layers.
+      if (model_.is_held && &group == &groups_[0]) continue;
       for (const LayerTensors& layer : group.layers) {
         for (const auto& [name, part] : layer.parts)
           add(fmt::format("{}.{}.{}", group.container, layer.layer, name));
@@ -159,25 +183,45 @@ class DraftLint {
       }
       if (has("pre_fc_norm_hidden") && !has("fc") && !has("fc_hidden") && !has("fc_embedding"))
         lack("fc", "pre_fc_norm_hidden");
+      if (has("fc") && has("pre_fc_norm_hidden") && !has("norm")) lack("norm", "fc");
       if (has("hnorm") && has("enorm") && !has("eh_proj") && !has("e_proj") && !has("h_proj"))
         lack("eh_proj", "hnorm");
     }
+    check_last_norm(by_parent);
+  }
+
+  /// The norm before the head, wherever in a draft it is.
+  void check_last_norm(const std::map<std::string, std::set<std::string>>& by_parent) {
+    std::string first;
+    for (const auto& [parent, leaves] : by_parent) {
+      const bool is_shared_head = parent.ends_with("shared_head");
+      if (leaves.contains("final_layernorm") || (is_shared_head && leaves.contains("norm"))) return;
+      if (!leaves.contains("hnorm")) continue;
+      if (leaves.contains("norm") && leaves.contains("h_proj")) return;
+      if (first.empty()) first = parent;
+    }
+    if (first.empty()) return;
+    reporter_.add("tensor-missing", "", fmt::format("{}.shared_head.norm", first),
+                  fmt::format("expected the norm before the head, or final_layernorm, as {}.hnorm is there, "
+                              "found none",
+                              first));
   }
 
   const LintInput& s_;
+  const ModelFacts& model_;
   LintReporter& reporter_;
   std::vector<LayerGroup> groups_;
 };
 
 }  // namespace
 
-void lint_drafts(const LintInput& s, LintReporter& reporter) {
+void lint_drafts(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || !s.layout.empty()) return;
   const bool has_drafts =
       stated_drafts(s.config).has_value() || std::any_of(s.tensors.begin(), s.tensors.end(), [](auto& t) {
         return t.name.find("mtp") != t.name.npos || t.name.find("hnorm") != t.name.npos;
       });
-  if (has_drafts) DraftLint(s, reporter).run();
+  if (has_drafts) DraftLint(s, model, reporter).run();
 }
 
 }  // namespace twofour

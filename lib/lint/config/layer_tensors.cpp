@@ -4,8 +4,6 @@
 #include <optional>
 #include <unordered_map>
 
-#include "lib/lint/config/coded_modules.h"
-
 namespace twofour {
 namespace {
 
@@ -52,8 +50,8 @@ bool is_beside(std::string_view leaf) {
 
 class Parts {
  public:
-  explicit Parts(const LintInput& s) : s_(s) {
-    for (const CodedModule& m : find_coded_modules(s)) coded_.emplace(m.tensor, std::pair(m.n, m.k));
+  Parts(const LintInput& s, const std::vector<CodedModule>& coded) : s_(s) {
+    for (const CodedModule& m : coded) coded_.emplace(m.tensor, std::pair(m.n, m.k));
   }
 
   /// The name of a part in `rest`, and what it is; nothing for what only goes with a module.
@@ -95,8 +93,8 @@ bool LayerGroup::is_aside() const {
   return false;
 }
 
-std::vector<LayerGroup> find_layer_groups(const LintInput& s) {
-  const Parts parts(s);
+std::vector<LayerGroup> find_layer_groups(const LintInput& s, const std::vector<CodedModule>& coded) {
+  const Parts parts(s, coded);
   std::map<std::string, std::map<int64_t, LayerTensors>, std::less<>> found;
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const auto place = place_in_layer(s.tensors[i].name);
@@ -124,8 +122,8 @@ std::vector<LayerGroup> find_layer_groups(const LintInput& s) {
   return groups;
 }
 
-std::map<std::string, LayerPart> find_outer_parts(const LintInput& s) {
-  const Parts parts(s);
+std::map<std::string, LayerPart> find_outer_parts(const LintInput& s, const std::vector<CodedModule>& coded) {
+  const Parts parts(s, coded);
   std::map<std::string, LayerPart> outer;
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     if (place_in_layer(s.tensors[i].name)) continue;

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/lint/bytes/input.h"
+#include "lib/lint/config/coded_modules.h"
 
 namespace twofour {
 
@@ -32,9 +32,10 @@ struct LayerGroup {
 };
 
 /// All groups, the largest that is neither a draft nor a tower first.
-std::vector<LayerGroup> find_layer_groups(const LintInput& input);
+std::vector<LayerGroup> find_layer_groups(const LintInput& input, const std::vector<CodedModule>& coded);
 
 /// Modules and vectors outside of layers: "model.embed_tokens".
-std::map<std::string, LayerPart> find_outer_parts(const LintInput& input);
+std::map<std::string, LayerPart> find_outer_parts(const LintInput& input,
+                                                  const std::vector<CodedModule>& coded);
 
 }  // namespace twofour

@@ -60,12 +60,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
 }
 
 /// FP8 that lacks the scale which the rest of it has.
-void check_fp8_complete(const LintInput& s, LintReporter& reporter) {
-  const bool has_fp8 = std::any_of(s.tensors.begin(), s.tensors.end(), [](const TensorInfo& t) {
-    return t.dtype == DType::kF8E4M3 && !t.name.ends_with("_scale");
-  });
-  if (!has_fp8) return;
-  const std::vector<CodedModule> modules = find_coded_modules(s);
+void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modules, LintReporter& reporter) {
   std::string_view suffix;
   for (const CodedModule& m : modules) {
     if (m.codes == CodedModule::Codes::kFp8 && !m.scale_suffix.empty() && !m.is_stack)
@@ -353,19 +348,21 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
 
 }  // namespace
 
-void lint_modules(const LintInput& s, bool headers_only, LintReporter& reporter) {
-  const ModelFacts model = lint_family(s, reporter);
+void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
+                  LintReporter& reporter) {
+  ModelFacts model = lint_family(s, reporter);
+  model.coded = &coded;
   check_gate_up(s, model, reporter);
   check_two_weights(s, reporter);
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
   check_complete(s, reporter);
-  check_fp8_complete(s, reporter);
+  check_fp8_complete(s, coded, reporter);
   check_int4_complete(s, reporter);
   check_int4_values(s, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
-  lint_drafts(s, reporter);
+  lint_drafts(s, model, reporter);
   lint_common_shapes(s, model, reporter);
   const bool differs = check_tied_head(s, model, headers_only, reporter);
   check_head(s, model, differs, reporter);

@@ -186,13 +186,14 @@ void KeyVotes::add(const std::string& key, size_t m, std::string expected, std::
   if (against.count++ == 0) against.first = m;
 }
 
-bool lint_promises(const LintInput& s, std::set<std::string>& reported, LintReporter& reporter) {
+bool lint_promises(const LintInput& s, const std::vector<CodedModule>& modules,
+                   std::set<std::string>& reported, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part || !s.quantization.is_object()) return true;
-  const std::vector<CodedModule> modules = find_coded_modules(s);
   const Promises promises(s, modules);
   if (!lint_methods(s, promises, modules, reported, reporter)) return false;
   if (promises.method == Method::kGroups) lint_groups(s, promises, modules, reported, reporter);
   lint_inputs(s, promises, modules, reporter);
+  lint_meaning(s, promises, modules, reporter);
   return true;
 }
 

@@ -93,7 +93,8 @@ class KeyVotes {
 
 /// What a config promises of formats against what is stored, as far as the config alone says it. Modules of
 /// which something was said are added to `reported`. Returns whether the method is right.
-bool lint_promises(const LintInput& input, std::set<std::string>& reported, LintReporter& reporter);
+bool lint_promises(const LintInput& input, const std::vector<CodedModule>& modules,
+                   std::set<std::string>& reported, LintReporter& reporter);
 
 // Its parts.
 
@@ -107,6 +108,9 @@ void lint_groups(const LintInput& input, const Promises& promises, const std::ve
 /// Input scales.
 void lint_inputs(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter);
+/// What changes the meaning of codes, and floats where there must be codes.
+void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                  LintReporter& reporter);
 /// The KV cache.
 void lint_cache(const LintInput& input, LintReporter& reporter);
 

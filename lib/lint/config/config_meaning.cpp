@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/dialects/lookup_parts.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/config/promises.h"
+#include "lib/names/config_pattern.h"
+
+// What changes the meaning of codes and is in the config or among the tensors alone, and weights in floats
+// where a method without lists promises codes.
+
+namespace twofour {
+namespace {
+
+using lookups::member;
+using lookups::text_of;
+
+/// Tensors of a linear that some reader knows, whatever the format. Sources: compressed-tensors, ModelOpt,
+/// AutoGPTQ, AutoAWQ and transformers, whose modules have them as parameters.
+constexpr std::string_view kKnownParts[] = {
+    "weight",
+    "weight_packed",
+    "qweight",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_scale_max",
+    "weight_global_scale",
+    "scale",
+    "scales",
+    "qzeros",
+    "g_idx",
+    "bias",
+    "input_scale",
+    "input_scale_2",
+    "input_global_scale",
+    "weight_shape",
+    "weight_zero_point",
+    "weight_g_idx",
+    "input_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "kv_scale",
+    "output_scale",
+    "k_bias",
+    "v_bias",
+    "e_score_correction_bias",
+    "expert_bias",
+    "tid2eid",
+    "bias_vl",
+    "bitmask",
+    "compressed",
+    "shape",
+    "prob_output_scale",
+    // Reported as what they are.
+    "pre_quant_scale",
+    "svdquant_lora_a",
+    "svdquant_lora_b",
+    "lora_magnitude_vector",
+};
+
+bool is_known_part(std::string_view leaf) {
+  return std::find(std::begin(kKnownParts), std::end(kKnownParts), leaf) != std::end(kKnownParts);
+}
+
+class MeaningLint {
+ public:
+  MeaningLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
+              LintReporter& reporter)
+      : s_(s), p_(p), modules_(modules), reporter_(reporter) {}
+
+  void run() {
+    check_parts();
+    check_sparsity();
+    check_zero_points();
+    check_outputs();
+    check_floats();
+  }
+
+ private:
+  std::string key(const char* name) const { return p_.place + name; }
+
+  /// Tensors beside codes by a name that no reader of codes knows.
+  void check_parts() {
+    std::map<std::string, std::pair<size_t, size_t>> found;  // last names to the first, how many
+    for (const CodedModule& m : modules_) {
+      if (m.is_stack) continue;
+      const std::string below = m.name + ".";
+      auto at = s_.tensors.begin() + static_cast<std::ptrdiff_t>(m.tensor);
+      while (at != s_.tensors.begin() && std::prev(at)->name.starts_with(below)) --at;
+      for (; at != s_.tensors.end() && at->name.starts_with(below); ++at) {
+        const std::string_view leaf = std::string_view(at->name).substr(below.size());
+        if (leaf.find('.') != leaf.npos || is_known_part(leaf)) continue;
+        auto& [first, count] = found.try_emplace(std::string(leaf), at - s_.tensors.begin(), 0).first->second;
+        ++count;
+      }
+    }
+    for (const auto& [leaf, where] : found) {
+      reporter_.add("weight-term", s_.file_of(where.first), s_.tensors[where.first].name,
+                    fmt::format("expected codes and scales alone, found {} beside them{}, which no loader of "
+                                "codes reads",
+                                leaf, where.second > 1 ? fmt::format(" of {} modules", where.second) : ""));
+    }
+  }
+
+  void check_sparsity() {
+    const Json& sparsity = member(*p_.words, "sparsity_config");
+    const std::string format = text_of(sparsity, "format");
+    const bool is_said = !format.empty() && format != "dense";
+    const auto mask = std::find_if(s_.tensors.begin(), s_.tensors.end(),
+                                   [](const TensorInfo& t) { return t.name.ends_with(".bitmask"); });
+    const bool is_stored = mask != s_.tensors.end();
+    if (is_said == is_stored) return;
+    reporter_.add(
+        "config-format", s_.quantization_file, key("sparsity_config.format"),
+        is_said ? fmt::format("expected dense, as there are no bitmasks, found {}", json_quote_short(format))
+                : fmt::format("expected what {} is a part of, found {}", mask->name,
+                              format.empty() ? "none" : json_quote_short(format)));
+  }
+
+  /// ModelOpt's entries that promise what no tensor holds.
+  void check_zero_points() {
+    std::set<const Json*> seen;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Json* entry = p_.of[i].entry;
+      if (entry == nullptr || p_.method != Method::kModelOpt || !seen.insert(entry).second) continue;
+      if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
+      reporter_.add(
+          "config-format", s_.quantization_file, p_.of[i].place,
+          fmt::format("expected has_zero_point: false as {} has none, found true", modules_[i].name));
+      return;
+    }
+  }
+
+  void check_outputs() {
+    if (p_.method != Method::kGroups) return;
+    std::set<const Json*> seen;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Json* group = p_.of[i].entry;
+      if (group == nullptr || !seen.insert(group).second) continue;
+      const Json& outputs = member(*group, "output_activations");
+      if (!outputs.is_object() || s_.find(modules_[i].name + ".output_scale")) continue;
+      reporter_.add("config-inputs", s_.quantization_file, p_.of[i].place + ".output_activations",
+                    fmt::format("expected null, as {} has no output_scale, found {}", modules_[i].name,
+                                shown_setting(outputs)));
+    }
+  }
+
+  bool is_listed(const std::string& name) const {
+    std::map<std::string, std::string> texts;
+    for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
+      for (std::string& text : string_list(*p_.words, list)) texts.emplace(std::move(text), list);
+    }
+    return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
+      if (is_wild(text.first)) {
+        const ConfigPattern pattern(text.first);
+        return pattern.matches(name) || pattern.matches(name.substr(0, name.rfind('.')));
+      }
+      return name.find(text.first) != name.npos;
+    });
+  }
+
+  /// Floats among codes, by methods whose readers want codes wherever there is such a linear.
+  void check_floats() {
+    const bool integers = p_.method == Method::kGptq || p_.method == Method::kAwq;
+    if (!integers && p_.method != Method::kMxfp4) return;
+    if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel's exceptions
+    std::set<std::string> coded;
+    for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));
+    for (size_t i = 0; i < s_.tensors.size(); ++i) {
+      const TensorInfo& t = s_.tensors[i];
+      const bool floats = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
+      if (!floats || t.shape.size() < 2) continue;
+      const bool is_weight = t.name.ends_with(".weight");
+      const std::string name = is_weight ? t.name.substr(0, t.name.size() - 7) : t.name;
+      const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;
+      const bool is_linear = integers && is_weight && coded.contains(without_digits(name));
+      if ((!is_stack && !is_linear) || is_listed(name)) continue;
+      reporter_.add("config-dtype", s_.file_of(i), name,
+                    fmt::format("expected codes as {}quant_method {} says, found {}", p_.place,
+                                p_.method_text, describe(t.dtype, t.shape)));
+    }
+  }
+
+  const LintInput& s_;
+  const Promises& p_;
+  const std::vector<CodedModule>& modules_;
+  LintReporter& reporter_;
+};
+
+}  // namespace
+
+void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                  LintReporter& reporter) {
+  MeaningLint(input, promises, modules, reporter).run();
+}
+
+}  // namespace twofour
