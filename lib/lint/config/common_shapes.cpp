@@ -114,7 +114,8 @@ class CommonShapes {
     const auto width = stated("hidden_size"), rows = stated("vocab_size");
     if (width && width_ > 0 && *width != width_) add_key("hidden_size", width_, *embedding_, *width);
     if (rows && *rows != embedding_->n) {
-      const bool padded = embedding_->n > *rows && embedding_->n - *rows < 1024;
+      const int64_t more = embedding_->n - *rows;
+      const bool padded = more > 0 && more < 1024 && more < embedding_->n / 4;
       const int64_t found = embedding_->n;
       if (padded && found % 8 == 0) {
         reporter_.add("padded-vocabulary", "config.json", "vocab_size",

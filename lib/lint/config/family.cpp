@@ -10,7 +10,6 @@
 #include "lib/lint/config/blame.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/family_tensors.h"
-#include "lib/lint/config/model_checks.h"
 
 namespace twofour {
 namespace {
