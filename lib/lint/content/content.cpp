@@ -83,6 +83,11 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   return "";
 }
 
+/// Whether a matrix is an embedding, whose rows are looked up: zeros and numbers are as in linears.
+bool is_embedding(const Member& m) {
+  return m.figures->plan.is_rows && m.figures->plan.lines > 1 && m.name.find("embed_tokens") != m.name.npos;
+}
+
 class Content {
  public:
   Content(const LintInput& s, std::span<Member> members, LintReporter& reporter)
@@ -120,7 +125,7 @@ class Content {
 
   bool check_numbers(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (!m.is_linear || f.sampled < kFewNumbers) return false;
+    if ((!m.is_linear && !is_embedding(m)) || f.sampled < kFewNumbers) return false;
     const bool codes = f.plan.kind == NumberKind::kE2m1;
     const std::string found = codes ? odd_codes(f) : odd_numbers(f, f.plan.is_rows);
     if (found.empty()) return false;
@@ -134,7 +139,7 @@ class Content {
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (!m.is_linear || !f.plan.is_rows) return false;
+    if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {

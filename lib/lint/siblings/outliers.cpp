@@ -14,6 +14,7 @@ namespace {
 constexpr double kExpertFloor = 0.9;  ///< an expert against the others of its layer
 constexpr double kLayerFloor = 1.9;   ///< a layer against all others
 constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which differ in sound models
+constexpr double kNormFloor = 6.0;    ///< a layer's norm against those of all others
 constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
 constexpr double kDeviations = 6;     ///< and this many standard deviations
 constexpr double kLargestRms = 3, kSmallestRms = -24;  ///< 8 and 6e-8: no trained linear is beyond
@@ -48,6 +49,9 @@ class Outliers {
     std::erase_if(linears_, [](const Member* m) { return m->reported; });  // no measure for the others
     check_experts();
     check_layers(linears_, kLayerFloor, kEdgeFloor);
+    Group norms = norms_;
+    std::erase_if(norms, [](const Member* m) { return !is_known(*m); });
+    check_layers(norms, kNormFloor, kNormFloor);
     check_all();
     check_norms();
   }

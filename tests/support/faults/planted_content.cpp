@@ -187,6 +187,8 @@ std::vector<Planted> codes() {
       {"4.3", kLlama, kFault, "half of a BF16 matrix", "half of the queries are zero",
        "layers.1.self_attn.q_proj",
        zero_rows("model.layers.1.self_attn.q_proj.weight", [](int64_t r) { return r < 128; })},
+      {"4.3", kLlama, kFault, "half of the embedding", "half of all tokens are no word", "embed_tokens",
+       zero_rows("model.embed_tokens.weight", [](int64_t r) { return r >= 160; })},
       {"4.3", kGptOss, kFault, "an expert of a stack", "the expert adds its bias alone",
        "layers.2.mlp.experts",
        edit_tensors("model.layers.2.mlp.experts.down_proj_blocks",
