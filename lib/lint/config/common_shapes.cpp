@@ -36,6 +36,29 @@ constexpr SameSize kSameSizes[] = {
     {"q_norm", "k_norm", true, true},
 };
 
+/// Embeddings of something else than text.
+constexpr std::string_view kAside[] = {"pos",   "type",  "vis", "audio", "image", "patch",    "speech",
+                                       "video", "tower", "mtp", "ngram", "ple",   "per_layer"};
+
+/// Keys that mean one size of parts by these names, in whatever family has both.
+struct SizeOfPart {
+  std::string_view part;
+  bool rows;
+  const char* key;
+};
+constexpr SizeOfPart kSizesOfParts[] = {
+    {"self_attn.kv_a_layernorm", true, "kv_lora_rank"},
+    {"self_attn.q_a_layernorm", true, "q_lora_rank"},
+    {"self_attn.kv_b_proj", false, "kv_lora_rank"},
+    {"self_attn.q_b_proj", false, "q_lora_rank"},
+    {"mlp.experts.0.gate_proj", true, "moe_intermediate_size"},
+    {"mlp.experts.0.up_proj", true, "moe_intermediate_size"},
+    {"block_sparse_moe.experts.0.w1", true, "moe_intermediate_size"},
+    {"block_sparse_moe.experts.0.gate_proj", true, "moe_intermediate_size"},
+    {"mlp.shared_expert.gate_proj", true, "shared_expert_intermediate_size"},
+    {"linear_attn.A_log", true, "linear_num_value_heads"},
+};
+
 class CommonShapes {
  public:
   CommonShapes(const LintInput& s, const ModelFacts& model, LintReporter& reporter)
@@ -54,6 +77,7 @@ class CommonShapes {
     check_missing();
     check_odd_layers();
     check_heads();
+    check_sizes();
   }
 
  private:
@@ -81,8 +105,10 @@ class CommonShapes {
   /// The width of the stream: that of the embedding, if most norms of layers have it, too.
   void find_width() {
     for (const auto& [name, part] : outer_) {
-      if (!is_table_name(name) || part.k <= 0 || !module_role(name, 0)) continue;
-      if (name.find("pos") != name.npos || name.find("type") != name.npos) continue;
+      if (!is_table_name(name) || part.k <= 0) continue;
+      const bool aside = std::any_of(std::begin(kAside), std::end(kAside),
+                                     [&](std::string_view word) { return name.find(word) != name.npos; });
+      if (aside) continue;
       if (embedding_ == nullptr || part.n > embedding_->n) embedding_ = &part;
     }
     if (embedding_ == nullptr) return;
@@ -281,6 +307,27 @@ class CommonShapes {
     } else if (!fits_q && !fits_k && q->n % *heads == 0 && k->n % *groups == 0 &&
                q->n / *heads == k->n / *groups) {
       add_key("head_dim", q->n / *heads, *q, *dim);
+    }
+  }
+
+  void check_sizes() {
+    std::set<std::string_view> reported;
+    for (const SizeOfPart& size : kSizesOfParts) {
+      const auto said = stated(size.key);
+      if (!said || reported.contains(size.key)) continue;
+      const LayerPart* first = nullptr;
+      bool alike = true;
+      for (const LayerTensors& layer : main_->layers) {
+        const auto at = layer.parts.find(std::string(size.part));
+        if (at == layer.parts.end()) continue;
+        if (first == nullptr) first = &at->second;
+        alike = alike && at->second == *first;
+      }
+      if (first == nullptr || !alike) continue;
+      const int64_t found = size.rows ? first->n : first->k;
+      if (found <= 0 || found == *said) continue;
+      reported.insert(size.key);
+      add_key(size.key, found, *first, *said);
     }
   }
 

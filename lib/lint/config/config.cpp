@@ -446,9 +446,9 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   };
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
     const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
-    if (!claims.algo.empty() && !other.empty() && claims.algo != other) {
-      report_other("quant_algo",
-                   fmt::format("expected {} as config.json says, found {}", claims.algo, other));
+    if (claims.modelopt && !claims.algo.empty() && claims.algo != other) {
+      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algo,
+                                             other.empty() ? "none" : other));
     }
     check_listed_layers(s, reporter);
     const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");

@@ -100,7 +100,8 @@ class GroupLint {
       const bool of_inputs = key.find(".input_activations") != key.npos;
       const bool of_groups = key.ends_with(".group_size") || key.ends_with(".block_structure");
       // The size of groups of NVFP4 is another check's.
-      if (key.ends_with(".weights.group_size") && modules_[first].codes == Codes::kNvfp4) return;
+      const bool of_nvfp4 = modules_[first].codes == Codes::kNvfp4 && found != "none";
+      if (key.ends_with(".weights.group_size") && of_nvfp4) return;
       reporter_.add(of_inputs   ? "config-inputs"
                     : of_groups ? "config-group-size"
                                 : "config-format",
@@ -227,11 +228,17 @@ class GroupLint {
       vote("group_size", size == 16, "16");
     }
     const Json& dynamic = member(inputs, "dynamic");
+    if (!dynamic.is_null() && !dynamic.is_boolean() && dynamic != "local") {
+      vote("dynamic", false, "true, false or local");
+      return;
+    }
     if (fp4) vote("dynamic", dynamic != true, "local");
     if (m.codes == Codes::kFp8) {
       const std::string strategy = strategy_of(inputs);
       const bool is_dynamic = dynamic == true;
-      vote("strategy", is_dynamic || strategy == "tensor", "tensor, as scales are stored,");
+      const bool known = is_one_of(strategy, "token|tensor|group|channel");
+      vote("strategy", is_dynamic ? known : strategy == "tensor",
+           is_dynamic ? "token" : "tensor, as scales are stored,");
       vote("dynamic", is_dynamic || strategy == "tensor" || strategy == "tensor_group", "true");
     }
     const Json& symmetric = member(inputs, "symmetric");

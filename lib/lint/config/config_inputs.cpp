@@ -32,6 +32,12 @@ bool is_kept(const Promise& p, const CodedModule& m, Method method) {
 
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter) {
+  const Json& scheme = member(*promises.words, "activation_scheme");
+  if (promises.method == Method::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
+    reporter.add("config-inputs", s.quantization_file, promises.place + "activation_scheme",
+                 fmt::format("expected dynamic or static, found {}", shown_setting(scheme)));
+    return;
+  }
   std::map<std::string, SameKey> kept, read;  // inputs that are stored in vain; that are to be stored
   for (size_t i = 0; i < modules.size(); ++i) {
     const CodedModule& m = modules[i];
@@ -138,6 +144,11 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
   return p;
 }
 
+bool is_known_cache(const std::string& algorithm) {
+  return algorithm == "FP8" || algorithm == "INT8" || algorithm.starts_with("NVFP4") || algorithm == "NONE" ||
+         algorithm == "AUTO" || algorithm == "MXFP8";
+}
+
 /// What every reader demands of a scheme. Sources: vLLM, compressed_tensors.py
 /// (CompressedTensorsKVCacheMethod) and modelopt.py.
 void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
@@ -158,9 +169,7 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
     if (symmetric == false) add("symmetric", "true", symmetric);
     return;
   }
-  const bool known = p.algorithm == "FP8" || p.algorithm == "INT8" || p.algorithm.starts_with("NVFP4") ||
-                     p.algorithm == "NONE" || p.algorithm == "AUTO" || p.algorithm == "MXFP8";
-  if (!known) {
+  if (!is_known_cache(p.algorithm)) {
     reporter.add("config-cache", s.quantization_file, p.key,
                  fmt::format("expected FP8, NVFP4 or INT8, found {}", p.text));
   }
@@ -187,6 +196,10 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
   const bool differ =
       other.is_said && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
+  if (other.is_quantized && !p.is_quantized && !is_known_cache(other.algorithm)) {
+    reporter.add("config-cache", "hf_quant_config.json", other.key,
+                 fmt::format("expected FP8, NVFP4 or INT8, found {}", other.text));
+  }
   if (differ) {
     reporter.add("config-cache", "hf_quant_config.json", "quantization.kv_cache_quant_algo",
                  fmt::format("expected what {} of config.json says, {}, found {}",
@@ -210,6 +223,9 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
         fmt::format("expected {} of the config to say so, as {} scales of keys and values are stored, "
                     "found none",
                     groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count));
+  } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
+    reporter.add("config-cache", s.quantization_file, p.key + ".dynamic",
+                 fmt::format("expected false as {} is stored, found true", s.tensors[*first].name));
   } else if (!first && p.is_static && !s.tensors.empty()) {
     reporter.add(
         "config-cache", s.quantization_file, p.key,

@@ -178,6 +178,42 @@ class MethodLint {
                  json_quote_short(promise.algorithm));
     }
     check_scaled_inputs();
+    check_groups();
+    check_group_size();
+  }
+
+  /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
+  void check_groups() {
+    const Json &groups = member(*p_.words, "config_groups"), &layers = member(*p_.words, "quantized_layers");
+    if (!groups.is_object()) return;
+    for (const auto& [name, group] : groups.items()) {
+      std::string algorithm = lookups::algorithm_of(*p_.words);
+      const std::vector<std::string> targets = lookups::strings_of(member(group, "targets"));
+      if (algorithm == "MIXED_PRECISION" && !targets.empty())
+        algorithm = lookups::algorithm_of(member(layers, targets[0].c_str()));
+      const bool fp4 = algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
+      const Json& weights = member(group, "weights");
+      if ((!fp4 && algorithm != "FP8") || !weights.is_object()) continue;
+      const std::string at = key("config_groups.") + name + ".weights.";
+      const auto hold = [&](const char* part, const Json& expected) {
+        const Json& found = member(weights, part);
+        if (found == expected) return;
+        add(at + part, fmt::format("expected {} as {} is, found {}", quoted_setting(expected), algorithm,
+                                   shown_setting(found)));
+      };
+      hold("num_bits", fp4 ? 4 : 8);
+      hold("type", "float");
+    }
+  }
+
+  /// SGLang demands it where the whole is NVFP4; other sizes are another check's.
+  void check_group_size() {
+    const Json& words = member(s_.hf_quant_config, "quantization");
+    const std::string algorithm = lookups::algorithm_of(words);
+    if ((algorithm != "NVFP4" && algorithm != "W4A16_NVFP4") || !member(words, "group_size").is_null())
+      return;
+    reporter_.add("config-group-size", "hf_quant_config.json", "quantization.group_size",
+                  fmt::format("expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text()));
   }
 
   /// Algorithms that scale inputs before a linear, where no tensor says how.
@@ -252,6 +288,8 @@ class MethodLint {
     };
     const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
     const bool ordered = member(*p_.words, "desc_act") == true;
+    if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
+      add(key("lm_head"), "expected false as lm_head.weight is not quantized, found true");
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
       if (m.suffix != ".qweight") continue;
@@ -264,6 +302,10 @@ class MethodLint {
         const bool fits = *group > 0 ? (m.k + *group - 1) / *group == m.scales_k : m.scales_k == 1;
         votes_.add(key("group_size"), i, fits ? "" : fmt::format("{}", size), fmt::format("{}", *group));
       }
+      if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");
+      if (!group) votes_.add(key("group_size"), i, "the weights of a scale", "none");
+      const bool says_none = p_.method == Method::kAwq && member(*p_.words, "zero_point") == false;
+      votes_.add(key("zero_point"), i, says_none && m.has_zero_points ? "true, with qzeros," : "", "false");
       if (p_.method == Method::kGptq && ordered)
         votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
     }

@@ -341,7 +341,25 @@ class Settings {
       }
     }
   }
+  /// Source: transformers 5.17, modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
+  void check_rope_type(const std::string& place, const Json& rope) {
+    const char* key = rope.contains("rope_type") ? "rope_type" : "type";
+    const auto at = rope.find(key);
+    if (at == rope.end() || at->is_null()) return;
+    constexpr std::string_view kTypes[] = {
+        "default", "linear",        "dynamic", "yarn",          "longrope",      "su",
+        "llama3",  "mrope",         "mllama4", "ntk",           "deepseek_yarn", "proportional",
+        "xdrope",  "dynamic_alpha", "none",    "telechat3-yarn"};
+    const bool known =
+        std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto type) { return *at == type; });
+    if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", *at);
+    const bool scales = *at == "linear" || *at == "yarn" || *at == "llama3" || *at == "deepseek_yarn";
+    const auto factor = rope.find("factor");
+    if (scales && (factor == rope.end() || factor->is_null()))
+      odd(fmt::format("{}.factor", place), "a number of more than 0", nullptr);
+  }
   void check_rope_object(const std::string& place, const Json& rope) {
+    check_rope_type(place, rope);
     for (const char* key : {"factor", "rope_theta", "beta_fast", "beta_slow", "low_freq_factor",
                             "high_freq_factor", "original_max_position_embeddings"}) {
       const auto at = rope.find(key);
