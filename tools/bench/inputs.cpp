@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "formats/layouts/gate_up_interleaved8.h"
+
 namespace twofour {
 
 using namespace cuda;
@@ -57,6 +59,21 @@ SparseExperts RandomSparse::of_layer(int64_t l, int64_t e) const {
   for (size_t p = 0; p < parts.size(); ++p)
     w.parts[p] += l * e * (static_cast<int64_t>(parts[p].bytes()) / experts.e);
   w.e = e;
+  return w;
+}
+
+RandomDense::RandomDense(int64_t layers, int64_t e, int64_t n, int64_t k, bool gated)
+    : global_scale(std::vector<float>(static_cast<size_t>(e), 0.001f)),
+      code_bytes(e * n * k / 2),
+      scale_bytes(e * GateUpInterleaved8::part(1, {1, n, k}).bytes()) {
+  codes = random_bytes(layers * code_bytes, any_byte, 1);
+  scales = random_bytes(layers * scale_bytes, scale_byte, 2);
+  weights = {DenseLayout::g8, nullptr, nullptr, e, n, k, gated, global_scale.as<float>()};
+}
+
+DenseWeights RandomDense::of_layer(int64_t l) const {
+  DenseWeights w = weights;
+  w.codes = codes.as<uint8_t>() + l * code_bytes, w.scales = scales.as<uint8_t>() + l * scale_bytes;
   return w;
 }
 

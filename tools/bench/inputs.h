@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/device/device_memory.h"
+#include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/sparse_multiply.h"
 
 /// Random inputs of the kernel benches, in device memory.
@@ -12,7 +13,7 @@
 namespace twofour {
 
 /// Beyond the L2 cache of any device, several times.
-inline constexpr int64_t kRotation = 600'000'000;
+inline constexpr int64_t kRotation = 1'400'000'000;
 
 /// How often `bytes` fit into what a bench rotates through, at least twice.
 int rotations(int64_t bytes);
@@ -41,6 +42,16 @@ struct RandomSparse {
   RandomSparse(cuda::SparseLayout layout, int64_t e, int64_t n, int64_t k);
   /// Experts l * e to (l + 1) * e - 1 on their own.
   cuda::SparseExperts of_layer(int64_t l, int64_t e) const;
+};
+
+/// Random experts of several layers in g8.
+struct RandomDense {
+  cuda::DeviceMemory codes, scales, global_scale;
+  cuda::DenseWeights weights;
+  int64_t code_bytes, scale_bytes;  ///< of a layer
+
+  RandomDense(int64_t layers, int64_t e, int64_t n, int64_t k, bool gated);
+  cuda::DenseWeights of_layer(int64_t l) const;
 };
 
 /// Different experts for each of `tokens` tokens, one after the other.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
@@ -15,6 +16,9 @@ namespace twofour {
 namespace {
 
 using namespace cuda;
+
+constexpr int kMostLaunches = 40;
+constexpr const char* kMultiplyDense = "multiply g8";
 
 std::string shape_text(int64_t n, int64_t k, int active, int rows) {
   return fmt::format("{} x {}, {} experts, {} rows", n, k, active, rows);
@@ -46,48 +50,43 @@ double flops_of(int64_t stored, int64_t rows) {
   return 2.0 * static_cast<double>(stored) * static_cast<double>(rows);
 }
 
-/// Rows of activations and which experts they go to, other experts for every set.
+/// Rows of activations, as many of each expert of a layer.
 struct Rows {
-  int sets, rows;
+  int layers;
   DeviceMemory ids, x, out;
   ExpertRows all;
 
   Rows(int64_t bytes, int64_t n, int64_t k, int active, int per_expert)
-      : sets(rotations(bytes)), rows(active * per_expert), x(random_bf16(rows * k, 5)) {
+      : layers(rotations(bytes)), x(random_bf16(active * per_expert * k, 5)) {
     std::vector<int32_t> list;
-    for (int i = 0; i < sets * rows; ++i) list.push_back(i / per_expert);
+    for (int i = 0; i < active * per_expert; ++i) list.push_back(i / per_expert);
     ids = DeviceMemory(list);
-    out = DeviceMemory(static_cast<size_t>(rows * n * 4));
-    all.rows = rows;
+    out = DeviceMemory(list.size() * static_cast<size_t>(n) * 4);
+    all.rows = static_cast<int64_t>(list.size());
     all.x = x.as(), all.x_type = Float::bf16;
-    all.out = out.as();
+    all.ids = ids.as<int32_t>();
+    all.out = out.as(), all.out_type = Float::bf16;
     all.distinct = per_expert == 1;
   }
-  int launches() const { return std::min(sets, 40); }
-  ExpertRows set(int i) const {
-    ExpertRows r = all;
-    r.ids = ids.as<int32_t>() + int64_t{i} * rows;
-    return r;
-  }
+  int launches() const { return std::min(layers, kMostLaunches); }
 };
 
-/// Tokens of several launches, each with experts of its own, and how many layers they go to in turn: as many
-/// as it takes until the L2 cache has lost what the last launch on a layer left there.
+/// Tokens of several launches, each with experts of its own.
 struct Tokens {
-  static constexpr int kLaunches = 40;
-  int m, topk, layers;
+  int m, topk, launches;
   DeviceMemory ids, weights, hidden, out;
   double experts = 0;  ///< different ones, of a launch
 
-  Tokens(const MoeShape& s, int tokens, int64_t expert_bytes)
-      : m(tokens), topk(s.topk), weights(std::vector<float>(static_cast<size_t>(m * topk), 0.1f)) {
-    constexpr int64_t kMostCache = 128 << 20;
-    layers = static_cast<int>(kMostCache / (std::min(s.experts, m * topk) * expert_bytes)) + 2;
+  Tokens(const MoeShape& s, int tokens, int launches_)
+      : m(tokens),
+        topk(s.topk),
+        launches(launches_),
+        weights(std::vector<float>(static_cast<size_t>(m * topk), 0.1f)) {
     std::mt19937 random(6);
     std::vector<int32_t> all;
-    for (int launch = 0; launch < kLaunches; ++launch) {
+    for (int launch = 0; launch < launches; ++launch) {
       const auto chosen = random_experts(random, s.experts, m, topk);
-      experts += static_cast<double>(std::set<int32_t>(chosen.begin(), chosen.end()).size()) / kLaunches;
+      experts += static_cast<double>(std::set<int32_t>(chosen.begin(), chosen.end()).size()) / launches;
       all.insert(all.end(), chosen.begin(), chosen.end());
     }
     ids = DeviceMemory(all);
@@ -103,6 +102,15 @@ struct Tokens {
     return t;
   }
 };
+
+/// Layers that launches go to in turn: until the L2 cache has lost what the last launch on a layer left
+/// there.
+int layers_of(const MoeShape& s, const std::vector<int>& tokens, int64_t expert_bytes) {
+  constexpr int64_t kMostCache = 128 << 20;
+  const int fewest = *std::min_element(tokens.begin(), tokens.end());
+  const int64_t touched = std::min(s.experts, fewest * s.topk) * expert_bytes;
+  return std::max(rotations(expert_bytes * s.experts), static_cast<int>(kMostCache / touched) + 2);
+}
 
 const KernelBenchOptions& with_device(const KernelBenchOptions& options) {
   if (!cuda_device()) throw Error("bench kernels: expected a CUDA device, found none: " + no_cuda_reason());
@@ -132,6 +140,14 @@ Spread KernelBenches::time(int launches, const std::function<void(int, Stream)>&
   return spread_of(seconds);
 }
 
+std::vector<int> KernelBenches::wanted_tokens(const std::string& name, const MoeShape& s,
+                                              std::span<const int> tokens) const {
+  std::vector<int> ms;
+  for (const int m : tokens)
+    if (wanted(name, layer_text(s, m))) ms.push_back(m);
+  return ms;
+}
+
 bool KernelBenches::wanted(const std::string& name, const std::string& shape) const {
   return (name + ", " + shape).find(options_.filter) != std::string::npos;
 }
@@ -151,32 +167,26 @@ KernelBench KernelBenches::sparse_multiply(SparseLayout layout, int64_t n, int64
                                            int per_expert, const SparsePlan& plan) const {
   const int64_t bytes = sparse_bytes(n, k) * active;
   const Rows rows(bytes, n, k, active, per_expert);
-  const RandomSparse weights(layout, int64_t{rows.sets} * active, n, k);
-  DeviceMemory workspace(sparse_multiply_workspace(weights.experts, rows.all));
+  const RandomSparse weights(layout, int64_t{rows.layers} * active, n, k);
+  DeviceMemory workspace(sparse_multiply_workspace(weights.of_layer(0, active), rows.all));
   const Spread seconds = time(rows.launches(), [&](int i, Stream stream) {
-    cuda::sparse_multiply(weights.experts, rows.set(i), workspace.as(), workspace.bytes(), stream, plan);
+    cuda::sparse_multiply(weights.of_layer(i, active), rows.all, workspace.as(), workspace.bytes(), stream,
+                          plan);
   });
-  return result(multiply_name(layout), shape_text(n, k, active, rows.rows),
-                {static_cast<double>(bytes), flops_of(n * k / 2, rows.rows)}, seconds);
+  return result(multiply_name(layout), shape_text(n, k, active, active * per_expert),
+                {static_cast<double>(bytes), flops_of(n * k / 2, rows.all.rows)}, seconds);
 }
 
 KernelBench KernelBenches::dense_multiply(int64_t n, int64_t k, int active, int per_expert) const {
   const int64_t bytes = dense_bytes(n, k) * active;
   const Rows rows(bytes, n, k, active, per_expert);
-  const int64_t experts = int64_t{rows.sets} * active;
-  const DeviceMemory codes = random_bytes(experts * n * k / 2, any_byte, 1);
-  const DeviceMemory scales = random_bytes(experts * n * k / 16, scale_byte, 2);
-  const DeviceMemory global(std::vector<float>(static_cast<size_t>(experts), 0.001f));
-  DenseWeights w;
-  w.codes = codes.as<uint8_t>(), w.scales = scales.as<uint8_t>();
-  w.e = experts, w.n = n, w.k = k;
-  w.global_scale = global.as<float>();
-  DeviceMemory workspace(dense_multiply_workspace(w, rows.all));
+  const RandomDense weights(rows.layers, active, n, k, false);
+  DeviceMemory workspace(dense_multiply_workspace(weights.of_layer(0), rows.all));
   const Spread seconds = time(rows.launches(), [&](int i, Stream stream) {
-    cuda::dense_multiply(w, rows.set(i), workspace.as(), workspace.bytes(), stream);
+    cuda::dense_multiply(weights.of_layer(i), rows.all, workspace.as(), workspace.bytes(), stream);
   });
-  return result("multiply nvfp4", shape_text(n, k, active, rows.rows),
-                {static_cast<double>(bytes), flops_of(n * k, rows.rows)}, seconds);
+  return result(kMultiplyDense, shape_text(n, k, active, active * per_expert),
+                {static_cast<double>(bytes), flops_of(n * k, rows.all.rows)}, seconds);
 }
 
 KernelBench KernelBenches::fp8_multiply(Fp8Scaling scaling, int64_t n, int64_t k, int active,
@@ -203,64 +213,56 @@ KernelBench KernelBenches::fp8_multiply(Fp8Scaling scaling, int64_t n, int64_t k
                 {static_cast<double>(bytes), flops_of(n * k, rows)}, time(std::min(sets, 40), launch));
 }
 
-KernelBench KernelBenches::sparse_moe(const MoeShape& s, SparseLayout layout, int m,
-                                      const SparseMoePlan& plan) const {
+void KernelBenches::add_sparse_layers(std::vector<KernelBench>& results, const MoeShape& s,
+                                      SparseLayout layout, std::span<const int> tokens) const {
+  const std::vector<int> ms = wanted_tokens(moe_name(layout), s, tokens);
+  if (ms.empty()) return;
   const int64_t expert_bytes = sparse_bytes(2 * s.i, s.h) + sparse_bytes(s.h, s.i);
-  const Tokens tokens(s, m, expert_bytes);
-  const RandomSparse w13(layout, int64_t{tokens.layers} * s.experts, 2 * s.i, s.h),
-      w2(layout, int64_t{tokens.layers} * s.experts, s.h, s.i);
-  const auto layer = [&](int l) {
-    SparseMoe moe;
-    moe.w13 = w13.of_layer(l, s.experts), moe.w2 = w2.of_layer(l, s.experts);
-    return moe;
-  };
-  DeviceMemory workspace(sparse_moe_workspace(layer(0), m, s.topk));
-  const Spread seconds = time(Tokens::kLaunches, [&](int i, Stream stream) {
-    cuda::sparse_moe(layer(i % tokens.layers), tokens.of(i), workspace.as(), workspace.bytes(), stream, plan);
-  });
-  return result(moe_name(layout), layer_text(s, m),
-                {tokens.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i / 2, m * s.topk)},
-                seconds);
+  const int layers = layers_of(s, ms, expert_bytes);
+  const RandomSparse w13(layout, int64_t{layers} * s.experts, 2 * s.i, s.h),
+      w2(layout, int64_t{layers} * s.experts, s.h, s.i);
+  for (const int m : ms) {
+    const Tokens in(s, m, kMostLaunches);
+    const auto layer = [&](int l) {
+      SparseMoe moe;
+      moe.w13 = w13.of_layer(l, s.experts), moe.w2 = w2.of_layer(l, s.experts);
+      return moe;
+    };
+    DeviceMemory workspace(sparse_moe_workspace(layer(0), m, s.topk));
+    const Spread seconds = time(in.launches, [&](int i, Stream stream) {
+      cuda::sparse_moe(layer(i % layers), in.of(i), workspace.as(), workspace.bytes(), stream);
+    });
+    results.push_back(result(
+        moe_name(layout), layer_text(s, m),
+        {in.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i / 2, m * s.topk)}, seconds));
+  }
 }
 
-KernelBench KernelBenches::dense_moe(const MoeShape& s, int m, bool quantized, bool fused) const {
-  struct Random {
-    DeviceMemory codes, scales, global_scale;
-    DenseWeights weights;
-    int64_t code_bytes, scale_bytes;
-    Random(int64_t layers, int64_t e, int64_t n, int64_t k, bool gated)
-        : global_scale(std::vector<float>(static_cast<size_t>(e), 0.001f)),
-          code_bytes(e * n * k / 2),
-          scale_bytes(e * GateUpInterleaved8::part(1, {1, n, k}).bytes()) {
-      codes = random_bytes(layers * code_bytes, any_byte, 1);
-      scales = random_bytes(layers * scale_bytes, scale_byte, 2);
-      weights = {DenseLayout::g8, nullptr, nullptr, e, n, k, gated, global_scale.as<float>()};
-    }
-    DenseWeights of_layer(int l) const {
-      DenseWeights w = weights;
-      w.codes = codes.as<uint8_t>() + l * code_bytes, w.scales = scales.as<uint8_t>() + l * scale_bytes;
-      return w;
-    }
-  };
+void KernelBenches::add_dense_layers(std::vector<KernelBench>& results, const MoeShape& s, bool quantized,
+                                     bool fused, std::span<const int> tokens) const {
+  const std::vector<int> ms = wanted_tokens(moe_name(quantized, fused), s, tokens);
+  if (ms.empty()) return;
   const int64_t expert_bytes = dense_bytes(2 * s.i, s.h) + dense_bytes(s.h, s.i);
-  const Tokens tokens(s, m, expert_bytes);
-  const Random w13(tokens.layers, s.experts, 2 * s.i, s.h, true),
-      w2(tokens.layers, s.experts, s.h, s.i, false);
+  const int layers = layers_of(s, ms, expert_bytes);
+  const RandomDense w13(layers, s.experts, 2 * s.i, s.h, true), w2(layers, s.experts, s.h, s.i, false);
   const DeviceMemory scale(std::vector<float>{0.01f});
-  const auto layer = [&](int l) {
-    DenseMoe moe;
-    moe.w13 = w13.of_layer(l), moe.w2 = w2.of_layer(l);
-    if (quantized) moe.w13_input_scale = moe.w2_input_scale = scale.as<float>();
-    moe.fused = fused;
-    return moe;
-  };
-  DeviceMemory workspace(dense_moe_workspace(layer(0), m, s.topk));
-  const Spread seconds = time(std::min(Tokens::kLaunches, 2 * tokens.layers), [&](int i, Stream stream) {
-    cuda::dense_moe(layer(i % tokens.layers), tokens.of(i), workspace.as(), workspace.bytes(), stream);
-  });
-  return result(moe_name(quantized, fused), layer_text(s, m),
-                {tokens.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i, m * s.topk)},
-                seconds);
+  for (const int m : ms) {
+    const Tokens in(s, m, kMostLaunches);
+    const auto layer = [&](int l) {
+      DenseMoe moe;
+      moe.w13 = w13.of_layer(l), moe.w2 = w2.of_layer(l);
+      if (quantized) moe.w13_input_scale = moe.w2_input_scale = scale.as<float>();
+      moe.fused = fused;
+      return moe;
+    };
+    DeviceMemory workspace(dense_moe_workspace(layer(0), m, s.topk));
+    const Spread seconds = time(in.launches, [&](int i, Stream stream) {
+      cuda::dense_moe(layer(i % layers), in.of(i), workspace.as(), workspace.bytes(), stream);
+    });
+    results.push_back(result(
+        moe_name(quantized, fused), layer_text(s, m),
+        {in.experts * static_cast<double>(expert_bytes), flops_of(3 * s.h * s.i, m * s.topk)}, seconds));
+  }
 }
 
 std::vector<KernelBench> KernelBenches::run() {
@@ -276,16 +278,15 @@ std::vector<KernelBench> KernelBenches::run() {
     std::vector<int> ours, fp8;  ///< rows of an expert
   };
   const bool has_cublaslt = no_cublaslt_reason().empty();
-  const std::vector<int> one{1}, most{1, 8, 32, 128}, of_layer{16};  // 128 tokens at 6 of 48 experts
+  const std::vector<int> one{1}, most{1, 8, 32, 128}, sweep{1, 8, 16, 32, 64, 128, 256, 512};
   for (const auto& [n, k, active, ours, fp8] :
        {Product{1024, 2048, 10, one, most}, Product{1024, 2048, 75, one, most},
         Product{1024, 2048, 240, one, most}, Product{2048, 512, 75, one, most},
-        Product{6144, 7168, 6, most, most}, Product{6144, 7168, 24, one, most},
-        Product{7168, 3072, 6, one, most}, Product{6144, 7168, 48, of_layer, of_layer},
-        Product{7168, 3072, 48, of_layer, of_layer}}) {
+        Product{6144, 7168, 6, sweep, sweep}, Product{6144, 7168, 24, one, most},
+        Product{7168, 3072, 6, one, most}}) {
     for (const int rows : ours) {
       const std::string shape = shape_text(n, k, active, active * rows);
-      add("multiply nvfp4", shape, [&] { return dense_multiply(n, k, active, rows); });
+      add(kMultiplyDense, shape, [&] { return dense_multiply(n, k, active, rows); });
       for (const SparseLayout layout : {SparseLayout::planes, SparseLayout::packed})
         add(multiply_name(layout), shape, [&] { return sparse_multiply(layout, n, k, active, rows); });
     }
@@ -299,23 +300,16 @@ std::vector<KernelBench> KernelBenches::run() {
     }
   }
   const MoeShape qwen{"Qwen3-Next", 2048, 512, 512, 10}, deepseek{"DeepSeek-V4", 7168, 3072, 48, 6};
-  struct Layer {
-    const MoeShape& shape;
-    std::vector<int> m;
-  };
-  for (const SparseLayout layout : {SparseLayout::planes, SparseLayout::packed}) {
-    for (const auto& [shape, tokens] : {Layer{qwen, {1, 8, 32}}, Layer{deepseek, {1}}})
-      for (const int m : tokens)
-        add(moe_name(layout), layer_text(shape, m), [&] { return sparse_moe(shape, layout, m); });
-  }
-  for (const bool quantized : {false, true}) {
-    for (const auto& [shape, tokens] : {Layer{qwen, {1, 32}}, Layer{deepseek, {1, 128}}})
-      for (const int m : tokens)
-        add(moe_name(quantized, true), layer_text(shape, m),
-            [&] { return dense_moe(shape, m, quantized, true); });
-  }
-  add(moe_name(true, false), layer_text(deepseek, 128),
-      [&] { return dense_moe(deepseek, 128, true, false); });
+  const std::vector<int> few{1, 8, 32}, to_prefill{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096},
+      to_512{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, w4a4{1, 32, 128};
+  add_sparse_layers(results, qwen, SparseLayout::planes, to_prefill);
+  add_sparse_layers(results, deepseek, SparseLayout::planes, to_512);
+  add_sparse_layers(results, qwen, SparseLayout::packed, few);
+  add_dense_layers(results, qwen, false, true, to_prefill);
+  add_dense_layers(results, deepseek, false, true, to_512);
+  add_dense_layers(results, qwen, true, true, w4a4);
+  add_dense_layers(results, deepseek, true, true, w4a4);
+  add_dense_layers(results, deepseek, true, false, std::vector<int>{128});
   if (results.empty())
     throw Error(
         fmt::format("bench kernels: expected part of a kernel's name or shape, found '{}'", options_.filter));

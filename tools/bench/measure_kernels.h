@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct KernelBenchOptions {
 };
 
 /// What a device can do, and the kernels against it. Every measurement replays a CUDA graph of launches that
-/// rotate through more memory than the L2 cache holds.
+/// rotate through kRotation bytes of weights, a layer each, as in a model: kernels choose their tiles by the
+/// rows and experts of the layer that they are given.
 class KernelBenches {
  public:
   /// Throws Error where there is no CUDA device. Measures the copy.
@@ -54,15 +56,19 @@ class KernelBenches {
   /// sparse_multiply with `active` different experts and `per_expert` rows each.
   KernelBench sparse_multiply(cuda::SparseLayout layout, int64_t n, int64_t k, int active, int per_expert,
                               const cuda::SparsePlan& plan = {}) const;
-  /// dense_multiply of weights as in a checkpoint, the same way: what 2:4 has to beat.
+  /// dense_multiply of g8, the same way: what 2:4 has to beat.
   KernelBench dense_multiply(int64_t n, int64_t k, int active, int per_expert) const;
   /// Fp8Multiply of experts that are neighbours, BF16 out: all at once, or with scales of rows one by one.
   KernelBench fp8_multiply(cuda::Fp8Scaling scaling, int64_t n, int64_t k, int active, int per_expert) const;
-  /// sparse_moe; experts are drawn anew for every token.
-  KernelBench sparse_moe(const MoeShape& shape, cuda::SparseLayout layout, int m,
-                         const cuda::SparseMoePlan& plan = {}) const;
+  /// sparse_moe of a model's layers in turn, experts drawn anew for every token.
+  void add_sparse_layers(std::vector<KernelBench>& results, const MoeShape& shape, cuda::SparseLayout layout,
+                         std::span<const int> tokens) const;
   /// dense_moe the same way, W4A4 (`quantized`) or W4A16, SwiGLU fused or not.
-  KernelBench dense_moe(const MoeShape& shape, int m, bool quantized, bool fused) const;
+  void add_dense_layers(std::vector<KernelBench>& results, const MoeShape& shape, bool quantized, bool fused,
+                        std::span<const int> tokens) const;
+  /// Those of `tokens` that the filter leaves.
+  std::vector<int> wanted_tokens(const std::string& name, const MoeShape& shape,
+                                 std::span<const int> tokens) const;
 
   /// Pruning and packing, dequantization and quantization of `experts` [n, k]; bytes read and written.
   void add_conversions(std::vector<KernelBench>& results, int64_t n, int64_t k, int experts) const;
