@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <numeric>
 
 #include "formats/error.h"
@@ -147,6 +149,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, const Lint
     s.shard_of.push_back(all.owners[i]);
     s.whole.push_back(all.whole[i]);
   }
+  s.make_places();
 }
 
 std::set<std::string> names_of(const IndexFile& index) { return {index.files.begin(), index.files.end()}; }
@@ -232,6 +235,24 @@ void report_unknown_layout(const UnknownLayout& unknown, LintReporter& reporter)
 std::string damage_of(const Error& error, const fs::path& file) {
   if (dynamic_cast<const ReadError*>(&error) != nullptr) throw;
   return without_where(error.what(), file.string());
+}
+
+void LintInput::make_places() {
+  places.assign(std::bit_ceil(2 * tensors.size() + 2), 0);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    size_t at = std::hash<std::string_view>()(tensors[t].name) & (places.size() - 1);
+    while (places[at] != 0) at = (at + 1) & (places.size() - 1);
+    places[at] = static_cast<uint32_t>(t + 1);
+  }
+}
+
+std::optional<size_t> LintInput::find(std::string_view name) const {
+  if (places.empty()) return find_tensor(tensors, name);
+  for (size_t at = std::hash<std::string_view>()(name) & (places.size() - 1); places[at] != 0;
+       at = (at + 1) & (places.size() - 1)) {
+    if (tensors[places[at] - 1].name == name) return places[at] - 1;
+  }
+  return std::nullopt;
 }
 
 LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {

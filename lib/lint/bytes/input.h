@@ -37,7 +37,10 @@ struct LintInput {
   bool has_manifest = false;
 
   const std::string& file_of(size_t tensor) const { return shards[shard_of[tensor]].name; }
-  std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors, name); }
+  std::optional<size_t> find(std::string_view name) const;
+  /// Once `tensors` is complete: by it names are found without a search.
+  void make_places();
+  std::vector<uint32_t> places{};  ///< positions in `tensors` + 1 by hash, an open-addressed table; 0: none
   /// Whether all three of a module's tensors are whole.
   bool is_whole(const Nvfp4Linear& m) const {
     return whole[m.codes] && whole[m.block_scale] && whole[m.global_scale];
