@@ -94,6 +94,7 @@ class GroupLint {
     }
     check_formats();
     check_status();
+    check_targets();
     std::set<std::string> wrong;
     votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
                          size_t first, size_t count) {
@@ -283,6 +284,22 @@ class GroupLint {
                        (text_of(weights, "type") != keys.type) +
                        (!keys.strategy.empty() && !is_one_of(strategy_of(weights), keys.strategy));
     return differ > 1 && format.kind != NamedFormat::Kind::kOther;
+  }
+
+  /// Codes that no group targets. Of NVFP4 and FP8 the engines' own lookups tell it.
+  void check_targets() {
+    size_t count = 0, first = 0;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const Codes codes = modules_[i].codes;
+      const bool is_asked = codes == Codes::kNvfp4 || codes == Codes::kFp8;
+      if (p_.of[i].entry != nullptr || is_asked || modules_[i].is_stack) continue;
+      if (count++ == 0) first = i;
+    }
+    if (count == 0) return;
+    reporter_.add(
+        "config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
+        fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
+                    modules_[first].text(), count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
   }
 
   /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.

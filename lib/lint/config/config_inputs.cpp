@@ -190,11 +190,11 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
 
   // Both files, where each has a say.
   CachePromise other;
-  if (!is_nested && member(s.hf_quant_config, "quantization").is_object())
-    other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
+  const bool is_both = !is_nested && member(s.hf_quant_config, "quantization").is_object();
+  if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
   // A key that config.json lacks readers look up in the other file.
   const bool differ =
-      other.is_said && p.is_said && !groups &&
+      is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
   if (other.is_quantized && !p.is_quantized && !is_known_cache(other.algorithm)) {
     reporter.add("config-cache", "hf_quant_config.json", other.key,

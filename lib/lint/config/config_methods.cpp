@@ -144,7 +144,11 @@ class MethodLint {
   void check_algorithms() {
     const std::string single = lookups::algorithm_of(*p_.words);
     const Json& layers = member(*p_.words, "quantized_layers");
-    if (single.empty() && !layers.is_object()) {
+    if (single.empty() && layers.is_object() && !layers.empty()) {
+      add(key("quant_algo"), fmt::format("expected MIXED_PRECISION, by which loaders look into "
+                                         "quantized_layers, found {}",
+                                         shown_setting(member(*p_.words, "quant_algo"))));
+    } else if (single.empty() && !layers.is_object()) {
       add(key("quant_algo"), fmt::format("expected an algorithm, as {} is in {}, found {}", modules_[0].name,
                                          modules_[0].text(), shown_setting(member(*p_.words, "quant_algo"))));
     } else if (!single.empty() && find_algorithm(single) == nullptr) {
@@ -194,15 +198,21 @@ class MethodLint {
       const bool fp4 = algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
       const Json& weights = member(group, "weights");
       if ((!fp4 && algorithm != "FP8") || !weights.is_object()) continue;
-      const std::string at = key("config_groups.") + name + ".weights.";
-      const auto hold = [&](const char* part, const Json& expected) {
-        const Json& found = member(weights, part);
-        if (found == expected) return;
-        add(at + part, fmt::format("expected {} as {} is, found {}", quoted_setting(expected), algorithm,
-                                   shown_setting(found)));
+      const std::string at = key("config_groups.") + name;
+      const auto hold = [&](const char* of, const char* part, const Json& expected) {
+        const Json& numbers = member(group, of);
+        if (!numbers.is_object() || member(numbers, part) == expected) return;
+        add(fmt::format("{}.{}.{}", at, of, part),
+            fmt::format("expected {} as {} is, found {}", quoted_setting(expected), algorithm,
+                        shown_setting(member(numbers, part))),
+            std::string_view(of) == "weights" ? "config-format" : "config-inputs");
       };
-      hold("num_bits", fp4 ? 4 : 8);
-      hold("type", "float");
+      for (const char* of : {"weights", "input_activations"}) {
+        hold(of, "num_bits", fp4 ? 4 : 8);
+        hold(of, "type", "float");
+      }
+      if (member(weights, "dynamic") == true) hold("weights", "dynamic", false);
+      if (fp4 && member(weights, "group_size").is_null()) hold("weights", "group_size", 16);
     }
   }
 
