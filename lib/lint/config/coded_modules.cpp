@@ -12,6 +12,9 @@ namespace {
 
 using Codes = CodedModule::Codes;
 
+/// No matrix is near it, and a few of them multiplied fit.
+constexpr int64_t kLargestSide = int64_t{1} << 40;
+
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
 bool is_float(DType type) { return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32; }
 
@@ -135,6 +138,7 @@ class CodedModules {
     const bool is_packed_row = c.suffix == ".weight_packed";
     c.along_n = !is_packed_row && scale.shape[1] != t.shape[1];
     c.words = t.shape[is_packed_row || c.along_n ? 1 : 0];
+    if (c.words > kLargestSide) return;
     c.scales_n = scale.shape[is_packed_row ? 0 : 1];
     c.scales_k = scale.shape[is_packed_row ? 1 : 0];
     c.n = c.scales_n;

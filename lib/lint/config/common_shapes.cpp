@@ -18,6 +18,8 @@ namespace twofour {
 namespace {
 
 constexpr size_t kLeastLayers = 3;
+/// No size of a model is near it, and a product of two fits twice.
+constexpr int64_t kLargestSize = int64_t{1} << 30;
 
 std::string_view leaf_of_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -85,7 +87,8 @@ class CommonShapes {
   std::optional<int64_t> stated(const char* key) const {
     std::optional<int64_t> found;
     for (const Json* said : model_settings(s_.config, key)) {
-      if (said->is_number_integer() && said->get<int64_t>() > 0) found = said->get<int64_t>();
+      const int64_t value = said->is_number_integer() ? said->get<int64_t>() : 0;
+      if (value > 0 && value <= kLargestSize) found = value;
     }
     return found;
   }

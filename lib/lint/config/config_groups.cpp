@@ -161,7 +161,7 @@ class GroupLint {
       const bool is_pair = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
                            block[1].is_number_integer();
       const auto fits = [](int64_t whole, int64_t one, int64_t scales) {
-        return one > 0 && (whole + one - 1) / one == scales;
+        return one > 0 && whole > 0 && (whole - 1) / one + 1 == scales;
       };
       const bool same = is_pair && fits(m.n, block[0].get<int64_t>(), m.scales_n) &&
                         fits(m.k, block[1].get<int64_t>(), m.scales_k);
@@ -172,8 +172,8 @@ class GroupLint {
           shown_setting(block));
     }
     // Words hold K at the stated bits, the last one perhaps in part.
-    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && m.scales_k > 1 && size > 0) {
-      const int64_t most = m.words * 32 / bits, groups = (most + size - 1) / size;
+    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && bits <= 32 && m.scales_k > 1 && size > 0) {
+      const int64_t most = m.words * 32 / bits, groups = (most - 1) / size + 1;
       votes_.add(place + ".group_size", i,
                  groups == m.scales_k ? ""
                                       : fmt::format("{} at {} bits, of which {} groups make up a row",

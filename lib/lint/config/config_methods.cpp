@@ -265,7 +265,7 @@ class MethodLint {
   }
 
   static bool divides_into(int64_t size, int64_t block, int64_t scales) {
-    return block > 0 && (size + block - 1) / block == scales;
+    return block > 0 && size > 0 && (size - 1) / block + 1 == scales;
   }
   void check_blocks(size_t i, const CodedModule& m) {
     if (!m.scale || m.n <= 0 || m.k <= 0 || m.scales_n <= 0 || m.scales_k <= 0) return;
@@ -309,7 +309,7 @@ class MethodLint {
       }
       if (m.k > 0 && m.scales_k > 0 && group && m.k % m.scales_k == 0) {
         const int64_t size = m.k / m.scales_k;
-        const bool fits = *group > 0 ? (m.k + *group - 1) / *group == m.scales_k : m.scales_k == 1;
+        const bool fits = *group > 0 ? divides_into(m.k, *group, m.scales_k) : m.scales_k == 1;
         votes_.add(key("group_size"), i, fits ? "" : fmt::format("{}", size), fmt::format("{}", *group));
       }
       if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");

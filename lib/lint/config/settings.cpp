@@ -206,7 +206,27 @@ class Settings {
       }
     }
   }
+  /// Of known families; others bring functions of their own. Source: transformers 5.17, activations.py.
+  void check_activations() {
+    if (!model_) return;
+    constexpr std::string_view kFunctions[] = {"gelu",          "gelu_10",     "gelu_fast",
+                                               "gelu_new",      "gelu_python", "gelu_pytorch_tanh",
+                                               "laplace",       "linear",      "gelu_python_tanh",
+                                               "gelu_accurate", "leaky_relu",  "mish",
+                                               "relu",          "quick_gelu",  "relu2",
+                                               "relu6",         "sigmoid",     "silu",
+                                               "swish",         "tanh",        "prelu",
+                                               "xielu",         "swigluoai"};
+    for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
+      const Json* value = said(key);
+      if (value == nullptr) continue;
+      const bool known = std::any_of(std::begin(kFunctions), std::end(kFunctions),
+                                     [&](std::string_view name) { return *value == name; });
+      if (!known) odd(key, "an activation that loaders know", *value);
+    }
+  }
   void check_choices() {
+    check_activations();
     for (const Choice& choice : kChoices) {
       const Json* value = said(choice.key);
       if (value == nullptr) continue;
