@@ -24,6 +24,8 @@ Hash128 Hasher::digest() const {
   return {h.high64, h.low64};
 }
 
+uint64_t hash_bytes_64(std::span<const uint8_t> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 Hash128 hash_bytes(std::span<const uint8_t> bytes) {
   const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
   return {h.high64, h.low64};

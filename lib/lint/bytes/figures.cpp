@@ -162,12 +162,12 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
-    const uint64_t codes = hash_bytes(line).low;
-    const uint64_t place = mix_hash(next_ + kGolden);
+    const uint64_t codes = hash_bytes_64(line);
+    const uint64_t place = (next_ + 1) * kGolden;
     uint64_t hash = codes;
     if (plan_.scale_bytes > 0) {
       const auto of_line = scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes);
-      const uint64_t own = hash_bytes(of_line).low;
+      const uint64_t own = hash_bytes_64(of_line);
       sums_.same_scale_lines += own == last_scales_;
       last_scales_ = own;
       hash = mix_hash(hash + kGolden * own);
@@ -175,7 +175,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       sums_.scales += mix_hash(own ^ place);
     }
     sums_.ordered += mix_hash(hash ^ place);
-    sums_.unordered += mix_hash(hash);
+    sums_.unordered += plan_.scale_bytes > 0 ? hash : mix_hash(hash);
     if (is_zero_line(plan_.kind, line)) {
       ++sums_.zero_lines;
       if (++zero_run_ > sums_.longest_zero_lines) {
