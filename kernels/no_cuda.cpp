@@ -75,9 +75,11 @@ void dense_multiply(const DenseWeights&, const ExpertRows&, void*, size_t, Strea
 }
 
 size_t dense_moe_workspace(const DenseMoe&, int64_t, int64_t) { refuse("dense_moe"); }
+bool dense_moe_in_bf16(const DenseMoe&, int64_t, int64_t) { refuse("dense_moe"); }
 void dense_moe(const DenseMoe&, const MoeTokens&, void*, size_t, Stream) { refuse("dense_moe"); }
 
 size_t sparse_moe_workspace(const SparseMoe&, int64_t, int64_t) { refuse("sparse_moe"); }
+bool sparse_moe_in_bf16(const SparseMoe&, int64_t, int64_t) { refuse("sparse_moe"); }
 bool sparse_moe_in_one(const SparseMoe&, const MoeTokens&, const SparsePlan&) { refuse("sparse_moe"); }
 void sparse_moe(const SparseMoe&, const MoeTokens&, void*, size_t, Stream, const SparseMoePlan&) {
   refuse("sparse_moe");

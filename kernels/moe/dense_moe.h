@@ -22,6 +22,10 @@ struct DenseMoe : MoeOptions {
 /// what it works on at a time with many rows an expert; with few it is 1024.
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 
+/// As sparse_moe_in_bf16: what is between the products is BF16 anyhow, hidden and the products of a row are
+/// then too.
+bool dense_moe_in_bf16(const DenseMoe& moe, int64_t m, int64_t topk);
+
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
 /// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,
 /// with float32 sums; what is between them is BF16. Otherwise as sparse_moe, so too what ids, `expert_map`

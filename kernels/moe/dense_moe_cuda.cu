@@ -180,6 +180,11 @@ size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
   return static_cast<size_t>(Workspace(moe, m, topk).bytes);
 }
 
+bool dense_moe_in_bf16(const DenseMoe& moe, int64_t m, int64_t topk) {
+  return m > 0 && many_rows_pay(sizes_of(moe, topk), std::min(m, kManyTokens), kManyRowsFrom) &&
+         knows_many_rows(moe, topk);
+}
+
 void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
                Stream stream) {
   check(moe, tokens, workspace, workspace_bytes);

@@ -123,7 +123,8 @@ Numbers moe(const MoeInput& in, const WeightRows& w13, const WeightRows& w2, con
         const auto to = static_cast<size_t>(pair.m * in.h + n), from = static_cast<size_t>(n * count + p);
         out.values[to] += weight * result.values[from];
         if (!follow) continue;
-        out.squares[to] += squared(weight) * result.squares[from];
+        out.squares[to] += squared(weight) * result.squares[from] +
+                           squared(rounding->product * weight * result.values[from]);
         magnitudes[to] += std::abs(weight * result.values[from]);
       }
     }

@@ -44,8 +44,9 @@ std::vector<double> moe_reference(const MoeInput& input, const WeightRows& w13, 
 
 /// How a kernel rounds: largest errors of single steps, relative to what is rounded.
 struct MoeRounding {
-  double sum;     ///< an addition: to the sum of all magnitudes
-  double active;  ///< what the second multiplication takes
+  double sum;          ///< an addition: to the sum of all magnitudes
+  double active;       ///< what the second multiplication takes
+  double product = 0;  ///< a row's result, before those of a token are added
 };
 
 /// The layer in double, and how far each number of a kernel that rounds so may differ from it before it is

@@ -67,6 +67,10 @@ struct SparseMoePlan {
 /// earlier call left there is fine too.
 size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk);
 
+/// Whether sparse_moe takes `m` tokens as many rows an expert, so that it rounds to BF16 where sparse_moe
+/// says.
+bool sparse_moe_in_bf16(const SparseMoe& moe, int64_t m, int64_t topk);
+
 /// Whether sparse_moe does the layer in one launch: one token of gated experts, H a multiple of 128, I of 64,
 /// both at most 4096, weights as SparseExperts wants them for speed, and a device with shared memory for all
 /// the weights that the token chooses (Qwen3-Next: 122 KB a multiprocessor). The launch is cooperative: it

@@ -104,6 +104,14 @@ void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t by
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
+/// Whether the many-row kernel can read the weights.
+bool fits_many_rows(const SparseMoe& moe) {
+  SparseArgs up{}, down{};
+  describe_weights(moe.w13, moe.w13.n == 2 * moe.w2.k, kWhere, up);
+  describe_weights(moe.w2, false, kWhere, down);
+  return cuda::fits_many_rows(up) && cuda::fits_many_rows(down);
+}
+
 /// Tokens m0 to m0 + m - 1 by the many-row kernel; false where another is faster or the weights do not fit
 /// it.
 bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t m, void* workspace,
@@ -112,11 +120,11 @@ bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t
   const bool wanted = plan.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, m, kManyRowsFrom)
                                                             : plan.many_rows == ManyRowsUse::always;
   if (!wanted) return false;
-  const Products products(moe, tokens, m0, m);
-  const bool fits = fits_many_rows(products.up) && fits_many_rows(products.down);
+  const bool fits = fits_many_rows(moe);
   expect(fits || plan.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
          "others");
   if (!fits) return false;
+  const Products products(moe, tokens, m0, m);
   MoeTokens some = tokens;
   some.m = m;
   some.hidden = products.up.raw, some.out = products.down.out;
@@ -143,6 +151,11 @@ void launch_combine(const CombineArgs& a, Stream stream) {
 
 size_t sparse_moe_workspace(const SparseMoe& moe, int64_t m, int64_t topk) {
   return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+}
+
+bool sparse_moe_in_bf16(const SparseMoe& moe, int64_t m, int64_t topk) {
+  return m > 0 && many_rows_pay(sizes_of(moe, topk), std::min(m, kManyTokens), kManyRowsFrom) &&
+         fits_many_rows(moe);
 }
 
 bool sparse_moe_in_one(const SparseMoe& moe, const MoeTokens& tokens, const SparsePlan& plan) {

@@ -62,6 +62,12 @@ size_t RuntimeLayer::workspace_bytes(int64_t m, int64_t topk) const {
                           : cuda::sparse_moe_workspace(state_->sparse, m, topk);
 }
 
+bool RuntimeLayer::rounds_to_bf16(int64_t m, int64_t topk) const {
+  if (state_->device == Device::cpu) return false;
+  return state_->is_dense ? cuda::dense_moe_in_bf16(state_->dense, m, topk)
+                          : cuda::sparse_moe_in_bf16(state_->sparse, m, topk);
+}
+
 uint64_t RuntimeLayer::run_bytes(int64_t m, int64_t topk) const {
   if (state_->device == Device::cpu || m == 0) return 0;
   const auto tokens = static_cast<uint64_t>(m);

@@ -62,6 +62,10 @@ class RuntimeLayer {
   /// The most device memory that run() has allocated at a time beside the layer: workspace, tokens, output.
   uint64_t run_bytes(int64_t m, int64_t topk) const;
 
+  /// Whether forward() rounds `m` tokens, what is between the products and each row's result to BF16, of 8
+  /// bits: on CUDA with many rows an expert.
+  bool rounds_to_bf16(int64_t m, int64_t topk) const;
+
   /// Runs on memory of the layer's device: hidden and out [M, H] of `tokens.type`, topk_ids and topk_weights
   /// [M, topk], workspace on a multiple of 256 bytes, of one call at a time. On CUDA on the caller's stream,
   /// which belongs to the device that was current in load(); allocates and synchronizes nothing, so it can be
