@@ -40,10 +40,15 @@ class Parts {
         check_orphan(i);
       }
     }
-    for (const auto& [part, with] : have_) {
-      const std::vector<size_t>& without = lack_[part];
-      if (with <= without.size()) continue;
-      for (const size_t t : without) report_lack(t, part.second, with, without.size());
+    for (const auto& [part, without] : lack_) {
+      const size_t with = have_[part];
+      // A config of quantization promises scales of FP8 whether others have one or not.
+      const bool is_promised = s_.quantization.is_object() && part.first.starts_with("F8_E4M3");
+      if (with <= without.size() && !is_promised) continue;
+      const std::string reason = with > without.size()
+                                     ? fmt::format("{} of {} like it have", with, with + without.size())
+                                     : std::string("the config promises of FP8");
+      for (const size_t t : without) report_lack(t, part.second, reason);
     }
   }
 
@@ -141,7 +146,8 @@ class Parts {
     const bool is_int4 = t.dtype == DType::kI32, has_dot = c.suffix.starts_with('.');
     const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also of other programs
     if (!has_dot || is_plain_byte || is_table_name(c.module)) return;
-    note(i, fmt::format("{} {}", dtype_name(t.dtype), c.suffix), ".weight_scale", scale_of(c).has_value());
+    note(i, fmt::format("{} {}", dtype_name(t.dtype), c.suffix), ".weight_scale or .weight_scale_inv",
+         scale_of(c).has_value());
     if (is_int4) note(i, c.suffix, ".weight_shape", s_.find(c.module + ".weight_shape").has_value());
   }
   void note(size_t i, const std::string& kind, const std::string& part, bool has) {
@@ -151,12 +157,12 @@ class Parts {
       lack_[{kind, part}].push_back(i);
     }
   }
-  void report_lack(size_t i, const std::string& part, size_t with, size_t without) {
+  void report_lack(size_t i, const std::string& part, const std::string& reason) {
     const std::string& name = s_.tensors[i].name;
     const std::string module = name.substr(0, name.rfind('.'));
     if (reported_.contains(module) || reported_.contains(name)) return;
     sink_.add("incomplete-module", s_.file_of(i), module,
-              fmt::format("expected {} as {} of {} like it have, found none", part, with, with + without));
+              fmt::format("expected {} as {}, found none", part, reason));
   }
 
   /// Scales without weights.
