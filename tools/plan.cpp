@@ -10,6 +10,7 @@
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
 #include "lib/transform/row_encoder.h"
+#include "tools/cli/budget_run.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
 #include "tools/cli/option_values.h"
@@ -59,10 +60,17 @@ int run_plan(const PlanArguments& o, const Common& common) {
     throw Error("--by: expected with --experts only, found without");
   if (!o.edit.donor.empty()) OutputDirectory::check_apart_from_kept(o.common.destination, o.edit.donor);
   Recipe recipe = o.edit.is_given() ? edit_recipe(o) : make_recipe(o.recipe, o.common);
+  std::optional<BudgetChoice> choice;
+  if (o.recipe.budget || o.recipe.max_loss) {
+    choice = choose_by_budget(o.common, o.recipe, Device::cpu, common, recipe);
+  } else if (!o.recipe.html.empty()) {
+    throw Error("--html: expected with --budget or --max-loss, found without");
+  }
   const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
                                         : open_to_convert(o.common.source, recipe);
   const auto kept = keep_global_scales(o.recipe, recipe);
-  const Plan plan = make_plan(source, recipe);
+  Plan plan = make_plan(source, recipe);
+  if (choice) warn_of_small_budget(o.recipe, *choice, plan.findings);
   write_text(o.output,
              format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor)));
   print_findings(common, plan.findings);
@@ -107,6 +115,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
   add_statistics_options(args, o->recipe, kQuantizes);
   add_mask_option(args, o->recipe, kPrunes);
+  add_budget_options(args, o->recipe, kQuantizes);
   args.option("--donor", o->edit.donor, "graft: checkpoint directory or file that modules come from")
       .value_name("PATH");
   add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");

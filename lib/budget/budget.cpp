@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "formats/atom.h"
 #include "formats/error.h"
@@ -34,9 +35,11 @@ std::string dense_layout() {
   return name;
 }
 
-/// The same rule without a pattern, and with the method that is its like.
+/// The same rule without a pattern and its masks, and with the method that is its like.
 Rule dense_rule(Rule rule) {
   rule.pattern.clear();
+  rule.masks = nullptr;
+  rule.mask_hash.clear();
   if (makes_layout(rule)) rule.to = dense_layout();
   if (rule.method == "joint" || rule.method == "sparsegpt") rule.method = "gptq";
   if (rule.method == "wanda") rule.method = "rtn";
@@ -70,6 +73,40 @@ uint64_t bytes_of_matrix(const EncodedMatrix& m) {
   return weights / 2 + weights / kGroup;
 }
 
+/// The tokens that a matrix sees, for what a change costs the model is a sum over them. Of experts that share
+/// an entry those of the expert's down, where it has an entry of its own, else an equal part.
+double tokens_of(const Statistics& s, const EncodedMatrix& m) {
+  const StatisticsEntry& entry = *m.solving.entry;
+  const auto all = static_cast<double>(entry.count);
+  const auto name = parse_module_name(m.name);
+  if (!name || name->kind != BlockKind::kRoutedExperts) return all;
+  std::set<int64_t> experts;
+  int64_t stacked = 0;
+  for (const std::string& member : entry.members) {
+    const auto other = parse_module_name(member);
+    if (!other || other->kind != BlockKind::kRoutedExperts) continue;
+    if (other->expert < 0) stacked = m.source->e;
+    experts.insert(other->expert);
+  }
+  const int64_t shared = std::max(stacked, static_cast<int64_t>(experts.size()));
+  if (shared < 2) return all;
+  const StatisticsEntry* down =
+      s.find(fmt::format("{}.{}.{}", name->block, name->expert, name->naming->down));
+  if (down != nullptr && down->members.size() == 1) return static_cast<double>(down->count);
+  return all / static_cast<double>(shared);
+}
+
+/// The tokens that the model saw: those of any linear that sees them all.
+double tokens_of_model(const Statistics& s) {
+  int64_t all = 0, of_experts = 0;
+  for (const StatisticsEntry& e : s.entries()) {
+    const auto name = parse_module_name(e.members[0]);
+    const bool routed = name && name->kind == BlockKind::kRoutedExperts;
+    (routed ? of_experts : all) = std::max(routed ? of_experts : all, e.count);
+  }
+  return static_cast<double>(std::max<int64_t>(1, all > 0 ? all : of_experts));
+}
+
 /// The groups of a plan, and what encoding each shows.
 struct Measured {
   const QuantizedGroup* group = nullptr;
@@ -98,8 +135,8 @@ void check_fisher(const std::vector<Measured>& groups) {
   }
   if (without == 0) return;
   throw Error(
-      fmt::format("--stats: expected fisher_hessian, which says what a change costs, for each of {}, found "
-                  "none for {}, the first {}",
+      fmt::format("--stats: expected fisher_hessian and tokens, which say what a change costs, for each of {}, "
+                  "found none for {}, the first {}",
                   counted(all, "matrix", "matrices"), without, first));
 }
 
@@ -193,13 +230,17 @@ namespace {
 
 /// What each unit costs, from the groups that are pruned and those that are only quantized.
 std::vector<PruningUnit> units_of(const std::vector<Measured>& pruned, const std::vector<Measured>& dense,
-                                  bool by_blocks) {
+                                  const Statistics& statistics, bool by_blocks) {
+  const double tokens = tokens_of_model(statistics);
   std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
   const auto for_each_matrix = [&](const std::vector<Measured>& groups, auto&& f) {
     for (const Measured& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        f(unit_of(m, g.group->matrices(), by_blocks), m, g.results[i].output.expected_loss);
+        // Of a matrix that stays plain, as all zeros do, nothing is lost.
+        const double mean = g.results[i].output.expected_loss;
+        f(unit_of(m, g.group->matrices(), by_blocks), m,
+          mean == 0 ? 0 : mean * tokens_of(statistics, m) / tokens);
       }
     }
   };
@@ -230,10 +271,14 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   if (makes_layout(rule)) {
     pruned_groups = plan_computed(source, Recipe(rule));
     dense_groups = plan_computed(source, Recipe(dense_rule(rule)));
-    if (!pruned_groups || pruned_groups->without_statistics > 0) {
+    if (!pruned_groups) {
+      throw Error(fmt::format("{}: expected experts or MLPs that the options choose, found none to prune",
+                              source.path().string()));
+    }
+    if (pruned_groups->without_statistics > 0) {
       throw Error(
           fmt::format("--stats: expected statistics with tokens of all that is pruned, found none of {}",
-                      pruned_groups ? counted(pruned_groups->without_statistics, "module") : "it"));
+                      counted(pruned_groups->without_statistics, "module")));
     }
     pruned = groups_of(pruned_groups->planned);
     if (dense_groups) dense = groups_of(dense_groups->planned);
@@ -256,7 +301,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   }
   progress.phase = "measuring";
   measure(source, all, jobs, compute, progress);
-  return units_of(pruned, dense, is_by_blocks(rule));
+  return units_of(pruned, dense, *rule.statistics, is_by_blocks(rule));
 }
 
 BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget) {

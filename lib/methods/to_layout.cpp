@@ -139,6 +139,20 @@ std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint&
   return {{all.begin(), all.end()}, std::move(global_scales)};
 }
 
+/// Statistics choose the weights of what is quantized or pruned; NVFP4 that a dense layout holds is neither.
+void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatrix>& targets,
+                               Findings& findings) {
+  for (const OutputMatrix& t : targets) {
+    for (const SourceRows& s : t.sources) {
+      if (c.is_computed(c.nvfp4_modules()[s.module])) return;
+    }
+  }
+  findings.push_back({Severity::kWarning, "statistics-unused", c.path().string(),
+                      fmt::format("expected weights to choose by statistics, found none in {}: all stay as "
+                                  "they are",
+                                  counted(targets.size(), "matrix", "matrices"))});
+}
+
 /// Packs matrices in a layout.
 class ToLayout : public Method {
  public:
@@ -157,6 +171,7 @@ class ToLayout : public Method {
           fmt::format("expected matrices that no earlier rule takes, found that all {} are taken", matched));
     }
     warn_of_extra_experts(c, targets, planner.findings);
+    if (rule.label.empty() && rule.statistics) warn_of_unused_statistics(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
     const bool converts_experts =

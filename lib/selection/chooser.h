@@ -18,6 +18,8 @@ class Chooser {
   bool chooses(std::string_view module, bool is_default);
   /// Whether a name or role adds a module outside the default set.
   bool adds(std::string_view module);
+  /// Says that there is a module which is not to choose from: exclusions may name it.
+  void add_other(std::string_view module) { exclude_.matches(module); }
   /// Whether the last module was chosen for its role alone: no name says it.
   bool chose_by_role() const { return by_role_; }
   /// What chose the last module: "default set", "--include", "--also" or a role's name.

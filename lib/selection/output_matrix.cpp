@@ -224,11 +224,28 @@ void add_matrices(const Checkpoint& c, const std::string& name, const Block& blo
   out.push_back(std::move(w2));
 }
 
+/// A tensor's name without what formats add to a module's.
+std::string_view module_of_tensor(std::string_view name) {
+  for (const std::string_view suffix : {".weight_packed", ".weight", ".qweight", "_blocks"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return name;
+}
+
+/// Blocks in other formats, which stay as they are.
+void add_other_blocks(const Checkpoint& checkpoint, Chooser& chooser) {
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    if (const auto name = parse_module_name(module_of_tensor(t.name))) chooser.add_other(name->block);
+  }
+}
+
 }  // namespace
 
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection) {
   const auto& modules = checkpoint.nvfp4_modules();
+  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts, model.layers.0.mlp)";
   if (modules.empty()) {
+    Chooser(selection, model_layers(checkpoint.config())).refuse_unused(expected);
     throw Error(
         fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found none among {} tensors",
                     checkpoint.path().string(), checkpoint.tensors().size()));
@@ -260,7 +277,7 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
     targets.push_back(single_target(modules[i], i));
     targets.back().rule = chooser.reason();
   }
-  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
+  if (!selection.exclude.empty()) add_other_blocks(checkpoint, chooser);
   chooser.refuse_unused(expected);
   if (targets.empty()) {
     throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
@@ -289,14 +306,6 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
 }
 
 namespace {
-
-/// A tensor's name without what formats add to a module's.
-std::string_view module_of_tensor(std::string_view name) {
-  for (const std::string_view suffix : {".weight_packed", ".weight", ".qweight", "_blocks"}) {
-    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
-  }
-  return name;
-}
 
 /// Whether a tensor looks like the matrices of several experts.
 bool is_stack_of_weights(const TensorInfo& t) {

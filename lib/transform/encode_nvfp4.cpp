@@ -62,6 +62,14 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
     result.findings.push_back({Severity::kWarning, "zero-weights", name,
                                "all weights that share the global scale are zero: codes and block scales are "
                                "0, the global scale 1"});
+  } else if (group_->matrices()[0].solving.method != Solving::Method::kPlain &&
+             !is_solvable(rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt,
+                          scale.written)) {
+    result.findings.push_back(
+        {Severity::kWarning, "not-solved", name,
+         fmt::format("weights up to {} have a global scale whose steps are no normal numbers: they are "
+                     "chosen without statistics",
+                     amax)});
   } else if (is_overflow(quantize_, scale)) {
     result.findings.push_back(
         {Severity::kWarning, "global-scale-overflow", name,

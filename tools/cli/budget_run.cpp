@@ -20,7 +20,8 @@ void check_budget(const RecipeOptions& o) {
   const char* name = o.budget ? "--budget" : "--max-loss";
   if (!o.recipe.empty()) throw Error(fmt::format("{}: expected without --recipe, found both", name));
   const double value = o.budget ? *o.budget : *o.max_loss;
-  if (o.pattern.empty() && layout_pattern(o.layout).empty())
+  const bool prunes = !o.pattern.empty() || !layout_pattern(o.layout).empty() || o.layout == "prune";
+  if (!prunes)
     throw Error(
         fmt::format("{}: expected --pattern or a layout that holds one beside it, found neither", name));
   if (o.statistics.empty() || o.method == "magnitude")
@@ -50,6 +51,17 @@ std::vector<CurvePoint> curve_of(const BudgetChoice& choice) {
                       i < choice.pruned});
   }
   return points;
+}
+
+std::string too_little(const RecipeOptions& o, const BudgetChoice& choice) {
+  const PruningUnit& first = choice.units.at(0);
+  return fmt::format(
+      "{}: expected what pays for {}, the cheapest of {} ({:.1f} % of bytes, expected loss {:.6g}), found "
+      "{}: "
+      "too little",
+      o.budget ? "--budget" : "--max-loss", first.name, counted(choice.units.size(), "unit"),
+      100 * static_cast<double>(first.bytes) / static_cast<double>(choice.bytes(choice.units.size())),
+      first.cost(), o.budget ? *o.budget : *o.max_loss);
 }
 
 double dense_loss(const BudgetChoice& choice) {
@@ -127,30 +139,41 @@ Report budget_report(const BudgetChoice& choice, const std::string& command, con
 
 }  // namespace
 
-int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
-  check_budget(recipe_options);
-  const Device device = choose_solver_device(common, true);
-  if (!recipe_options.html.empty()) check_report_file(recipe_options.html);
-  Recipe recipe = make_recipe(recipe_options, o);
-  OutputDirectory::check(o.destination, o.source, existing_of(o));
-  Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+BudgetChoice choose_by_budget(const ConversionOptions& o, const RecipeOptions& options, Device device,
+                              const Common& common, Recipe& recipe) {
+  check_budget(options);
+  if (!options.html.empty()) check_report_file(options.html);
+  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
   BudgetChoice choice;
   with_progress(common, [&](Progress& progress) {
     choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, {best_isa(), device}, progress),
-                          {recipe_options.budget, recipe_options.max_loss});
+                          {options.budget, options.max_loss});
   });
   recipe.rules = budget_rules(recipe.rules[0], choice);
-  if (recipe.rules.empty()) {
-    throw Error(fmt::format(
-        "{}: expected what pays for {}, the cheapest of {}, found too little: all would stay as it is",
-        recipe_options.budget ? "--budget" : "--max-loss", choice.units.at(0).name,
-        counted(choice.units.size(), "unit")));
-  }
-  if (!recipe_options.html.empty())
-    write_report(recipe_options.html, budget_report(choice, common.command, o.source));
-  if (is_layout(recipe_options.layout))
-    source = open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device));
-  const Plan plan = make_plan(source, recipe);
+  if (recipe.rules.empty()) throw Error(too_little(options, choice) + ": all would stay as it is");
+  if (!options.html.empty()) write_report(options.html, budget_report(choice, common.command, o.source));
+  return choice;
+}
+
+void warn_of_small_budget(const RecipeOptions& options, const BudgetChoice& choice, Findings& findings) {
+  const double allowed = options.budget ? *options.budget : *options.max_loss;
+  if (choice.pruned > 0 || allowed == 0 || choice.units.empty()) return;
+  findings.push_back(
+      {Severity::kWarning, "nothing-pruned", choice.units[0].name, too_little(options, choice)});
+}
+
+int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  check_budget(recipe_options);
+  const Device device = choose_solver_device(common, true);
+  Recipe recipe = make_recipe(recipe_options, o);
+  OutputDirectory::check(o.destination, o.source, existing_of(o));
+  const BudgetChoice choice = choose_by_budget(o, recipe_options, device, common, recipe);
+  const Checkpoint source =
+      is_layout(recipe_options.layout)
+          ? open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device))
+          : open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+  Plan plan = make_plan(source, recipe);
+  warn_of_small_budget(recipe_options, choice, plan.findings);
   if (o.dry_run) {
     print_findings(common, plan.findings);
     if (common.json) {
