@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/artifact/open_source.h"
+#include "lib/output/output_directory.h"
 #include "lib/statistics/check_statistics.h"
 #include "lib/statistics/imatrix.h"
 #include "lib/statistics/merge_statistics.h"
@@ -19,7 +21,7 @@ namespace {
 struct StatsArguments {
   std::string action;
   std::vector<std::string> paths;
-  bool strict = false;
+  bool strict = false, force = false;
 };
 
 /// Entries alike in kind, K and what they hold beside their sums.
@@ -92,13 +94,12 @@ int inspect_statistics(const std::string& path, const Common& common) {
 int check_statistics(const StatsArguments& o, const Common& common) {
   const Statistics s = Statistics::open(o.paths[0]);
   const Checkpoint checkpoint = open_source(o.paths[1]);
-  const StatisticsCoverage c = cover(s, checkpoint);
-  const bool others = c.knows_weights && !c.same_weights;
-  if (others && o.strict) {
-    throw Error(
-        fmt::format("{}: expected statistics of the weights of {}, found another final norm (--strict-stats)",
-                    o.paths[0], o.paths[1]));
+  if (o.strict) {
+    const std::string others = other_weights(s, checkpoint, true);
+    if (!others.empty()) throw Error(others);
   }
+  const StatisticsCoverage c = cover(s, checkpoint, common.jobs);
+  const bool others = c.knows_weights && !c.same_weights;
   const bool sound = c.missing.empty() && c.without_tokens == 0 && c.few == 0 && c.fewer == 0 && !others;
   if (common.json) {
     print_json({{"linears", c.linears},
@@ -127,6 +128,24 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   return sound ? kDone : kFound;
 }
 
+/// Refuses an output that is a file already, but an earlier one of its kind with --force.
+void check_output(const StatsArguments& o) {
+  const std::string& out = o.paths[0];
+  for (size_t i = 1; i < o.paths.size(); ++i) {
+    std::error_code error;
+    if (std::filesystem::equivalent(out, o.paths[i], error))
+      throw Error(fmt::format("{}: expected an output that is no input, found one", out));
+  }
+  check_output_file(out, "statistics file", is_statistics_file);
+  std::error_code error;
+  if (!o.force && std::filesystem::exists(out, error)) {
+    throw Error(
+        fmt::format("{}: expected no file, found a statistics file; stats {} writes its first PATH, "
+                    "and --force replaces it",
+                    out, o.action));
+  }
+}
+
 int import_statistics(const StatsArguments& o, const Common& common) {
   const ImportedMatrix found = import_imatrix(o.paths[1], open_source(o.paths[2]), o.paths[0]);
   if (common.json) return inspect_statistics(o.paths[0], common);
@@ -147,6 +166,8 @@ int run_stats(const StatsArguments& o, const Common& common) {
   };
   if (o.strict && o.action != "check")
     throw Error(fmt::format("--strict-stats: expected with check, found with {}", o.action));
+  if (o.force && o.action != "merge" && o.action != "import")
+    throw Error(fmt::format("--force: expected with merge or import, found with {}", o.action));
   if (o.action == "inspect") {
     demand(1, "FILE");
     return inspect_statistics(o.paths[0], common);
@@ -157,11 +178,13 @@ int run_stats(const StatsArguments& o, const Common& common) {
   }
   if (o.action == "import") {
     demand(3, "OUT, IMATRIX and CHECKPOINT");
+    check_output(o);
     return import_statistics(o, common);
   }
   if (o.paths.size() < 3)
     throw Error(
         fmt::format("stats merge: expected OUT and two files or more, found {} paths", o.paths.size()));
+  check_output(o);
   merge_statistics({o.paths.begin() + 1, o.paths.end()}, o.paths[0]);
   return common.quiet && !common.json ? kDone : inspect_statistics(o.paths[0], common);
 }
@@ -176,7 +199,9 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
       .required();
   args.option("PATH", o->paths, "Statistics files, and of check and import the checkpoint behind the file")
       .required();
-  args.flag("--strict-stats", o->strict, "check: refuse statistics of other weights of the same model");
+  args.flag("--strict-stats", o->strict,
+            "check: refuse statistics of other weights of the same model, or of weights that nothing names");
+  args.flag("--force", o->force, "merge, import: replace OUT if it is a statistics file");
   args.footer(
       "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
       "lib/statistics/README.md describes it, examples/statistics makes one.\n"

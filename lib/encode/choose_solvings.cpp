@@ -16,12 +16,10 @@ namespace {
 
 /// Statistics of other weights of the same model serve them less well.
 void hold_weights(const Statistics& s, bool strict, Planner& planner) {
-  const std::string own = final_norm_hash(planner.source), theirs = s.metadata("weights");
-  if (theirs.empty() || own == theirs) return;
-  const std::string text =
-      fmt::format("{}: expected statistics of these weights, found another final norm", s.path().string());
+  const std::string text = other_weights(s, planner.source, strict);
+  if (text.empty()) return;
   if (strict) {
-    planner.problems.add(text + " (--strict-stats)");
+    planner.problems.add(text);
   } else {
     planner.findings.push_back(
         {Severity::kWarning, "statistics-of-other-weights", planner.source.path().string(), text});
@@ -107,7 +105,11 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
     for (size_t i = 0; i < group->matrices().size(); ++i) {
       const EncodedMatrix& m = group->matrices()[i];
       Solving solving = choose(m.name);
-      if (solving.entry == nullptr && m.source->stacked) solving = choose(m.source->name);
+      if (solving.entry == nullptr && m.source->stacked) {
+        Solving shared = choose(m.source->name);
+        // An expert's own entry without tokens says more than none.
+        if (shared.entry != nullptr || s->find(m.name) == nullptr) solving = std::move(shared);
+      }
       if (!fits(m, solving, rule, planner.problems)) continue;
       if (!solving.why.empty()) {
         Unsolved& alike = unsolved[solving.why.substr(0, solving.why.find(','))];

@@ -1,9 +1,13 @@
 #include "lib/expected/expected_hessian.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace twofour {
 namespace {
+
+constexpr double kFarFromOne = 4294967296;  // 2^32
 
 double mean_of(std::span<const float> diagonal) {
   double sum = 0;
@@ -48,6 +52,26 @@ Rows inverse_of_transposed(const Rows& r) {
 }
 
 }  // namespace
+
+ExpectedMean expect_mean(std::vector<float> numbers, int64_t k) {
+  const auto n = static_cast<size_t>(k);
+  double total = 0;
+  int seen = 0;
+  for (size_t j = 0; j < n; ++j) {
+    const float d = numbers.size() == n ? numbers[j] : numbers[j * n + j];
+    if (d == 0) continue;
+    total += static_cast<double>(d);
+    ++seen;
+  }
+  ExpectedMean out{std::move(numbers)};
+  if (seen == 0) return out;
+  double average = total / seen;
+  if (average >= 1 / kFarFromOne && average <= kFarFromOne) return out;
+  for (; average >= 4; average /= 4) out.unit /= 4;
+  for (; average < 1; average *= 4) out.unit *= 4;
+  for (float& x : out.numbers) x = static_cast<float>(static_cast<double>(x) * out.unit);
+  return out;
+}
 
 ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor) {
   const auto n = static_cast<size_t>(k);
@@ -115,13 +139,20 @@ void ExpectedInverse::multiply(std::span<float> row) const {
 double expect_float_form(std::span<const float> hessian, std::span<const float> e) {
   const size_t k = e.size();
   std::vector<float> products(k);
+  // What float32 cannot square is taken as a multiple of a power of two, and is exact as such.
+  int power = 0;
+  float largest = 0;
+  for (const float x : e) largest = std::max(largest, std::abs(x));
+  if (largest > 1e9f || (largest > 0 && largest < 1e-9f)) std::frexp(largest, &power);
+  std::vector<float> near_one(e.begin(), e.end());
+  for (float& x : near_one) x = static_cast<float>(std::ldexp(static_cast<double>(x), -power));
   for (size_t i = 0; i < k; ++i) {
-    const float own = e[i];
+    const float own = near_one[i];
     for (size_t j = 0; j < k; ++j) products[j] += own * hessian[i * k + j];
   }
   double form = 0;
-  for (size_t j = 0; j < k; ++j) form += static_cast<double>(e[j]) * static_cast<double>(products[j]);
-  return form;
+  for (size_t j = 0; j < k; ++j) form += static_cast<double>(near_one[j]) * static_cast<double>(products[j]);
+  return std::ldexp(form, 2 * power);
 }
 
 double expect_form(std::span<const float> hessian, std::span<const float> e) {

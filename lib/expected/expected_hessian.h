@@ -14,6 +14,14 @@ struct ExpectedHessian {
   std::vector<float> factor;  ///< upper U [k, k] with U'U its inverse; empty where it is not asked for
 };
 
+/// Numbers of a mean over tokens [k, k], or of its diagonal [k], in the unit that lib/statistics/README.md
+/// defines.
+struct ExpectedMean {
+  std::vector<float> numbers;
+  double unit = 1;  ///< what they were multiplied by
+};
+ExpectedMean expect_mean(std::vector<float> numbers, int64_t k);
+
 /// Of the upper triangle of a finite, positive semidefinite H.
 ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor);
 
@@ -30,7 +38,8 @@ class ExpectedInverse {
   std::vector<std::vector<double>> factor_;
 };
 
-/// e H e', e H added up in float32 over k ascending and its product with e in double.
+/// e H e', e H added up in float32 over k ascending and its product with e in double; of rows without numbers
+/// around 1 as if they had some.
 double expect_float_form(std::span<const float> hessian, std::span<const float> e);
 
 /// e H e' in double, e H as well.

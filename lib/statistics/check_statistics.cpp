@@ -2,38 +2,93 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <span>
 
 #include "formats/error.h"
 #include "formats/naming.h"
+#include "kernels/solve/hessian.h"
+#include "lib/io/file.h"
 #include "lib/io/hash.h"
+#include "lib/statistics/solving.h"
 
 namespace twofour {
 namespace {
 
 constexpr size_t kShownMissing = 5;
+constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// The linears by all names that a file may call them: K, and the module of the checkpoint.
-std::map<std::string, int64_t> names_of(const std::vector<Linear>& linears) {
-  std::map<std::string, int64_t> names;
+/// A matrix that statistics may be of: a linear, or of a stack one of an expert.
+struct Part {
+  std::string name;
+  int64_t n, k;
+};
+
+std::vector<Part> parts_of(const Linear& m) {
+  const auto parsed = parse_module_name(m.name);
+  if (!m.stacked || !parsed || parsed->expert >= 0) return {{m.name, m.n, m.k}};
+  const NamingRule& naming = *parsed->naming;
+  const int64_t n = parsed->projection == Projection::kGateUp ? m.n / 2 : m.n;
+  std::vector<Part> parts;
+  for (int64_t e = 0; e < m.e; ++e) {
+    const auto add = [&](const char* leaf) {
+      if (leaf != nullptr) parts.push_back({fmt::format("{}.{}.{}", parsed->block, e, leaf), n, m.k});
+    };
+    const Projection p = parsed->projection;
+    if (p == Projection::kDown) add(naming.down);
+    if (p == Projection::kGate || p == Projection::kGateUp) add(naming.gate);
+    if (p == Projection::kUp || p == Projection::kGateUp) add(naming.up);
+  }
+  return parts;
+}
+
+/// The parts of linears by all names that a file may call them. A stack's own name is for any of its parts.
+std::map<std::string, Part> names_of(const std::vector<Linear>& linears) {
+  std::map<std::string, Part> names;
   for (const Linear& m : linears) {
-    names[m.name] = m.k;
-    const auto parsed = parse_module_name(m.name);
-    if (!m.stacked || !parsed || parsed->expert >= 0) continue;
-    const NamingRule& naming = *parsed->naming;
-    for (int64_t e = 0; e < m.e; ++e) {
-      const auto add = [&](const char* leaf) {
-        names[fmt::format("{}.{}.{}", parsed->block, e, leaf)] = m.k;
-      };
-      if (parsed->projection == Projection::kDown) {
-        add(naming.down);
-      } else {
-        add(naming.gate);
-        add(naming.up);
+    const std::vector<Part> parts = parts_of(m);
+    for (const Part& p : parts) names[p.name] = p;
+    if (!parts.empty()) names[m.name] = parts[0];
+  }
+  return names;
+}
+
+/// The entry that serves a part of a linear: its own, or that of the whole stack where it has no tokens.
+const StatisticsEntry* entry_of(const Statistics& s, const Linear& m, const Part& part) {
+  const StatisticsEntry* own = s.find(part.name);
+  if ((own != nullptr && own->count > 0) || part.name == m.name) return own;
+  const StatisticsEntry* shared = s.find(m.name);
+  return shared != nullptr && (own == nullptr || shared->count > 0) ? shared : own;
+}
+
+void hold_entries(const std::vector<StatisticsEntry>& entries, const std::map<std::string, Part>& names,
+                  const std::string& where, const std::string& checkpoint, Problems& problems) {
+  for (const StatisticsEntry& e : entries) {
+    for (const std::string& member : e.members) {
+      const auto at = names.find(member);
+      if (at == names.end()) {
+        problems.add(fmt::format(
+            "{}{}: expected a linear of {}, found none of that name: statistics of another model?", where,
+            member, checkpoint));
+      } else if (at->second.k != e.k) {
+        problems.add(fmt::format("{}{}: expected K of {}, found {}: statistics of another model?", where,
+                                 member, at->second.k, e.k));
       }
     }
   }
-  return names;
+}
+
+/// Reads a tensor as a solver would.
+void check_products(const Statistics& s, const StatisticsEntry& e, bool fisher, int threads) {
+  std::vector<float> mean = fisher ? s.read_fisher(e) : s.read_hessian(e);
+  take_unit(mean, e.k);
+  try {
+    DampedInverse(mean, e.k, damping_of(e), threads);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[fisher ? *e.fisher : e.sums].name,
+                            error.what()));
+  }
 }
 
 bool is_final_norm(std::string_view name) {
@@ -45,19 +100,16 @@ bool is_final_norm(std::string_view name) {
 
 void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
                      const std::vector<Linear>& linears, Problems& problems) {
-  const std::map<std::string, int64_t> names = names_of(linears);
-  for (const StatisticsEntry& e : statistics.entries()) {
-    for (const std::string& member : e.members) {
-      const auto at = names.find(member);
-      if (at == names.end()) {
-        problems.add(fmt::format(
-            "{}: {}: expected a linear of {}, found none of that name: statistics of another model?",
-            statistics.path().string(), member, checkpoint.path().string()));
-      } else if (at->second != e.k) {
-        problems.add(fmt::format("{}: {}: expected K of {}, found {}: statistics of another model?",
-                                 statistics.path().string(), member, at->second, e.k));
-      }
-    }
+  const std::map<std::string, Part> names = names_of(linears);
+  const std::string path = statistics.path().string(), of = checkpoint.path().string();
+  hold_entries(statistics.entries(), names, fmt::format("{}: ", path), of, problems);
+  hold_entries(statistics.heldout_entries(), names, fmt::format("{}: heldout.", path), of, problems);
+  for (const auto& [name, part] : names) {
+    const auto offset = statistics.target_offset(name);
+    if (!offset || statistics.tensors()[*offset].shape[0] == part.n) continue;
+    const TensorInfo& t = statistics.tensors()[*offset];
+    problems.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", path, t.name, part.n, part.k,
+                             name, describe(t.dtype, t.shape)));
   }
 }
 
@@ -72,51 +124,80 @@ std::string final_norm_hash(const Checkpoint& c) {
   return "";
 }
 
-StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint) {
+std::string other_weights(const Statistics& s, const Checkpoint& checkpoint, bool strict) {
+  const std::string own = final_norm_hash(checkpoint), theirs = s.metadata("weights");
+  const char* said = strict ? " (--strict-stats)" : "";
+  if (!own.empty() && !theirs.empty()) {
+    if (own == theirs) return "";
+    return fmt::format("{}: expected statistics of the weights of {}, found another final norm{}",
+                       s.path().string(), checkpoint.path().string(), said);
+  }
+  if (!strict) return "";
+  if (theirs.empty()) {
+    return fmt::format("{}: expected metadata weights, found nothing that says of which weights they are{}",
+                       s.path().string(), said);
+  }
+  return fmt::format("{}: expected a norm before the head, which statistics name weights by, found none{}",
+                     checkpoint.path().string(), said);
+}
+
+void check_sums(const Statistics& s, int threads, Problems& problems) {
+  const auto attempt = [&](auto&& read) {
+    try {
+      read();
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  };
+  for (const auto* entries : {&s.entries(), &s.heldout_entries()}) {
+    for (const StatisticsEntry& e : *entries) {
+      attempt([&] {
+        e.kind == StatisticsKind::kDiagonal ? void(s.read_diagonal(e)) : check_products(s, e, false, threads);
+      });
+      if (e.fisher) attempt([&] { check_products(s, e, true, threads); });
+    }
+  }
+  for (size_t i = 0; i < s.tensors().size(); ++i) {
+    const TensorInfo& t = s.tensors()[i];
+    if (!t.name.ends_with(".target_offset") && !t.name.ends_with(".saliency")) continue;
+    attempt([&] {
+      std::vector<float> some(kReadAtOnce);
+      for (uint64_t at = 0, count = t.bytes() / sizeof(float); at < count; at += some.size())
+        s.read(i, at, std::span(some).first(std::min<uint64_t>(some.size(), count - at)));
+    });
+  }
+}
+
+StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint, int threads) {
   Problems ignored, problems;
   const std::vector<Linear> linears = find_weight_modules(checkpoint, ignored);
   hold_statistics(statistics, checkpoint, linears, problems);
   problems.refuse();
+  check_sums(statistics, threads, problems);
+  problems.refuse();
   StatisticsCoverage found;
-  for (const StatisticsEntry& e : statistics.entries()) {
-    if (e.kind == StatisticsKind::kDiagonal) {
-      statistics.read_diagonal(e);
-    } else {
-      statistics.read_hessian(e);
-    }
-    if (e.fisher) statistics.read_fisher(e);
-    for (const std::string& m : e.members) {
-      const auto offset = statistics.target_offset(m);
-      if (!offset || statistics.find(m) != &e) continue;
-      std::vector<float> row(static_cast<size_t>(e.k));
-      for (int64_t i = 0; i < statistics.tensors()[*offset].shape[0]; ++i)
-        statistics.read_target_offset(*offset, e, i, row);
-    }
-  }
   for (const Linear& m : linears) {
-    const auto parsed = parse_module_name(m.name);
-    const StatisticsEntry* e = statistics.find(m.name);
-    if (e == nullptr && parsed && m.stacked) {
-      const NamingRule& naming = *parsed->naming;
-      e = statistics.find(fmt::format("{}.0.{}", parsed->block,
-                                      parsed->projection == Projection::kDown ? naming.down : naming.gate));
-    }
     if (m.is_table) continue;
-    ++found.linears;
-    if (e == nullptr) {
-      if (found.missing.size() < kShownMissing) found.missing.push_back(m.name);
-      continue;
-    }
-    if (e->count == 0) {
-      ++found.without_tokens;
-      continue;
-    }
-    ++found.served;
-    const int64_t k = e->kind == StatisticsKind::kBlocks ? e->block : e->k;
-    if (e->kind == StatisticsKind::kDiagonal) {
-      ++found.diagonal;
-    } else {
-      ++(e->count >= 4 * k ? found.full : e->count >= k ? found.few : found.fewer);
+    for (const Part& part : parts_of(m)) {
+      ++found.linears;
+      const StatisticsEntry* e = entry_of(statistics, m, part);
+      if (e == nullptr) {
+        if (found.missing.size() < kShownMissing) found.missing.push_back(part.name);
+        continue;
+      }
+      if (e->count == 0) {
+        ++found.without_tokens;
+        continue;
+      }
+      ++found.served;
+      const int64_t k = e->kind == StatisticsKind::kBlocks ? e->block : e->k;
+      if (e->kind == StatisticsKind::kDiagonal) {
+        ++found.diagonal;
+      } else {
+        ++(e->count >= 4 * k ? found.full : e->count >= k ? found.few : found.fewer);
+      }
     }
   }
   const std::string own = final_norm_hash(checkpoint), theirs = statistics.metadata("weights");

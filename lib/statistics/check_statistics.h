@@ -9,8 +9,9 @@
 
 namespace twofour {
 
-/// Holds a file against the linears of a checkpoint: a linear that it serves and the checkpoint lacks, and a
-/// K that disagrees, are problems. Experts of a stack may have names of their own.
+/// Holds a file, held-out sums too, against the linears of a checkpoint: a linear that it serves and the
+/// checkpoint lacks, a K that disagrees, and the N of a target offset, are problems. Experts of a stack may
+/// have names of their own.
 void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
                      const std::vector<Linear>& linears, Problems& problems);
 
@@ -18,7 +19,11 @@ void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
 /// none of a known name.
 std::string final_norm_hash(const Checkpoint& checkpoint);
 
-/// What of a checkpoint's linears a file serves.
+/// Why statistics are of other weights of the model than a checkpoint's, or, where `strict`, may be: nothing
+/// says of which weights they are, or the checkpoint has no final norm to tell. Empty: they are of these.
+std::string other_weights(const Statistics& statistics, const Checkpoint& checkpoint, bool strict);
+
+/// What of a checkpoint's linears a file serves; each expert of a stack counts for itself.
 struct StatisticsCoverage {
   size_t linears = 0;   ///< of the checkpoint, without quantized tables
   size_t served = 0;    ///< with tokens
@@ -31,8 +36,11 @@ struct StatisticsCoverage {
   bool knows_weights = false, same_weights = false;
 };
 
-/// Throws Error where the file is of another model; of sums that are NaN, infinite or of a negative diagonal
-/// too.
-StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint);
+/// Reads all sums, held-out ones too, and adds a problem for each tensor with a number that is NaN or
+/// infinite, with a negative diagonal or, of products, that no solver could factorize.
+void check_sums(const Statistics& statistics, int threads, Problems& problems);
+
+/// Throws Error where the file is of another model, and what check_sums() finds.
+StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint, int threads = 1);
 
 }  // namespace twofour

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <cmath>
+#include <map>
+#include <utility>
 
 #include "formats/error.h"
 #include "lib/statistics/statistics.h"
@@ -14,11 +16,47 @@ namespace {
 
 constexpr size_t kAtOnce = 1 << 18;  // numbers that are added together
 
-/// Adds one file's numbers to the sums, or keeps the larger.
-template <class T>
-void combine(std::span<T> sums, std::span<const T> more, bool takes_larger) {
-  for (size_t i = 0; i < sums.size(); ++i)
-    sums[i] = takes_larger ? std::max(sums[i], more[i]) : sums[i] + more[i];
+/// Adds a number of one file to the sum, or keeps the larger. -> whether the sum has a place in its type.
+bool combine(double& sum, double more, bool takes_larger) {
+  sum = takes_larger ? std::max(sum, more) : sum + more;
+  return true;
+}
+
+bool combine(int64_t& sum, int64_t more, bool) { return !__builtin_add_overflow(sum, more, &sum); }
+
+bool is_number(double x) { return std::isfinite(x); }
+bool is_number(int64_t) { return true; }
+
+[[noreturn]] void refuse_sum(const std::string& tensor, uint64_t element) {
+  throw Error(fmt::format("{}: element {}: expected a sum over all files that its type holds, found more",
+                          tensor, element));
+}
+
+/// Refuses a file that is given twice, or a copy of one: its tokens would count twice.
+void refuse_repeated(const std::vector<Statistics>& files) {
+  std::map<uint64_t, std::vector<std::pair<std::string, const Statistics*>>> by_size;
+  for (const Statistics& s : files) {
+    auto& alike = by_size[s.file().size()];
+    std::string hash;
+    for (auto& [known, other] : alike) {
+      if (known.empty()) known = other->hash().hex();
+      if (hash.empty()) hash = s.hash().hex();
+      if (known == hash)
+        throw Error(fmt::format("{}: expected statistics of other tokens than {}, found the same file",
+                                s.path().string(), other->path().string()));
+    }
+    alike.emplace_back(hash, &s);
+  }
+}
+
+/// Refuses diagonals that are no sums of squares.
+void check_diagonals(const Statistics& s) {
+  for (const auto* entries : {&s.entries(), &s.heldout_entries()}) {
+    for (const StatisticsEntry& e : *entries) {
+      s.read_diagonal(e);
+      if (e.fisher) s.read_fisher(e);
+    }
+  }
 }
 
 /// One tensor of all files, in pieces. Float32 sums are added in double, in the order of the files.
@@ -29,7 +67,7 @@ void merge_tensor(const std::vector<Statistics>& files, const std::vector<size_t
   const bool takes_larger = first.name.ends_with(".amax");
   const uint64_t count = first.bytes() / sizeof(Stored);
   std::vector<Stored> read(std::min<uint64_t>(count, kAtOnce));
-  std::vector<Sum> sums(read.size()), more(read.size());
+  std::vector<Sum> sums(read.size());
   for (uint64_t begin = 0; begin < count; begin += read.size()) {
     const auto here = static_cast<size_t>(std::min<uint64_t>(read.size(), count - begin));
     for (size_t f = 0; f < files.size(); ++f) {
@@ -37,11 +75,22 @@ void merge_tensor(const std::vector<Statistics>& files, const std::vector<size_t
       const std::span own = std::span(read).first(here);
       files[f].file().read(files[f].data_begin() + t.begin + begin * sizeof(Stored),
                            {reinterpret_cast<uint8_t*>(own.data()), own.size_bytes()});
-      std::copy(own.begin(), own.end(), f == 0 ? sums.begin() : more.begin());
-      if (f > 0) combine(std::span(sums).first(here), std::span<const Sum>(more).first(here), takes_larger);
+      for (size_t i = 0; i < here; ++i) {
+        const auto more = static_cast<Sum>(own[i]);
+        if (!is_number(more))
+          throw Error(fmt::format("{}: {}: element {}: expected a finite number, found {}",
+                                  files[f].path().string(), t.name, begin + i, more));
+        if (f == 0) {
+          sums[i] = more;
+        } else if (!combine(sums[i], more, takes_larger)) {
+          refuse_sum(first.name, begin + i);
+        }
+      }
     }
-    std::transform(sums.begin(), sums.begin() + static_cast<ptrdiff_t>(here), read.begin(),
-                   [](Sum s) { return static_cast<Stored>(s); });
+    for (size_t i = 0; i < here; ++i) {
+      read[i] = static_cast<Stored>(sums[i]);
+      if (!is_number(read[i])) refuse_sum(first.name, begin + i);
+    }
     out.write(offset + begin * sizeof(Stored),
               {reinterpret_cast<const uint8_t*>(read.data()), here * sizeof(Stored)});
   }
@@ -73,6 +122,8 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
     if (std::filesystem::equivalent(path, out_path, error))
       throw Error(fmt::format("{}: expected an output that is no input, found one", out_path.string()));
   }
+  refuse_repeated(files);
+  for (const Statistics& s : files) check_diagonals(s);
   const Statistics& first = files[0];
   std::vector<TensorInfo> tensors = first.tensors();
   std::vector<std::vector<size_t>> places(tensors.size());
@@ -99,7 +150,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
       }
       places[i].push_back(at->second);
     }
-    tokens += tokens_of(s);
+    if (__builtin_add_overflow(tokens, tokens_of(s), &tokens)) refuse_sum("metadata tokens", 0);
     texts += (texts.empty() ? "" : ", ") + s.metadata("text");
   }
   auto metadata = first.metadata();

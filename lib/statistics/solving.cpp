@@ -2,14 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace twofour {
 namespace {
 
 constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
 constexpr int64_t kEnough = 4;  // tokens for each input, from which descent gains on other tokens
-constexpr double kDampingOfFew = 0.1;
+constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
+
+/// Inputs that are multiplied with each other.
+int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
 
 }  // namespace
+
+double damping_of(const StatisticsEntry& e) {
+  return e.count < kEnough * order_of(e) ? kDampingOfFew : kDamping;
+}
+
+double take_unit(std::span<float> mean, int64_t k) {
+  const auto n = static_cast<size_t>(k), step = mean.size() > n ? n + 1 : 1;
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < n; ++i) {
+    sum += double{mean[i * step]};
+    count += mean[i * step] > 0;
+  }
+  const double average = sum / std::max(count, 1.0);
+  if (sum == 0 || (average >= 0x1p-32 && average <= 0x1p32)) return 1;
+  const int exponent = std::ilogb(average);
+  const double unit = std::ldexp(1.0, -(exponent - (exponent & 1)));
+  for (float& x : mean) x = static_cast<float>(double{x} * unit);
+  return unit;
+}
 
 std::string_view solving_name(const Solving& s, bool has_pattern) {
   switch (s.method) {
@@ -52,7 +77,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     s.why = "a diagonal alone";
     return s;
   }
-  const int64_t k = entry->kind == StatisticsKind::kBlocks ? entry->block : entry->k;
+  const int64_t k = order_of(*entry);
   if (entry->count < k) {
     s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
     return s;
@@ -60,7 +85,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   s.method = method == "sparsegpt" ? Solving::Method::kSparseGpt : Solving::Method::kFull;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
-    s.damping = kDampingOfFew;
+    s.damping = damping_of(*entry);
     s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
     return s;
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -32,6 +33,15 @@ inline constexpr float kTargetShare = 0.5f;
 
 /// "joint", "gptq", "sparsegpt", "wanda", "rtn" or "plain".
 std::string_view solving_name(const Solving& solving, bool has_pattern);
+
+/// The damping under which an entry is factorized: more where it has few tokens an input.
+double damping_of(const StatisticsEntry& entry);
+
+/// Means over tokens of products are solved in units of a power of four, so that no product of float32
+/// numbers vanishes or overflows: where those on the diagonal that are not 0 are outside of 2^-32 to 2^32 on
+/// average, all are multiplied by the power that brings their average to 1 or above, below 4. A unit changes
+/// no weight that is chosen. `mean` [k, k], or [k] its diagonal. -> what it was multiplied by.
+double take_unit(std::span<float> mean, int64_t k);
 
 /// What a file says of a linear of K inputs. `method`: "" for the best that the file holds, or the word of
 /// --method; `sweeps` below 0: the method's own. With T tokens (of blocks, K is their order), from a full

@@ -53,6 +53,12 @@ SafetensorsHeader read_header(const InputFile& file, uint64_t& data_begin) {
   const std::string where = file.path().string();
   std::vector<uint8_t> first(std::min(file.size(), kSafetensorsHead));
   file.read(0, first);
+  if (std::string_view(reinterpret_cast<const char*>(first.data()), first.size()).starts_with("GGUF")) {
+    throw Error(fmt::format(
+        "{}: expected a statistics file, found a GGUF file: twofour stats import makes one of an importance "
+        "matrix",
+        where));
+  }
   const uint64_t length = parse_safetensors_prefix(where, first, file.size());
   data_begin = kSafetensorsPrefix + length;
   std::string json(length, '\0');
@@ -78,6 +84,19 @@ std::string structure_of(const std::map<std::string, int64_t>& linears) {
   Hasher hasher;
   for (const auto& [name, k] : linears) hasher.update(fmt::format("{} {}\n", name, k));
   return hasher.digest().hex();
+}
+
+bool is_statistics_file(const std::filesystem::path& path) {
+  try {
+    uint64_t data_begin = 0;
+    const SafetensorsHeader header = read_header(InputFile(path), data_begin);
+    const auto format = header.metadata.find("format");
+    return format != header.metadata.end() && format->second == kFormat;
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 Statistics Statistics::open(const std::filesystem::path& path) {
@@ -108,6 +127,15 @@ Hash128 Statistics::hash() const { return hash_file(path()); }
 
 std::string Statistics::where(size_t tensor) const {
   return fmt::format("{}: {}", path().string(), tensors()[tensor].name);
+}
+
+template <class T>
+T Statistics::read_number(const TensorInfo& t) const {
+  std::array<uint8_t, sizeof(T)> bytes{};
+  file_->read(data_begin_ + t.begin, bytes);
+  T number{};
+  std::memcpy(&number, bytes.data(), bytes.size());
+  return number;
 }
 
 void Statistics::read_groups() {
@@ -183,10 +211,12 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
       e.fisher = i;
     } else if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
       wrong("one number");
-    } else if (leaf == ".count") {
-      std::array<uint8_t, sizeof(int64_t)> bytes{};
-      file_->read(data_begin_ + t.begin, bytes);
-      std::memcpy(&e.count, bytes.data(), bytes.size());
+    } else if (leaf != ".count") {
+      const double number = leaf == ".amax" ? double{read_number<float>(t)} : read_number<double>(t);
+      if (!std::isfinite(number) || number < 0)
+        throw Error(fmt::format("{}: expected a finite number from 0, found {}", where(i), number));
+    } else {
+      e.count = read_number<int64_t>(t);
       if (e.count < 0)
         throw Error(fmt::format("{}: expected a number of tokens, found {}", where(i), e.count));
       ++counts[std::string(name.substr(0, dot))];

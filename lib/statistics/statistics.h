@@ -33,9 +33,9 @@ struct StatisticsEntry {
   std::optional<size_t> fisher{};
 };
 
-/// An open statistics file. Opening reads and validates the header and the counts; sums are read on demand,
-/// and a number that is NaN, infinite, or a negative diagonal is an Error then. Reading is safe from several
-/// threads.
+/// An open statistics file. Opening reads and validates the header, the counts and all other single numbers;
+/// sums are read on demand, and a number that is NaN, infinite, or a negative diagonal is an Error then.
+/// Reading is safe from several threads.
 class Statistics {
  public:
   /// Throws Error on a file that is no sound statistics file: names, types, shapes, counts, groups,
@@ -81,6 +81,8 @@ class Statistics {
 
   std::vector<StatisticsEntry> read_entries(std::string_view prefix);
   void read_groups();
+  template <class T>
+  T read_number(const TensorInfo& t) const;
   Served serve(const std::vector<StatisticsEntry>& entries) const;
   void check_target_offsets() const;
   void check_structure() const;
@@ -97,6 +99,9 @@ class Statistics {
   Served served_, heldout_served_;
   std::map<std::string, size_t, std::less<>> target_offsets_;  ///< by linear
 };
+
+/// Whether a file says of itself that it is a statistics file, sound or not.
+bool is_statistics_file(const std::filesystem::path& path);
 
 /// The hash of `structure`: of linears by name, with their K.
 std::string structure_of(const std::map<std::string, int64_t>& linears);

@@ -200,7 +200,7 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RecipeKind kind) 
   args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
-            "quantized copy");
+            "quantized copy, or of weights that nothing names");
   const bool prunes = kind == kPrunes;
   args.option(
           "--method", o.method,

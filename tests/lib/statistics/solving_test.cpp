@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cmath>
+#include <vector>
+
+#include "lib/expected/expected_hessian.h"
 #include "tests/support/scratch.h"
 #include "tests/support/statistics_builder.h"
 
@@ -39,6 +43,43 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   b.add({"m"}, 32, 100);
   b.write(scratch / "s");
   CHECK(choose_solving(Statistics::open(scratch / "s"), "n", "", -1, true).why == "no statistics");
+}
+
+TEST_CASE("means far from 1 are brought near to it exactly, by a power of four that the proof finds too") {
+  const auto at = [](int power, bool diagonal) {
+    std::vector<float> mean;
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < (diagonal ? 1 : 4); ++j)
+        mean.push_back(i == 2 ? 0.0f : std::ldexp(static_cast<float>(3 + i + j), power));
+    }
+    return mean;
+  };
+  for (const bool diagonal : {false, true}) {
+    for (int power = -120; power <= 120; ++power) {
+      CAPTURE(power);
+      std::vector<float> mean = at(power, diagonal);
+      const ExpectedMean expected = expect_mean(mean, 4);
+      const double unit = take_unit(mean, 4);
+      CHECK(unit == expected.unit);
+      CHECK((mean == expected.numbers));
+      const int shift = std::ilogb(unit);
+      CHECK(unit == std::ldexp(1.0, shift));
+      CHECK(shift % 2 == 0);
+      CHECK((mean == at(power + shift, diagonal)));
+      // Of 4 columns one is empty; the others are 13/3 or 17/3 on average.
+      if (power >= -34 && power <= 29) {
+        CHECK(unit == 1);
+      } else {
+        CHECK(power + shift == (power % 2 == 0 ? -2 : -1));
+      }
+    }
+  }
+  std::vector<float> zeros(16);
+  CHECK(take_unit(zeros, 4) == 1);
+  CHECK(expect_mean(zeros, 4).unit == 1);
+  std::vector<float> least(1, 0x1p-149f);
+  CHECK(take_unit(least, 1) == 0x1p150);
+  CHECK(least[0] == 2);
 }
 
 }  // namespace solving_test

@@ -193,7 +193,7 @@ TEST_CASE("sequential files merge only after the same predecessor") {
   const Scratch scratch;
   const auto make = [&](const char* name, const char* predecessor) {
     StatisticsBuilder b;
-    b.add({"m.a"}, 16, 100);
+    b.add({"m.a"}, 16, 100 + *name);
     b.add_floats("m.a.target_offset", {2, 16}, std::vector<float>(32, 1.0f));
     b.metadata["predecessor"] = predecessor;
     b.write(scratch / name);
