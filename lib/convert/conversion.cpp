@@ -94,7 +94,8 @@ class Conversion::UnitSink : public Sink {
   void refuse(const std::string& problem) override {
     {
       const std::lock_guard lock(conversion_.refused_mutex_);
-      conversion_.problems_.add(problem);
+      // Matrices that share statistics have their faults in common.
+      if (conversion_.seen_problems_.insert(problem).second) conversion_.problems_.add(problem);
     }
     conversion_.refuse();
   }

@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/convert/convert.h"
@@ -110,6 +112,7 @@ class Conversion {
   /// The first block scale that was refused in each tensor and expert, and its place for people.
   std::map<std::pair<size_t, int64_t>, std::pair<BadScale, std::string>> bad_scales_;
   Problems problems_;
+  std::set<std::string> seen_problems_;
   std::atomic<bool> refused_{false}, stopped_{false};
   std::atomic<bool> wrote_cached_{false};  ///< though it should have been direct
   std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};

@@ -8,6 +8,7 @@
 
 #include "kernels/device/check.h"
 #include "lib/findings/problems.h"
+#include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {
@@ -84,7 +85,11 @@ std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Wr
   begin(group);
   Results results(group.matrices().size());
   survey(results);
-  if (!is_sound(results) || only_check) return results;
+  if (!is_sound(results)) return results;
+  if (only_check) {
+    check_statistics();
+    return results;
+  }
   prepare(results);
   if (!is_sound(results)) return results;
   if (rule_.is_strict() && !is_from(WeightFormat::kFloat)) {
@@ -98,6 +103,12 @@ std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Wr
   }
   write_all(write, results);
   return results;
+}
+
+void Encoder::check_statistics() {
+  for (const EncodedMatrix& m : group_->matrices()) {
+    if (m.solving.method != Solving::Method::kPlain) solver_.begin(rule_, m);
+  }
 }
 
 bool Encoder::is_from(WeightFormat format) const {
@@ -242,7 +253,14 @@ class QuantizeWork : public Work {
       sink.write(part, written[part], bytes);
       written[part] += bytes.size();
     };
-    results_ = encoder.encode(group_, write, sink.only_checks());
+    try {
+      results_ = encoder.encode(group_, write, sink.only_checks());
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& error) {
+      for (const std::string& line : lines_of(error)) sink.refuse(line);
+      return;
+    }
     sink.add_read(encoder.bytes_read() - before);
     for (const EncodedResult& r : results_) {
       for (const std::string& problem : r.problems) sink.refuse(problem);

@@ -87,6 +87,8 @@ class Encoder {
   bool may_cast() const;
   void survey_stored(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey);
   void prepare(Results& results);
+  /// Throws Error where statistics of a matrix are none that can be solved by.
+  void check_statistics();
   void write_all(const Write& write, Results& results);
   void refuse_loss(Results& results);
   void write_bias(const EncodedMatrix& matrix, const Write& write);
