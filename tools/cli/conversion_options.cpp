@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "lib/artifact/manifest.h"
@@ -232,11 +233,12 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
 }
 
 /// Input scales of a file become part of the recipe.
-void take_input_scales(Rule& rule) {
+void take_input_scales(Rule& rule, const std::string& destination) {
   constexpr std::string_view kFrom = "from ";
   if (rule.input_scale == "given" || rule.input_scale == kFrom)
     throw Error(fmt::format("--input-scale: expected from FILE, found '{}'", rule.input_scale));
   if (!rule.input_scale.starts_with(kFrom)) return;
+  check_inputs_apart(destination, {{"--input-scale", rule.input_scale.substr(kFrom.size())}});
   rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
   rule.input_scale = "given";
 }
@@ -244,8 +246,11 @@ void take_input_scales(Rule& rule) {
 }  // namespace
 
 Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
+  check_inputs_apart(
+      o.destination,
+      {{"--stats", options.statistics}, {"--mask", options.mask}, {"--recipe", options.recipe}});
   Recipe recipe = recipe_as_said(options, o);
-  for (Rule& rule : recipe.rules) take_input_scales(rule);
+  for (Rule& rule : recipe.rules) take_input_scales(rule, o.destination);
   return recipe;
 }
 
@@ -258,6 +263,26 @@ std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOption
 
 Compute solver_of(const Common& common, Device device) {
   return {best_isa(), device, std::min(common.jobs, kSolverThreads)};
+}
+
+void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path to = fs::weakly_canonical(fs::absolute(destination), error);
+  if (!to.has_filename()) to = to.parent_path();
+  const auto is_inside = [&](const fs::path& at) {
+    return std::mismatch(to.begin(), to.end(), at.begin(), at.end()).first == to.end();
+  };
+  for (const auto& [option, file] : inputs) {
+    if (file.empty() || !fs::exists(fs::symlink_status(file, error))) continue;
+    // A link goes with its directory, too.
+    const fs::path given = fs::absolute(file, error);
+    if (is_inside(fs::weakly_canonical(given, error)) ||
+        is_inside(fs::weakly_canonical(given.parent_path(), error) / given.filename())) {
+      throw Error(fmt::format("{}: expected a file outside of {}, which is to be written, found {}", option,
+                              destination, file));
+    }
+  }
 }
 
 Existing existing_of(const ConversionOptions& o) {

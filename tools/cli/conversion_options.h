@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/convert/convert.h"
@@ -52,6 +53,13 @@ int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe
 
 /// What solves on that device, with all of --jobs as far as a solver has use for them.
 Compute solver_of(const Common& common, Device device);
+
+/// An option, and the file that it names; empty: none.
+using InputOption = std::pair<const char*, std::string>;
+
+/// Throws Error where a file that is read is in the directory to write, which --force would empty. What is no
+/// file that is there, as the name of a recipe, passes.
+void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs);
 
 /// What to do about files that are there, as --force and --resume say.
 Existing existing_of(const ConversionOptions& options);
