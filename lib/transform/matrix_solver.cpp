@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "formats/error.h"
 
@@ -10,8 +12,28 @@ namespace twofour {
 namespace {
 
 constexpr size_t kKept = 2;
+constexpr int kSmallest = -40, kLargest = 24;  // powers of two of global scales that are solved as they are
+constexpr int kCommon = -16;                   // others become this
+
+/// A power of two that brings rows so near to 1 that float32 holds their squares; 1 for most.
+double unit_of_rows(std::span<const float> rows) {
+  float largest = 0;
+  for (const float w : rows) largest = std::max(largest, std::abs(w));
+  return largest == 0 || (largest >= 0x1p-30f && largest <= 0x1p30f) ? 1
+                                                                     : std::ldexp(1.0, -std::ilogb(largest));
+}
+
+void multiply(std::span<float> numbers, double unit) {
+  if (unit == 1) return;
+  for (float& x : numbers) x = static_cast<float>(double{x} * unit);
+}
 
 }  // namespace
+
+void MatrixSolver::Prepared::Mean::read(std::vector<float> from, int64_t k) {
+  numbers = std::move(from);
+  unit = take_unit(numbers, k);
+}
 
 void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
   rule_ = &rule;
@@ -42,20 +64,20 @@ void MatrixSolver::prepare(Prepared& p) const {
   cuda::DeviceHessian memory = std::move(p.on_device);
   p = {};
   p.on_device = std::move(memory);
-  if (entry.fisher) p.fisher = s.read_fisher(entry);
-  if (solving.heldout != nullptr) {
-    p.heldout = solving.heldout->kind == StatisticsKind::kDiagonal ? s.read_diagonal(*solving.heldout)
-                                                                   : s.read_hessian(*solving.heldout);
+  if (entry.fisher) p.fisher.read(s.read_fisher(entry), entry.k);
+  if (const StatisticsEntry* other = solving.heldout) {
+    p.heldout.read(
+        other->kind == StatisticsKind::kDiagonal ? s.read_diagonal(*other) : s.read_hessian(*other), entry.k);
   }
   if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
-    p.mean = s.read_diagonal(entry);
-    p.diagonal = damped_diagonal(p.mean, solving.damping);
+    p.mean.read(s.read_diagonal(entry), entry.k);
+    p.diagonal = damped_diagonal(p.mean.numbers, solving.damping);
   } else {
-    p.mean = s.read_hessian(entry);
+    p.mean.read(s.read_hessian(entry), entry.k);
     factorize(p);
     if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
     if (compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt) {
-      p.on_device.load(p.hessian, p.maps.get(), p.mean);
+      p.on_device.load(p.hessian, p.maps.get(), p.mean.numbers);
       p.is_on_device = true;
     }
   }
@@ -72,10 +94,11 @@ void MatrixSolver::factorize(Prepared& p) const {
   const StatisticsEntry& entry = *solving.entry;
   const int threads = compute_.threads;
   try {
-    p.hessian =
-        damped_hessian(p.mean, entry.k, solving.damping, solving.needs_factor(), threads, compute_.isa);
+    p.hessian = damped_hessian(p.mean.numbers, entry.k, solving.damping, solving.needs_factor(), threads,
+                               compute_.isa);
     if (solving.target_offset)
-      p.inverse = std::make_unique<DampedInverse>(p.mean, entry.k, solving.damping, threads, compute_.isa);
+      p.inverse =
+          std::make_unique<DampedInverse>(p.mean.numbers, entry.k, solving.damping, threads, compute_.isa);
   } catch (const Error& e) {
     const Statistics& s = *rule_->statistics;
     throw Error(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[entry.sums].name, e.what()));
@@ -88,8 +111,21 @@ void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *prepared_->entry, row, offset_);
   // Where nothing was compressed before, the target is the weights to the last bit.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
+  multiply(offset_, prepared_->mean.unit);
   prepared_->inverse->multiply(offset_);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] += kTargetShare * offset_[i];
+}
+
+std::span<const float> MatrixSolver::in_units(Arithmetic arithmetic, float& stored,
+                                              std::span<const float> target) {
+  const bool divides = arithmetic == Arithmetic::compressed_tensors;
+  const int exponent = divides ? -std::ilogb(stored) : std::ilogb(stored);
+  if (exponent >= kSmallest && exponent <= kLargest) return target;
+  const double unit = std::ldexp(1.0, kCommon - exponent);
+  stored = static_cast<float>(divides ? double{stored} / unit : double{stored} * unit);
+  scaled_.assign(target.begin(), target.end());
+  multiply(scaled_, unit);
+  return scaled_;
 }
 
 void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale,
@@ -103,7 +139,7 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   rule.arithmetic = arithmetic;
   rule.zero_scale = zero_scale;
   rule.sweeps = matrix_->solving.sweeps;
-  const SolveInput in{target, mask};
+  const SolveInput in{in_units(arithmetic, stored, target), mask};
   const SolveOutput out{codes, scales};
   if (!prepared_->diagonal.empty()) {
     solve_rows_by_diagonal(rule, prepared_->diagonal, stored, in, out, compute_.threads, compute_.isa);
@@ -116,36 +152,43 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   }
 }
 
-void MatrixSolver::add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const {
+void MatrixSolver::add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit,
+                             double& to) const {
   const auto k = static_cast<size_t>(prepared_->entry->k);
-  if (mean.size() > k) {
-    for (const double form : quadratic_forms(mean, prepared_->entry->k, rows, compute_.threads, compute_.isa))
-      to += form;
+  const double unit = mean.unit * rows_unit * rows_unit;
+  const std::vector<float>& h = mean.numbers;
+  if (h.size() > k) {
+    const bool own = &mean == &prepared_->mean && device_ && prepared_->is_on_device;
+    for (const double form :
+         own ? device_->quadratic_forms(prepared_->on_device, rows)
+             : quadratic_forms(h, prepared_->entry->k, rows, compute_.threads, compute_.isa))
+      to += form / unit;
     return;
   }
   for (size_t r = 0; r < rows.size(); r += k) {
     double form = 0;
-    for (size_t i = 0; i < k; ++i) form += double{mean[i]} * double{rows[r + i]} * double{rows[r + i]};
-    to += form;
+    for (size_t i = 0; i < k; ++i) form += double{h[i]} * double{rows[r + i]} * double{rows[r + i]};
+    to += form / unit;
   }
 }
 
-void MatrixSolver::add_own_forms(std::span<const float> rows, double& to) const {
-  if (!device_ || !prepared_->is_on_device) return add_forms(prepared_->mean, rows, to);
-  for (const double form : device_->quadratic_forms(prepared_->on_device, rows)) to += form;
-}
-
-void MatrixSolver::add_loss(std::span<const float> weights, std::span<const float> values,
-                            OutputLoss& to) const {
+void MatrixSolver::add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to) {
   to.method = solving_name(matrix_->solving, prepared_->pattern.has_value());
+  const double unit = unit_of_rows(weights);
   std::vector<float> changes(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) changes[i] = weights[i] - values[i];
-  add_own_forms(changes, to.loss);
-  add_own_forms(weights, to.energy);
-  if (!prepared_->fisher.empty()) add_forms(prepared_->fisher, changes, to.expected_loss);
-  if (prepared_->heldout.empty()) return;
-  add_forms(prepared_->heldout, changes, to.heldout_loss);
-  add_forms(prepared_->heldout, weights, to.heldout_energy);
+  multiply(changes, unit);
+  if (unit != 1) {
+    scaled_.assign(weights.begin(), weights.end());
+    multiply(scaled_, unit);
+    weights = scaled_;
+  }
+  add_forms(prepared_->mean, changes, unit, to.loss);
+  add_forms(prepared_->mean, weights, unit, to.energy);
+  if (!prepared_->fisher.numbers.empty()) add_forms(prepared_->fisher, changes, unit, to.expected_loss);
+  if (prepared_->heldout.numbers.empty()) return;
+  add_forms(prepared_->heldout, changes, unit, to.heldout_loss);
+  add_forms(prepared_->heldout, weights, unit, to.heldout_energy);
 }
 
 }  // namespace twofour

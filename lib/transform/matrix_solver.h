@@ -31,7 +31,7 @@ class MatrixSolver {
   void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
              std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales);
   /// Adds what rows lose that are read back as `values`, row by row.
-  void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to) const;
+  void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to);
 
  private:
   struct Prepared {
@@ -40,10 +40,16 @@ class MatrixSolver {
     std::optional<PrunePattern> pattern{};
     Solving::Method method{};
     double damping = 0;
-    bool sweeps = false;          ///< any
-    std::vector<float> mean;      ///< of x x' [k, k]; kDiagonal: of x^2 [k]
-    std::vector<float> heldout;   ///< the mean over held-out tokens [k, k] or [k], or empty
-    std::vector<float> fisher;    ///< the mean of e x x' [k, k], or empty
+    bool sweeps = false;  ///< any
+    /// A mean over tokens, each in a unit of its own.
+    struct Mean {
+      std::vector<float> numbers;
+      double unit = 1;
+      void read(std::vector<float> from, int64_t k);
+    };
+    Mean mean;                    ///< of x x' [k, k]; kDiagonal: of x^2 [k]
+    Mean heldout;                 ///< over held-out tokens [k, k] or [k], or empty
+    Mean fisher;                  ///< of e x x' [k, k], or empty
     std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
@@ -55,10 +61,10 @@ class MatrixSolver {
   void prepare(Prepared& to) const;
   /// The factors of its mean; an error names the entry.
   void factorize(Prepared& of) const;
-  /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k].
-  void add_forms(std::span<const float> mean, std::span<const float> rows, double& to) const;
-  /// Likewise of the entry's own mean.
-  void add_own_forms(std::span<const float> rows, double& to) const;
+  /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k]; rows are in a unit of their own.
+  void add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit, double& to) const;
+  /// Brings rows that are solved, and their global scale, near to 1.
+  std::span<const float> in_units(Arithmetic arithmetic, float& stored, std::span<const float> target);
 
   Compute compute_;
   const EncodeRule* rule_ = nullptr;
@@ -66,7 +72,7 @@ class MatrixSolver {
   std::unique_ptr<cuda::DeviceSolver> device_;  ///< once it solved
   Prepared* prepared_ = nullptr;
   std::list<Prepared> kept_;  ///< the one used last first
-  std::vector<float> offset_;
+  std::vector<float> offset_, scaled_;
 };
 
 }  // namespace twofour

@@ -167,6 +167,7 @@ class GroupCheck : public GroupReader {
     for (size_t r = 0; r < target.size() / k; ++r) {
       const auto row = std::span(offset).subspan(r * k, k);
       if (std::all_of(row.begin(), row.end(), [](float c) { return c == 0; })) continue;
+      for (float& c : row) c = static_cast<float>(double{c} * h.mean.unit);
       h.inverse->multiply(row);
       for (size_t i = 0; i < k; ++i) target[r * k + i] += 0.5f * row[i];
     }
@@ -227,8 +228,8 @@ class GroupCheck : public GroupReader {
       Floats back(weights.size());
       std::vector<RowError> errors(weights.size() / k);
       std::vector<double> losses(errors.size()), energies(errors.size());
-      std::vector<double> other_losses(h->heldout.empty() ? 0 : errors.size()),
-          other_energies = other_losses, expected_losses(h->fisher.empty() ? 0 : errors.size());
+      std::vector<double> other_losses(h->heldout.numbers.empty() ? 0 : errors.size()),
+          other_energies = other_losses, expected_losses(h->fisher.numbers.empty() ? 0 : errors.size());
       std::vector<char> broken(errors.size());
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
         const auto row_codes = std::span(codes).subspan(r * k / 2, k / 2);
@@ -240,8 +241,8 @@ class GroupCheck : public GroupReader {
         for (size_t i = 0; i < k; ++i) change[i] -= values[i];
         losses[r] = form_of(h->mean, change);
         energies[r] = form_of(h->mean, row);
-        if (!h->fisher.empty()) expected_losses[r] = form_of(h->fisher, change);
-        if (!h->heldout.empty()) {
+        if (!h->fisher.numbers.empty()) expected_losses[r] = form_of(h->fisher, change);
+        if (!h->heldout.numbers.empty()) {
           other_losses[r] = form_of(h->heldout, change);
           other_energies[r] = form_of(h->heldout, row);
         }
@@ -287,11 +288,12 @@ class GroupCheck : public GroupReader {
   }
 
   /// e H e', H a mean [k, k] or its diagonal [k].
-  static double form_of(const std::vector<float>& mean, std::span<const float> e) {
-    if (mean.size() > e.size()) return expect_float_form(mean, e);
+  static double form_of(const ExpectedMean& mean, std::span<const float> e) {
+    const std::vector<float>& h = mean.numbers;
+    if (h.size() > e.size()) return expect_float_form(h, e) / mean.unit;
     double form = 0;
-    for (size_t i = 0; i < e.size(); ++i) form += double{mean[i]} * double{e[i]} * double{e[i]};
-    return form;
+    for (size_t i = 0; i < e.size(); ++i) form += double{h[i]} * double{e[i]} * double{e[i]};
+    return form / mean.unit;
   }
 
   static bool has_pattern(std::span<const float> values, const ExpectedSolver& solver) {

@@ -8,19 +8,20 @@ constexpr size_t kKept = 2;
 std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, const Solving& solving) {
   auto found = std::make_shared<SolvedHessian>();
   const StatisticsEntry& entry = *solving.entry;
-  if (entry.fisher) found->fisher = statistics.read_fisher(entry);
+  if (entry.fisher) found->fisher = expect_mean(statistics.read_fisher(entry), entry.k);
   if (const StatisticsEntry* other = solving.heldout) {
-    found->heldout = other->kind == StatisticsKind::kDiagonal ? statistics.read_diagonal(*other)
-                                                              : statistics.read_hessian(*other);
+    found->heldout = expect_mean(other->kind == StatisticsKind::kDiagonal ? statistics.read_diagonal(*other)
+                                                                          : statistics.read_hessian(*other),
+                                 entry.k);
   }
   if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
-    found->mean = statistics.read_diagonal(entry);
-    found->diagonal = expect_diagonal(found->mean, solving.damping);
+    found->mean = expect_mean(statistics.read_diagonal(entry), entry.k);
+    found->diagonal = expect_diagonal(found->mean.numbers, solving.damping);
     return found;
   }
-  found->mean = statistics.read_hessian(entry);
-  found->hessian = expect_hessian(found->mean, entry.k, solving.damping, solving.needs_factor());
-  if (solving.target_offset) found->inverse.emplace(found->mean, entry.k, solving.damping);
+  found->mean = expect_mean(statistics.read_hessian(entry), entry.k);
+  found->hessian = expect_hessian(found->mean.numbers, entry.k, solving.damping, solving.needs_factor());
+  if (solving.target_offset) found->inverse.emplace(found->mean.numbers, entry.k, solving.damping);
   return found;
 }
 

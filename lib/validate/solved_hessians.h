@@ -12,9 +12,9 @@ namespace twofour {
 
 /// What the proof of solved matrices reads of an entry of the statistics.
 struct SolvedHessian {
-  std::vector<float> mean;      ///< of x x' [k, k], or of x^2 [k] where the diagonal decides
-  std::vector<float> heldout;   ///< of the entry over other tokens, likewise [k, k] or [k]; empty: none
-  std::vector<float> fisher;    ///< the mean of e x x' [k, k]; empty: none
+  ExpectedMean mean;            ///< of x x' [k, k], or of x^2 [k] where the diagonal decides
+  ExpectedMean heldout;         ///< of the entry over other tokens, likewise [k, k] or [k]; empty: none
+  ExpectedMean fisher;          ///< the mean of e x x' [k, k]; empty: none
   std::vector<float> diagonal;  ///< damped; empty where the whole Hessian is used
   ExpectedHessian hessian;
   std::optional<ExpectedInverse> inverse;  ///< of entries with another target than the weights
