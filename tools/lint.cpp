@@ -78,7 +78,8 @@ std::function<int()> setup_lint(Arguments& args, const Common& common) {
   args.option("--profile", o->profile,
               "Severities for a purpose: everything counts, what engines need, what a published checkpoint "
               "needs")
-      .one_of(profiles);
+      .one_of(profiles)
+      .default_text("as --rules says");
   args.option("--rule", o->levels, "Change a rule's severity: off, note, warning or error")
       .value_name("ID=LEVEL");
   args.option("--select", o->select, "Only these rules: ids or globs, such as index-*")

@@ -196,16 +196,16 @@ TEST_CASE("Base models give NVFP4 experts beside E8M0 scales, where theirs are p
   // Another number has no place there.
   Tensors odd;
   for (const auto& [name, t] : source) odd.push_back({name, t.dtype, t.shape, t.bytes});
+  const float value = before[1] * 1.5f;
   for (TensorData& t : odd) {
     if (t.name != scale) continue;
-    const float value = 0.75f;
     std::memcpy(&t.bytes[sizeof(float)], &value, sizeof(value));
   }
   write_checkpoint(scratch / "odd", {odd}, read_text(scratch / "src" / "config.json"));
   const std::string refused = message_of(
       [&] { Made(scratch / "odd", scratch / "none", "{match: experts, to: nvfp4, draft_experts: cast}"); });
   CHECK(contains(refused, scale + ": expected scales that are powers of two"));
-  CHECK(contains(refused, "found 0.75; a rule of its own (to: fp8, scale_dtype: e8m0)"));
+  CHECK(contains(refused, fmt::format("found {}; a rule of its own (to: fp8, scale_dtype: e8m0)", value)));
   CHECK(!fs::exists(scratch / "none"));
   Made(scratch / "odd", scratch / "rounded",
        "{match: experts, to: nvfp4, draft_experts: cast}, {match: layers.0.attn.wo_b, to: fp8, scale_dtype: "

@@ -65,8 +65,10 @@ Tensors layer_of(const Family& f, int64_t e, int64_t i, int64_t h) {
   std::vector<FloatMatrix> gate_up, down;
   for (int64_t x = 0; x < e; ++x) {
     const auto seed = static_cast<unsigned>(100 * x + 1);
-    gate_up.push_back(join_rows(random_floats(i, h, seed), random_floats(i, h, seed + 1, 0.03f), f.in_turn));
-    down.push_back(random_floats(h, i, seed + 2));
+    const float spread = 0.02f * (1 + 0.1f * static_cast<float>(x));  // no two experts have one maximum
+    gate_up.push_back(join_rows(random_floats(i, h, seed, spread),
+                                random_floats(i, h, seed + 1, 1.5f * spread), f.in_turn));
+    down.push_back(random_floats(h, i, seed + 2, spread));
   }
   add_float_stack(t, kLayer + f.gate_up, gate_up, f.columns_first);
   add_float_stack(t, kLayer + f.down, down, f.columns_first);
