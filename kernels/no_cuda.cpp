@@ -17,6 +17,12 @@ namespace {
 
 std::optional<CudaDevice> cuda_device() { return std::nullopt; }
 std::string no_cuda_reason() { return "built without CUDA"; }
+int cuda_device_count() { return 0; }
+int current_cuda_device() { return -1; }
+CudaDeviceScope::CudaDeviceScope(int index) {
+  if (index >= 0) refuse("device");
+}
+CudaDeviceScope::~CudaDeviceScope() = default;
 
 namespace cuda {
 

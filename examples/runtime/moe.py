@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs an MoE layer of a twofour artifact on torch tensors, through libtwofour.so and ctypes alone.
 
-    moe.py ARTIFACT --dense BF16 [--layer NAME] [--library libtwofour.so] [--tokens M] [--device cpu|cuda]
+    moe.py ARTIFACT --dense BF16 [--layer NAME] [--library libtwofour.so] [--tokens M] [--device cpu|cuda|cuda:1]
 
 BF16 is what `twofour convert ARTIFACT BF16 --to bf16` made: plain torch on its weights says what must come out.
 """
@@ -13,6 +13,8 @@ import sys
 
 import torch
 
+ABI = 2  # TWOFOUR_ABI of the header that this file follows
+CUDA, CUDA_DEVICE_0 = 1, 16
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -46,6 +48,8 @@ class Library:
         self.declare("workspace_bytes", pointer, c.c_int64, c.c_int64, c.POINTER(c.c_size_t))
         self.declare("forward", pointer, c.POINTER(Tokens), pointer, c.c_size_t, pointer)
         self.declare("route", pointer, c.c_int64, pointer, c.c_int64, c.c_int64, pointer, pointer)
+        if not hasattr(self.lib, "twofour_abi") or self.lib.twofour_abi() < ABI:
+            raise RuntimeError(f"{path}: expected a library of ABI {ABI} or later")
         self.lib.twofour_last_error.restype = c.c_char_p
         self.lib.twofour_layer_count.restype = c.c_int64
         self.lib.twofour_layer_count.argtypes = [pointer]
@@ -101,8 +105,9 @@ class MoeLayer:
         self.hidden = artifact.info(layer).hidden
         self.device = torch.device(device)
         options = Options(size=c.sizeof(Options), limit=limit)
-        self.library.load(artifact.handle, layer, int(self.device.type == "cuda"), c.byref(options),
-                          c.byref(self.handle))
+        index = self.device.index
+        where = 0 if self.device.type == "cpu" else CUDA if index is None else CUDA_DEVICE_0 + index
+        self.library.load(artifact.handle, layer, where, c.byref(options), c.byref(self.handle))
 
     def __del__(self):
         if self.handle:
@@ -205,8 +210,9 @@ def main():
         out = layer(hidden.to(args.device, dtype), ids, weights, workspace)
         check(f"{args.device} {dtype}", out, want)
 
-    if args.device == "cuda":
+    if args.device != "cpu":
         # One capture, replayed with other tokens
+        torch.cuda.set_device(torch.device(args.device).index or 0)
         x, out = hidden.to("cuda", torch.bfloat16), torch.empty(hidden.shape, device="cuda", dtype=torch.bfloat16)
         layer(x, ids, weights, workspace, out)
         torch.cuda.synchronize()

@@ -10,9 +10,32 @@ std::optional<CudaDevice> cuda_device() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return std::nullopt;
   cudaDeviceProp properties{};
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return std::nullopt;
+  if (cudaGetDeviceProperties(&properties, current_cuda_device()) != cudaSuccess) return std::nullopt;
   return CudaDevice{properties.name, 10 * properties.major + properties.minor, properties.multiProcessorCount,
                     properties.totalGlobalMem, static_cast<uint64_t>(properties.l2CacheSize)};
+}
+
+int cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+int current_cuda_device() {
+  int device = 0;
+  return cuda_device_count() > 0 && cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+CudaDeviceScope::CudaDeviceScope(int index) {
+  if (index < 0) return;
+  int current = 0;
+  cuda::check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+  if (index == current) return;
+  cuda::check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  before_ = current;
+}
+
+CudaDeviceScope::~CudaDeviceScope() {
+  if (before_ >= 0) (void)cudaSetDevice(before_);
 }
 
 std::string no_cuda_reason() {

@@ -93,6 +93,8 @@ const char* twofour_version() {
   return text.c_str();
 }
 
+int twofour_abi() { return TWOFOUR_ABI; }
+
 const char* twofour_last_error() { return last_error.c_str(); }
 
 int twofour_has_cuda() {
@@ -148,9 +150,13 @@ int twofour_load(const twofour_artifact* artifact, int64_t layer, int device, co
     given(loaded, "loaded") = nullptr;
     const RuntimeArtifact& from = given(artifact, "artifact").artifact;
     const size_t index = checked_layer(from, layer);
-    if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA)
-      throw Error(fmt::format("device: expected TWOFOUR_CPU or TWOFOUR_CUDA, found {}", device));
+    const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
+    if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
+      throw Error(fmt::format(
+          "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
+    }
     LayerOptions how;
+    if (has_index) how.cuda_device = device - TWOFOUR_CUDA_DEVICE(0);
     if (options != nullptr) {
       const twofour_options& o = sized(options, "twofour_options");
       if (o.expert_map_size < 0 || (o.expert_map_size > 0) != (o.expert_map != nullptr)) {

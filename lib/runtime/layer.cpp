@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/error.h"
+#include "kernels/device/device.h"
 #include "kernels/moe/moe.h"
 #include "lib/runtime/state.h"
 #include "lib/runtime/tokens.h"
@@ -56,6 +57,7 @@ uint64_t RuntimeLayer::device_bytes() const { return state_->memory.bytes(); }
 
 size_t RuntimeLayer::workspace_bytes(int64_t m, int64_t topk) const {
   if (state_->device == Device::cpu || m == 0) return 0;
+  const CudaDeviceScope scope(state_->cuda_device);
   if (m < 0 || topk < 1)
     throw Error(fmt::format("{}: expected tokens with experts, found {} with {}", info().name, m, topk));
   return state_->is_dense ? cuda::dense_moe_workspace(state_->dense, m, topk)
@@ -64,6 +66,7 @@ size_t RuntimeLayer::workspace_bytes(int64_t m, int64_t topk) const {
 
 bool RuntimeLayer::rounds_to_bf16(int64_t m, int64_t topk) const {
   if (state_->device == Device::cpu) return false;
+  const CudaDeviceScope scope(state_->cuda_device);
   return state_->is_dense ? cuda::dense_moe_in_bf16(state_->dense, m, topk)
                           : cuda::sparse_moe_in_bf16(state_->sparse, m, topk);
 }
@@ -82,6 +85,7 @@ void RuntimeLayer::forward(const cuda::MoeTokens& tokens, void* workspace, size_
     cpu::moe(state_->cpu, tokens);
     return;
   }
+  const CudaDeviceScope scope(state_->cuda_device);
   if (state_->is_dense) {
     cuda::dense_moe(state_->dense, tokens, workspace, bytes, stream);
   } else {
@@ -108,6 +112,7 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
     const double seconds = watch.seconds();
     return {from_float_bytes(out, type), seconds};
   }
+  const CudaDeviceScope scope(state_->cuda_device);
   const cuda::DeviceMemory device_hidden(hidden),
       ids(std::vector<int32_t>(in.topk_ids.begin(), in.topk_ids.end())),
       weights(std::vector<float>(in.topk_weights.begin(), in.topk_weights.end())),

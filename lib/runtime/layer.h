@@ -26,6 +26,7 @@ struct LayerOptions {
   std::vector<int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
   bool weight_on_input = false;       ///< the router's weight multiplies hidden instead of the result
   float limit = 0;                    ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+  int cuda_device = -1;               ///< on CUDA, its index; -1: the current one
 };
 
 /// Whether a number can be LayerOptions::limit: finite and not below 0 as a float, and 0, which is no limit,
@@ -68,9 +69,9 @@ class RuntimeLayer {
 
   /// Runs on memory of the layer's device: hidden and out [M, H] of `tokens.type`, topk_ids and topk_weights
   /// [M, topk], workspace on a multiple of 256 bytes, of one call at a time. On CUDA on the caller's stream,
-  /// which belongs to the device that was current in load(); allocates and synchronizes nothing, so it can be
-  /// captured in a graph; ids out of range contribute nothing and set `tokens.error`. On the CPU the stream
-  /// is not read, and ids out of range throw. Throws Error on shapes that a kernel does not take.
+  /// which belongs to the layer's device, whichever is current; allocates and synchronizes nothing, so it can
+  /// be captured in a graph; ids out of range contribute nothing and set `tokens.error`. On the CPU the
+  /// stream is not read, and ids out of range throw. Throws Error on shapes that a kernel does not take.
   void forward(const cuda::MoeTokens& tokens, void* workspace, size_t bytes,
                cuda::Stream stream = nullptr) const;
 

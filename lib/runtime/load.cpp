@@ -16,6 +16,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "formats/layouts/part_map.h"
+#include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/multiply/device_layouts.h"
 #include "lib/checkpoint/unsupported_terms.h"
@@ -260,6 +261,12 @@ void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& 
     throw Error(
         fmt::format("{}: expected a CUDA device, found none ({})", layer.info.name, no_cuda_reason()));
   }
+  if (const int count = cuda_device_count(); layer.options.cuda_device >= count) {
+    throw Error(fmt::format("{}: expected a CUDA device from 0 to {}, found {}", layer.info.name, count - 1,
+                            layer.options.cuda_device));
+  }
+  const CudaDeviceScope scope(layer.options.cuda_device);
+  layer.cuda_device = current_cuda_device();
   const KernelLayout layout = kernel_layout(layer.info.layout);
   check_kernel(layer.info, layout);
   layer.memory = cuda::DeviceMemory(static_cast<size_t>(bytes));

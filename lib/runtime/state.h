@@ -42,6 +42,7 @@ struct LayerState {
 
   // On CUDA: all in one block.
   cuda::DeviceMemory memory;
+  int cuda_device = -1;
   bool is_dense = false;
   cuda::SparseMoe sparse;
   cuda::DenseMoe dense;

@@ -17,8 +17,14 @@
 extern "C" {
 #endif
 
+/* Of this header. A library of a higher number serves programs of this one; twofour_abi() is the library's.
+ */
+#define TWOFOUR_ABI 2
+
 enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
+/* The CUDA device with an index, instead of the current one; since ABI 2. */
+#define TWOFOUR_CUDA_DEVICE(index) (16 + (index))
 enum { TWOFOUR_F32 = 0, TWOFOUR_BF16 = 1, TWOFOUR_F16 = 2 };
 
 /* An artifact in a layout of twofour, open for running. */
@@ -63,6 +69,8 @@ typedef struct {
 
 /* "VERSION (COMMIT)" */
 TWOFOUR_API const char* twofour_version(void);
+/* TWOFOUR_ABI of this library; those before ABI 2 do not have the function. */
+TWOFOUR_API int twofour_abi(void);
 /* What the last function of this thread that failed found wrong: "where: expected X, found Y". */
 TWOFOUR_API const char* twofour_last_error(void);
 /* 1 where this library and this machine can run on CUDA. */
@@ -79,7 +87,8 @@ TWOFOUR_API int twofour_get_layer_info(const twofour_artifact* artifact, int64_t
 TWOFOUR_API int twofour_find_layer(const twofour_artifact* artifact, const char* name, int64_t* layer);
 
 /* Puts a layer on TWOFOUR_CPU, where it computes from the mapped file, or on TWOFOUR_CUDA, in the memory of
- * the current device. Looks at every stored byte once. `options` may be NULL. */
+ * the current device, or on TWOFOUR_CUDA_DEVICE(index). Looks at every stored byte once. `options` may be
+ * NULL. */
 TWOFOUR_API int twofour_load(const twofour_artifact* artifact, int64_t layer, int device,
                              const twofour_options* options, twofour_layer** loaded);
 TWOFOUR_API void twofour_unload(twofour_layer* layer);
@@ -90,7 +99,7 @@ TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, i
 
 /* Runs the layer on pointers to memory of its device, `workspace` on a multiple of 256 bytes. `stream` is a
  * cudaStream_t (NULL: the default stream); work is put on it, nothing is allocated and nothing waits, so it
- * can be captured in a graph. The device that was current in twofour_load must be current again. `topk_ids`
+ * can be captured in a graph. `stream` belongs to the layer's device, which need not be current. `topk_ids`
  * must not change until the work is done. One token may go in a cooperative launch, which waits until the
  * device has room for all its blocks: a kernel that fills the device and waits for this layer waits for ever.
  * On the CPU stream and workspace are not used and all is done on return. */

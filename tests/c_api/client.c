@@ -38,7 +38,7 @@ static void check_refusals(const char* path, twofour_artifact* artifact, twofour
   must_not(twofour_get_layer_info(artifact, -1, &info), "layer: expected 0 to");
   must_not(twofour_get_layer_info(artifact, 1 << 20, &info), "layer: expected 0 to");
   must_not(twofour_load(artifact, 0, 7, NULL, &none),
-           "device: expected TWOFOUR_CPU or TWOFOUR_CUDA, found 7");
+           "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found 7");
   if (none != NULL) fail("expected NULL from a load that failed");
   must_not(twofour_load(artifact, 0, TWOFOUR_CPU, &options, &none), "twofour_options: expected size");
   options.size = sizeof(options);
@@ -52,8 +52,14 @@ static void check_refusals(const char* path, twofour_artifact* artifact, twofour
   tokens.dtype = TWOFOUR_F32;
   tokens.m = tokens.top_k = 1;
   must_not(twofour_forward(layer, &tokens, NULL, 0, NULL), "expected hidden, topk_ids, topk_weights and out");
-  if (!twofour_has_cuda())
+  if (twofour_abi() != TWOFOUR_ABI) fail("expected the library of this header");
+  const int far_device = TWOFOUR_CUDA_DEVICE(1000);
+  if (twofour_has_cuda()) {
+    must_not(twofour_load(artifact, 0, far_device, NULL, &none), "expected a CUDA device from 0 to");
+  } else {
     must_not(twofour_load(artifact, 0, TWOFOUR_CUDA, NULL, &none), "expected a CUDA device, found none");
+    must_not(twofour_load(artifact, 0, far_device, NULL, &none), "expected a CUDA device, found none");
+  }
   twofour_close(NULL);
   twofour_unload(NULL);
   if (twofour_layer_count(NULL) != 0) fail("expected no layers without an artifact");

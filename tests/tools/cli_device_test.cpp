@@ -42,11 +42,27 @@ TEST_CASE("--device cuda is refused in one line by what runs on the CPU alone, d
     std::vector<std::string> words = arguments;
     words.insert(words.end(), {"--device", "cuda"});
     const bool may_solve = arguments[0] == "prune" || arguments[0] == "quantize" || arguments[0] == "convert";
-    check_one_line(run_program(words),
-                   fmt::format("--device cuda: expected cpu or auto, found {}{}, which runs on the CPU alone",
-                               arguments[0], may_solve ? " without --stats" : ""));
+    for (const char* device : {"cuda", "cuda:1"}) {
+      words.back() = device;
+      check_one_line(run_program(words),
+                     fmt::format("--device {}: expected cpu or auto, found {}{}, which runs on the CPU alone",
+                                 device, arguments[0], may_solve ? " without --stats" : ""));
+    }
     CHECK(!fs::exists(out));
   }
+}
+
+TEST_CASE("--device takes the index of a CUDA device and nothing else behind cuda") {
+  for (const std::string device : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:1000", "cpu:0"}) {
+    CAPTURE(device);
+    const Outcome o = run_program({"validate", kGolden, "--device", device});
+    CHECK(o.code == 2);
+    CHECK(o.err.find("expected cpu, cuda, auto, found '" + device + "'") != std::string::npos);
+  }
+  // No machine has so many; what CUDA is told is hidden devices, so that all threads agree.
+  const Outcome o = run_program({"validate", kGolden, "--device", "cuda:999"});
+  CHECK(o.code == 2);
+  CHECK(o.err.find("--device cuda:999: expected a CUDA device, found none (") != std::string::npos);
 }
 
 TEST_CASE("the CUDA driver is loaded for what may use a device, and for nothing else") {

@@ -98,12 +98,26 @@ Argument& Argument::required(bool is_required) {
   return *this;
 }
 
+namespace {
+
+/// Whether `text` is `word`, or has a number of up to three digits where that ends with ":N".
+bool is_word(const std::string& word, const std::string& text) {
+  if (!word.ends_with(":N")) return text == word;
+  const size_t at = word.size() - 1;
+  return text.size() > at && text.size() <= at + 3 && text.starts_with(word.substr(0, at)) &&
+         std::all_of(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
 Argument& Argument::one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted) {
   entry_.choices = words;
   entry_.path = false;
   return check([words, unlisted](const std::string& text) -> std::string {
     for (const auto& list : {words, unlisted}) {
-      if (std::find(list.begin(), list.end(), text) != list.end()) return "";
+      if (std::any_of(list.begin(), list.end(), [&](const std::string& w) { return is_word(w, text); }))
+        return "";
     }
     return fmt::format("expected {}, found '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
   });

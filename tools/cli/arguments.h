@@ -38,7 +38,8 @@ struct CommandEntry {
 class Argument {
  public:
   Argument& required(bool is_required = true);
-  /// Only these words; those of `unlisted` are taken, too, but not shown.
+  /// Only these words; those of `unlisted` are taken, too, but not shown. A word that ends with ":N" stands
+  /// for those with a whole number there.
   Argument& one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted = {});
   /// Whole numbers only, or any numbers, from `least` to `most`.
   Argument& range(int least, int most);

@@ -69,6 +69,10 @@ std::function<int()> setup_validate(Arguments& args, const Common& common);
 /// longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
+/// Hides all CUDA devices but the one that --device cuda:N names from CUDA, which must not have started yet:
+/// so every thread has it.
+void show_one_device(const Common& common);
+
 /// Where a command with CUDA code runs, as --device says; auto is a CUDA device if there is one. Throws Error
 /// if --device asks for cuda and there is no device.
 Device choose_device(const Common& common);

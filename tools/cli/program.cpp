@@ -41,15 +41,17 @@ void add_common(Arguments& args, Common& common, CudaWork cuda) {
       .common();
   Argument& device = args.option(
       "--device", common.device,
-      cuda == CudaWork::kAll ? "Where to compute. auto uses a CUDA device if there is one and it is faster"
-      : cuda == CudaWork::kSolvers
-          ? "Where weights are chosen by --stats; the bytes are the same. auto uses a CUDA device if there "
-            "is one. All else runs on the CPU"
-          : "Where to compute. This command runs only on the CPU");
+      cuda == CudaWork::kAll
+          ? "Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is "
+            "one and it is faster"
+      : cuda == CudaWork::kSolvers ? "Where weights are chosen by --stats; the bytes are the same. cuda:1 is "
+                                     "the second CUDA device. auto uses "
+                                     "a CUDA device if there is one. All else runs on the CPU"
+                                   : "Where to compute. This command runs only on the CPU");
   if (cuda != CudaWork::kNone) {
-    device.one_of({"cpu", "cuda", "auto"}).common();
+    device.one_of({"cpu", "cuda", "auto"}, {"cuda:N"}).common();
   } else {
-    device.one_of({"cpu", "auto"}, {"cuda"}).common();  // check_device says why cuda is refused
+    device.one_of({"cpu", "auto"}, {"cuda", "cuda:N"}).common();  // check_device says why cuda is refused
   }
 }
 
@@ -139,6 +141,7 @@ int run(int argc, char** argv, const Program& program) {
     const auto& [command, work] = commands.at(root.chosen());
     common.command = command->name;
     if (command->cuda == CudaWork::kNone) check_device(common, command->name);
+    show_one_device(common);
     return work();
   } catch (const Interrupted& e) {
     return report_error(program, common, lines_of(e), kInterrupted);

@@ -120,14 +120,34 @@ Device choose_device(const Common& common) {
   if (common.device == "cpu") return Device::cpu;
   if (common.device == "auto") return cuda_device() ? Device::cuda : Device::cpu;
   if (!cuda_device())
-    throw Error(fmt::format("--device cuda: expected a CUDA device, found none ({})", no_cuda_reason()));
+    throw Error(
+        fmt::format("--device {}: expected a CUDA device, found none ({})", common.device, no_cuda_reason()));
   return Device::cuda;
 }
 
+void show_one_device(const Common& common) {
+  constexpr std::string_view kPrefix = "cuda:";
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  if (!common.device.starts_with(kPrefix)) return;
+  const auto index = std::stoul(common.device.substr(kPrefix.size()));
+  std::string shown = std::to_string(index);
+  if (const char* visible = std::getenv(kVisible)) {
+    // A list of some of them: the index counts in it
+    std::string_view rest = visible;
+    for (unsigned long i = 0; i < index; ++i) {
+      const size_t comma = rest.find(',');
+      rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
+    }
+    shown = rest.substr(0, rest.find(','));
+  }
+  setenv(kVisible, shown.c_str(), 1);
+}
+
 void check_device(const Common& common, const std::string& command) {
-  if (common.device == "cuda")
-    throw Error(
-        fmt::format("--device cuda: expected cpu or auto, found {}, which runs on the CPU alone", command));
+  if (common.device.starts_with("cuda")) {
+    throw Error(fmt::format("--device {}: expected cpu or auto, found {}, which runs on the CPU alone",
+                            common.device, command));
+  }
 }
 
 Device choose_solver_device(const Common& common, bool solves) {
