@@ -134,13 +134,6 @@ void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
   if (is_solved(m, survey.scale)) return encode_solved(m, survey, row, rows, write, result);
-  if (row == 0 && m.solving.method != Solving::Method::kPlain && !survey.scale.is_zero) {
-    result.findings.push_back(
-        {Severity::kWarning, "not-solved", m.name,
-         fmt::format("a global scale of {} has steps that float32 has no reciprocals of: each weight is "
-                     "quantized for itself, without statistics",
-                     survey.scale.written)});
-  }
   QuantizeRule rule = quantize_;
   rule.zero_block = survey.scale.zero_block;
   const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;

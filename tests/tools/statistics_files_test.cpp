@@ -225,9 +225,7 @@ TEST_CASE("weights too small for a solver are quantized without it, which is rep
                     out = (scratch / "out").string();
   const Outcome made = run_program({"quantize", src, out, "--stats", stats});
   REQUIRE_MESSAGE(made.code == 0, made.err);
-  for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) {
-    CHECK(contains(made.err, kMlp + leaf + ": a global scale of "));
-  }
+  CHECK(contains(made.err, kMlp + "down_proj: weights up to "));
   CHECK(contains(made.err, "[not-solved]"));
   CHECK(run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows"}).code == 0);
   REQUIRE(run_program({"quantize", src, out + "2"}).code == 0);
