@@ -75,6 +75,13 @@ const std::array<uint16_t, 256>& pair_energies() {
   return table;
 }
 
+void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
+  uint8_t* const out = to.data();
+  const size_t count = to.size();
+#pragma omp simd
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(out[i] | from[i]);
+}
+
 /// Share of the variance of cells [rows, cols] that means of their rows and columns explain, beyond what they
 /// explain of noise.
 double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
@@ -84,11 +91,13 @@ double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   for (uint64_t r = 0; r < rows; ++r) {
     const uint8_t* line = cells + r * cols;
     uint32_t row = 0, square = 0;
+    uint32_t* const columns = col_sums.data();
+#pragma omp simd reduction(+ : row, square)
     for (uint64_t c = 0; c < cols; ++c) {
       const uint32_t x = line[c];
       row += x;
       square += x * x;
-      col_sums[c] += x;
+      columns[c] += x;
     }
     sum += row;
     squares += square;
@@ -207,13 +216,12 @@ void FigureCounter::take_columns(const uint8_t* bytes) {
   if (plan_.k_outer) {
     columns_.resize(plan_.line_bytes / 8);
     for (uint64_t row = 0; row < 8; ++row) {
-      for (uint64_t i = 0; i < columns_.size(); ++i)
-        columns_[i] = static_cast<uint8_t>(columns_[i] | bytes[row * columns_.size() + i]);
+      or_into(columns_, bytes + row * columns_.size());
     }
     return;
   }
   columns_.resize(plan_.line_bytes);
-  for (uint64_t i = 0; i < plan_.line_bytes; ++i) columns_[i] = static_cast<uint8_t>(columns_[i] | bytes[i]);
+  or_into(columns_, bytes);
 }
 
 void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
@@ -233,9 +241,7 @@ void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
     const uint64_t m = word_of(block) & kCodeBits;
     full_blocks_ += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
     ++scale_bytes_[scales[b]];
-    if (!e4m3_is_block_scale(scales[b])) continue;
-    const double scale = e4m3_units(scales[b]);  // of 2^-9, codes of 1/2
-    energy_ += scale * scale * energy * 0x1p-20;
+    scale_energies_[scales[b]] += energy;
   }
   blocks_ += plan_.scale_bytes;
 }
@@ -317,6 +323,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   for (size_t i = 0; i < 256; ++i) {
     numbers_[i] += o.numbers_[i];
     scale_bytes_[i] += o.scale_bytes_[i];
+    scale_energies_[i] += o.scale_energies_[i];
   }
   blocks_ += o.blocks_;
   full_blocks_ += o.full_blocks_;
@@ -376,6 +383,11 @@ MatrixFigures FigureCounter::figures() const {
   const NumberKind kind = plan_.kind;
   if (kind == NumberKind::kUnknown) return f;
   double numbers = 0, zeros = 0, negative = static_cast<double>(negative_), most = 0, energy = energy_;
+  for (unsigned s = 0; s < 256; ++s) {
+    if (scale_energies_[s] == 0 || !e4m3_is_block_scale(s)) continue;
+    const double scale = e4m3_units(s);  // of 2^-9, codes of 1/2
+    energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
+  }
   double amax = amax_;
   if (kind == NumberKind::kE2m1) {
     const auto codes = codes_of(numbers_);

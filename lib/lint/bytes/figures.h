@@ -125,9 +125,10 @@ class FigureCounter {
   uint64_t zero_run_ = 0, last_scales_ = 0;
   std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
   uint64_t seen_count_ = 0;
-  std::vector<uint8_t> columns_;             ///< every taken line, ORed
-  std::array<uint64_t, 256> numbers_{};      ///< by byte, or by exponent of float32
-  std::array<uint64_t, 256> scale_bytes_{};  ///< by block scale
+  std::vector<uint8_t> columns_;                ///< every taken line, ORed
+  std::array<uint64_t, 256> numbers_{};         ///< by byte, or by exponent of float32
+  std::array<uint64_t, 256> scale_bytes_{};     ///< by block scale
+  std::array<uint64_t, 256> scale_energies_{};  ///< likewise, sums of squared codes in halves
   uint64_t blocks_ = 0, full_blocks_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0;
   std::vector<float> floats_;
