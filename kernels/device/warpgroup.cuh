@@ -27,6 +27,17 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
 }
+/// Whether it is complete.
+__device__ __forceinline__ bool is_phase_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done; }"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
 /// A warpgroup meets; `id` from 1 to 15.
 __device__ __forceinline__ void sync_warpgroup(int id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
@@ -45,6 +56,13 @@ __device__ __forceinline__ void take_registers() {
 template <int kCount>
 __device__ __forceinline__ void leave_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+/// Keeps the compiler from computing these behind begin_wgmma, which would have to order them again.
+template <int kCount>
+__device__ __forceinline__ void settle(uint32_t (&a)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i]));
 }
 
 /// Orders registers before the wgmmas that follow.

@@ -5,6 +5,7 @@
 #include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/dense_rows.cuh"
 #include "kernels/multiply/expert_rows.cuh"
+#include "kernels/multiply/many_rows.h"
 #include "kernels/numbers/swiglu.cuh"
 
 /// Dense NVFP4 on tensor cores, m16n8k16. A warp multiplies 16 stored rows by 256 k a step. The order of k
@@ -288,6 +289,18 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
   }
 }
 
+/// Rows an expert from which the many-row kernel is the faster one.
+constexpr int64_t kManyRowsFrom = 10;
+
+/// Whether it takes such products: W4A16 whose rows leave in the order of stored ones.
+bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {
+  return !w.gated && !options.nvfp4 && options.warps_k == 0 && fits_many_rows(w);
+}
+
+int64_t many_rows_bytes(const DenseWeights& w, const ExpertRows& rows) {
+  return ManyRowsWorkspace(rows.rows, w.e, rows.rows / rows.rows_per_x * w.k).bytes;
+}
+
 MultiplyWorkspace workspace_of(const DenseWeights& w, const ExpertRows& rows) {
   const int64_t x_rows = rows.rows / rows.rows_per_x, steps = (w.k + kStepK - 1) / kStepK;
   return {x_rows * steps * kStepK * 2, x_rows, rows.rows, w.e};
@@ -296,7 +309,7 @@ MultiplyWorkspace workspace_of(const DenseWeights& w, const ExpertRows& rows) {
 }  // namespace
 
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows) {
-  return static_cast<size_t>(workspace_of(weights, rows).bytes);
+  return static_cast<size_t>(std::max(workspace_of(weights, rows).bytes, many_rows_bytes(weights, rows)));
 }
 
 void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspace, size_t bytes,
@@ -313,8 +326,22 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
          kWhere, "whole tokens, less than 65536 rows", std::to_string(rows.rows));
   if (rows.rows == 0) return;
   const MultiplyWorkspace at = workspace_of(w, rows);
-  expect_workspace(kWhere, workspace, bytes, at.bytes);
+  expect_workspace(kWhere, workspace, bytes, static_cast<int64_t>(dense_multiply_workspace(w, rows)));
   auto* base = static_cast<char*>(workspace);
+  const auto e = static_cast<int32_t>(w.e);
+  const RowIds ids{rows.ids,
+                   options.expert_map,
+                   static_cast<int32_t>(rows.rows),
+                   options.expert_map ? static_cast<int32_t>(options.map_size) : e,
+                   e,
+                   rows.error};
+  if (takes_many_rows(w, options) && are_many_rows(rows, w.e, kManyRowsFrom)) {
+    auto* x = reinterpret_cast<uint16_t*>(base + ManyRowsWorkspace(rows.rows, w.e, 0).x);
+    ManyRows product = sort_many_rows(ids, rows, w, base, stream);
+    launch_permute(rows.x, rows.x_type, nullptr, rows.rows / rows.rows_per_x, w.k, x, stream);
+    product.x = x;
+    return launch_many_rows(w, product, stream);
+  }
 
   DenseArgs a{};
   a.codes = w.codes, a.scales = w.scales, a.global_scale = w.global_scale;
@@ -327,12 +354,7 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
   a.scale_rows = scale_at(a, 0, 8, 0) - scale_at(a, 0, 0, 0);
   a.halves = reinterpret_cast<uint4*>(base + at.halves),
   a.factors = reinterpret_cast<float*>(base + at.factors);
-  a.rows = {rows.ids,
-            options.expert_map,
-            static_cast<int32_t>(rows.rows),
-            options.expert_map ? static_cast<int32_t>(options.map_size) : a.e,
-            a.e,
-            rows.error};
+  a.rows = ids;
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
   a.row_weight = rows.row_weight;
   a.epilogue = options.epilogue, a.limit = options.limit;

@@ -50,6 +50,29 @@ void launch_route_many(const RouteMany& args, Stream stream);
 /// `count` numbers to BF16, a multiple of 8.
 void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream);
 
+/// What a multiplication keeps in its workspace for them, bytes from its start.
+struct ManyRowsWorkspace {
+  int64_t route, sorted, weights, x, bytes;
+  ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers);
+};
+
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, void* workspace,
+                        Stream stream);
+
+/// Whether rows of an expert are `crossing` or more on average, in BF16 and where the kernel reads and writes
+/// them.
+bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
+
+/// Sorts rows and describes their products with weights [E, N, K] that have `global_scale`.
+template <class Weights>
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, void* workspace,
+                        Stream stream) {
+  ManyRows product = sort_many_rows(ids, rows, w.e, workspace, stream);
+  product.global_scale = w.global_scale;
+  product.n = static_cast<int32_t>(w.n), product.k = static_cast<int32_t>(w.k);
+  return product;
+}
+
 /// Whether the current device runs such kernels.
 bool has_many_rows();
 

@@ -5,7 +5,7 @@
 #include "kernels/device/wgmma_dense.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
-/// g8 weights of the many-row kernel: 256 stored rows (128 for each warpgroup) by 128 k a stage.
+/// g8 weights of the many-row kernel: 256 stored rows (128 for each warpgroup) by 64 k a stage.
 ///
 /// The order of k within 64 is free as long as both sides have it: lane t of a quad takes 16 neighbours, one
 /// block scale, 8 bytes of codes; each word of them is two fragments, and gives codes i and i + 4 at once. So
@@ -25,11 +25,11 @@ __host__ __device__ constexpr int64_t permuted_k(int64_t k) {
 }
 
 struct DenseTiles {
-  static constexpr int kStepK = 128;
-  static constexpr int kCodes = 0;          ///< [warpgroup][place of a row][64]
-  static constexpr int kRawScales = 16384;  ///< [warpgroup][64 k][32][16] E4M3
-  static constexpr int kScales = 18432;  ///< [warpgroup][64 k][m-tile][warp][lane] pairs of BF16, times 2^119
-  static constexpr int kBytes = 22528;   ///< of a stage
+  static constexpr int kStepK = 64;
+  static constexpr int kCodes = 0;         ///< [warpgroup][place of a row][32]
+  static constexpr int kRawScales = 8192;  ///< [warpgroup][32][16] E4M3
+  static constexpr int kScales = 9216;     ///< [warpgroup][m-tile][warp][lane] pairs of BF16, times 2^119
+  static constexpr int kBytes = 11264;     ///< of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 
@@ -40,7 +40,7 @@ struct DenseTiles {
   int64_t scale_step;                 ///< bytes from 64 k to the next; those of 128 rows are neighbours
 
   /// Of a warpgroup's 128 rows.
-  __device__ static __forceinline__ int place_of_row(bool gated, int row) {
+  __device__ static constexpr int place_of_row(bool gated, int row) {
     return gated ? row / 32 + row % 32 * 4 : row / 4 % 4 + row % 4 * 4 + row / 16 * 16;
   }
   /// What place_of_row undoes for the lane that multiplies the row: the m-tile, whether MMA row g + 8, warp
@@ -48,65 +48,86 @@ struct DenseTiles {
   struct RowOwner {
     int tile, lower, warp, g;
   };
-  __device__ static __forceinline__ RowOwner owner_of_row(bool gated, int row) {
+  __device__ static constexpr RowOwner owner_of_row(bool gated, int row) {
     return gated ? RowOwner{row / 4 % 2, row / 8 % 2, row / 16 % 2 * 2 + row / 2 % 2, row % 2 * 4 + row / 32}
                  : RowOwner{row / 2 % 2, row % 2, row / 32, row / 4 % 8};
   }
 
-  /// What a thread of the producer copies: a quarter of a row's codes in each 32, and block scales.
+  /// What a lane of a warp that copies has of a stage: half the codes of every sixteenth row, and 16 block
+  /// scales of each 128 rows.
   struct Copier {
     const uint8_t *codes, *scales;
-    int thread, present, to;
-    bool gated, own_scales;
+    int present;  ///< rows from the lane's first on
+    bool first, second;
 
-    __device__ __forceinline__ Copier(int t) : thread(t) {}
-
-    __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert,
-                                          int column_tile) {
-      const auto e = static_cast<int64_t>(expert);
-      const int row = column_tile * 256 + thread / 4, block = column_tile * 2 + thread / 64;
-      present = a.n - row;
-      codes = w.codes + e * w.code_expert + row * w.code_row + thread % 4 * 16;
-      own_scales = block * 128 < a.n;
-      scales = w.scales + e * w.scale_expert + block * w.scale_block + thread / 32 % 2 * w.scale_step +
-               thread % 32 * 16;
-      gated = a.gated;
-      const int place = place_of_row(gated, thread / 4);
-      to = kCodes + place * 64 + ((thread % 4 ^ place / 2 % 2 * 2) * 16);
+    __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert, int column_tile,
+                                          int step, int lane) {
+      const int64_t e = expert, row = column_tile * 256 + lane / 2, block = column_tile * 2;
+      present = a.n - static_cast<int>(row);
+      first = block * 128 < a.n, second = block * 128 + 128 < a.n;
+      codes = w.codes + e * w.code_expert + row * w.code_row + step * (kStepK / 2) + lane % 2 * 16;
+      scales = w.scales + e * w.scale_expert + block * w.scale_block + step * w.scale_step + lane * 16;
     }
 
-    __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage) {
+    /// To where place_of_row has the rows.
+    template <bool kGated>
+    __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int lane) const {
+      const auto to =
+          stage + static_cast<uint32_t>(kCodes + place_of_row(kGated, lane / 2) * 32 + lane % 2 * 16);
+      const uint8_t* from = codes;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        // 32 rows further, by place_of_row
-        const int at = i / 4 * 8192 + (gated ? (to + i % 4 * 64) ^ i % 4 / 2 * 32 : to + i % 4 * 2048);
-        if (32 * i < present) copy_async16(stage + static_cast<uint32_t>(at), codes + 32 * i * w.code_row);
+      for (int i = 0; i < 16; ++i, from += 16 * w.code_row) {
+        const int further = i / 8 * 4096 + place_of_row(kGated, i % 8 * 16) * 32;
+        if (16 * i < present) copy_async16(to + static_cast<uint32_t>(further), from);
       }
-      if (own_scales) copy_async16(stage + static_cast<uint32_t>(kRawScales + thread * 16), scales);
-      codes += kStepK / 2, scales += 2 * w.scale_step;
+    }
+
+    /// Starts the copies of a stage and goes on by `steps`.
+    __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage, int steps, int lane,
+                                         bool gated) {
+      if (gated) {
+        copy_codes<true>(w, stage, lane);
+      } else {
+        copy_codes<false>(w, stage, lane);
+      }
+      const uint32_t raw = stage + static_cast<uint32_t>(kRawScales + lane * 16);
+      if (first) copy_async16(raw, scales);
+      if (second) copy_async16(raw + 512, scales + w.scale_block);
+      codes += steps * (kStepK / 2), scales += steps * w.scale_step;
     }
   };
 
-  /// Converts the block scales that the thread copied.
-  __device__ static __forceinline__ void finish(uint8_t* stage, int thread, bool gated) {
-    const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + thread * 16);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    uint8_t* scales = stage + kScales + thread / 32 * 1024;
+  /// Where the block scale in byte `byte` of those of 128 rows and 64 k goes. A sum over the bits of `byte`.
+  __device__ static constexpr int place_of_scale(bool gated, int byte) {
+    const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
+    const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
+    return ((o.tile * 4 + o.warp) * 32 + o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
+  }
+
+  template <bool kGated>
+  __device__ static __forceinline__ void convert_scales(uint8_t* stage, int lane) {
+    uint8_t* scales = stage + kScales + place_of_scale(kGated, lane * 16);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint2 h = halves_of_e4m3(words[i]);
-      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
-      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
-      const float four[4] = {low.x, low.y, high.x, high.y};
+    for (int q = 0; q < 2; ++q) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + q * 512 + lane * 16);
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        const int byte = thread % 32 * 16 + 4 * i + b;
-        const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
-        const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
-        const int at = ((o.tile * 4 + o.warp) * 32 + o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
-        *reinterpret_cast<__nv_bfloat16*>(scales + at) = __float2bfloat16_rn(four[b] * 0x1p119f);
+      for (int i = 0; i < 4; ++i) {
+        const uint2 h = halves_of_e4m3(words[i]);
+        const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
+        const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
+        const float four[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+        for (int b = 0; b < 4; ++b)
+          *reinterpret_cast<__nv_bfloat16*>(scales + q * 1024 + place_of_scale(kGated, 4 * i + b)) =
+              __float2bfloat16_rn(four[b] * 0x1p119f);
       }
     }
+  }
+
+  /// Converts the block scales that the lane copied.
+  __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool gated) {
+    gated ? convert_scales<true>(stage, lane) : convert_scales<false>(stage, lane);
   }
 
   /// Where a lane reads what is its own, from the start of a stage's weights.
@@ -116,11 +137,9 @@ struct DenseTiles {
     __device__ __forceinline__ Reader(int warpgroup, int warp, int lane, bool gated) {
       const int g = lane / 4, t = lane % 4;
       const int row = gated ? 32 * (g % 4) + 16 * (warp / 2) + 2 * (warp % 2) + g / 4 : 32 * warp + 4 * g;
-      const int place = place_of_row(gated, row);
-      codes = static_cast<uint32_t>(kCodes + warpgroup * 8192 + place * 64 +
-                                    ((t / 2 ^ place / 2 % 2 * 2) * 16) + t % 2 * 8);
-      scales = static_cast<uint32_t>(kScales + warpgroup * 2048 + warp * 128 + lane * 4);
-      to_tile = (gated ? 16 : 8) * 64, to_lower = (gated ? 32 : 4) * 64;
+      codes = static_cast<uint32_t>(kCodes + warpgroup * 4096 + place_of_row(gated, row) * 32 + t * 8);
+      scales = static_cast<uint32_t>(kScales + warpgroup * 1024 + warp * 128 + lane * 4);
+      to_tile = (gated ? 16 : 8) * 32, to_lower = (gated ? 32 : 4) * 32;
     }
   };
 
@@ -135,18 +154,15 @@ struct DenseTiles {
 
   /// What a lane reads of a stage.
   struct Raw {
-    uint2 codes[2][2][2];   ///< [64 k][m-tile][MMA row g or g + 8]
-    uint32_t scales[2][2];  ///< [64 k][m-tile], of both rows
+    uint2 codes[2][2];   ///< [m-tile][MMA row g or g + 8]
+    uint32_t scales[2];  ///< of both rows
     __device__ __forceinline__ void load(const Reader& read, const uint8_t* stage) {
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-          const uint8_t* from = stage + (read.codes ^ (s * 32u)) + tile * read.to_tile;
-          codes[s][tile][0] = *reinterpret_cast<const uint2*>(from);
-          codes[s][tile][1] = *reinterpret_cast<const uint2*>(from + read.to_lower);
-          scales[s][tile] = *reinterpret_cast<const uint32_t*>(stage + read.scales + s * 1024 + tile * 512);
-        }
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint8_t* from = stage + read.codes + tile * read.to_tile;
+        codes[tile][0] = *reinterpret_cast<const uint2*>(from);
+        codes[tile][1] = *reinterpret_cast<const uint2*>(from + read.to_lower);
+        scales[tile] = *reinterpret_cast<const uint32_t*>(stage + read.scales + tile * 512);
       }
     }
   };
@@ -157,23 +173,23 @@ struct DenseTiles {
                                                   const Next& next) {
     const uint64_t b = describe_rows(x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int s = i / 4, v = i / 2 % 2, j = i % 2;
+    for (int i = 0; i < 4; ++i) {
+      const int v = i / 2, j = i % 2;
       uint32_t a[2][4];
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        const uint32_t scales = raw.scales[s][tile];
-        const uint2 upper = raw.codes[s][tile][0], lower = raw.codes[s][tile][1];
+        const uint32_t scales = raw.scales[tile];
+        const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
         const uint2 g = decode(v ? upper.y : upper.x, j, __byte_perm(scales, scales, 0x1010));
         const uint2 g8 = decode(v ? lower.y : lower.x, j, __byte_perm(scales, scales, 0x3232));
         a[tile][0] = g.x, a[tile][1] = g8.x, a[tile][2] = g.y, a[tile][3] = g8.y;
       }
-      const uint64_t at = b + s * (kMostRows * 128 / 16) + (2 * v + j) * 2;
+      settle(a[0]), settle(a[1]);
       begin_wgmma();
-      wgmma_dense(sums[0], a[0], at);
-      wgmma_dense(sums[1], a[1], at);
+      wgmma_dense(sums[0], a[0], b + 2 * i);
+      wgmma_dense(sums[1], a[1], b + 2 * i);
       commit_wgmma();
-      if (i < 7) wait_wgmma<1>();
+      if (i < 3) wait_wgmma<1>();
     }
     next();
     wait_wgmma<0>();

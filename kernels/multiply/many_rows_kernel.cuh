@@ -11,6 +11,7 @@
 namespace twofour::cuda {
 
 inline constexpr int kManyRowsThreads = 3 * kWarpgroup;
+inline constexpr int kCopyWarps = 4;
 /// Registers of a thread: together those that the block starts with, 168 each, or it would wait for more for
 /// ever.
 inline constexpr int kCopyRegisters = 72, kMultiplyRegisters = 216;
@@ -29,90 +30,118 @@ struct ManyRowsShared {
   static constexpr int kX = 0;  ///< of a stage: for each 64 k kMostRows rows
   static constexpr int kWeights = Tiles::kStepK / 64 * kMostRows * kRowBytes;
   static constexpr int kStage = (kWeights + Tiles::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kHead = 3072;  ///< barriers, then rows and factors of each warpgroup
-  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
-  static constexpr int kLists = 1024;
+  static constexpr int kLists = 128;               ///< of the head, after the barriers: rows and factors
+  static constexpr int kRows = kLists + 2 * 1024;  ///< of x, of each warp that copies
+  static constexpr int kHead = kRows + kCopyWarps * kMostRows * 4;
+  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kCopyWarps * kCopyWarps;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
-  static_assert(16 * kStages <= kLists, "barriers before the lists");
+  static_assert(16 * kStages <= kLists && kStages > 0, "barriers before the lists");
 };
 
-/// Copies a stage ahead of the warpgroups that multiply.
+/// Where a warp that copies is: a step of an item.
+struct CopyPlace {
+  int item, step;
+  /// The next item of the block, and the next, until the step is one of its.
+  __device__ __forceinline__ void normalize(int steps) {
+    for (; step >= steps; step -= steps) item += static_cast<int>(gridDim.x);
+  }
+};
+
+/// Copies steps ahead of the warpgroups that multiply, each warp every fourth, into stages of its own. `rows`
+/// [kMostRows] is the warp's: where rows of x of its item begin, in units of 16 bytes.
 template <class Tiles>
 __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, uint8_t* stages, uint32_t full,
-                                           uint32_t empty) {
+                                           uint32_t empty, uint32_t* rows) {
   using Shared = ManyRowsShared<Tiles>;
-  constexpr int kLag = Shared::kStages / 2;  // steps whose copies are under way
-  constexpr int kOwn = kMostRows / 16;
+  constexpr int kOwn = Shared::kStages / kCopyWarps, kUnderWay = kOwn - 1;  // stages; other steps under way
   const ManyRows& r = a.rows;
-  const int thread = static_cast<int>(threadIdx.x), items = r.route->active * a.column_tiles;
-  const int chunk = thread % 8, first_row = thread / 8;
-  const uint32_t stages_at = shared_address(stages);
-  typename Tiles::Copier copier(thread);
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int items = r.route->active * a.column_tiles, chunk = lane % 8, first_row = lane / 8;
+  const uint32_t stages_at = shared_address(stages), row_units = static_cast<uint32_t>(r.k) / 8;
+  static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
+  const uint32_t to_even = static_cast<uint32_t>(first_row * kRowBytes + (chunk ^ first_row) * 16),
+                 to_odd = to_even ^ 64;
+  typename Tiles::Copier copier;
 
   const auto record_of = [&](int item) {
     return item < items ? r.route->records[item / a.column_tiles] : Route::Record{};
   };
-  int sources[kOwn] = {};  // rows of x, of an item
+  int sources[kMostRows / 32] = {};  // of rows lane, lane + 32, ...
   const auto find_sources = [&](const Route::Record& record) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int row = first_row + 16 * i;
+    for (int i = 0; i < kMostRows / 32; ++i) {
+      const int row = lane + 32 * i;
       if (row < record.count) sources[i] = r.x_is_sorted ? record.begin + row : r.sorted[record.begin + row];
     }
   };
-  int slot = 0, done = 0, under_way = 0;
+  int slot = warp, done = warp, under_way = 0;
   uint32_t parity = 1;
   const auto finish = [&] {
-    Tiles::finish(stages + done * Shared::kStage + Shared::kWeights, thread, r.gated);
+    Tiles::finish(stages + done * Shared::kStage + Shared::kWeights, lane, r.gated);
     fence_for_wgmma();
     __syncwarp();
-    if (thread % 32 == 0) arrive(full + done * 8);
-    done = done + 1 == Shared::kStages ? 0 : done + 1;
+    if (lane == 0) arrive(full + done * 8);
+    done = done + kCopyWarps < Shared::kStages ? done + kCopyWarps : warp;
   };
-  int item = static_cast<int>(blockIdx.x);
-  Route::Record record = record_of(item);
+  CopyPlace at{static_cast<int>(blockIdx.x), warp};
+  at.normalize(a.steps);
+  Route::Record record = record_of(at.item);
   find_sources(record);
 #pragma unroll 1
-  for (; item < items; item += static_cast<int>(gridDim.x)) {
-    copier.start(a.weights, r, record.expert, item % a.column_tiles);
-    const uint16_t* from[kOwn];
+  while (at.item < items) {
+    const int count = record.count;
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kMostRows / 32; ++i) {
       int row = sources[i];
       if (!r.x_is_sorted && r.rows_per_x > 1)
         row = static_cast<int>(static_cast<uint64_t>(row) * r.x_multiplier >> 36);
-      from[i] = r.x + static_cast<int64_t>(row) * r.k + chunk * 8;
+      rows[lane + 32 * i] = static_cast<uint32_t>(row) * row_units;
     }
-    const int count = record.count;
-    record = record_of(item + static_cast<int>(gridDim.x));
+    __syncwarp();
+    copier.start(a.weights, r, record.expert, at.item % a.column_tiles, at.step, lane);
+    CopyPlace next{at.item + static_cast<int>(gridDim.x), 0};
+    next.step = at.step + (a.steps - at.step + kCopyWarps - 1) / kCopyWarps * kCopyWarps - a.steps;
+    next.normalize(a.steps);
+    record = record_of(next.item);
+    bool is_first = true;
 #pragma unroll 1
-    for (int step = 0; step < a.steps; ++step) {
+    for (int step = at.step; step < a.steps; step += kCopyWarps) {
+      // Where the stage is still in use, what is under way is finished first
+      const bool is_free = __shfl_sync(0xFFFFFFFFu, is_phase_over(empty + slot * 8, parity), 0);
+      if (!is_free && under_way > 0) {
+        wait_copies<0>();
+        for (; under_way > 0; --under_way) finish();
+      }
       wait_phase(empty + slot * 8, parity);
       const uint32_t stage = stages_at + slot * Shared::kStage;
-      copier.copy(a.weights, stage + Shared::kWeights);
+      copier.copy(a.weights, stage + Shared::kWeights, kCopyWarps, lane, r.gated);
+      const auto* x = reinterpret_cast<const uint8_t*>(r.x + step * Tiles::kStepK + chunk * 8);
+      const uint32_t even = stage + to_even, odd = stage + to_odd;
+#pragma unroll 1
+      for (int i = 0; i < count; i += 32) {
+        uint32_t units[8];
 #pragma unroll
-      for (int part = 0; part < Tiles::kStepK / 64; ++part) {
+        for (int j = 0; j < 8; ++j) units[j] = rows[i + 4 * j + first_row];
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-          const int row = first_row + 16 * i;
-          if (row < count)
-            copy_async16(stage + static_cast<uint32_t>((part * kMostRows + row) * kRowBytes +
-                                                       ((chunk ^ row % 8) * 16)),
-                         from[i] + part * 64);
+        for (int j = 0; j < 8; ++j) {
+          if (i + 4 * j + first_row < count)
+            copy_async16((j % 2 ? odd : even) + static_cast<uint32_t>((i + 4 * j) * kRowBytes),
+                         x + uint64_t{units[j]} * 16);
         }
       }
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) from[i] += Tiles::kStepK;
       commit_copies();
-      if (++slot == Shared::kStages) slot = 0, parity ^= 1;
-      if (under_way == kLag) {
-        wait_copies<kLag>();
+      if (is_first) find_sources(record);
+      is_first = false;
+      slot += kCopyWarps;
+      if (slot >= Shared::kStages) slot = warp, parity ^= 1;
+      if (++under_way > kUnderWay) {
+        wait_copies<kUnderWay>();
         finish();
-      } else {
-        ++under_way;
+        --under_way;
       }
-      if (step == 0) find_sources(record);
     }
+    at = next;
   }
   wait_copies<0>();
   for (; under_way > 0; --under_way) finish();
@@ -225,7 +254,7 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   const uint32_t full = shared_address(head), empty = full + Shared::kStages * 8;
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      init_barrier(full + s * 8, 4);   // a lane of each warp that copies
+      init_barrier(full + s * 8, 1);   // by the warp that copies
       init_barrier(empty + s * 8, 8);  // a lane of each warp that multiplies
     }
     fence_barriers();
@@ -235,17 +264,23 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   release_successor();
   if (threadIdx.x < kWarpgroup) {
     leave_registers<kCopyRegisters>();
-    copy_ahead(a, stages, full, empty);
+    copy_ahead(a, stages, full, empty,
+               reinterpret_cast<uint32_t*>(head + Shared::kRows) + threadIdx.x / 32 * kMostRows);
   } else {
     take_registers<kMultiplyRegisters>();
     const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
     uint8_t* lists = head + Shared::kLists + warpgroup * 1024;
     const int items = a.rows.route->active * a.column_tiles;
+    const auto record_of = [&](int item) {
+      return item < items ? a.rows.route->records[item / a.column_tiles] : Route::Record{};
+    };
     RingPlace ring;
+    Route::Record next = record_of(static_cast<int>(blockIdx.x));
 #pragma unroll 1
     for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
-      const Route::Record record = a.rows.route->records[item / a.column_tiles];
+      const Route::Record record = next;
       const int tile = item % a.column_tiles;
+      next = record_of(item + static_cast<int>(gridDim.x));
       for_width(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
         multiply_item<kRows>(a, record, tile, warpgroup, stages, full, empty, lists, ring);
       });

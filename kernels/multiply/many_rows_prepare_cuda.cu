@@ -7,6 +7,8 @@
 namespace twofour::cuda {
 namespace {
 
+/// Of x and results, in bytes.
+constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 /// Blocks that sort rows: a cluster, which reads each other's counts.
 constexpr int kSorters = 8;
@@ -89,6 +91,40 @@ __global__ void __launch_bounds__(kThreads)
 
 int64_t route_many_bytes(int64_t rows, int64_t experts) {
   return 16 + (std::min(rows, experts) + rows / kMostRows) * 16;
+}
+
+ManyRowsWorkspace::ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers) {
+  route = 0;
+  sorted = route + align_up(route_many_bytes(rows, experts));
+  weights = sorted + align_up(rows * 4);
+  x = weights + align_up(rows * 4);
+  bytes = x + align_up(x_numbers * 2);
+}
+
+bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing) {
+  const bool aligned =
+      (reinterpret_cast<uintptr_t>(rows.x) | reinterpret_cast<uintptr_t>(rows.out)) % kManyRowsAlignment == 0;
+  return !rows.distinct && rows.x_type == Float::bf16 && aligned &&
+         rows.rows >= crossing * std::min(rows.rows, experts) && experts <= kMostRoutedExperts &&
+         has_many_rows();
+}
+
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, void* workspace,
+                        Stream stream) {
+  const ManyRowsWorkspace at(rows.rows, experts, 0);
+  auto* base = static_cast<char*>(workspace);
+  auto* route = reinterpret_cast<Route*>(base + at.route);
+  auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
+  auto* weights = reinterpret_cast<float*>(base + at.weights);
+  launch_route_many({ids, rows.row_weight, route, sorted, weights}, stream);
+  ManyRows product{};
+  product.route = route, product.sorted = sorted;
+  product.sorted_weight = rows.row_weight ? weights : nullptr;
+  product.x = static_cast<const uint16_t*>(rows.x);
+  product.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
+  product.e = static_cast<int32_t>(experts);
+  product.out = rows.out, product.out_type = rows.out_type;
+  return product;
 }
 
 void launch_route_many(const RouteMany& a, Stream stream) {

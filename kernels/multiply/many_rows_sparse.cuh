@@ -25,64 +25,69 @@ struct SparseTiles {
   const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs
   int64_t comp_quad[4], comp_expert, meta_expert, scale_expert, comp_group, meta_group, scale_group, meta_odd;
 
-  /// What a thread of the producer copies.
+  /// What a lane of a warp that copies has of a stage: 16 columns (chunk lane % 8) of quad lane / 8 of each
+  /// group, and of group lane / 8 metadata and scales.
   struct Copier {
     const uint8_t *comp, *meta, *scale;
     int64_t to_second;  ///< columns from the first warpgroup's to the second's
-    bool first, second, own_meta, own_scale;
-    int thread;
+    bool first, second;
 
-    __device__ __forceinline__ Copier(int t) : thread(t) {}
-
-    /// Goes to `column_tile` of an expert.
+    /// Goes to a step of `column_tile` of an expert.
     __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert,
-                                          int column_tile) {
-      const int chunk = thread % 8, t = thread / 8 % 4, i = thread / 32;
-      const int half = a.gated ? a.n / 2 : a.n;
-      const int wide = a.gated ? 64 : 128;
-      const auto column = [&](int q) {
-        return column_tile * 2 * wide + q * wide + (a.gated ? chunk % 4 : chunk) * 16;
-      };
-      const int other = a.gated && chunk >= 4 ? half : 0;
-      first = column(0) < half, second = column(1) < half;
+                                          int column_tile, int step, int lane) {
+      const int chunk = lane % 8, t = lane / 8, half = a.gated ? a.n / 2 : a.n, wide = a.gated ? 64 : 128;
+      const int column = column_tile * 2 * wide + (a.gated ? chunk % 4 : chunk) * 16;
+      first = column < half, second = column + wide < half;
       to_second = wide;
-      const auto e = static_cast<int64_t>(expert);
-      comp = w.comp + e * w.comp_expert + i * w.comp_group + w.comp_quad[t] + column(0) + other;
-      meta = w.meta + e * w.meta_expert + t * w.meta_group + i % 2 * w.meta_odd + column(i / 2) + other;
-      own_meta = column(i / 2) < half;
-      scale = w.scale + e * w.scale_expert + t * w.scale_group + column(i) + other;
-      own_scale = i < 2 && column(i) < half;
+      const int64_t e = expert, at = column + (a.gated && chunk >= 4 ? half : 0), group = step * kStepGroups;
+      comp = w.comp + e * w.comp_expert + group * w.comp_group + w.comp_quad[t] + at;
+      meta = w.meta + e * w.meta_expert + (group + t) * w.meta_group + at;
+      scale = w.scale + e * w.scale_expert + (group + t) * w.scale_group + at;
     }
 
-    __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage) {
-      const int chunk = thread % 8, t = thread / 8 % 4;
-      const uint32_t at = stage + static_cast<uint32_t>(thread / 8 * 128 + ((chunk ^ t) * 16));
-      if (first) copy_async16(at + kComp, comp);
-      if (second) copy_async16(at + kComp + 2048, comp + to_second);
-      if (own_meta) copy_async16(at + kMeta, meta);
-      if (own_scale) copy_async16(stage + static_cast<uint32_t>(kRawScales + thread * 16), scale);
-      comp += 4 * w.comp_group, meta += 4 * w.meta_group, scale += 4 * w.scale_group;
+    /// Starts the copies of a stage and goes on by `steps`.
+    __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage, int steps, int lane,
+                                         bool /*gated*/) {
+      const int chunk = lane % 8, t = lane / 8;
+      const uint32_t at = stage + static_cast<uint32_t>(t * 128 + (chunk ^ t) * 16);
+      const uint32_t raw = stage + static_cast<uint32_t>(kRawScales + lane * 16);
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {
+        const int64_t columns = q * to_second;
+        if (!(q ? second : first)) continue;
+        const uint8_t* from = comp + columns;
+#pragma unroll
+        for (int i = 0; i < 4; ++i, from += w.comp_group) copy_async16(at + kComp + q * 2048 + i * 512, from);
+        copy_async16(at + kMeta + q * 1024, meta + columns);
+        copy_async16(at + kMeta + q * 1024 + 512, meta + columns + w.meta_odd);
+        copy_async16(raw + q * 512, scale + columns);
+      }
+      const int groups = steps * kStepGroups;
+      comp += groups * w.comp_group, meta += groups * w.meta_group, scale += groups * w.scale_group;
     }
   };
 
-  /// Converts the block scales that the thread copied: of four columns, those of the even ones come first.
-  __device__ static __forceinline__ void finish(uint8_t* stage, int thread, bool /*gated*/) {
-    if (thread >= 64) return;
-    const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + thread * 16);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    uint32_t to[8];
+  /// Converts the block scales that the lane copied: of four columns, those of the even ones come first.
+  __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool /*gated*/) {
+    const int chunk = lane % 8, group = lane / 8;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint2 h = halves_of_e4m3(words[i]);
-      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
-      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
-      to[2 * i] = bfloat2_of(low.x * 0x1p119f, high.x * 0x1p119f);
-      to[2 * i + 1] = bfloat2_of(low.y * 0x1p119f, high.y * 0x1p119f);
+    for (int q = 0; q < 2; ++q) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + q * 512 + lane * 16);
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      uint32_t to[8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint2 h = halves_of_e4m3(words[i]);
+        const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
+        const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
+        to[2 * i] = bfloat2_of(low.x * 0x1p119f, high.x * 0x1p119f);
+        to[2 * i + 1] = bfloat2_of(low.y * 0x1p119f, high.y * 0x1p119f);
+      }
+      auto* at =
+          reinterpret_cast<uint4*>(stage + kScales + (q * 4 + group) * 256 + chunk % 4 * 64 + chunk / 4 * 32);
+      at[0] = {to[0], to[1], to[2], to[3]};
+      at[1] = {to[4], to[5], to[6], to[7]};
     }
-    const int chunk = thread % 8;
-    auto* at = reinterpret_cast<uint4*>(stage + kScales + thread / 8 * 256 + chunk % 4 * 64 + chunk / 4 * 32);
-    at[0] = {to[0], to[1], to[2], to[3]};
-    at[1] = {to[4], to[5], to[6], to[7]};
   }
 
   /// Where a lane reads what is its own, from the start of a stage's weights.
@@ -130,15 +135,17 @@ struct SparseTiles {
   template <int kRows, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kRows / 2],
                                                   const Next& next) {
-    const uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
-                                  __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
+    uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
+                            __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
+    settle(metadata);
     const uint64_t b = describe_rows(x);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       uint32_t even[4], odd[4];
       decode(raw.codes[2 * h], raw.scales[2 * h], even);
       decode(raw.codes[2 * h + 1], raw.scales[2 * h + 1], odd);
-      const uint32_t a0[4] = {even[0], even[1], odd[0], odd[1]}, a1[4] = {even[2], even[3], odd[2], odd[3]};
+      uint32_t a0[4] = {even[0], even[1], odd[0], odd[1]}, a1[4] = {even[2], even[3], odd[2], odd[3]};
+      settle(a0), settle(a1);
       begin_wgmma();
       if (h == 0) {
         wgmma_sparse<0>(sums[0], a0, b, metadata[0]);

@@ -47,10 +47,10 @@ size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows&
 
 /// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x]: exact products of decoded weights and activations
 /// (rounded to FP16 with a power of two for every 64 of a row, which is exact for BF16 and FP16 unless they
-/// differ by more than 2^15 and 2^24), summed in float32 in an order that depends on the shapes, the plan and
-/// the model of the GPU alone. An expert is read once for up to `tile_m` of its rows. No allocation, no
-/// synchronization, no partial sums in global memory; `workspace` is aligned to 256 bytes. Throws
-/// Error on shapes that cannot be and on CUDA's.
+/// differ by more than 2^15 and 2^24; many BF16 rows of an expert are taken as they are), summed in float32
+/// in an order that depends on the shapes, the plan and the model of the GPU alone. An expert is read once
+/// for up to `tile_m` of its rows. No allocation, no synchronization, no partial sums in global memory;
+/// `workspace` is aligned to 256 bytes. Throws Error on shapes that cannot be and on CUDA's.
 void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace,
                      size_t workspace_bytes, Stream stream, const SparsePlan& plan = {});
 

@@ -1,9 +1,12 @@
+#include <algorithm>
+
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/multiply/device_layouts.h"
 #include "kernels/multiply/expert_rows.cuh"
+#include "kernels/multiply/many_rows.h"
 #include "kernels/multiply/sparse_launch.h"
 
 namespace twofour::cuda {
@@ -102,6 +105,15 @@ void check_rows(const ExpertRows& rows) {
   expect_aligned(kWhere, "x", rows.x, 2 * size_of(rows.x_type));
 }
 
+/// Rows an expert from which the many-row kernel is the faster one.
+constexpr int64_t kManyRowsFrom = 18;
+
+/// Whether it is, and takes such rows.
+bool wants_many_rows(const SparseArgs& a, const ExpertRows& rows, const SparsePlan& plan) {
+  const bool planned = plan.warps_k || plan.warps_n || plan.cluster || plan.tile_m;
+  return !planned && fits_many_rows(a) && are_many_rows(rows, a.e, kManyRowsFrom);
+}
+
 MultiplyWorkspace workspace_of(const SparseExperts& w, const ExpertRows& rows) {
   const int64_t steps = rows.rows / rows.rows_per_x * prepared_steps(w.k);
   return {steps * 128, steps, rows.rows, w.e};
@@ -119,7 +131,8 @@ void launch_prepare(const PrepareArgs& a, Stream stream) {
 }
 
 size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows& rows) {
-  return static_cast<size_t>(workspace_of(experts, rows).bytes);
+  return static_cast<size_t>(
+      std::max(workspace_of(experts, rows).bytes, ManyRowsWorkspace(rows.rows, experts.e, 0).bytes));
 }
 
 void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace, size_t bytes,
@@ -129,9 +142,11 @@ void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void*
   check_rows(rows);
   if (rows.rows == 0) return;
   const MultiplyWorkspace at = workspace_of(experts, rows);
-  expect_workspace(kWhere, workspace, bytes, at.bytes);
+  expect_workspace(kWhere, workspace, bytes, static_cast<int64_t>(sparse_multiply_workspace(experts, rows)));
   auto* base = static_cast<char*>(workspace);
   a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
+  if (wants_many_rows(a, rows, plan))
+    return launch_many_rows(a, experts.layout, sort_many_rows(a.rows, rows, experts, base, stream), stream);
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
   a.x = {reinterpret_cast<uint4*>(base + at.halves), reinterpret_cast<float*>(base + at.factors)};
   a.row_weight = rows.row_weight;

@@ -159,7 +159,7 @@ void check_case(const Case& c) {
   Layer layer(c);
   layer.many_rows = ManyRowsUse::never;
   check_layer(layer, layer.run());
-  if (cuda_device()->capability != 90 || c.quantized || c.m == 1 || c.h % 128 != 0 || c.i % 128 != 0) return;
+  if (cuda_device()->capability != 90 || c.quantized || c.m == 1 || c.h % 64 != 0 || c.i % 64 != 0) return;
   const bool many_rows = true;
   CAPTURE(many_rows);
   layer.many_rows = ManyRowsUse::always;

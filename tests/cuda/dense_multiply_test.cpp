@@ -140,6 +140,8 @@ TEST_CASE("the dense multiplication is right for any number of rows and cut") {
     check_case({1, 64, 512, rows, 1});
     check_case({5, 64, 256, rows, 1, true});
   }
+  check_case({3, 272, 320, 400, 2, true});
+  check_case({1, 1040, 256, 257, 1, true});
   for (const int warps_k : {1, 2, 4, 8}) {
     check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::bf16, warps_k});
     check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::f16, warps_k, true});

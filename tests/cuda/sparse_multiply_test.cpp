@@ -86,8 +86,11 @@ void check_case(const Case& c, bool reference = false) {
     }
   }
   const auto bytes = out.download<uint8_t>();
+  // With many rows of an expert all of K is summed by tensor cores, which cut what does not fit when they add
+  // 16 products to a float32 sum: half a last place a time.
+  const double cut = c.rows > 8 * c.e ? static_cast<double>(c.k) / 16 * 0x1p-24 : 0;
   CHECK(relative_error(Activations::from_bits(bytes, c.out_type), want) <
-        tolerance(c.out_type, c.x_type == Float::f32 && !reference));
+        tolerance(c.out_type, c.x_type == Float::f32 && !reference) + cut);
 
   // The same bits again.
   out.fill(0xFF);
@@ -122,6 +125,9 @@ TEST_CASE("the 2:4 multiplication is right for any number of rows an expert") {
     check_both({5, 256, 128, rows, 1});
   }
   check_both({40, 128, 128, 600, 10});
+  check_both({3, 272, 320, 400, 2});
+  check_both({1, 1040, 256, 257, 1, Float::bf16, Float::bf16});
+  check_both({2, 144, 1024, 130, 1});
   check_both({700, 16, 64, 1100, 1});
   check_both({5, 256, 320, 9, 3, Float::bf16, Float::f32, {}, 1.0f, true});
   check_both({9, 128, 128, 128, 1});
