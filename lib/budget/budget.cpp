@@ -134,10 +134,10 @@ void check_fisher(const std::vector<Measured>& groups) {
     }
   }
   if (without == 0) return;
-  throw Error(
-      fmt::format("--stats: expected fisher_hessian and tokens, which say what a change costs, for each of {}, "
-                  "found none for {}, the first {}",
-                  counted(all, "matrix", "matrices"), without, first));
+  throw Error(fmt::format(
+      "--stats: expected fisher_hessian and tokens, which say what a change costs, for each of {}, "
+      "found none for {}, the first {}",
+      counted(all, "matrix", "matrices"), without, first));
 }
 
 /// Refuses what would be pruned without a cost: by magnitude, where there are no statistics.
