@@ -94,9 +94,9 @@ double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
     uint32_t* const columns = col_sums.data();
 #pragma omp simd reduction(+ : row, square)
     for (uint64_t c = 0; c < cols; ++c) {
-      const uint32_t x = line[c];
+      const uint16_t x = line[c];  // its square fits, too
       row += x;
-      square += x * x;
+      square += static_cast<uint16_t>(x * x);
       columns[c] += x;
     }
     sum += row;
