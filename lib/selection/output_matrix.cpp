@@ -243,7 +243,7 @@ void add_other_blocks(const Checkpoint& checkpoint, Chooser& chooser) {
 
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection) {
   const auto& modules = checkpoint.nvfp4_modules();
-  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts, model.layers.0.mlp)";
+  const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
   if (modules.empty()) {
     Chooser(selection, model_layers(checkpoint.config())).refuse_unused(expected);
     throw Error(

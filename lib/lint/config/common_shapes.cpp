@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -22,6 +24,8 @@ constexpr size_t kLeastLayers = 3;
 constexpr int64_t kLargestSize = int64_t{1} << 30;
 
 std::string_view leaf_of_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+std::string_view block_of_part(std::string_view name) { return name.substr(0, name.find('.')); }
 
 /// Two sizes that are one: rows, or columns, of parts with these last names.
 struct SameSize {
@@ -212,7 +216,8 @@ class CommonShapes {
     }
   }
 
-  /// Layers of other types may have other sizes.
+  /// Layers of other types may have other sizes. Configs of many families do not list the types, but the
+  /// parts of attention or of an MLP differ.
   std::string type_of(int64_t layer) const {
     for (const Json* types : model_settings(s_.config, "layer_types")) {
       if (types->is_array() && static_cast<size_t>(layer) < types->size() &&
@@ -222,24 +227,32 @@ class CommonShapes {
     return "";
   }
 
+  /// The parts of a layer that belong together, "self_attn.k_proj self_attn.q_proj ", by their first name.
+  static std::map<std::string_view, std::string> blocks_of(const LayerTensors& layer) {
+    std::map<std::string_view, std::string> blocks;
+    for (const auto& [name, part] : layer.parts) blocks[block_of_part(name)] += name + " ";
+    return blocks;
+  }
+
   void check_odd_layers() {
     struct Sizes {
       std::map<std::pair<int64_t, int64_t>, std::vector<const LayerTensors*>> layers;
       size_t count = 0;
     };
-    std::map<std::string, Sizes> all;  // by type and name
+    std::map<std::array<std::string, 3>, Sizes> all;  // by type, parts of the block and name
     for (const LayerTensors& layer : main_->layers) {
       const std::string type = type_of(layer.layer);
+      const auto blocks = blocks_of(layer);
       for (const auto& [name, part] : layer.parts) {
         if (part.n < 0) continue;
-        Sizes& sizes = all[fmt::format("{} {}", type, name)];
+        Sizes& sizes = all[{type, blocks.at(block_of_part(name)), name}];
         sizes.layers[{part.n, part.k}].push_back(&layer);
         ++sizes.count;
       }
     }
     for (const auto& [key, sizes] : all) {
       if (sizes.layers.size() < 2) continue;
-      const std::string name = key.substr(key.find(' ') + 1);
+      const std::string& name = key[2];
       const auto most = std::max_element(sizes.layers.begin(), sizes.layers.end(),
                                          [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
       if (most->second.size() * 3 < sizes.count * 2) continue;
