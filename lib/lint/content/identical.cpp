@@ -46,6 +46,20 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
                    fmt::format("expected weights of its own, found those of {}", same[0]->name));
     }
   }
+  // Codes of NVFP4 alone, copied without their block scales.
+  std::map<Key, std::vector<const Member*>> codes;
+  for (const auto& [key, same] : equal) {
+    const MatrixFigures& f = *same[0]->figures;
+    if (f.plan.scale_bytes > 0) codes[{f.codes, key.bytes}].push_back(same[0]);
+  }
+  for (const auto& [key, same] : codes) {
+    for (size_t i = 1; i < same.size(); ++i) {
+      const Member& m = *same[i];
+      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
+                   fmt::format("expected codes of its own, found those of {} under other block scales",
+                               same[0]->name));
+    }
+  }
   // Lines in another order: a row permutation of a sibling.
   std::map<Key, std::vector<const Member*>> permuted;
   for (const auto& [key, same] : equal) permuted[{same[0]->figures->unordered, key.bytes}].push_back(same[0]);
