@@ -39,21 +39,29 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (options.baseline != nullptr) reporter.expect(*options.baseline, !options.headers_only);
   progress.phase = "reading headers";
   const LintInput input = open_lint_subject(path, reporter);
-  const std::vector<CodedModule> coded = find_coded_modules(input);
-  lint_modules(input, coded, options.headers_only, reporter);
-  if (input.is_directory) {
-    lint_config(input, coded, reporter);
-    lint_config_types(input, reporter);
-    lint_group_size(input, reporter);
-    lint_auxiliary_files(input, reporter);
-  }
-  lint_types(input, reporter);
-  lint_parts(input, reporter);
-  if (!options.headers_only) {
+  const auto lint_headers = [&] {
+    const std::vector<CodedModule> coded = find_coded_modules(input);
+    lint_modules(input, coded, options.headers_only, reporter);
+    if (input.is_directory) {
+      lint_config(input, coded, reporter);
+      lint_config_types(input, reporter);
+      lint_group_size(input, reporter);
+      lint_auxiliary_files(input, reporter);
+    }
+    lint_types(input, reporter);
+    lint_parts(input, reporter);
+  };
+  if (options.headers_only) {
+    lint_headers();
+  } else {
     progress.phase = "reading weights";
-    lint_zero_tails(input, reporter);
-    lint_scalars(input, reporter);
-    const std::vector<MatrixFigures> figures = lint_weights(input, options.jobs, reporter, progress);
+    const auto lint_small = [&] {
+      lint_headers();
+      lint_zero_tails(input, reporter);
+      lint_scalars(input, reporter);
+    };
+    const std::vector<MatrixFigures> figures =
+        lint_weights(input, options.jobs, lint_small, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
     for (const auto check :

@@ -9,7 +9,8 @@
 namespace twofour {
 namespace {
 
-constexpr uint8_t kTop = 0x7E;  // 448
+constexpr uint8_t kTop = 0x7E;     // 448
+constexpr uint8_t kNormal = 0x08;  // 2^-6, the smallest normal number
 constexpr uint64_t kMagnitudes = 0x7777777777777777u;
 constexpr uint64_t kOnes = 0x1111111111111111u;
 
@@ -46,11 +47,22 @@ bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-/// Whether any of 64 blocks does. Most often none: then this loop over a vector of bytes is all.
-bool any_candidate(const uint8_t* scales, uint8_t least) {
-  uint8_t any = 0;
-  for (int i = 0; i < 64; ++i) any = static_cast<uint8_t>(any | is_candidate(scales[i], least));
-  return any != 0;
+constexpr uint64_t kRun = 512;  ///< scales whose range is found at once
+
+struct ByteRange {
+  uint8_t low = 0xFF, high = 0;
+};
+
+/// Most often it shows that nothing among the scales is worth a look.
+ByteRange range_of(const uint8_t* scales, uint64_t count) {
+  uint8_t low = 0xFF, high = 0;
+#pragma omp simd reduction(min : low) reduction(max : high)
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint8_t s = scales[i];  // a copy: references keep g++ 12 from using vectors
+    low = s < low ? s : low;
+    high = s > high ? s : high;
+  }
+  return {low, high};
 }
 
 void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& least, BlockCounts& counts) {
@@ -91,25 +103,12 @@ BlockCounts& BlockCounts::operator+=(const BlockCounts& o) {
 
 void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
   uint64_t small = 0, zero = 0, top = 0, bad = 0;
-  for (uint64_t at = 0; at < count;) {
-    // Sums of a byte each stay in a vector of bytes for up to 255 rounds.
-    const uint64_t end = std::min(count, at + 255 * 64);
-    for (; at + 64 <= end; at += 64) {
-      uint8_t low_bytes = 0, zero_bytes = 0, top_bytes = 0, bad_bytes = 0;
-      for (int i = 0; i < 64; ++i) {
-        const uint8_t s = scales[at + static_cast<uint64_t>(i)];
-        low_bytes = static_cast<uint8_t>(low_bytes + (s < 8));
-        zero_bytes = static_cast<uint8_t>(zero_bytes + (s == 0));
-        top_bytes = static_cast<uint8_t>(top_bytes + (s == kTop));
-        bad_bytes = static_cast<uint8_t>(bad_bytes + (s > kTop));
-      }
-      small += low_bytes;
-      zero += zero_bytes;
-      top += top_bytes;
-      bad += bad_bytes;
-    }
-    for (; at < end; ++at) {
-      small += scales[at] < 8;
+  for (uint64_t begin = 0; begin < count; begin += kRun) {
+    const uint64_t end = std::min(count, begin + kRun);
+    const ByteRange range = range_of(scales + begin, end - begin);
+    if (range.low >= kNormal && range.high < kTop) continue;
+    for (uint64_t at = begin; at < end; ++at) {
+      small += scales[at] < kNormal;
       zero += scales[at] == 0;
       top += scales[at] == kTop;
       bad += scales[at] > kTop;
@@ -133,9 +132,11 @@ void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, u
   for (uint64_t i = 0; i < count && !counts.any_code; ++i)
     counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
   uint8_t least = next_scale(counts.amax);
-  for (uint64_t at = 0; at < count; at += 64) {
-    if (at + 64 <= count && !any_candidate(scales + at, least)) continue;
-    for (uint64_t i = at; i < std::min(count, at + 64); ++i) {
+  for (uint64_t at = 0; at < count; at += kRun) {
+    const uint64_t end = std::min(count, at + kRun);
+    const ByteRange range = range_of(scales + at, end - at);
+    if (range.low > 0 && range.high < least) continue;
+    for (uint64_t i = at; i < end; ++i) {
       if (is_candidate(scales[i], least))
         count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
     }

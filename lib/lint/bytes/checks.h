@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -34,8 +35,8 @@ void lint_parts(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices,
-/// by tensor and expert.
-std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, LintReporter& reporter,
-                                        Progress& progress);
+/// by tensor and expert. `beside` runs once, on one of the threads while the others read.
+std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, const std::function<void()>& beside,
+                                        LintReporter& reporter, Progress& progress);
 
 }  // namespace twofour

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -87,21 +88,34 @@ void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
 double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   if (rows < 4 || cols < 4) return 0;
   double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
+  // Sums of up to 256 bytes fit 16 bits, with which vectors go twice as fast.
+  constexpr uint64_t kShort = 256;
   std::vector<uint32_t> col_sums(cols);
+  std::vector<uint16_t> short_sums(cols);
   for (uint64_t r = 0; r < rows; ++r) {
-    const uint8_t* line = cells + r * cols;
-    uint32_t row = 0, square = 0;
-    uint32_t* const columns = col_sums.data();
-#pragma omp simd reduction(+ : row, square)
-    for (uint64_t c = 0; c < cols; ++c) {
-      const uint16_t x = line[c];  // its square fits, too
-      row += x;
-      square += static_cast<uint16_t>(x * x);
-      columns[c] += x;
+    uint32_t row = 0;
+    uint64_t square = 0;
+    for (uint64_t begin = 0; begin < cols; begin += kShort) {
+      const uint8_t* line = cells + r * cols + begin;
+      uint16_t* const columns = short_sums.data() + begin;
+      const uint64_t count = std::min(kShort, cols - begin);
+      uint16_t part = 0;
+      int32_t part_square = 0;
+#pragma omp simd reduction(+ : part, part_square)
+      for (uint64_t c = 0; c < count; ++c) {
+        const int16_t x = line[c];
+        part = static_cast<uint16_t>(part + x);
+        part_square += x * x;
+        columns[c] = static_cast<uint16_t>(columns[c] + x);
+      }
+      row += part;
+      square += static_cast<uint64_t>(part_square);
     }
     sum += row;
-    squares += square;
+    squares += static_cast<double>(square);
     by_rows += double{static_cast<double>(row)} * row;
+    if (r % kShort != kShort - 1 && r != rows - 1) continue;
+    for (uint64_t c = 0; c < cols; ++c) col_sums[c] += std::exchange(short_sums[c], uint16_t{0});
   }
   for (uint64_t c = 0; c < cols; ++c) by_cols += double{static_cast<double>(col_sums[c])} * col_sums[c];
   const auto r = static_cast<double>(rows), c = static_cast<double>(cols), n = r * c;
@@ -147,7 +161,7 @@ bool FigureCounter::is_new(uint64_t hash) {
   if (2 * (seen_count_ + 1) > seen_.size()) {
     constexpr uint64_t kFirst = 1u << 14;  // most matrices fit at once
     std::vector<uint64_t> old(
-        std::max<size_t>(4 * seen_.size(), std::bit_ceil(2 * std::min(plan_.lines, kFirst) + 2)));
+        std::max<size_t>(4 * seen_.size(), std::bit_ceil(2 * std::min(plan_.lines, kFirst))));
     old.swap(seen_);
     for (const uint64_t h : old) {
       if (h == 0) continue;
@@ -182,8 +196,9 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       hash = mix_hash(hash + kGolden * own);
       sums_.codes += mix_hash(codes ^ place);
       sums_.scales += mix_hash(own ^ place);
+    } else {
+      sums_.ordered += mix_hash(hash ^ place);
     }
-    sums_.ordered += mix_hash(hash ^ place);
     sums_.unordered += plan_.scale_bytes > 0 ? hash : mix_hash(hash);
     if (is_zero_line(plan_.kind, line)) {
       ++sums_.zero_lines;
@@ -380,6 +395,7 @@ double unevenness_of(const std::array<uint64_t, 256>& bytes) {
 
 MatrixFigures FigureCounter::figures() const {
   MatrixFigures f = sums_;
+  if (plan_.scale_bytes > 0) f.ordered = mix_hash(f.codes + kGolden * f.scales);
   const NumberKind kind = plan_.kind;
   if (kind == NumberKind::kUnknown) return f;
   double numbers = 0, zeros = 0, negative = static_cast<double>(negative_), most = 0, energy = energy_;
@@ -471,7 +487,18 @@ MatrixFigures FigureCounter::figures() const {
     return true;
   };
   f.columns = halves ? 2 * columns_.size() : columns_.size() / width;
+  // Of sixteen columns of codes at once: most often none is zero.
+  const auto are_used = [&](uint64_t column) {
+    if (!halves || column + 16 > f.columns) return false;
+    const uint64_t m = word_of(&columns_[column / 2]) & kCodeBits;
+    return ((m | m >> 1 | m >> 2) & kCodeUnits) == kCodeUnits;
+  };
   for (uint64_t c = 0; c < f.columns; ++c) {
+    if (c % 16 == 0 && are_used(c)) {
+      f.trailing_zero_columns = 0;
+      c += 15;
+      continue;
+    }
     const bool zero = is_zero(c);
     f.zero_columns += zero;
     f.trailing_zero_columns = zero ? f.trailing_zero_columns + 1 : 0;

@@ -19,7 +19,7 @@ constexpr uint64_t kJob = 64u << 20;   ///< bytes that one thread takes
 
 /// A range of lines of a module or of another tensor, all its matrices one after the other.
 struct Job {
-  size_t module, tensor;  ///< one of them is kNone
+  size_t module, tensor;  ///< one of them is kNone; both: what runs beside
   uint64_t begin, end;    ///< lines
   static constexpr size_t kNone = SIZE_MAX;
 };
@@ -40,18 +40,26 @@ class WeightLint {
     plan();
   }
 
-  std::vector<MatrixFigures> run(int threads) {
+  std::vector<MatrixFigures> run(int threads, const std::function<void()>& beside) {
     for (const Job& job : jobs_) progress_.total += bytes_of(job);
     JobQueue<Job> queue(jobs_);
+    queue.add({Job::kNone, Job::kNone, 0, 0});
     queue.run(
         threads,
-        [this] {
-          return [this, codes = std::vector<uint8_t>(),
+        [this, &beside] {
+          return [this, &beside, codes = std::vector<uint8_t>(),
                   scales = std::vector<uint8_t>()](const Job& job) mutable {
-            job.module != Job::kNone ? count_module(job, codes, scales) : count_tensor(job, codes);
+            if (job.module != Job::kNone) {
+              count_module(job, codes, scales);
+            } else if (job.tensor != Job::kNone) {
+              count_tensor(job, codes);
+            } else {
+              beside();
+            }
           };
         },
         [] {});
+    for (const auto& [tensor, hash] : hashes_) lint_tensor_hash(s_, *manifest_, tensor, hash, sink_);
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (s_.is_whole(s_.modules[i])) report_module(s_.modules[i], modules_[i]);
     }
@@ -76,10 +84,13 @@ class WeightLint {
   void plan() {
     modules_.resize(s_.modules.size());
     std::vector<size_t> owner(s_.tensors.size(), Job::kNone);
+    std::vector<bool> is_scale(s_.tensors.size());  // lint_scalars() reads them
     for (size_t i = 0; i < s_.modules.size(); ++i) {
       const Nvfp4Linear& m = s_.modules[i];
       if (!s_.is_whole(m)) continue;
       owner[m.codes] = owner[m.block_scale] = i;
+      is_scale[m.global_scale] = true;
+      if (m.input_scale) is_scale[*m.input_scale] = true;
     }
     // In the order of the files, so that disks read ahead.
     std::vector<size_t> order;
@@ -90,6 +101,7 @@ class WeightLint {
       return std::pair(s_.shard_of[a], s_.tensors[a].begin) < std::pair(s_.shard_of[b], s_.tensors[b].begin);
     });
     for (const size_t t : order) {
+      if (is_scale[t] && !manifest_) continue;
       if (owner[t] == Job::kNone) {
         const TensorScan& scan = scans_.emplace(t, plan_tensor_scan(s_, t)).first->second;
         const bool is_part = scan.check == TensorCheck::kPart || scan.check == TensorCheck::kMeta;
@@ -150,6 +162,11 @@ class WeightLint {
     figures_.push_back(*done);
   }
 
+  void keep_hash(size_t tensor, const Hash128& hash) {
+    const std::lock_guard lock(mutex_);
+    hashes_.emplace(tensor, hash);
+  }
+
   void count_module(const Job& job, std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
     const Nvfp4Linear& m = s_.modules[job.module];
     const MatrixPlan& plan = plans_.at(m.codes);
@@ -182,8 +199,8 @@ class WeightLint {
       progress_.done += c.size() + b.size();
     });
     if (manifest_) {
-      lint_tensor_hash(s_, *manifest_, m.codes, code_hash->digest(), sink_);
-      lint_tensor_hash(s_, *manifest_, m.block_scale, scale_hash->digest(), sink_);
+      keep_hash(m.codes, code_hash->digest());
+      keep_hash(m.block_scale, scale_hash->digest());
     }
     const std::lock_guard lock(mutex_);
     modules_[job.module] += counts;
@@ -212,7 +229,7 @@ class WeightLint {
       counts += own;
       progress_.done += bytes.size();
     });
-    if (manifest_) lint_tensor_hash(s_, *manifest_, job.tensor, hash->digest(), sink_);
+    if (manifest_) keep_hash(job.tensor, hash->digest());
     const std::lock_guard lock(mutex_);
     tensors_[job.tensor] += counts;
   }
@@ -349,15 +366,16 @@ class WeightLint {
   std::map<size_t, MatrixPlan> plans_;                          ///< by tensor of codes or values
   std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;  ///< of matrices that several jobs share
   std::vector<MatrixFigures> figures_;
+  std::map<size_t, Hash128> hashes_;  ///< reported last, so that what runs beside does not see some of them
   std::vector<BlockCounts> modules_;
   std::map<size_t, TensorCounts> tensors_;
 };
 
 }  // namespace
 
-std::vector<MatrixFigures> lint_weights(const LintInput& s, int jobs, LintReporter& reporter,
-                                        Progress& progress) {
-  return WeightLint(s, lint_manifest(s, reporter), reporter, progress).run(jobs);
+std::vector<MatrixFigures> lint_weights(const LintInput& s, int jobs, const std::function<void()>& beside,
+                                        LintReporter& reporter, Progress& progress) {
+  return WeightLint(s, lint_manifest(s, reporter), reporter, progress).run(jobs, beside);
 }
 
 }  // namespace twofour

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
@@ -71,27 +72,37 @@ class CopiedScales {
   /// Of units that share a scale only the one with the largest weight reaches full scale, and few others come
   /// that near. Where all do, it was made for one of them and copied.
   void check_single() {
-    std::map<std::string, std::vector<Member*>> groups;
+    struct Scaled {
+      Member* member;
+      std::string unit;
+    };
+    std::vector<Scaled> scaled;
     for (Member& m : members_) {
-      if (!has_single_scale(m)) continue;
-      const char* kind = is_nvfp4(m) ? "NVFP4" : "FP8";
-      groups[kind].push_back(&m);
-      groups[fmt::format("{} {}", kind, m.at.kind)].push_back(&m);
-      const size_t experts = m.at.kind.find("experts");
-      if (m.at.expert < 0) continue;
-      for (const std::string& some : {m.at.kind.substr(0, experts), m.at.kind})
-        groups[fmt::format("{} {} {}", kind, m.at.layer, some)].push_back(&m);
+      if (has_single_scale(m)) scaled.push_back({&m, unit_of(m)});
+    }
+    std::map<std::tuple<bool, int64_t, std::string>, std::vector<const Scaled*>> groups;
+    for (const Scaled& x : scaled) {
+      constexpr int64_t kAllLayers = -1;
+      const SiblingName& at = x.member->at;
+      const bool nvfp4 = is_nvfp4(*x.member);
+      groups[{nvfp4, kAllLayers, ""}].push_back(&x);
+      groups[{nvfp4, kAllLayers, at.kind}].push_back(&x);
+      if (at.expert < 0) continue;
+      groups[{nvfp4, at.layer, at.kind.substr(0, at.kind.find("experts"))}].push_back(&x);
+      groups[{nvfp4, at.layer, at.kind}].push_back(&x);
     }
     for (const auto& [key, group] : groups) {
-      std::map<double, std::vector<Member*>> by_scale;
-      for (Member* m : group) by_scale[m->log2_scale].push_back(m);
+      std::map<double, std::vector<const Scaled*>> by_scale;
+      for (const Scaled* x : group) by_scale[x->member->log2_scale].push_back(x);
       for (const auto& [scale, same] : by_scale) {
-        std::map<std::string, bool> units;
+        if (2 * same.size() <= group.size()) continue;
+        std::map<std::string_view, bool> units;
         std::set<uint64_t> contents;  // equal matrices have equal scales
         std::set<size_t> tensors;     // and a stack may have one
         bool is_known = true;
-        for (const Member* m : same) {
-          bool& full = units[unit_of(*m)];
+        for (const Scaled* x : same) {
+          const Member* m = x->member;
+          bool& full = units[x->unit];
           full = full || is_full(*m);
           contents.insert(m->figures->ordered);
           tensors.insert(m->scale);
@@ -99,10 +110,10 @@ class CopiedScales {
         }
         const auto full =
             static_cast<size_t>(std::ranges::count_if(units, [](const auto& unit) { return unit.second; }));
-        if (is_known || 20 * full < 19 * units.size() || 2 * same.size() <= group.size()) continue;
+        if (is_known || 20 * full < 19 * units.size()) continue;
         if (std::min({full, contents.size(), tensors.size()}) < kFewest) continue;
-        for (Member* m : same) m->reported = true;
-        report(same[0]->scale,
+        for (const Scaled* x : same) x->member->reported = true;
+        report(same[0]->member->scale,
                fmt::format("expected a scale of its own for each of {} matrices, found the same for {} that "
                            "differ and fill its range",
                            group.size(), same.size()));

@@ -107,6 +107,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
 }
 
 bool Reported::covers(const std::string& name) const {
+  if (names_.empty()) return false;
   for (size_t end = name.size(); end != name.npos && end > 0; end = name.rfind('.', end - 1)) {
     if (names_.count(name.substr(0, end))) return true;
   }

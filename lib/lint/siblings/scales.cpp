@@ -225,8 +225,8 @@ class SiblingScales {
           layer.tensor = t;
           break;
         }
-        for (const std::string_view suffix : {".weight", ".weight_packed"}) {
-          const std::string full = fmt::format(".{}_proj{}", is_k ? 'k' : 'v', suffix);
+        for (const std::string_view full : {is_k ? ".k_proj.weight" : ".v_proj.weight",
+                                            is_k ? ".k_proj.weight_packed" : ".v_proj.weight_packed"}) {
           if (!name.ends_with(full)) continue;
           Layer& layer = layers[std::string(without(name, full))];
           (is_k ? layer.k : layer.v) = true;
