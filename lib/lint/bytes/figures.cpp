@@ -208,8 +208,12 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     } else {
       zero_run_ = 0;
-      if (plan_.is_rows && !is_new(codes | 1)) ++sums_.repeated_lines;
+      if (plan_.is_rows && !is_new(codes | 1)) {
+        ++sums_.repeated_lines;
+        sums_.doubled_lines += codes == last_codes_;
+      }
     }
+    last_codes_ = codes;
     if (next_ != sample_) continue;
     take_line(line, scales.data() + i * plan_.scale_bytes);
     sample_ = plan_.next_sampled(next_ + 1);
@@ -319,6 +323,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.scales += o.sums_.scales;
   sums_.zero_lines += o.sums_.zero_lines;
   sums_.repeated_lines += o.sums_.repeated_lines;
+  sums_.doubled_lines += o.sums_.doubled_lines;
   sums_.same_scale_lines += o.sums_.same_scale_lines;
   sums_.flat_scale_lines += o.sums_.flat_scale_lines;
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||

@@ -64,7 +64,8 @@ struct MatrixFigures {
   uint64_t unordered = 0;          ///< the same for any order of lines
   uint64_t codes = 0, scales = 0;  ///< hashes of codes and of their block scales alone, where there are any
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;  ///< the first of the longest run
-  uint64_t repeated_lines = 0;  ///< with the codes or values of an earlier one, and not zero
+  /// With the codes or values of an earlier one, and not zero; those of them that have it just before them.
+  uint64_t repeated_lines = 0, doubled_lines = 0;
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
   uint64_t sampled = 0;                                               ///< numbers behind the following
   double log2_rms = 0, log2_amax = 0;                                 ///< of zeros alone -infinity
@@ -122,7 +123,7 @@ class FigureCounter {
   MatrixPlan plan_;
   uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next line that statistics take
   MatrixFigures sums_;                          ///< hashes and counts
-  uint64_t zero_run_ = 0, last_scales_ = 0;
+  uint64_t zero_run_ = 0, last_codes_ = 0, last_scales_ = 0;
   std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
   uint64_t seen_count_ = 0;
   std::vector<uint8_t> columns_;                ///< every taken line, ORed

@@ -14,6 +14,10 @@ namespace {
 /// Octaves that input scales of one projection may be apart, over layers and experts: activations vary, and
 /// one massive channel makes a layer's a hundred times another's.
 constexpr double kInputFloor = 9, kInputDeviations = 8, kAllInputsFloor = 10;
+/// The same of a scale of exactly 1 among few, which is no result of calibration.
+constexpr double kDefaultFloor = 4;
+/// The same of scales of keys or of values, over layers.
+constexpr double kCacheFloor = 7, kCacheDeviations = 8;
 constexpr size_t kFewSiblings = 6;
 /// Amax of inputs that half of all linears have in no model.
 constexpr double kLargestInput = 4096, kSmallestInput = 1e-3;
@@ -72,8 +76,11 @@ class SiblingScales {
     }
   }
 
+  void report(size_t tensor, const char* rule, std::string message) {
+    sink_.add(rule, s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
+  }
   void report(const InputScale& x, const char* rule, std::string message) {
-    sink_.add(rule, s_.file_of(x.tensor), s_.tensors[x.tensor].name, std::move(message));
+    report(x.tensor, rule, std::move(message));
   }
 
   void check_inputs() {
@@ -94,6 +101,7 @@ class SiblingScales {
     }
     check_most_inputs();
     check_copied_inputs();
+    const bool few_ones = values.contains(1) && 8 * values.at(1) <= inputs_.size();
     std::vector<double> inputs;
     for (const InputScale& x : inputs_) inputs.push_back(std::log2(x.amax));
     const RobustSpread all = robust_spread(std::move(inputs));
@@ -108,7 +116,8 @@ class SiblingScales {
       const double limit = std::max(few ? kAllInputsFloor : kInputFloor, kInputDeviations * spread.deviation);
       for (size_t i = 0; i < group.size(); ++i) {
         const double off = std::fabs(octaves[i] - spread.median);
-        if (off <= limit) continue;
+        const bool is_default = group[i]->stored == 1 && few_ones && off > kDefaultFloor;
+        if (off <= limit && !is_default) continue;
         report(*group[i], "suspicious-scale",
                fmt::format("expected a scale for inputs up to about {:.3g}, as those of its siblings, found "
                            "{}, one for inputs up to {:.3g}",
@@ -257,35 +266,65 @@ class SiblingScales {
     }
   }
 
-  /// Of keys and of values, over all layers: a divisor stored as a multiplier.
+  /// Of keys and of values, over all layers: a divisor stored as a multiplier; one layer far from the others.
   void check_cache_values() {
     for (const std::string_view suffix : {".k_scale", ".v_scale"}) {
-      std::vector<double> amax;
-      std::set<float> different;
-      size_t first = MatrixFigures::kNone;
-      for (size_t t = 0; t < s_.tensors.size(); ++t) {
-        if (!s_.tensors[t].name.ends_with(suffix) || reported_.covers(s_.tensors[t].name)) continue;
-        for (const float value : read_scales(s_, t)) {
-          if (!(value > 0) || !std::isfinite(value)) continue;
-          amax.push_back(std::log2(double{value} * kLargestE4m3));
-          different.insert(value);
-          if (first == MatrixFigures::kNone) first = t;
-        }
-      }
-      if (amax.size() < 2) continue;
+      const std::vector<CacheScale> scales = list_cache(suffix);
+      if (scales.size() < 2) continue;
+      const CacheScale& first = scales[0];
       // A scale of 1 is what engines take without any.
-      if (amax.size() >= 3 && different.size() == 1 && *different.begin() != 1)
-        sink_.add("copied-scale", s_.file_of(first), s_.tensors[first].name,
-                  fmt::format("expected a scale for the cache of each layer, found {} for all {}",
-                              *different.begin(), amax.size()));
-      const size_t count = amax.size();
-      const double median = std::exp2(robust_spread(std::move(amax)).median);
-      if (median >= kSmallestInput && median <= kLargestInput) continue;
-      sink_.add("suspicious-scale", s_.file_of(first), s_.tensors[first].name,
-                fmt::format(
-                    "expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}",
-                    suffix == ".k_scale" ? "keys" : "values", kSmallestInput, kLargestInput, count, median));
+      const bool same =
+          std::ranges::all_of(scales, [&](const CacheScale& x) { return x.stored == first.stored; });
+      if (scales.size() >= 3 && same && first.stored != 1)
+        report(first.tensor, "copied-scale",
+               fmt::format("expected a scale for the cache of each layer, found {} for all {}", first.stored,
+                           scales.size()));
+      const char* what = suffix == ".k_scale" ? "keys" : "values";
+      std::vector<double> octaves;
+      for (const CacheScale& x : scales) octaves.push_back(x.octaves);
+      const RobustSpread spread = robust_spread(std::move(octaves));
+      const double median = std::exp2(spread.median);
+      if (median < kSmallestInput || median > kLargestInput) {
+        report(
+            first.tensor, "suspicious-scale",
+            fmt::format("expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}",
+                        what, kSmallestInput, kLargestInput, scales.size(), median));
+        continue;
+      }
+      if (scales.size() < 3) continue;
+      // A few say nothing of their spread.
+      const double limit = scales.size() < kFewSiblings
+                               ? kCacheFloor
+                               : std::max(kCacheFloor, kCacheDeviations * spread.deviation);
+      for (const CacheScale& x : scales) {
+        const double off = std::fabs(x.octaves - spread.median);
+        if (x.stored == 1 || off <= limit) continue;
+        report(
+            x.tensor, "suspicious-scale",
+            fmt::format("expected a scale for {} up to about {:.3g}, as those of other layers, found {}, one "
+                        "for {} up to {:.3g}",
+                        what, median, x.stored, what, std::exp2(x.octaves)));
+      }
     }
+  }
+
+  /// A scale of keys or of values, as log2 of the largest that it was made for.
+  struct CacheScale {
+    size_t tensor;
+    float stored;
+    double octaves;
+  };
+
+  std::vector<CacheScale> list_cache(std::string_view suffix) const {
+    std::vector<CacheScale> scales;
+    for (size_t t = 0; t < s_.tensors.size(); ++t) {
+      if (!s_.tensors[t].name.ends_with(suffix) || reported_.covers(s_.tensors[t].name)) continue;
+      for (const float value : read_scales(s_, t)) {
+        if (!(value > 0) || !std::isfinite(value)) continue;
+        scales.push_back({t, value, std::log2(double{value} * kLargestE4m3)});
+      }
+    }
+    return scales;
   }
 
   const LintInput& s_;

@@ -144,6 +144,13 @@ TEST_CASE("repeated-rows: a part that was written twice, not a few rows") {
   CHECK(rules_of_change(kLlama, pick_rows({kUp}, [](int64_t r) { return r % 256; })) == repeated);
   CHECK(rules_of_change(kLlama, pick_rows({kUp}, [](int64_t r) { return r / 2 * 2; })) == repeated);
   CHECK(rules_of_change(kLlama, pick_rows({kUp}, [](int64_t r) { return r < 16 ? 0 : r; })).empty());
+  // Heads of keys and values may be there twice, rows may not.
+  const std::string values = "model.language_model.layers.3.self_attn.v_proj.weight";
+  const auto value_rows = [&](const std::function<int64_t(int64_t)>& from) {
+    return rules_of_change(kQwenRow, pick_rows({values, values + "_scale"}, from));
+  };
+  CHECK(value_rows([](int64_t r) { return r / 2 * 2; }) == repeated);
+  CHECK(value_rows([](int64_t r) { return r % 16; }).empty());
 }
 
 TEST_CASE("scale-order: transposed and in tiles, not with the rows that they belong to") {

@@ -159,6 +159,11 @@ TEST_CASE("suspicious-scale: inputs and caches of sizes that their siblings have
   CHECK(rules_of_change(kLlamaKv, map_floats(keys, [](float x) { return 1 / x; })) ==
         Rules{"suspicious-scale"});
   CHECK(rules_of_change(kLlamaKv, map_floats(keys, times(20))).empty());
+  const char* layer = "model.layers.1.self_attn.*.v_scale";
+  CHECK(rules_of_change(kLlamaKv, map_floats(layer, times(448))) == Rules{"suspicious-scale"});
+  CHECK(rules_of_change(kLlamaKv, map_floats(layer, times(20))).empty());
+  CHECK(rules_of_change(kLlama, set_floats(input, 1)) ==
+        Rules{"suspicious-scale"});  // no calibration gives it
 }
 
 TEST_CASE("missing-input-scale: where siblings have them, and no list says that there are none") {
