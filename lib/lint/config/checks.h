@@ -8,27 +8,12 @@
 
 #include "lib/lint/bytes/input.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/lint/config/family_tensors.h"
+#include "lib/lint/family/family.h"
 
 namespace twofour {
 
-/// What is known of a model once its config was held against its tensors, so that other checks say nothing
-/// twice.
-struct ModelFacts {
-  const FamilyShapes* family = nullptr;             ///< nullptr: of no known family
-  std::optional<int64_t> experts;                   ///< of a layer, by the tensors where the config is wrong
-  const std::vector<CodedModule>* coded = nullptr;  ///< all linears with codes; outlives this
-  bool is_held = false;             ///< every tensor was held against a row that has all names
-  bool embedding_reported = false;  ///< as missing
-  std::optional<bool> tied;         ///< the head to the embedding, where config.json does not say it
-  std::set<size_t> reported;        ///< tensors of a shape that was reported
-};
-
 /// What holds of every decoder, for models that no row describes whole.
 void lint_common_shapes(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
-
-/// Holds every tensor against its family's row and config.json.
-ModelFacts lint_family(const LintInput& input, LintReporter& reporter);
 
 /// Holds each layer's experts, in whatever format, against each other and against config.json: none missing,
 /// none too many, all alike.

@@ -8,7 +8,7 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/config/family_tensors.h"
+#include "lib/lint/family/family_tensors.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/lint/config/blame.h"
+#include "lib/lint/family/blame.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "lib/lint/config/family_tensors.h"
+#include "lib/lint/family/family_tensors.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/family/family_checks.h"
+
+namespace twofour {
+namespace {
+
+/// Whether a config says enough of a model to be held against its tensors: most configs that people write
+/// by hand say next to nothing.
+bool describes_model(const Json& config) {
+  int said = 0;
+  for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"})
+    said += config.contains(key) && !config[key].is_null();
+  return said >= 2;
+}
+
+/// Tensors that are missing or too many.
+class PresenceLint {
+ public:
+  PresenceLint(FamilySubject& x, LintReporter& reporter)
+      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+
+  void run() {
+    check_missing();
+    check_unexpected();
+  }
+
+ private:
+  void check_missing() {
+    for (size_t i = 0; i < there_.rows().size(); ++i) {
+      const FamilyRow& row = there_.rows()[i];
+      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny || !states_sizes(row)) continue;
+      // An artifact has linears in parts of its own.
+      if (!s_.layout.empty() && (row.kind == ParameterKind::kLinear || row.is_expert_form())) continue;
+      size_t missing = 0, wanted = 0;
+      std::string first;
+      for (const int64_t layer : there_.layers_of(row)) {
+        if (!sizes_.holds(row.when, layer) || there_.is_replaced(i, layer)) continue;
+        ++wanted;
+        if (there_.count(i, layer) > 0 || has_scale_alone(row, layer)) continue;
+        if (missing++ == 0) first = name_in_layer(row, layer);
+      }
+      if (missing == 0) continue;
+      x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
+      std::string more =
+          row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
+      reporter_.add("tensor-missing", "", first,
+                    fmt::format("expected {}as every model of {} has, found none{}", shape_phrase(row),
+                                model_.model_type, more));
+    }
+  }
+  /// Whether codes are missing beside a global scale, which is reported with the module.
+  bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
+    if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
+    const std::string name = name_in_layer(row, layer), module = name.substr(0, name.rfind('.'));
+    return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
+                       [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
+  }
+  /// Whether the config itself has all sizes of a row: what it says nothing of, it does not demand.
+  bool states_sizes(const FamilyRow& row) const {
+    bool all = true;
+    for (const std::string_view expression : {row.n, row.k}) {
+      if (expression.empty()) continue;
+      for (const std::string& key : sizes_.keys(expression)) all = all && sizes_.stated(key) != nullptr;
+    }
+    return all;
+  }
+  std::string shape_phrase(const FamilyRow& row) const {
+    const ExpectedShape x = expected_shape(x_, row, there_.layers().empty() ? 0 : there_.layers().front());
+    return x.is_known(row) ? x.text(row) + " " : "";
+  }
+
+  void check_unexpected() {
+    for (size_t i = 0; i < there_.rows().size(); ++i) {
+      const FamilyRow& row = there_.rows()[i];
+      size_t count = 0, first = 0;
+      int64_t layer = -1;
+      for (const auto& [at, tensors] : there_.counts(i)) {
+        if (sizes_.holds(row.when, at)) continue;
+        if (count == 0) {
+          first = there_.first(i, at);
+          layer = at;
+        }
+        count += tensors;
+      }
+      if (count == 0) continue;
+      reporter_.add("tensor-unknown", s_.file_of(first), s_.tensors[first].name,
+                    fmt::format("expected none{}{} by config.json ({}), found {}",
+                                layer >= 0 ? fmt::format(" in layer {}", layer) : "",
+                                count > 1 ? fmt::format(", nor {} more", count - 1) : "", row.when,
+                                describe(s_.tensors[first].dtype, s_.tensors[first].shape)));
+    }
+    if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
+    for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
+  }
+  /// Of models with further parts, what is beside known modules of a layer.
+  void check_unknown_in_layers() {
+    if (model_.family->is_open) return;
+    for (const UnknownTensors& u : there_.unknown()) {
+      if (u.name.starts_with("model.layers.#.")) report_unknown(u);
+    }
+  }
+  void report_unknown(const UnknownTensors& u) {
+    const TensorInfo& t = s_.tensors[u.first];
+    if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
+    reporter_.add("tensor-unknown", s_.file_of(u.first), t.name,
+                  fmt::format("expected a name that models of {} have, found {}{}", model_.model_type,
+                              describe(t.dtype, t.shape),
+                              u.count > 1 ? fmt::format(", and {} more like it", u.count - 1) : ""));
+  }
+
+  FamilySubject& x_;
+  const LintInput& s_;
+  const LanguageModel& model_;
+  const FamilyPresence& there_;
+  FamilySizes& sizes_;
+  LintReporter& reporter_;
+};
+
+}  // namespace
+
+std::optional<int64_t> FamilySubject::experts() const {
+  if (*model.family->experts == '\0') return std::nullopt;
+  return sizes.number(model.family->experts);
+}
+
+ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
+  if (!s.is_directory || !s.config.is_object() || s.tensors.empty()) return {};
+  const auto model = find_language_model(s.config);
+  if (!model || !describes_model(*model->config)) return {};
+  const FamilyPresence there(s, *model);
+  FamilySubject x{.input = s,
+                  .model = *model,
+                  .there = there,
+                  .is_own_class = is_class_of_family(s.config, *model) && there.has_own_names(),
+                  .sizes = FamilySizes(*model->family, *model->config)};
+  if (!s.is_part) {
+    lint_family_layers(x, reporter);
+    lint_family_switches(x, reporter);
+  }
+  lint_family_sizes(x, reporter);
+  if (!s.is_part && x.is_own_class) PresenceLint(x, reporter).run();
+  x.facts.experts = x.experts();
+  if (const auto tied = x.sizes.number("tie_word_embeddings")) x.facts.tied = *tied != 0;
+  x.facts.family = model->family;
+  x.facts.is_held = !model->family->is_open && is_class_of_family(s.config, *model);
+  return std::move(x.facts);
+}
+
+}  // namespace twofour
