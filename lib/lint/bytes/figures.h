@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/lint/bytes/input.h"
+#include "lib/lint/bytes/number_kind.h"
 
 /// What one pass over the weight bytes leaves of each matrix, so that matrices can be held against each other
 /// without reading them again: about 300 bytes a matrix.
@@ -15,17 +16,6 @@
 /// 2^14 numbers, or all there are. So a matrix of 2^20 weights has a standard error of its RMS of 6 % where
 /// rows differ by a sixth, far below any threshold.
 namespace twofour {
-
-/// What the numbers of a matrix are.
-enum class NumberKind {
-  kUnknown,  ///< bytes; only hashes are kept
-  kE2m1,     ///< two codes a byte: NVFP4, MXFP4
-  kE4m3,
-  kBf16,
-  kF16,
-  kF32,
-  kE8m0,  ///< exponents that scale blocks
-};
 
 /// The tensor of block scales, or of one scale a tensor or row, that belongs to weights in FP8 or MXFP4; of
 /// any dialect but those of NVFP4.
@@ -119,6 +109,7 @@ class FigureCounter {
   void take_numbers(std::span<const uint8_t> bytes);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
+  uint64_t hash_in_order() const;
 
   MatrixPlan plan_;
   uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next line that statistics take

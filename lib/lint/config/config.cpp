@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <map>
 #include <set>
-#include <unordered_set>
 
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/checks.h"
+#include "lib/lint/config/claims.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 
@@ -69,76 +67,10 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
   return modules;
 }
 
-std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
-
-bool is_head(std::string_view name) {
-  return leaf_of(name) == "lm_head" || name == "head" || name == "output";
-}
-
 bool is_router(std::string_view name) {
   const auto ends = [&](std::string_view end) { return name.ends_with(end); };
   return ends(".router") || ends(".mlp.gate") || ends(".ffn.gate") || ends(".block_sparse_moe.gate") ||
          ends(".mixer.gate") || ends(".feed_forward.gate") || ends(".shared_expert_gate");
-}
-
-/// What a quantization config promises, of either producer; see reference texts of both for the keys.
-struct Claims {
-  bool modelopt = false, compressed_tensors = false;
-  std::string algo;                            ///< of ModelOpt: "NVFP4", "MIXED_PRECISION", ...
-  std::map<std::string, std::string> ignored;  ///< pattern to the key that has it
-  std::map<std::string, std::string> layers;   ///< quantized_layers: module to algorithm
-  bool all_linears = false;                    ///< whatever is not ignored is quantized
-  bool only_nvfp4 = false;                     ///< and in no other format
-};
-
-std::string text_at(const Json& json, const char* key) {
-  return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
-}
-
-void read_compressed_tensors(const Json& entry, Claims& c) {
-  c.compressed_tensors = true;
-  const Json groups = entry.contains("config_groups") && entry["config_groups"].is_object()
-                          ? entry["config_groups"]
-                          : Json::object();
-  c.all_linears = c.only_nvfp4 = !groups.empty();
-  for (const Json& g : groups) {
-    const auto targets = string_list(g, "targets");
-    c.all_linears = c.all_linears && targets == std::vector<std::string>{"Linear"};
-    const Json none = Json::object();
-    const Json& weights =
-        g.is_object() && g.contains("weights") && g["weights"].is_object() ? g["weights"] : none;
-    c.only_nvfp4 = c.only_nvfp4 && weights.contains("num_bits") && weights["num_bits"] == 4 &&
-                   text_at(weights, "type") == "float" && weights.contains("group_size") &&
-                   weights["group_size"] == 16;
-  }
-}
-
-Claims read_claims(const LintInput& s) {
-  Claims c;
-  const Json& entry = s.quantization;
-  if (!entry.is_object()) return c;
-  const Json* q = &entry;  // hf_quant_config.json has it one level down
-  std::string place = s.quantization_key.empty() ? "" : s.quantization_key + ".";
-  if (entry.contains("quantization") && entry["quantization"].is_object()) {
-    q = &entry["quantization"];
-    place += "quantization.";
-  }
-  for (const char* key : {"ignore", "exclude_modules"}) {
-    for (std::string& text : string_list(*q, key)) c.ignored.try_emplace(std::move(text), place + key);
-  }
-  if (text_at(entry, "quant_method") == "compressed-tensors") {
-    read_compressed_tensors(entry, c);
-    return c;
-  }
-  c.algo = text_at(*q, "quant_algo");
-  c.modelopt = text_at(entry, "quant_method") == "modelopt" || q != &entry;
-  if (q->contains("quantized_layers") && (*q)["quantized_layers"].is_object()) {
-    for (const auto& [name, layer] : (*q)["quantized_layers"].items())
-      c.layers[name] = text_at(layer, "quant_algo");
-  }
-  c.only_nvfp4 = c.algo.find("NVFP4") != c.algo.npos;
-  c.all_linears = c.modelopt && c.only_nvfp4 && c.layers.empty();
-  return c;
 }
 
 /// Whether a list of layers names `module` or something above it.
@@ -149,147 +81,6 @@ const std::string* find_listed(const std::map<std::string, std::string>& layers,
     const size_t dot = name.rfind('.');
     if (dot == name.npos) return nullptr;
     name = name.substr(0, dot);
-  }
-}
-
-/// Names of modules: of tensors without their last part.
-class ModuleNames {
- public:
-  explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
-    for (const TensorInfo& t : s.tensors) {
-      const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
-      if (names_.empty() || names_.back() != name) names_.push_back(name);
-    }
-    for (const std::string_view name : names_) {
-      if (auto other = other_name(s.config, name, name_in_transformers); !other.empty())
-        others_.insert(std::move(other));
-    }
-  }
-  /// Whether `path` is a tensor, a module, by either name that loaders know, or something above one.
-  bool has(const std::string& path) const {
-    if (find_tensor(tensors_, path) || others_.count(path) > 0) return true;
-    const std::string below = path + ".";
-    const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), below,
-                                     [](const TensorInfo& t, const std::string& b) { return t.name < b; });
-    return at != tensors_.end() && at->name.starts_with(below);
-  }
-  bool has_part(const std::string& text) const {
-    return std::any_of(names_.begin(), names_.end(),
-                       [&](std::string_view n) { return n.find(text) != n.npos; });
-  }
-  /// Whether it matches a module or anything above one.
-  bool any_matches(const ConfigPattern& pattern) {
-    if (folded_.empty()) {
-      for (std::string_view name : names_) {
-        while (folded_.insert(without_digits(name)).second) {
-          if (name.find('.') == name.npos) break;
-          name = name.substr(0, name.rfind('.'));
-        }
-      }
-    }
-    if (!pattern.tells_digits()) {
-      return std::any_of(folded_.begin(), folded_.end(), [&](auto& p) { return pattern.matches(p); });
-    }
-    for (std::string_view name : names_) {
-      for (;; name = name.substr(0, name.rfind('.'))) {
-        if (pattern.matches(name)) return true;
-        if (name.find('.') == name.npos) break;
-      }
-    }
-    return false;
-  }
-
- private:
-  std::span<const TensorInfo> tensors_;
-  std::vector<std::string_view> names_;
-  std::unordered_set<std::string> others_;  ///< what transformers calls modules that have another name there
-  std::unordered_set<std::string> folded_;
-};
-
-bool has_tied_head(const LintInput& s) {
-  const auto tied = model_settings(s.config, "tie_word_embeddings");
-  return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
-}
-
-/// Whether a name is of a layer that the model is to have and that is missing altogether, which is reported.
-bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int64_t layers) {
-  constexpr std::string_view kLayers = "layers.";
-  const size_t at = text.find(kLayers);
-  if (at == text.npos) return false;
-  const size_t number = at + kLayers.size();
-  const size_t end = std::min(text.find('.', number), text.size());
-  int64_t layer = 0;
-  const auto [last, error] = std::from_chars(text.data() + number, text.data() + end, layer);
-  if (error != std::errc() || last != text.data() + end || layer >= layers) return false;
-  return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
-}
-
-/// Entries of quantized_layers, and groups, that no module belongs to.
-void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames& names, bool tied,
-                          LintReporter& reporter) {
-  size_t count = 0;
-  std::string first;
-  for (const auto& [name, algorithm] : claims.layers) {
-    if (names.has(name) || (tied && is_head(name)) ||
-        is_of_missing_layer(names, name, model_layers(s.config)))
-      continue;
-    if (count++ == 0) first = name;
-  }
-  if (count > 0) {
-    reporter.add("unused-pattern", s.quantization_file, first,
-                 fmt::format("expected a module of that name, as quantized_layers has it, found none{}",
-                             count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
-  }
-  const Json& groups = lookups::member(s.quantization, "config_groups");
-  if (!claims.compressed_tensors || !groups.is_object()) return;
-  for (const auto& [name, group] : groups.items()) {
-    const std::vector<std::string> targets = string_list(group, "targets");
-    const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
-      if (text.find_first_of(".*\\") == text.npos) return true;  // a class
-      if (!is_wild(text)) return names.has(text);
-      const ConfigPattern pattern(text);
-      return !pattern.known() || names.any_matches(pattern);
-    });
-    if (used || targets.empty()) continue;
-    reporter.add("unused-pattern", s.quantization_file, targets[0],
-                 fmt::format("expected to match a module, as config_groups.{} targets it, found none", name));
-  }
-}
-
-void check_unused(const LintInput& s, const Claims& claims, LintReporter& reporter) {
-  const bool has_entries = s.layout.empty() && (!claims.layers.empty() || claims.compressed_tensors);
-  if (s.is_part || (claims.ignored.empty() && !has_entries)) return;
-  ModuleNames names(s);
-  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s), reporter);
-  const bool tied = has_tied_head(s);
-  for (const auto& [text, key] : claims.ignored) {
-    if (is_wild(text) && !ConfigPattern(text).known()) {
-      reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,
-                   text,
-                   fmt::format("expected a regular expression in {}, found none that can be followed", key));
-      continue;
-    }
-    // A tied head has no tensor, and producers exclude it all the same.
-    if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
-    // compressed-tensors takes a glob for a name.
-    const bool is_glob = claims.compressed_tensors && !text.starts_with("re:");
-    if (is_glob && is_wild(text)) {
-      reporter.add(
-          "unused-pattern", s.quantization_file, text,
-          "expected a name or, after re:, a regular expression, found a glob, which matches nothing");
-      continue;
-    }
-    if (names.has(text) || is_of_missing_layer(names, text, model_layers(s.config))) continue;
-    // transformers renames phimoe's router, and producers list it by that name.
-    constexpr std::string_view kRenamed = ".block_sparse_moe.router";
-    if (text.ends_with(kRenamed) &&
-        is_own_router(s, text.substr(0, text.size() - kRenamed.size()) + ".block_sparse_moe.gate"))
-      continue;
-    // ModelOpt's older lists rely on substrings.
-    if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
-    if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    reporter.add("unused-pattern", s.quantization_file, text,
-                 "expected to match a module, found none that it matches");
   }
 }
 
@@ -442,7 +233,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     return;
   }
   Claims claims = read_claims(s);
-  check_unused(s, claims, reporter);
+  lint_unused_patterns(s, claims, reporter);
   std::set<std::string> reported;
   lint_cache(s, reporter);
   if (!lint_promises(s, coded, reported, reporter)) return;  // nothing else means what it says

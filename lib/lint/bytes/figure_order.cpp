@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "lib/lint/bytes/figures.h"
+
+namespace twofour {
+namespace {
+
+/// Share of the variance of cells [rows, cols] that means of their rows and columns explain, beyond what they
+/// explain of noise.
+double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
+  if (rows < 4 || cols < 4) return 0;
+  double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
+  // Sums of up to 256 bytes fit 16 bits, with which vectors go twice as fast.
+  constexpr uint64_t kShort = 256;
+  std::vector<uint32_t> col_sums(cols);
+  std::vector<uint16_t> short_sums(cols);
+  for (uint64_t r = 0; r < rows; ++r) {
+    uint32_t row = 0;
+    uint64_t square = 0;
+    for (uint64_t begin = 0; begin < cols; begin += kShort) {
+      const uint8_t* line = cells + r * cols + begin;
+      uint16_t* const columns = short_sums.data() + begin;
+      const uint64_t count = std::min(kShort, cols - begin);
+      uint16_t part = 0;
+      int32_t part_square = 0;
+#pragma omp simd reduction(+ : part, part_square)
+      for (uint64_t c = 0; c < count; ++c) {
+        const int16_t x = line[c];
+        part = static_cast<uint16_t>(part + x);
+        part_square += x * x;
+        columns[c] = static_cast<uint16_t>(columns[c] + x);
+      }
+      row += part;
+      square += static_cast<uint64_t>(part_square);
+    }
+    sum += row;
+    squares += static_cast<double>(square);
+    by_rows += double{static_cast<double>(row)} * row;
+    if (r % kShort != kShort - 1 && r != rows - 1) continue;
+    for (uint64_t c = 0; c < cols; ++c) col_sums[c] += std::exchange(short_sums[c], uint16_t{0});
+  }
+  for (uint64_t c = 0; c < cols; ++c) by_cols += double{static_cast<double>(col_sums[c])} * col_sums[c];
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols), n = r * c;
+  const double base = sum * sum / n, total = squares - base;
+  if (total <= 0) return 0;
+  const double rest = total - (by_rows / c - base) - (by_cols / r - base);
+  return 1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1));
+}
+
+/// Its standard deviation where there is nothing to explain.
+double explained_error(uint64_t rows, uint64_t cols) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
+  return std::sqrt(2 * (r + c)) / (r * c);
+}
+
+}  // namespace
+
+void FigureCounter::measure_order(std::span<const uint8_t> scales) {
+  const uint64_t s = plan_.scale_bytes, n = plan_.lines;
+  if (plan_.k_outer || !plan_.is_rows || s < 8) return;
+  // A tile of 128 rows and four columns is 512 bytes. Of up to four rows of tiles the first ones, together 32
+  // columns: the same bytes as rows that they are stored in, and as tiles. E4M3 bytes grow as logarithms of
+  // what they mean.
+  constexpr uint64_t kRows = 128, kColumns = 32, kMostTiles = 4;
+  const uint64_t columns = std::min(s, kColumns), rows = kRows * columns / s;
+  if (s % 4 == 0 && rows >= 4 && scales.size() >= kRows * s) {
+    const uint64_t tiles = std::min(s < kColumns ? kMostTiles : kMostTiles / 2, scales.size() / (kRows * s));
+    std::vector<uint8_t> lines, tile(kRows * columns);
+    for (uint64_t t = 0; t < tiles; ++t) {
+      const uint8_t* first = scales.data() + t * kRows * s;
+      lines.insert(lines.end(), first, first + rows * s);
+      for (uint64_t c = 0; c < columns; c += 4) {
+        for (uint64_t r = 0; r < kRows; ++r)
+          std::memcpy(&tile[r * columns + c], first + c * kRows + r % 32 * 16 + r / 32 * 4, 4);
+      }
+      sums_.swizzled.otherwise += explained(tile.data(), kRows, columns) / static_cast<double>(tiles);
+    }
+    sums_.swizzled.as_stored = explained(lines.data(), tiles * rows, s);
+    sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
+  }
+  // Transposed they are [S, N]: some first rows of that.
+  const uint64_t turned = std::min<uint64_t>(scales.size() / n, 4096 / n + 8);
+  if (n >= 8 && turned >= 8) {
+    sums_.transposed = {explained(scales.data(), turned * n / s, s), explained(scales.data(), turned, n),
+                        explained_error(turned, n)};
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,78 @@
+#include "lib/lint/family/family_presence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace twofour {
+namespace {
+
+/// How the files of a layer hold what can be held in several ways: experts in stacks, apart under one set
+/// of names or another; a router under one name or another. Empty for what has one way.
+std::string form_of(const FamilyRow& row) {
+  if (row.kind == ParameterKind::kRouter) return "router " + std::string(row.n);
+  if (row.name.ends_with("e_score_correction_bias")) return "router bias";
+  if (!row.is_expert_form()) return {};
+  if (!row.has_expert) return "stacks";
+  const std::string path = row.name.substr(0, row.name.rfind('#'));
+  return path + (row.name[path.size() + 2] == 'w' ? "w" : "proj");
+}
+
+}  // namespace
+
+FamilyPresence::FamilyPresence(const LintInput& s, const LanguageModel& model)
+    : all_(find_family_tensors(s, model)) {
+  for (const FamilyRow& row : all_.rows) forms_.push_back(form_of(row));
+  counts_.resize(all_.rows.size());
+  firsts_.resize(all_.rows.size());
+  for (const FamilyTensor& t : all_.tensors) {
+    const auto row = static_cast<size_t>(t.row);
+    if (++counts_[row][t.layer] == 1) firsts_[row].emplace(t.layer, t.tensor);
+  }
+  has_own_names_ = !model.family->is_open ||
+                   std::any_of(all_.tensors.begin(), all_.tensors.end(), [&](const FamilyTensor& t) {
+                     return row_of(t).has_layer && !row_of(t).has_expert;
+                   });
+}
+
+std::vector<int64_t> FamilyPresence::layers_of(const FamilyRow& row) const {
+  if (!row.has_layer) return {-1};
+  return all_.layers;
+}
+
+size_t FamilyPresence::count(size_t row, int64_t layer) const {
+  const auto at = counts_[row].find(layer);
+  return at == counts_[row].end() ? 0 : at->second;
+}
+
+bool FamilyPresence::is_replaced(size_t row, int64_t layer) const {
+  const std::string& form = forms_[row];
+  const bool of_router = form.starts_with("router ");
+  if (form.empty() || count(row, layer) > 0) return false;
+  std::string first;  // the way that the family's files have
+  for (size_t i = 0; i < all_.rows.size(); ++i) {
+    const std::string& other = forms_[i];
+    if (other.empty() || (other.starts_with("router ") || of_router) != (other == form)) continue;
+    if (first.empty() && !has_term(all_.rows[i].when, "may")) first = other;
+    if (i == row || count(i, layer) == 0) continue;
+    if (of_router || other != form) return !any_in(form, row, layer);
+  }
+  return !of_router && !any_in(form, row, layer) && form != first;
+}
+/// Whether a layer has something in a form; of routers every row is a way of its own.
+bool FamilyPresence::any_in(const std::string& form, size_t row, int64_t layer) const {
+  if (form.starts_with("router ")) return count(row, layer) > 0;
+  for (size_t i = 0; i < all_.rows.size(); ++i) {
+    if (forms_[i] == form && count(i, layer) > 0) return true;
+  }
+  return false;
+}
+
+std::string name_in_layer(const FamilyRow& row, int64_t layer) {
+  std::string name = row.name;
+  if (const size_t at = name.find('#'); at != name.npos && layer >= 0)
+    name.replace(at, 1, fmt::format("{}", layer));
+  return name;
+}
+
+}  // namespace twofour

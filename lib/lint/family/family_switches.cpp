@@ -1,0 +1,86 @@
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/family/family_checks.h"
+
+namespace twofour {
+namespace {
+
+class SwitchLint {
+ public:
+  SwitchLint(FamilySubject& x, LintReporter& reporter)
+      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+
+  void run() {
+    std::set<std::string> keys;
+    for (const FamilyRow& row : there_.rows()) {
+      for_each_term(row.when, [&](std::string_view term) {
+        if (term.starts_with('!')) term = term.substr(1);
+        if (!term.starts_with('@') && term != "may" && term.find('=') == term.npos) keys.emplace(term);
+      });
+    }
+    for (const std::string& key : keys) check_switch(key);
+  }
+
+ private:
+  void check_switch(const std::string& key) {
+    if (sizes_.is_list(key)) return;
+    const bool on = sizes_.number(key).value_or(0) != 0;
+    size_t there = 0, lacking = 0;
+    std::optional<size_t> first;
+    std::string lacks;
+    for (size_t i = 0; i < there_.rows().size(); ++i) {
+      const FamilyRow& row = there_.rows()[i];
+      if (!has_term(row.when, key) || has_term(row.when, "may") ||
+          (row.kind == ParameterKind::kLinear && !s_.layout.empty()))
+        continue;
+      std::string others;
+      for_each_term(row.when, [&](std::string_view term) {
+        if (term != key) others += (others.empty() ? "" : " ") + std::string(term);
+      });
+      for (const int64_t layer : there_.layers_of(row)) {
+        if (!sizes_.holds(others, layer) || there_.is_replaced(i, layer)) continue;
+        if (there_.count(i, layer) == 0) {
+          if (lacking++ == 0) lacks = name_in_layer(row, layer);
+        } else if (there++ == 0) {
+          first = there_.first(i, layer);
+        }
+      }
+    }
+    if (on ? there > 0 || lacking == 0 : there == 0 || lacking > there) return;
+    const Json* said = sizes_.stated(key);
+    const std::string found =
+        said == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no") : quoted_setting(*said);
+    sizes_.set(key, on ? 0 : 1);
+    if (!x_.is_own_class) return;
+    x_.blamed.insert(key);
+    const bool is_count =
+        sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
+    reporter_.add("config-switch", "config.json", key,
+                  on ? fmt::format("expected {} as there is no {}, found {}",
+                                   is_count ? "0 or null" : "false", lacks, found)
+                     : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",
+                                   s_.tensors[*first].name, found));
+  }
+  static bool is_yes_or_no(const std::string& key) {
+    return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");
+  }
+
+  FamilySubject& x_;
+  const LintInput& s_;
+  const LanguageModel& model_;
+  const FamilyPresence& there_;
+  FamilySizes& sizes_;
+  LintReporter& reporter_;
+};
+
+}  // namespace
+
+void lint_family_switches(FamilySubject& subject, LintReporter& reporter) {
+  SwitchLint(subject, reporter).run();
+}
+
+}  // namespace twofour
