@@ -5,6 +5,7 @@
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/moe/moe_strips.h"
+#include "kernels/multiply/float_ops.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
@@ -34,5 +35,7 @@ const QuantizeOps* quantize_ops(Isa isa) {
 }
 
 const SolveOps& solve_ops(Isa) { return kSolvePortable; }
+
+const FloatOps& float_ops(Isa) { return kFloatOpsPortable; }
 
 }  // namespace twofour

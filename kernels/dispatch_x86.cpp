@@ -5,6 +5,7 @@
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/moe/moe_strips.h"
+#include "kernels/multiply/float_ops.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
@@ -54,6 +55,12 @@ const PrunePackOps& prune_pack_ops(Isa isa) {
 }
 
 const MoeStrips& moe_strips(Isa isa) { return isa == Isa::portable ? kMoeStripsPortable : kMoeStripsAvx2; }
+
+const FloatOps& float_ops(Isa isa) {
+  static const bool has_fma = __builtin_cpu_supports("fma");
+  if (isa == Isa::portable || !has_fma) return kFloatOpsPortable;
+  return isa == Isa::avx512 ? kFloatOpsAvx512 : kFloatOpsAvx2;
+}
 
 PruneWords* wide_prune_words(Isa isa) { return isa == Isa::portable ? nullptr : prune_words_avx2; }
 

@@ -105,9 +105,8 @@ std::string Matrices::format_of(const Linear& m) const {
   return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
 }
 
-void Matrices::read(WeightReader& reader, const StoredMatrix& s, int64_t n0, int64_t n1,
-                    std::span<float> out) const {
-  const Linear& m = module_of(s);
+void read_stored_rows(WeightReader& reader, const Linear& m, const StoredMatrix& s, int64_t n0, int64_t n1,
+                      std::span<float> out) {
   if (n0 == n1) return;
   if (s.step == 1) return reader.read_rows(m, s.e, s.first + n0, s.first + n1, out);
   const int64_t begin = s.first + n0 * s.step, end = s.first + (n1 - 1) * s.step + 1;

@@ -21,6 +21,10 @@ struct StoredExpert {
   const StoredMatrix *gate = nullptr, *up = nullptr, *down = nullptr;
 };
 
+/// Rows [n0, n1) of a matrix in that module as float32.
+void read_stored_rows(WeightReader& reader, const Linear& module, const StoredMatrix& matrix, int64_t n0,
+                      int64_t n1, std::span<float> out);
+
 /// The linears of a checkpoint, matrix by matrix, under names that do not depend on how it stores them: of a
 /// stack of gate and up, "P.3.gate_proj" and "P.3.up_proj", P being the block, as if each expert had its own.
 class Matrices {
@@ -54,7 +58,9 @@ class Matrices {
 
   /// Rows [n0, n1) of a matrix as float32.
   void read(WeightReader& reader, const StoredMatrix& matrix, int64_t n0, int64_t n1,
-            std::span<float> out) const;
+            std::span<float> out) const {
+    read_stored_rows(reader, module_of(matrix), matrix, n0, n1, out);
+  }
 
  private:
   void add(size_t module, Findings& findings);

@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "formats/families/sizes.h"
+#include "lib/checkpoint/language_model.h"
 #include "lib/lint/bytes/input.h"
 
 namespace twofour {
-
-/// The language model of a config.json.
-struct LanguageModel {
-  const Json* config = nullptr;  ///< its own, which may be nested
-  const FamilyShapes* family = nullptr;
-  std::string model_type;
-  bool is_nested = false;
-};
-/// Empty where no row of the families has its model_type.
-std::optional<LanguageModel> find_language_model(const Json& config);
 
 /// Whether `architectures` names a class of the family, or nothing at all. A class of its own may have other
 /// parameters than its model_type's.

@@ -1,0 +1,8 @@
+#define Eigen EigenAvx2
+#include "kernels/multiply/float_ops_eigen.h"
+
+namespace twofour {
+
+const FloatOps kFloatOpsAvx2 = kOps;
+
+}  // namespace twofour

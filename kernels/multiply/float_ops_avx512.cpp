@@ -1,0 +1,8 @@
+#define Eigen EigenAvx512
+#include "kernels/multiply/float_ops_eigen.h"
+
+namespace twofour {
+
+const FloatOps kFloatOpsAvx512 = kOps;
+
+}  // namespace twofour

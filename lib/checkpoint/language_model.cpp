@@ -1,0 +1,21 @@
+#include "lib/checkpoint/language_model.h"
+
+#include <vector>
+
+#include "lib/checkpoint/model_config.h"
+
+namespace twofour {
+
+std::optional<LanguageModel> find_language_model(const Json& config) {
+  const std::vector<const Json*> all = model_configs(config);
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    const auto type = (*at)->find("model_type");
+    if (type == (*at)->end() || !type->is_string()) continue;
+    const std::string& name = type->get_ref<const std::string&>();
+    if (const FamilyShapes* family = find_family_shapes(name))
+      return LanguageModel{*at, family, name, *at != all.front()};
+  }
+  return std::nullopt;
+}
+
+}  // namespace twofour

@@ -1,0 +1,130 @@
+#include "lib/decoder/decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+#include "kernels/device/check.h"
+#include "lib/artifact/open_source.h"
+#include "lib/checkpoint/language_model.h"
+#include "lib/decoder/family_traits.h"
+#include "lib/decoder/settings.h"
+#include "lib/decoder/state.h"
+#include "lib/threads/interrupt.h"
+
+namespace twofour {
+namespace {
+
+std::unique_ptr<DecoderState> make_state(Checkpoint checkpoint) {
+  const std::string where = (checkpoint.path() / "config.json").string();
+  if (checkpoint.config().is_null()) throw Error(fmt::format("{}: expected a config, found none", where));
+  const auto model = find_language_model(checkpoint.config());
+  if (!model || model->is_nested || find_family_traits(model->model_type) == nullptr) {
+    const Json& config = checkpoint.config();
+    const auto type = config.is_object() ? config.find("model_type") : config.end();
+    const std::string found = model && model->is_nested ? "a model with other inputs than text"
+                              : config.is_object() && type != config.end() && type->is_string()
+                                  ? type->get<std::string>()
+                                  : std::string("none");
+    throw Error(fmt::format("{}: model_type: expected a family that can be run ({}), found {}", where,
+                            decoder_families(), found));
+  }
+  auto state = std::make_unique<DecoderState>(std::move(checkpoint));
+  // The model of before pointed into a checkpoint that has moved.
+  const Settings settings(*model->family, state->checkpoint.config(), where + ": ");
+  state->shape = read_model_shape(settings, model->model_type);
+  bind_weights(*state, settings.sizes());
+  return state;
+}
+
+}  // namespace
+
+Decoder Decoder::open(const std::filesystem::path& path) { return Decoder(open_source(path)); }
+Decoder::Decoder(Checkpoint checkpoint) : state_(make_state(std::move(checkpoint))) {}
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+Decoder::~Decoder() = default;
+
+const ModelShape& Decoder::shape() const { return state_->shape; }
+const Checkpoint& Decoder::checkpoint() const { return state_->checkpoint; }
+
+uint64_t Decoder::bytes_per_token() const {
+  const ModelShape& m = state_->shape;
+  const AttentionShape& a = m.attention;
+  const int64_t heads =
+      a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
+      (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0);
+  const int64_t mlp = 2 * std::max(m.width, m.shared_width);
+  const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
+  return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + std::max(heads, mlp + experts));
+}
+
+uint64_t Decoder::fixed_bytes() const { return ModelWeights::kChunkBytes + (uint64_t{64} << 20); }
+
+uint64_t Decoder::cache_bytes_per_token() const {
+  const AttentionShape& a = state_->shape.attention;
+  return sizeof(float) *
+         static_cast<uint64_t>(state_->shape.layers * a.kv_heads * (a.head_size + a.value_size));
+}
+
+void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) const {
+  const int64_t h = state_->shape.hidden;
+  check(hidden.size() == tokens.size() * static_cast<size_t>(h), "room for the rows");
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= state_->shape.vocabulary) {
+      throw Error(fmt::format("token {}: expected 0 to {}, the vocabulary of {}, found {}", i,
+                              state_->shape.vocabulary - 1, state_->checkpoint.path().string(), tokens[i]));
+    }
+  }
+  ModelWeights::Worker worker = state_->weights.make_worker();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    read_stored_rows(worker.reader, *state_->embedding.module, state_->embedding.place, tokens[i],
+                     tokens[i] + 1, hidden.subspan(i * static_cast<size_t>(h), static_cast<size_t>(h)));
+  }
+}
+
+void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden) const {
+  check_interrupt();
+  int64_t tokens = 0;
+  for (const SequencePart& part : batch) tokens += part.count;
+  check(hidden.size() == static_cast<size_t>(tokens * state_->shape.hidden), "the tokens of the batch");
+  run_attention(*state_, layer, batch, hidden);
+  run_feed_forward(*state_, layer, hidden);
+}
+
+void Decoder::run_head(std::span<const float> hidden, std::span<float> logits) const {
+  check_interrupt();
+  const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.hidden;
+  check(logits.size() == static_cast<size_t>(m * state_->shape.vocabulary), "room for the logits");
+  std::vector<float> x(hidden.size());
+  cpu::rms_norm(hidden.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, x.data());
+  state_->weights.multiply(state_->head, x.data(), m, logits.data());
+}
+
+DecoderSequence::DecoderSequence(const Decoder& decoder)
+    : decoder_(decoder), layers_(static_cast<size_t>(decoder.shape().layers)) {}
+
+std::vector<float> DecoderSequence::append(std::span<const int32_t> tokens, bool all) {
+  const ModelShape& m = decoder_.shape();
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (size_ + count > m.positions) {
+    throw Error(fmt::format("{}: expected at most the {} tokens of max_position_embeddings, found {}",
+                            decoder_.checkpoint().path().string(), m.positions, size_ + count));
+  }
+  std::vector<float> hidden(tokens.size() * static_cast<size_t>(m.hidden));
+  decoder_.embed(tokens, hidden);
+  for (int64_t layer = 0; layer < m.layers; ++layer) {
+    const SequencePart part{count, size_, &layers_[static_cast<size_t>(layer)]};
+    decoder_.run_layer(layer, {&part, 1}, hidden);
+  }
+  size_ += count;
+  std::span<const float> wanted(hidden);
+  if (!all) wanted = wanted.last(static_cast<size_t>(m.hidden));
+  std::vector<float> logits(wanted.size() / static_cast<size_t>(m.hidden) *
+                            static_cast<size_t>(m.vocabulary));
+  decoder_.run_head(wanted, logits);
+  return logits;
+}
+
+}  // namespace twofour

@@ -1,0 +1,75 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+
+namespace twofour {
+
+/// Norms of queries and keys before they are rotated.
+enum class HeadNorm {
+  kNone,
+  kEach,  ///< of each head
+  kAll,   ///< over all heads at once
+};
+
+/// How a layer attends. Latent attention (DeepSeek's) has kv_rank > 0: keys and values come through a low
+/// rank, and a part of each head that is rotated comes from the input, one key for all heads.
+struct AttentionShape {
+  int64_t heads = 0, kv_heads = 0;
+  int64_t head_size = 0, value_size = 0;
+  int64_t q_rank = 0, kv_rank = 0;      ///< 0: straight from the input
+  std::vector<float> frequencies = {};  ///< angles at position 1, of the pairs of a head that are rotated
+  float amplitude = 1;                  ///< of cosine and sine
+  bool interleaved = false;             ///< pairs are neighbours; else halves
+  int64_t rotated_from = 0;             ///< the first number of a head that is rotated
+  double scale = 0;                     ///< of q k
+  HeadNorm norm = HeadNorm::kNone;
+  bool has_sinks = false;
+  double clip = 0;  ///< queries, keys and values are kept within it; 0: are not
+};
+
+/// How a router makes weights of logits.
+struct RouterShape {
+  bool sigmoid = false;                 ///< else softmax over all experts
+  bool corrected = false;               ///< a bias chooses experts, but does not weigh them
+  bool renormalized = false;            ///< weights of the chosen are brought to a sum of 1
+  double scaling = 1;                   ///< of all weights
+  int64_t groups = 1, kept_groups = 1;  ///< experts come from the best groups alone
+  bool sums_two = false;  ///< a group is as good as its best two experts together; else as its best
+};
+
+/// What a gate does to its up: gate * sigmoid(slope * gate) * (up + offset), both clamped first.
+struct GateShape {
+  float slope = 1, offset = 0;
+  float limit = 0;  ///< gate at most limit, up within it; 0: neither
+};
+
+/// A decoder, as its config.json says: all that tells its arithmetic apart, and no weights.
+struct ModelShape {
+  std::string family;  ///< its model_type
+  int64_t layers = 0, hidden = 0, vocabulary = 0;
+  int64_t positions = 0;  ///< that it was made for
+  double epsilon = 0;     ///< of norms
+  AttentionShape attention;
+  std::vector<int64_t> windows;  ///< of each layer: keys that a query sees; 0: all
+  std::vector<bool> sparse;      ///< of each layer: it has routed experts
+  int64_t width = 0;             ///< of dense MLPs
+  int64_t experts = 0, top_k = 0, expert_width = 0;
+  int64_t shared_width = 0;  ///< of the shared expert; 0: there is none
+  bool has_shared_gate = false;
+  RouterShape router;
+  GateShape gate;
+  bool is_tied = false;  ///< the head is the embedding
+};
+
+/// The model_types that can be run, for messages.
+std::string decoder_families();
+
+class Settings;
+/// Reads a config.json. Throws Error on a setting or a rope type that the decoder does not know, and on
+/// numbers that cannot be.
+ModelShape read_model_shape(const Settings& settings, const std::string& model_type);
+
+}  // namespace twofour

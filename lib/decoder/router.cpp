@@ -1,0 +1,78 @@
+#include "lib/decoder/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace twofour {
+namespace {
+
+void softmax(std::vector<double>& x) {
+  const double largest = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (double& v : x) sum += v = std::exp(v - largest);
+  for (double& v : x) v /= sum;
+}
+
+/// The `count` largest, the first of equal ones.
+std::vector<int32_t> largest_of(const std::vector<double>& scores, int64_t count) {
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto before = [&](int32_t a, int32_t b) {
+    const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), before);
+  order.resize(static_cast<size_t>(count));
+  return order;
+}
+
+/// Takes experts out of the choice whose group is not among the best.
+void keep_groups(const RouterShape& router, std::vector<double>& choice) {
+  const size_t size = choice.size() / static_cast<size_t>(router.groups);
+  std::vector<double> groups;
+  for (size_t g = 0; g < choice.size(); g += size) {
+    std::vector<double> some(choice.begin() + static_cast<int64_t>(g),
+                             choice.begin() + static_cast<int64_t>(g + size));
+    std::sort(some.rbegin(), some.rend());
+    groups.push_back(router.sums_two ? some[0] + some[1] : some[0]);
+  }
+  std::vector<bool> kept(groups.size());
+  for (const int32_t g : largest_of(groups, router.kept_groups)) kept[static_cast<size_t>(g)] = true;
+  for (size_t e = 0; e < choice.size(); ++e) {
+    if (!kept[e / size]) choice[e] = -std::numeric_limits<double>::infinity();
+  }
+}
+
+}  // namespace
+
+ExpertChoice choose_experts(const RouterShape& router, std::span<const float> logits, int64_t experts,
+                            int64_t top_k, std::span<const float> correction) {
+  const auto each = static_cast<size_t>(experts), count = static_cast<size_t>(top_k);
+  const size_t tokens = logits.size() / each;
+  ExpertChoice chosen{std::vector<int32_t>(tokens * count), std::vector<float>(tokens * count)};
+  for (size_t i = 0; i < tokens; ++i) {
+    const auto row = logits.subspan(i * each, each);
+    std::vector<double> scores(row.begin(), row.end());
+    if (router.sigmoid) {
+      for (double& s : scores) s = 1 / (1 + std::exp(-s));
+    } else {
+      softmax(scores);
+    }
+    std::vector<double> choice = scores;
+    for (size_t e = 0; e < correction.size(); ++e) choice[e] += static_cast<double>(correction[e]);
+    if (router.groups > 1) keep_groups(router, choice);
+    const std::vector<int32_t> ids = largest_of(choice, top_k);
+    double sum = router.sigmoid ? 1e-20 : 0;
+    for (const int32_t e : ids) sum += scores[static_cast<size_t>(e)];
+    const double factor = router.scaling / (router.renormalized ? sum : 1);
+    for (size_t t = 0; t < count; ++t) {
+      chosen.ids[i * count + t] = ids[t];
+      chosen.weights[i * count + t] = static_cast<float>(scores[static_cast<size_t>(ids[t])] * factor);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace twofour

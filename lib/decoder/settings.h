@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "formats/families/sizes.h"
+
+namespace twofour {
+
+/// The settings of a config.json, each checked as it is read. Functions throw Error on what cannot be.
+class Settings {
+ public:
+  /// `family` and `config` outlive this. `where` names the file.
+  Settings(const FamilyShapes& family, const Json& config, std::string where);
+
+  const FamilySizes& sizes() const { return sizes_; }
+  /// Whether the config has the key, be it null.
+  bool has(std::string_view key) const;
+  /// A count of `least` and more; where the config has none, what the family has.
+  int64_t count(std::string_view key, int64_t least = 1, int64_t layer = -1) const;
+  /// A finite number, above 0 or, with `zero`, 0; `otherwise` where there is none.
+  double positive(std::string_view key, double otherwise, bool zero = false) const;
+  bool yes(std::string_view key, bool otherwise) const;
+  /// Empty where there is none.
+  std::string text(std::string_view key) const;
+
+  /// "config.json: KEY: expected X, found Y". `place` is before the key: "rope_scaling."
+  [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
+
+  /// The settings of an object in it.
+  Settings below(std::string_view key) const;
+
+ private:
+  const Json* find(std::string_view key) const;
+
+  const Json* config_;
+  FamilySizes sizes_;
+  std::string where_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,59 @@
+#pragma once
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "lib/decoder/decoder.h"
+#include "lib/decoder/weights.h"
+
+namespace twofour {
+
+class FamilySizes;
+
+/// A place in a vector.
+inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+struct AttentionWeights {
+  ModelVector norm;
+  ModelMatrix q, k, v, o;            ///< of latent attention q only without a rank
+  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< of latent attention
+  ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
+};
+
+/// Gate, up and down of an MLP.
+struct MlpWeights {
+  ModelMatrix gate, up, down;
+};
+
+struct FeedForwardWeights {
+  ModelVector norm;
+  MlpWeights mlp;  ///< dense, or the shared expert
+  ModelMatrix router, shared_gate;
+  ModelVector correction;
+  std::vector<MlpWeights> experts;
+};
+
+struct LayerWeights {
+  AttentionWeights attention;
+  FeedForwardWeights feed_forward;
+};
+
+/// Behind Decoder.
+struct DecoderState {
+  DecoderState(Checkpoint c) : checkpoint(std::move(c)), weights(checkpoint) {}
+  Checkpoint checkpoint;
+  ModelWeights weights;
+  ModelShape shape;
+  std::vector<LayerWeights> layers;
+  ModelMatrix embedding, head;
+  ModelVector norm;
+};
+
+/// Finds the weights of every layer by the rows of the family. Throws Error where they do not fit.
+void bind_weights(DecoderState& state, const FamilySizes& sizes);
+
+/// hidden += attention(norm(hidden)), and the same of the MLP or the experts.
+void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
+                   std::span<float> hidden);
+void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden);
+
+}  // namespace twofour

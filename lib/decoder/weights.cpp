@@ -1,0 +1,207 @@
+#include "lib/decoder/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "formats/error.h"
+#include "kernels/multiply/float_multiply.h"
+#include "kernels/multiply/float_ops.h"
+#include "kernels/numbers/casts.h"
+#include "lib/threads/parallel.h"
+
+namespace twofour {
+namespace {
+
+/// Rows of a matrix that a thread decodes at a time: some 256 KB, a multiple of 16.
+int64_t strip_rows(const ModelMatrix& w) {
+  if (w.module->reads_across()) return w.n;
+  return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
+}
+
+bool is_float(DType type) { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
+
+/// The number behind "model.layers.", or -1.
+int64_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return -1;
+  int64_t layer = -1;
+  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const Checkpoint& checkpoint)
+    : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {
+  if (!findings_.empty())
+    throw Error(fmt::format("{}: {}", findings_.front().where, findings_.front().message));
+}
+
+ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+  const auto at = matrices_.all().find(name);
+  if (at == matrices_.all().end()) {
+    throw Error(fmt::format("{}: expected {} [{}, {}], found none", checkpoint_.path().string(), name, n, k));
+  }
+  const StoredMatrix& place = at->second;
+  const Linear& module = matrices_.module_of(place);
+  if (place.count != n || module.k != k) {
+    throw Error(fmt::format("{}: expected {} [{}, {}] as config.json says, found [{}, {}]",
+                            checkpoint_.where(module.weight), name, n, k, place.count, module.k));
+  }
+  const std::string bias = module.bias ? checkpoint_.where(*module.bias) : std::string("none");
+  if (has_bias != module.bias.has_value()) {
+    throw Error(fmt::format("{}: expected {}, found {}", name, has_bias ? "a bias" : "no bias", bias));
+  }
+  if (module.bias) {
+    const TensorInfo& t = checkpoint_.tensors()[*module.bias];
+    if (!is_float(t.dtype) ||
+        t.bytes() != static_cast<uint64_t>(module.e * module.n * dtype_bits(t.dtype) / 8))
+      throw Error(fmt::format("{}: expected {} floats, found {}", bias, module.e * module.n,
+                              describe(t.dtype, t.shape)));
+    used_.insert(*module.bias);
+  }
+  used_modules_.insert(&module);
+  return {&module, place, n, k, has_bias};
+}
+
+ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
+  const auto refuse = [&](const std::string& where, const std::string& found) {
+    throw Error(
+        fmt::format("{}: expected {} [{}, {}] as vocab_size and hidden_size of config.json say, found {}",
+                    where, name, n, k, found));
+  };
+  const Linear* module = nullptr;
+  for (const Linear& m : matrices_.modules()) {
+    if (m.name == name) module = &m;
+  }
+  const auto weight = checkpoint_.find(name + ".weight");
+  if (module == nullptr) {
+    if (!weight) refuse(checkpoint_.path().string(), "none");
+    const TensorInfo& t = checkpoint_.tensors()[*weight];
+    if (!is_float(t.dtype) || t.shape.size() != 2)
+      refuse(checkpoint_.where(*weight), describe(t.dtype, t.shape));
+    auto made =
+        std::make_unique<Linear>(Linear{.name = name, .format = WeightFormat::kFloat, .weight = *weight});
+    made->n = t.shape[0];
+    made->k = t.shape[1];
+    module = made.get();
+    tables_.push_back(std::move(made));
+  }
+  if (module->n < n || module->k != k)
+    refuse(checkpoint_.where(module->weight), fmt::format("[{}, {}]", module->n, module->k));
+  used_modules_.insert(module);
+  return {module, {0, 0, 0, 1, module->n}, n, k, false};
+}
+
+ModelVector ModelWeights::vector(const std::string& name, int64_t count) {
+  const auto tensor = checkpoint_.find(name);
+  if (!tensor)
+    throw Error(fmt::format("{}: expected {} [{}], found none", checkpoint_.path().string(), name, count));
+  const TensorInfo& t = checkpoint_.tensors()[*tensor];
+  if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{count}) {
+    throw Error(fmt::format("{}: expected floats [{}], found {}", checkpoint_.where(*tensor), count,
+                            describe(t.dtype, t.shape)));
+  }
+  used_.insert(*tensor);
+  return {*tensor, 0, 1, count};
+}
+
+std::string ModelWeights::expert_block(const std::string& layer) const {
+  const auto at = matrices_.blocks().lower_bound(layer);
+  for (auto i = at; i != matrices_.blocks().end() && i->first.starts_with(layer); ++i) {
+    if (i->first.ends_with(".experts")) return i->first;
+  }
+  return {};
+}
+
+void ModelWeights::refuse_unused(int64_t layers) const {
+  const auto refuse = [&](const std::string& where) {
+    throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
+  };
+  for (const Linear& m : matrices_.modules()) {
+    const int64_t layer = layer_of(m.name);
+    if (layer >= 0 && layer < layers && !used_modules_.contains(&m)) refuse(checkpoint_.where(m.weight));
+  }
+  for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) {
+    const std::string& name = checkpoint_.tensors()[i].name;
+    const int64_t layer = layer_of(name);
+    const bool counts = name.ends_with("norm.weight") || name.ends_with("bias") || name.ends_with("sinks");
+    if (counts && layer >= 0 && layer < layers && !used_.contains(i)) refuse(checkpoint_.where(i));
+  }
+}
+
+std::vector<float> ModelWeights::read(const ModelVector& v) const {
+  const TensorInfo& t = checkpoint_.tensors()[*v.tensor];
+  const auto size = static_cast<int64_t>(dtype_bits(t.dtype) / 8);
+  const int64_t span = (v.count - 1) * v.step + 1;
+  std::vector<uint8_t> bytes(static_cast<size_t>(span * size));
+  checkpoint_.read(*v.tensor, static_cast<uint64_t>(v.first * size), bytes);
+  std::vector<float> all(static_cast<size_t>(span));
+  widen(t.dtype, bytes.data(), all);
+  for (int64_t i = 1; i < v.count; ++i) all[static_cast<size_t>(i)] = all[static_cast<size_t>(i * v.step)];
+  all.resize(static_cast<size_t>(v.count));
+  return all;
+}
+
+void ModelWeights::read_rows(const ModelMatrix& w, int64_t n0, int64_t n1, std::span<float> out) const {
+  WeightReader reader(checkpoint_);
+  read_stored_rows(reader, w.module[0], w.place, n0, n1, out);
+}
+
+void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t n0, int64_t n1,
+                                  const float* x, int64_t m, float* out) const {
+  worker.rows.resize(static_cast<size_t>((n1 - n0) * w.k));
+  read_stored_rows(worker.reader, *w.module, w.place, n0, n1, worker.rows);
+  float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
+}
+
+void ModelWeights::add_bias(const ModelMatrix& w, int64_t m, float* out) const {
+  if (!w.has_bias) return;
+  const StoredMatrix& p = w.place;
+  const std::vector<float> bias = read({*w.module->bias, p.e * w.module->n + p.first, p.step, w.n});
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < w.n; ++j) out[i * w.n + j] += bias[static_cast<size_t>(j)];
+  }
+}
+
+void ModelWeights::multiply(Worker& worker, const ModelMatrix& w, const float* x, int64_t m,
+                            float* out) const {
+  const int64_t rows = strip_rows(w);
+  for (int64_t n = 0; n < w.n; n += rows) multiply_strip(worker, w, n, std::min(w.n, n + rows), x, m, out);
+  add_bias(w, m, out);
+}
+
+void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, float* out) const {
+  const int64_t rows = strip_rows(w);
+  if (m == 0) return;
+  constexpr int64_t kFew = 16;  // rows of x, for which tiles of them are not worth a buffer of all weights
+  if (m <= kFew) {
+    parallel_workers(static_cast<size_t>((w.n + rows - 1) / rows), [&] {
+      return [&, worker = std::make_shared<Worker>(checkpoint_)](size_t strip) {
+        const int64_t n = static_cast<int64_t>(strip) * rows;
+        multiply_strip(*worker, w, n, std::min(w.n, n + rows), x, m, out);
+      };
+    });
+    return add_bias(w, m, out);
+  }
+  const int64_t most = std::max(rows, kChunkBytes / int64_t{sizeof(float)} / w.k / rows * rows);
+  std::vector<float> chunk;
+  for (int64_t n0 = 0; n0 < w.n; n0 += most) {
+    const int64_t count = std::min(most, w.n - n0);
+    chunk.resize(static_cast<size_t>(count * w.k));
+    parallel_workers(static_cast<size_t>((count + rows - 1) / rows), [&] {
+      return [&, reader = std::make_shared<WeightReader>(checkpoint_)](size_t strip) {
+        const int64_t begin = static_cast<int64_t>(strip) * rows, end = std::min(count, begin + rows);
+        read_stored_rows(*reader, *w.module, w.place, n0 + begin, n0 + end,
+                         std::span(chunk).subspan(static_cast<size_t>(begin * w.k),
+                                                  static_cast<size_t>((end - begin) * w.k)));
+      };
+    });
+    cpu::multiply(x, m, chunk.data(), count, w.k, out + n0, w.n);
+  }
+  add_bias(w, m, out);
+}
+
+}  // namespace twofour
