@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/device/check.h"
-#include "kernels/multiply/float_ops.h"
+#include "kernels/floats/float_ops.h"
 
 namespace twofour::cpu {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/multiply/float_ops.h"
+#include "kernels/floats/float_ops.h"
 #include "lib/decoder/router.h"
 #include "lib/decoder/state.h"
 #include "lib/threads/parallel.h"

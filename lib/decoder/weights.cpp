@@ -6,8 +6,8 @@
 #include <charconv>
 
 #include "formats/error.h"
-#include "kernels/multiply/float_multiply.h"
-#include "kernels/multiply/float_ops.h"
+#include "kernels/floats/float_multiply.h"
+#include "kernels/floats/float_ops.h"
 #include "kernels/numbers/casts.h"
 #include "lib/threads/parallel.h"
 

@@ -1,5 +1,5 @@
 #define Eigen EigenAvx2
-#include "kernels/multiply/float_ops_eigen.h"
+#include "kernels/floats/float_ops_eigen.h"
 
 namespace twofour {
 

@@ -1,5 +1,5 @@
 #define Eigen EigenPortable
-#include "kernels/multiply/float_ops_eigen.h"
+#include "kernels/floats/float_ops_eigen.h"
 
 namespace twofour {
 

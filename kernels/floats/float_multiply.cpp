@@ -1,8 +1,8 @@
-#include "kernels/multiply/float_multiply.h"
+#include "kernels/floats/float_multiply.h"
 
 #include <algorithm>
 
-#include "kernels/multiply/float_ops.h"
+#include "kernels/floats/float_ops.h"
 
 namespace twofour::cpu {
 

@@ -1,0 +1,168 @@
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "lib/decoder/decoder.h"
+#include "lib/decoder/router.h"
+#include "tests/support/decoder_golden.h"
+#include "tests/support/message.h"
+#include "tests/support/scratch.h"
+
+namespace twofour {
+namespace {
+
+DecoderGolden golden_of(const std::string& name) {
+  return read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", name);
+}
+
+/// What the decoder says of a golden model under another config.
+std::string refusal(const DecoderGolden& golden, const std::string& config) {
+  const Scratch scratch;
+  write_decoder_checkpoint(golden, scratch / "model", config);
+  return message_of([&] { Decoder::open(scratch / "model"); });
+}
+
+std::string with(const DecoderGolden& golden, const std::string& key, const Json& value) {
+  Json config = golden.config;
+  config[key] = value;
+  return config.dump();
+}
+
+struct Change {
+  const char *golden, *key, *value;
+};
+
+TEST_CASE("every setting that tells models apart changes what they say") {
+  const Change changes[] = {
+      {"llama", "rms_norm_eps", "0.01"},
+      {"llama-tied-linear", "rope_parameters",
+       R"({"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0})"},
+      {"llama-llama3", "rope_parameters", R"({"rope_type": "default", "rope_theta": 10000.0})"},
+      {"llama-llama3", "rope_parameters", R"({"rope_type": "default", "rope_theta": 50000.0})"},
+      {"mistral-window", "sliding_window", "10"},
+      {"mistral-window", "sliding_window", "null"},
+      {"qwen2", "rope_parameters", R"({"rope_type": "default", "rope_theta": 10000.0})"},
+      {"qwen2-window", "layer_types", R"(["sliding_attention", "full_attention", "full_attention"])"},
+      {"qwen2_moe", "norm_topk_prob", "true"},
+      {"qwen2_moe", "num_experts_per_tok", "3"},
+      {"qwen3_moe", "norm_topk_prob", "false"},
+      {"qwen3_moe-window", "use_sliding_window", "false"},
+      {"olmoe", "clip_qkv", "null"},
+      {"deepseek_v2", "routed_scaling_factor", "1.0"},
+      {"deepseek_v2-groups", "topk_method", R"("greedy")"},
+      {"deepseek_v2-groups", "topk_group", "3"},
+      {"deepseek_v3", "n_group", "2"},
+      {"deepseek_v3", "norm_topk_prob", "false"},
+      {"deepseek_v3", "rope_interleave", "false"},
+      {"deepseek_v3-halves", "norm_topk_prob", "true"},
+      {"glm4_moe", "routed_scaling_factor", "1.0"},
+      {"gpt_oss", "swiglu_limit", "0.5"},
+      {"gpt_oss", "layer_types", R"(["full_attention", "full_attention", "full_attention"])"},
+  };
+  for (const Change& change : changes) {
+    CAPTURE(change.golden);
+    CAPTURE(change.key);
+    CAPTURE(change.value);
+    const Scratch scratch;
+    const DecoderGolden golden = golden_of(change.golden);
+    const std::string config = with(golden, change.key, parse_json("test", change.value));
+    write_decoder_checkpoint(golden, scratch / "model", config);
+    const Decoder decoder = Decoder::open(scratch / "model");
+    const std::vector<float> logits = DecoderSequence(decoder).append(golden.tokens, true);
+    double largest = 0;
+    for (size_t i = 0; i < logits.size(); ++i)
+      largest =
+          std::max(largest, std::abs(static_cast<double>(logits[i]) - static_cast<double>(golden.logits[i])));
+    CHECK(largest > 1e-3);
+  }
+}
+
+TEST_CASE("the same floats for any number of threads") {
+  const int before = omp_get_max_threads();
+  for (const char* name : {"qwen2_moe", "deepseek_v3", "gpt_oss"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    const DecoderGolden golden = golden_of(name);
+    write_decoder_checkpoint(golden, scratch / "model");
+    const Decoder decoder = Decoder::open(scratch / "model");
+    omp_set_num_threads(1);
+    const std::vector<float> one = DecoderSequence(decoder).append(golden.tokens, true);
+    omp_set_num_threads(3);
+    CHECK(DecoderSequence(decoder).append(golden.tokens, true) == one);
+    omp_set_num_threads(before);
+  }
+}
+
+TEST_CASE("hostile configs are refused by name") {
+  const DecoderGolden llama = golden_of("llama"), moe = golden_of("deepseek_v3"),
+                      qwen = golden_of("qwen3_moe");
+  std::string nan = with(llama, "rope_parameters", {{"rope_type", "linear"}, {"factor", 2.5}});
+  nan.replace(nan.find("2.5"), 3, "NaN");
+  contains(refusal(llama, with(llama, "num_attention_heads", 0)),
+           "num_attention_heads: expected a whole number above 0, found 0");
+  contains(refusal(llama, with(llama, "head_dim", 0)), "head_dim: expected a whole number above 0, found 0");
+  contains(refusal(llama, with(llama, "num_key_value_heads", 3)),
+           "num_key_value_heads: expected a divisor of the 4 heads, found 3");
+  contains(refusal(llama, nan), "rope_parameters.factor: expected a finite number above 0, found NaN");
+  contains(refusal(llama, with(llama, "vocab_size", 49)),
+           "model.embed_tokens.weight: expected model.embed_tokens [49, 32]");
+  contains(refusal(llama, with(llama, "rms_norm_eps", -1)),
+           "rms_norm_eps: expected a finite number above 0, found -1");
+  contains(refusal(llama, with(llama, "num_hidden_layers", 4)),
+           "expected model.layers.3.input_layernorm.weight [32], found none");
+  contains(refusal(llama, with(llama, "num_hidden_layers", 1 << 30)),
+           "num_hidden_layers: expected at most 10000");
+  contains(refusal(llama, with(llama, "hidden_act", "gelu")), "hidden_act: expected silu, found \"gelu\"");
+  contains(refusal(llama, with(llama, "attention_bias", false)), "expected no bias, found");
+  contains(refusal(llama, with(llama, "model_type", "gemma2")),
+           "model_type: expected a family that can be run (llama, ");
+  contains(refusal(llama, with(llama, "rope_parameters",
+                               parse_json("test", R"({"rope_type": "dynamic", "factor": 2.0})"))),
+           "rope_parameters.rope_type: expected default, linear, llama3 or yarn, found \"dynamic\"");
+  contains(refusal(qwen, with(qwen, "num_experts_per_tok", 9)),
+           "num_experts_per_tok: expected at most the 8 experts, found 9");
+  contains(refusal(moe, with(moe, "n_group", 3)),
+           "n_group: expected groups of 2 or more of the 8 experts, found 3");
+  contains(refusal(moe, with(moe, "topk_group", 5)), "topk_group: expected at most the 4 groups, found 5");
+  contains(refusal(moe, with(moe, "scoring_func", "softmax")),
+           "scoring_func: expected sigmoid, found \"softmax\"");
+  contains(refusal(moe, with(moe, "n_routed_experts", 16)), "expected model.layers.1.mlp.gate [16, 32]");
+}
+
+TEST_CASE("a weight that the family does not have is refused, as the model computes more with it") {
+  DecoderGolden golden = golden_of("llama-llama3");
+  golden.tensors["model.layers.1.self_attn.q_norm.weight"] = Json(std::vector<int64_t>{8});
+  contains(refusal(golden, golden.config.dump()),
+           "q_norm.weight: expected no such weight in a model of this family");
+}
+
+TEST_CASE("tokens beyond the vocabulary or the positions are refused") {
+  const Scratch scratch;
+  const DecoderGolden golden = golden_of("llama");
+  write_decoder_checkpoint(golden, scratch / "model");
+  const Decoder decoder = Decoder::open(scratch / "model");
+  DecoderSequence sequence(decoder);
+  const std::vector<int32_t> beyond{3, 48}, below{-1}, many(513, 3);
+  contains(message_of([&] { sequence.append(beyond); }), "token 1: expected 0 to 47");
+  contains(message_of([&] { sequence.append(below); }), "token 0: expected 0 to 47");
+  contains(message_of([&] { sequence.append(many); }),
+           "expected at most the 512 tokens of max_position_embeddings, found 513");
+}
+
+TEST_CASE("of equal scores the lower expert is chosen, and the correction does not weigh") {
+  const std::vector<float> logits{1, 1, 0, 1}, correction{0, 0, 5, 0};
+  const ExpertChoice plain = choose_experts({}, logits, 4, 2, {});
+  CHECK(plain.ids == std::vector<int32_t>{0, 1});
+  RouterShape router;
+  router.sigmoid = router.corrected = true;
+  const ExpertChoice corrected = choose_experts(router, logits, 4, 2, correction);
+  CHECK(corrected.ids == std::vector<int32_t>{2, 0});
+  CHECK(corrected.weights[0] == doctest::Approx(0.5));
+  CHECK(corrected.weights[1] == doctest::Approx(1 / (1 + std::exp(-1.0))));
+}
+
+}  // namespace
+}  // namespace twofour

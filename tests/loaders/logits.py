@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""What transformers computes of small models of every family that the decoder runs.
+
+  logits.py OUT          the cases of tests/golden/decoder, small enough to be kept
+  logits.py OUT --large  the same families, wider and longer
+
+Each case becomes OUT/CASE.json (config, names and shapes of tensors) and OUT/CASE.safetensors (`tokens` I32 [T], `logits`
+F32 [T, vocabulary]: of a prefill and 32 tokens decoded one by one). Weights follow a formula of their names, which
+tests/lib/decoder/logits_test.cpp has, too, so that they need not be kept.
+"""
+import argparse
+import json
+import math
+import pathlib
+import tempfile
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+import transformers
+
+STEPS = 32
+
+
+def values(name, shape):
+  """The weights of a tensor, all of them numbers that BF16 has."""
+  seed = 0xCBF29CE484222325
+  for byte in name.encode():
+    seed = (seed ^ byte) * 0x100000001B3 % 2**64
+  count = math.prod(shape)
+  x = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+  for shift, factor in (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1):
+    x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+  unit = ((x >> np.uint64(57)).astype(np.float32) - 64) / 64  # -1 to 1 in steps of 1/64
+  if name.endswith("norm.weight"):
+    unit = 1 + unit / 2
+  elif len(shape) < 2 or name.endswith("_bias"):
+    unit = unit / (4 if "correction" in name else 1)
+  elif "embed" not in name:
+    fan = shape[1] if name.endswith("experts.gate_up_proj") or name.endswith("experts.down_proj") else shape[-1]
+    unit = unit * np.float32(2.0 ** (1 - math.ceil(math.log2(fan) / 2)))
+  return torch.from_numpy(unit.reshape(shape)).to(torch.bfloat16)
+
+
+def cases(large):
+  """Name to model_type and config."""
+  wide = dict(hidden_size=96, intermediate_size=160, vocab_size=256) if large else dict(
+      hidden_size=32, intermediate_size=48, vocab_size=48)
+  heads = dict(num_attention_heads=4, num_key_value_heads=2)
+  common = wide | heads | dict(num_hidden_layers=3, max_position_embeddings=512, tie_word_embeddings=False,
+                               pad_token_id=0, bos_token_id=1, eos_token_id=2)
+  size = dict(head_dim=16)
+  moe = dict(moe_intermediate_size=32 if large else 16, num_experts_per_tok=2)
+  eight = dict(num_local_experts=8)
+  mla = dict(kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10, num_key_value_heads=4)
+  deepseek = moe | mla | dict(n_routed_experts=8, n_shared_experts=2, first_k_dense_replace=1)
+  grouped = dict(n_group=4, topk_group=2, num_experts_per_tok=3)
+  yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
+  llama3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                original_max_position_embeddings=32)
+  sliding = ["sliding_attention", "full_attention", "sliding_attention"]
+  return {name: (family, common | options) for name, (family, options) in {
+      "llama": ("llama", dict(attention_bias=True, mlp_bias=True)),
+      "llama-tied-linear": ("llama", size | dict(tie_word_embeddings=True, rope_parameters=dict(
+          rope_type="linear", rope_theta=10000.0, factor=4.0))),
+      "llama-llama3": ("llama", dict(rope_parameters=llama3, num_key_value_heads=1)),
+      "mistral-window": ("mistral", size | dict(sliding_window=9)),
+      "qwen2": ("qwen2", dict(rope_parameters=yarn)),
+      "qwen2-window": ("qwen2", dict(use_sliding_window=True, sliding_window=9, max_window_layers=1)),
+      "qwen3": ("qwen3", size | dict(attention_bias=True)),
+      "qwen2_moe": ("qwen2_moe", moe | dict(num_experts=8, shared_expert_intermediate_size=24, mlp_only_layers=[1],
+                                            use_sliding_window=True, sliding_window=9, max_window_layers=2)),
+      "qwen3_moe": ("qwen3_moe", moe | size | dict(num_experts=8, norm_topk_prob=True, decoder_sparse_step=2)),
+      "qwen3_moe-window": ("qwen3_moe", moe | size | dict(num_experts=8, use_sliding_window=True, sliding_window=9)),
+      "mixtral": ("mixtral", eight | dict(num_experts_per_tok=2, sliding_window=None)),
+      "olmoe": ("olmoe", dict(num_experts=8, num_experts_per_tok=3, clip_qkv=1.5, norm_topk_prob=True)),
+      "deepseek_v2": ("deepseek_v2", deepseek | dict(q_lora_rank=None, n_group=None, topk_group=None,
+                                                     routed_scaling_factor=1.5)),
+      "deepseek_v2-groups": ("deepseek_v2", deepseek | grouped | dict(
+          q_lora_rank=24, topk_method="group_limited_greedy",
+          rope_parameters=yarn | dict(mscale=0.7, mscale_all_dim=0.9, beta_fast=16.0, beta_slow=2.0))),
+      "deepseek_v3": ("deepseek_v3", deepseek | grouped | dict(
+          q_lora_rank=24, num_nextn_predict_layers=0, rope_parameters=yarn | dict(mscale=1.0, mscale_all_dim=1.0))),
+      "deepseek_v3-halves": ("deepseek_v3", deepseek | dict(
+          q_lora_rank=None, num_nextn_predict_layers=0, n_group=1, topk_group=1, rope_interleave=False,
+          norm_topk_prob=False, attention_bias=True)),
+      "glm4_moe": ("glm4_moe", moe | size | grouped | dict(
+          n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=1, num_nextn_predict_layers=0,
+          use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5)),
+      "glm4_moe-plain": ("glm4_moe", moe | size | dict(
+          n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, num_nextn_predict_layers=0,
+          n_group=1, topk_group=1)),
+      "gpt_oss": ("gpt_oss", eight | size | dict(num_experts_per_tok=2, sliding_window=9, layer_types=sliding)),
+  }.items()}
+
+
+def make_model(family, options, folder):
+  """A model with the weights of the formula, in float32, and names and shapes of its files' tensors."""
+  config = transformers.AutoConfig.for_model(family, **options)
+  config.architectures = None
+  torch.manual_seed(0)
+  transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+  file = folder / "model.safetensors"
+  tensors = {name: values(name, tensor.shape) for name, tensor in safetensors.torch.load_file(file).items()}
+  safetensors.torch.save_file(tensors, file, {"format": "pt"})
+  model, info = transformers.AutoModelForCausalLM.from_pretrained(
+      folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+  assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+  return model.eval(), {name: list(tensor.shape) for name, tensor in sorted(tensors.items())}
+
+
+@torch.no_grad()
+def run(model, tokens, prefill):
+  """Logits of a prefill, and of what follows it token by token."""
+  out = model(tokens[None, :prefill], use_cache=True)
+  logits = [out.logits[0]]
+  for i in range(prefill, len(tokens)):
+    out = model(tokens[None, i:i + 1], past_key_values=out.past_key_values, use_cache=True)
+    logits.append(out.logits[0])
+  return torch.cat(logits).to(torch.float32)
+
+
+def main():
+  parser = argparse.ArgumentParser()
+  parser.add_argument("out", type=pathlib.Path)
+  parser.add_argument("--large", action="store_true")
+  parser.add_argument("--only")
+  o = parser.parse_args()
+  o.out.mkdir(parents=True, exist_ok=True)
+  torch.set_num_threads(2)
+  for name, (family, options) in cases(o.large).items():
+    if o.only not in (None, name):
+      continue
+    prefill = 300 if o.large else 16
+    with tempfile.TemporaryDirectory() as folder:
+      model, shapes = make_model(family, options, pathlib.Path(folder))
+      config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    for key in ("transformers_version", "architectures", "dtype", "use_cache"):
+      config.pop(key, None)
+    tokens = torch.arange(prefill + STEPS) ** 2 * 7 % 31 + torch.arange(prefill + STEPS) % 13 + 3
+    logits = run(model, tokens, prefill)
+    (o.out / f"{name}.json").write_text(json.dumps({"config": config, "prefill": prefill, "tensors": shapes}) + "\n")
+    kept = logits if not o.large else logits[prefill - 64:]
+    safetensors.numpy.save_file({"tokens": tokens.to(torch.int32).numpy(), "logits": kept.numpy()},
+                                o.out / f"{name}.safetensors")
+    print(name, list(logits.shape), f"largest {logits.abs().max():.3g}")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Holds the decoder against transformers. Argument: the test program of lib/decoder.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+environments=$here/../../build/loaders
+test=${1:?test program}
+"$here/environments/make.sh" "$environments"
+python=$environments/producers/bin/python
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+"$python" "$here/logits.py" "$made/small"
+"$python" "$here/logits.py" "$made/large" --large
+for config in "$here"/../golden/decoder/*.json; do
+  cmp "$config" "$made/small/$(basename "$config")"
+done
+for cases in small large; do
+  TWOFOUR_LOGITS=$made/$cases "$test" -tc='logits are*' --success=false
+done

@@ -1,0 +1,111 @@
+#pragma once
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "formats/half.h"
+#include "formats/json.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "tests/support/checkpoint_builder.h"
+
+namespace twofour {
+
+/// A small model, and what transformers computes of it: a case of tests/loaders/logits.py.
+struct DecoderGolden {
+  Json config;
+  Json tensors;  ///< names and shapes
+  size_t prefill = 0;
+  int64_t vocabulary = 0;
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  ///< [positions, vocabulary], of the last positions
+};
+
+inline std::vector<std::string> decoder_golden_names(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  REQUIRE_FALSE(names.empty());
+  return names;
+}
+
+template <class T>
+std::vector<T> read_whole(const Checkpoint& file, const std::string& name) {
+  const auto tensor = file.find(name);
+  REQUIRE(tensor);
+  std::vector<T> values(file.tensors()[*tensor].bytes() / sizeof(T));
+  file.read(*tensor, 0, {reinterpret_cast<uint8_t*>(values.data()), values.size() * sizeof(T)});
+  return values;
+}
+
+inline DecoderGolden read_decoder_golden(const std::filesystem::path& folder, const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(folder / (name + ".json")).rdbuf();
+  const Json json = parse_json(name, text.str());
+  DecoderGolden golden{json["config"],
+                       json["tensors"],
+                       json["prefill"].get<size_t>(),
+                       json["config"]["vocab_size"].get<int64_t>(),
+                       {},
+                       {}};
+  const Checkpoint file = Checkpoint::open(folder / (name + ".safetensors"));
+  golden.tokens = read_whole<int32_t>(file, "tokens");
+  golden.logits = read_whole<float>(file, "logits");
+  return golden;
+}
+
+/// The weights that tests/loaders/logits.py gives a tensor: -1 to 1 in steps of 1/64 by a hash of name and
+/// place, scaled by a power of two.
+inline std::vector<float> golden_weights(const std::string& name, const std::vector<int64_t>& shape) {
+  uint64_t seed = 0xCBF29CE484222325;
+  for (const char c : name) seed = (seed ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  uint64_t count = 1;
+  for (const int64_t n : shape) count *= static_cast<uint64_t>(n);
+  const auto has = [&](const char* part) { return name.find(part) != name.npos; };
+  float scale = 1, offset = 0;
+  if (name.ends_with("norm.weight")) {
+    scale = 0.5f, offset = 1;
+  } else if (shape.size() < 2 || name.ends_with("_bias")) {
+    scale = has("correction") ? 0.25f : 1.0f;
+  } else if (!has("embed")) {
+    const bool stack = name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj");
+    const auto fan = static_cast<double>(stack ? shape[1] : shape.back());
+    scale = static_cast<float>(std::exp2(1 - std::ceil(std::log2(fan) / 2)));
+  }
+  std::vector<float> weights(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t x = i * 0x9E3779B97F4A7C15 + seed;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    x ^= x >> 31;
+    weights[i] = (static_cast<float>(x >> 57) - 64) / 64 * scale + offset;
+  }
+  return weights;
+}
+
+/// The model as a directory, in BF16, with another config where that is given.
+inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::filesystem::path& directory,
+                                     const std::string& config = {}) {
+  Tensors tensors;
+  for (const auto& [name, shape] : golden.tensors.items()) {
+    TensorData t{name, DType::kBF16, {}, {}};
+    for (const Json& n : shape) t.shape.push_back(n.get<int64_t>());
+    for (const float w : golden_weights(name, t.shape)) {
+      const uint32_t bits = std::bit_cast<uint32_t>(w);  // BF16 has each of them
+      t.bytes.push_back(static_cast<uint8_t>(bits >> 16));
+      t.bytes.push_back(static_cast<uint8_t>(bits >> 24));
+    }
+    tensors.push_back(std::move(t));
+  }
+  write_checkpoint(directory, {tensors}, config.empty() ? golden.config.dump() : config);
+}
+
+}  // namespace twofour
