@@ -278,6 +278,11 @@ Report diff_report(const DiffResult& r, uint64_t failed) {
     report.findings.push_back({rule->second, severity, "", e.name, difference_text(e)});
   }
   add_findings(r.findings, report);
+  if (!r.moved.empty()) {
+    ReportTable table{"What moved", {"name", "how", "what"}, {}};
+    for (const MovedWeights& m : r.moved) table.rows.push_back({m.name, moved_name(m.how), m.text});
+    report.tables.push_back(std::move(table));
+  }
   return report;
 }
 

@@ -122,6 +122,16 @@ TEST_CASE("figures do not depend on the number of threads, and count every code"
   }
 }
 
+TEST_CASE("a page of diff says what moved, in a table only then") {
+  DiffResult diff;
+  CHECK(diff_report(diff, 0).tables.empty());
+  diff.moved = {{Moved::kRows, "model.layers.0.mlp.up_proj", "rows in another order"}};
+  const Report report = diff_report(diff, 0);
+  REQUIRE(report.tables.size() == 1);
+  CHECK(report.tables[0].rows == std::vector<std::vector<std::string>>{
+                                     {"model.layers.0.mlp.up_proj", "rows", "rows in another order"}});
+}
+
 TEST_CASE("many places are counted, and the page stays small") {
   Report report;
   report.rules = {{Severity::kError, "rule", "", "", "", ""}};
