@@ -81,23 +81,24 @@ FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
 }
 
 bool FigureCounter::is_new(uint64_t hash) {
-  if (2 * (seen_count_ + 1) > seen_.size()) {
-    constexpr uint64_t kFirst = 1u << 14;  // most matrices fit at once
-    std::vector<uint64_t> old(
-        std::max<size_t>(4 * seen_.size(), std::bit_ceil(2 * std::min(plan_.lines, kFirst))));
+  constexpr uint64_t kRoom = 4, kFirst = 1u << 14;  // most matrices fit at once
+  const auto place = [&](uint32_t tag) {
+    size_t at = tag & (seen_.size() - 1);
+    while (seen_[at] != 0 && seen_[at] != tag) at = (at + 1) & (seen_.size() - 1);
+    return at;
+  };
+  if (kRoom * (seen_count_ + 1) > seen_.size()) {
+    std::vector<uint32_t> old(
+        std::bit_ceil(std::max(kRoom * std::min(plan_.lines, kFirst), 4 * seen_.size())));
     old.swap(seen_);
-    for (const uint64_t h : old) {
-      if (h == 0) continue;
-      size_t at = h & (seen_.size() - 1);
-      while (seen_[at] != 0) at = (at + 1) & (seen_.size() - 1);
-      seen_[at] = h;
+    for (const uint32_t tag : old) {
+      if (tag != 0) seen_[place(tag)] = tag;
     }
   }
-  size_t at = hash & (seen_.size() - 1);
-  for (; seen_[at] != 0; at = (at + 1) & (seen_.size() - 1)) {
-    if (seen_[at] == hash) return false;
-  }
-  seen_[at] = hash;
+  const auto tag = std::max<uint32_t>(1, static_cast<uint32_t>(hash >> 32));
+  const size_t at = place(tag);
+  if (seen_[at] == tag) return false;
+  seen_[at] = tag;
   ++seen_count_;
   return true;
 }
@@ -131,7 +132,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     } else {
       zero_run_ = 0;
-      if (plan_.is_rows && !is_new(codes | 1)) {
+      if (plan_.is_rows && !is_new(codes)) {
         ++sums_.repeated_lines;
         sums_.doubled_lines += codes == last_codes_;
       }

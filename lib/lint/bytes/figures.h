@@ -115,7 +115,8 @@ class FigureCounter {
   uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next line that statistics take
   MatrixFigures sums_;                          ///< hashes and counts
   uint64_t zero_run_ = 0, last_codes_ = 0, last_scales_ = 0;
-  std::vector<uint64_t> seen_;  ///< an open-addressed table of hashes of lines
+  std::vector<uint32_t>
+      seen_;  ///< an open-addressed table of halves of hashes of lines, a quarter full at most
   uint64_t seen_count_ = 0;
   std::vector<uint8_t> columns_;                ///< every taken line, ORed
   std::array<uint64_t, 256> numbers_{};         ///< by byte, or by exponent of float32

@@ -14,6 +14,7 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
 #include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
 
 namespace twofour {
 namespace {
@@ -77,7 +78,6 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
 }
 
 void check_format(const Shard& shard, LintReporter& reporter) {
-  if (shard.metadata.empty()) return;
   const auto it = shard.metadata.find("format");
   const bool known =
       it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
@@ -88,9 +88,15 @@ void check_format(const Shard& shard, LintReporter& reporter) {
                            it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
 }
 
-/// Reads one file's header. Throws Error if it is not valid.
-Shard read_shard(const fs::path& directory, const std::string& name, Gathered& all, uint32_t index,
-                 LintReporter& reporter) {
+/// One file's header.
+struct ParsedFile {
+  Shard shard;
+  std::vector<TensorInfo> tensors;
+  bool has_metadata;  ///< of any kind; the shard keeps what is used
+};
+
+/// Throws Error if it is not valid.
+ParsedFile parse_file(const fs::path& directory, const std::string& name) {
   InputFile file(directory / name);
   std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
   file.read(0, prefix);
@@ -99,15 +105,57 @@ Shard read_shard(const fs::path& directory, const std::string& name, Gathered& a
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   SafetensorsHeader header =
       parse_safetensors_entries(name, std::string_view(head).substr(kSafetensorsPrefix));
-  check_layout(name, header.tensors, file.size() - data_begin, all.whole, reporter);
-  all.owners.insert(all.owners.end(), header.tensors.size(), index);
   const size_t count = header.tensors.size();
-  std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(all.tensors));
-  return {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)};
+  const bool has_metadata = !header.metadata.empty();
+  ParsedFile parsed{{std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)},
+                    std::move(header.tensors),
+                    has_metadata};
+  forget_unused_metadata(parsed.shard);
+  return parsed;
 }
 
-void read_shards(LintInput& s, const std::vector<std::string>& names, const LintIndex* index,
-                 LintReporter& reporter) {
+/// Headers of a directory's files, read on all threads before it is known which of them belong together.
+class Headers {
+ public:
+  /// `beside` is called once, while they are read.
+  Headers(const fs::path& directory, const std::vector<std::string>& names,
+          const std::function<void()>& beside)
+      : directory_(directory), names_(names), parsed_(names.size()) {
+    parallel_for(names.size() + 1, [&](size_t i) {
+      if (i == 0) return beside();
+      check_interrupt();
+      try {
+        parsed_[i - 1].emplace(parse_file(directory_, names_[i - 1]));
+      } catch (const Error&) {
+        errors_[i - 1] = std::current_exception();
+      }
+    });
+  }
+  ParsedFile take(const std::string& name) {
+    const auto at = std::lower_bound(names_.begin(), names_.end(), name);
+    if (at == names_.end() || *at != name) return parse_file(directory_, name);
+    const auto i = static_cast<size_t>(at - names_.begin());
+    if (errors_[i]) std::rethrow_exception(errors_[i]);
+    return std::move(*parsed_[i]);
+  }
+
+ private:
+  fs::path directory_;
+  std::vector<std::string> names_;  ///< sorted
+  std::vector<std::optional<ParsedFile>> parsed_;
+  std::vector<std::exception_ptr> errors_ = std::vector<std::exception_ptr>(names_.size());
+};
+
+void add_file(LintInput& s, ParsedFile parsed, Gathered& all, LintReporter& reporter) {
+  const Shard& shard = s.shards.emplace_back(std::move(parsed.shard));
+  check_layout(shard.name, parsed.tensors, shard.data_bytes(), all.whole, reporter);
+  all.owners.insert(all.owners.end(), parsed.tensors.size(), static_cast<uint32_t>(s.shards.size() - 1));
+  std::move(parsed.tensors.begin(), parsed.tensors.end(), std::back_inserter(all.tensors));
+  if (parsed.has_metadata) check_format(shard, reporter);
+}
+
+void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& headers,
+                 const LintIndex* index, LintReporter& reporter) {
   Gathered all;
   for (const std::string& name : names) {
     check_interrupt();
@@ -115,9 +163,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, const Lint
     std::error_code error;
     const bool opens = fs::is_regular_file(s.path / name, error);
     try {
-      s.shards.push_back(read_shard(s.path, name, all, static_cast<uint32_t>(s.shards.size()), reporter));
-      check_format(s.shards.back(), reporter);
-      forget_unused_metadata(s.shards.back());
+      add_file(s, headers.take(name), all, reporter);
     } catch (const ReadError&) {
       throw;
     } catch (const Error& e) {
@@ -264,13 +310,12 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   if (!s.is_directory) {
     const std::string name = path.filename().string();
     if (!name.ends_with(".safetensors")) {  // claims nothing, so it must be one
-      Gathered unused;
-      LintReporter silent;
-      read_shard(s.path, name, unused, 0, silent);
+      parse_file(s.path, name);
     }
     s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);
     InputFile opens(path);
-    read_shards(s, {name}, nullptr, reporter);
+    Headers headers(s.path, {name}, [] {});
+    read_shards(s, {name}, headers, nullptr, reporter);
   } else {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");
@@ -286,9 +331,10 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", reporter);
     find_quantization(s);
     s.has_manifest = !is_absent(path / kManifestName);
-    const auto index = read_lint_index(path, indexes, reporter);
+    std::optional<LintIndex> index;
+    Headers headers(path, present, [&] { index = read_lint_index(path, indexes, reporter); });
     const auto files = files_to_lint(path, index, !indexes.empty(), present, reporter);
-    read_shards(s, files, index ? &*index : nullptr, reporter);
+    read_shards(s, files, headers, index ? &*index : nullptr, reporter);
     s.lacks_files = s.shards.size() < (index ? index->contents.files.size() : files.size());
     s.is_part = s.lacks_files && !index;
     if (index) check_lint_index(*index, s, reporter);

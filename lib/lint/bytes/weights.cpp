@@ -14,7 +14,7 @@
 namespace twofour {
 namespace {
 
-constexpr uint64_t kPiece = 1u << 20;  ///< bytes of codes, or of another tensor, read at once
+constexpr uint64_t kPiece = 1u << 19;  ///< bytes of codes, or of another tensor, read at once
 constexpr uint64_t kJob = 64u << 20;   ///< bytes that one thread takes
 
 /// A range of lines of a module or of another tensor, all its matrices one after the other.
