@@ -1,0 +1,57 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json.h"
+
+namespace twofour {
+
+/// A value of a tokenizer.json with the way to it, which messages name: "DIR/tokenizer.json: model.vocab".
+class Field {
+ public:
+  Field(std::string where, const Json& value) : where_(std::move(where)), value_(&value) {}
+
+  const std::string& where() const { return where_; }
+  const Json& json() const { return *value_; }
+  bool is_null() const { return value_->is_null(); }
+
+  /// A member of an object; null where it is absent. Throws Error where this is no object.
+  Field at(std::string_view key) const;
+  /// The elements of an array; of null none.
+  std::vector<Field> elements() const;
+  /// Throw Error on everything else.
+  const std::string& text() const;
+  bool boolean() const;
+  bool boolean(bool if_absent) const { return is_null() ? if_absent : boolean(); }
+  /// From 0 to `most`.
+  size_t whole(size_t most) const;
+  /// One character.
+  char32_t character() const;
+  /// The position of the text in `words`.
+  size_t choice(const std::vector<std::string_view>& words) const;
+
+  [[noreturn]] void refuse(std::string_view expected) const;
+
+ private:
+  std::string where_;
+  const Json* value_;
+};
+
+/// A row of a table of parts: what `type` of an object says, and what that makes of it.
+template <class T>
+struct PartType {
+  std::string_view name;
+  T (*make)(const Field& field);
+};
+
+/// The part that the object `field` describes. Throws Error, with the names of the table, on other types.
+template <class T, size_t N>
+T make_part(const Field& field, const PartType<T> (&types)[N]) {
+  std::vector<std::string_view> names;
+  for (const PartType<T>& type : types) names.push_back(type.name);
+  return types[field.at("type").choice(names)].make(field);
+}
+
+}  // namespace twofour

@@ -1,0 +1,50 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/tokenizer/field.h"
+#include "lib/tokenizer/pattern.h"
+
+namespace twofour {
+
+/// What is done to a text before and after tokens, a step after the other. Steps are safe from several
+/// threads.
+
+/// Of `normalizer`: rewrites a text.
+using NormalizerStep = std::function<void(std::string& text)>;
+
+/// A text in pieces, which are tokenized each by itself; what is in none is dropped.
+struct Pieces {
+  std::string text;
+  std::vector<Span> spans;   ///< in their order, none of them empty
+  bool begins_text = false;  ///< whether the first piece begins what was asked to be encoded
+  std::string_view operator[](size_t i) const {
+    return std::string_view(text).substr(spans[i].begin, spans[i].end - spans[i].begin);
+  }
+};
+
+/// Of `pre_tokenizer`: divides pieces, and may rewrite them.
+using PreTokenizerStep = std::function<void(Pieces& pieces)>;
+
+/// Of `decoder`: rewrites the texts of tokens, which together are the result.
+using DecoderStep = std::function<void(std::vector<std::string>& tokens)>;
+
+/// The steps that a field describes, of a Sequence all of them, of null none. Throw Error, naming the field,
+/// on types that no supported family has.
+std::vector<NormalizerStep> read_normalizer(const Field& field);
+std::vector<PreTokenizerStep> read_pre_tokenizer(const Field& field);
+std::vector<DecoderStep> read_decoder(const Field& field);
+
+/// {"String": TEXT} or {"Regex": EXPRESSION}.
+Pattern read_pattern(const Field& field);
+
+/// `text` with `content` for every match.
+std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, const std::string& content);
+
+/// GPT-2's alphabet: a printable character for every byte.
+char32_t character_of_byte(uint8_t byte);
+/// -1: it is of no byte.
+int byte_of_character(char32_t c);
+
+}  // namespace twofour

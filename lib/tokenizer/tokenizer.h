@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twofour {
+
+/// Text to tokens and back, as a tokenizer.json says: byte pair encoding on bytes (GPT-2, Llama-3, Qwen,
+/// SmolLM2) or with tokens for the bytes of unknown characters (Llama-2, Mixtral). Ids and texts are those of
+/// Hugging Face's `tokenizers` 0.23. Truncation and padding are left out, as transformers does. Safe from
+/// several threads.
+class Tokenizer {
+ public:
+  /// Of a file, or of a directory that has a tokenizer.json. Throws Error naming the file and the field on
+  /// models other than BPE, on parts that no supported family has, and on what is not sound.
+  static Tokenizer load(const std::filesystem::path& path);
+  /// The same from the text of a file; `where` is its name for messages.
+  static Tokenizer parse(std::string_view where, std::string_view text);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// One more than the highest id.
+  int32_t vocabulary_size() const;
+  /// The id of a token; -1: there is none.
+  int32_t find(std::string_view token) const;
+  /// The text of a token as the file has it, not decoded; empty where no token has the id.
+  std::string_view token(int32_t id) const;
+
+  /// The ids of a text, with those that the file puts around it (BOS, EOS) if `add_special`. Special tokens
+  /// in the text become their ids in any case. Throws Error naming `where`, what the text is for people, on
+  /// what is no UTF-8, with its place.
+  std::vector<int32_t> encode(std::string_view text, bool add_special, std::string_view where = "text") const;
+  /// The text of ids, without special tokens if `skip_special`. Bytes that are no UTF-8 become U+FFFD. Throws
+  /// Error on an id that no token has.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// Characters as Hugging Face's `tokenizers` knows them, by tables that were asked of it (unicode_data.py).
+/// All texts are UTF-8.
+
+/// Position of the first byte that is no UTF-8; npos: all is.
+size_t find_not_utf8(std::string_view text);
+
+/// The character at `text[at]`; moves `at` behind it.
+inline char32_t next_character(std::string_view text, size_t& at) {
+  const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<uint8_t>(text[at + i])); };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) return ++at, lead;
+  const size_t bytes = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  char32_t c = lead & (0x7Fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) c = c << 6 | (byte(i) & 0x3F);
+  at += bytes;
+  return c;
+}
+
+void append_character(std::string& out, char32_t c);
+
+/// `bytes` with U+FFFD for what is no UTF-8: one for each longest piece that may begin a character, as
+/// Unicode's section 3.9 recommends.
+std::string replace_not_utf8(std::string_view bytes);
+
+/// White_Space.
+bool is_space(char32_t c);
+
+/// Bytes of White_Space at the beginning and at the end.
+size_t leading_spaces(std::string_view text);
+size_t trailing_spaces(std::string_view text);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+/// Source: UAX #15.
+std::string normalize(std::string_view text, NormalForm form);
+
+/// Each character by itself.
+std::string lower_case(std::string_view text);
+
+/// Without combining marks.
+std::string strip_accents(std::string_view text);
+
+/// The text for PCRE2, of the same length: a character that is younger than PCRE2's tables is replaced by a
+/// neighbour of its category. Returns `text` itself, or what it puts into `buffer`.
+std::string_view with_known_characters(std::string_view text, std::string& buffer);
+
+}  // namespace twofour
