@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 
+#include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/decoder/router.h"
 #include "lib/decoder/state.h"

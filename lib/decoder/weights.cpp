@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "formats/error.h"
+#include "kernels/device/isa.h"
 #include "kernels/floats/float_multiply.h"
 #include "kernels/floats/float_ops.h"
 #include "kernels/numbers/casts.h"

@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "kernels/device/device.h"
 #include "lib/io/file.h"
+#include "tests/support/decoder_golden.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -216,6 +217,15 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("validate", {"validate", in("v7"), "--source", in("src")});
   hold("validate", {"validate", in("bf16"), "--source", in("src")});
   hold("run", {"run", in("v7"), "--layer", "0", "--random", "3", "-o", in("out.safetensors")});
+  {
+    const DecoderGolden golden = read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", "llama");
+    write_decoder_checkpoint(golden, scratch / "model");
+    write_safetensors(scratch / "tokens.safetensors",
+                      {{"tokens", DType::kI32, {1, 4}, {3, 0, 0, 0, 5, 0, 0, 0, 9, 0, 0, 0, 4, 0, 0, 0}}});
+  }
+  hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors")});
+  hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors"), "--against", in("model")});
+  hold("eval --dry-run", {"eval", in("model"), "--tokens", in("tokens.safetensors"), "--dry-run"});
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
   hold("help", {"help", "convert"});

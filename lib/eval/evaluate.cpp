@@ -1,0 +1,342 @@
+#include "lib/eval/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/error.h"
+#include "kernels/device/isa.h"
+#include "kernels/floats/float_ops.h"
+#include "lib/threads/parallel.h"
+
+namespace twofour {
+namespace {
+
+/// Activations of the windows that go together, and logits that are looked at together.
+constexpr uint64_t kBatchBytes = 512 << 20, kLogitBytes = 64 << 20;
+constexpr int64_t kPositionGroups = 16;
+constexpr size_t kWorst = 10;
+
+size_t index(int64_t i) { return static_cast<size_t>(i); }
+
+uint64_t stored_bytes(const Decoder& decoder) {
+  uint64_t bytes = 0;
+  for (const TensorInfo& t : decoder.checkpoint().tensors()) bytes += t.bytes();
+  return bytes;
+}
+
+int64_t logit_rows(const Decoder& decoder) {
+  const uint64_t row = sizeof(float) * static_cast<uint64_t>(decoder.shape().vocabulary);
+  return static_cast<int64_t>(std::clamp<uint64_t>(kLogitBytes / row, 1, 1024));
+}
+
+int64_t longest_of(std::span<const EvalWindow> windows) {
+  size_t longest = 0;
+  for (const EvalWindow& w : windows) longest = std::max(longest, w.tokens.size());
+  return static_cast<int64_t>(longest);
+}
+
+void check_window(const Decoder& decoder, int64_t longest) {
+  if (longest <= decoder.shape().positions) return;
+  throw Error(
+      fmt::format("{}: expected windows of at most the {} tokens of max_position_embeddings, found {}",
+                  decoder.checkpoint().path().string(), decoder.shape().positions, longest));
+}
+
+/// Sums of x and x^2.
+class MeanSum {
+ public:
+  void add(double x) {
+    ++count_;
+    sum_ += x;
+    squares_ += x * x;
+  }
+  MeanFigure figure() const {
+    if (count_ == 0) return {};
+    const auto n = static_cast<double>(count_);
+    const double mean = sum_ / n, variance = std::max(0.0, squares_ / n - mean * mean);
+    return {mean, count_ > 1 ? std::sqrt(variance / (n - 1)) : 0.0};
+  }
+
+ private:
+  int64_t count_ = 0;
+  double sum_ = 0, squares_ = 0;
+};
+
+/// Sums over tokens of how two residual streams agree.
+struct LayerSums {
+  double cosines = 0, difference = 0, other = 0;
+  void add(std::span<const float> a, std::span<const float> b) {
+    double aa = 0, bb = 0, ab = 0, dd = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+      aa += x * x;
+      bb += y * y;
+      ab += x * y;
+      dd += (x - y) * (x - y);
+    }
+    cosines += aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : aa == bb ? 1.0 : 0.0;
+    difference += dd;
+    other += bb;
+  }
+};
+
+/// What one row of logits says of the token that follows.
+struct RowFigures {
+  double log_sum = 0, loss = 0;
+  int32_t top = 0;
+};
+
+RowFigures figures_of(std::span<const float> logits, int32_t token) {
+  RowFigures f;
+  const auto size = static_cast<int64_t>(logits.size());
+  f.log_sum = float_ops(best_isa()).log_sum_exp(logits.data(), size);
+  f.loss = f.log_sum - static_cast<double>(logits[static_cast<size_t>(token)]);
+  f.top = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  return f;
+}
+
+/// KL(other || model).
+double divergence_of(std::span<const float> model, double model_sum, std::span<const float> other,
+                     double other_sum) {
+  double sum = 0;
+  for (size_t i = 0; i < model.size(); ++i) {
+    const double p = static_cast<double>(other[i]) - other_sum, q = static_cast<double>(model[i]) - model_sum;
+    sum += std::exp(p) * (p - q);
+  }
+  return std::max(sum, 0.0);  // rounding alone makes it negative
+}
+
+class Evaluation {
+ public:
+  Evaluation(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows,
+             Progress& progress)
+      : model_(model), other_(other), windows_(windows), progress_(progress) {
+    const ModelShape& a = model.shape();
+    if (other != nullptr && a.layers == other->shape().layers && a.hidden == other->shape().hidden)
+      layers_.resize(index(a.layers));
+    for (const Decoder* d : {&model, other}) {
+      if (d != nullptr)
+        layer_bytes_.push_back(stored_bytes(*d) / static_cast<uint64_t>(d->shape().layers + 1));
+    }
+  }
+
+  EvalFigures run(int64_t at_once) {
+    for (int64_t i = 0; i < static_cast<int64_t>(windows_.size()); i += at_once)
+      run_batch(i, std::min<int64_t>(at_once, static_cast<int64_t>(windows_.size()) - i));
+    return summary();
+  }
+
+ private:
+  void run_batch(int64_t first, int64_t count) {
+    std::vector<SequencePart> parts;
+    std::vector<int32_t> tokens;
+    for (const EvalWindow& w : windows_.subspan(index(first), index(count))) {
+      parts.push_back({static_cast<int64_t>(w.tokens.size()), 0, nullptr});
+      tokens.insert(tokens.end(), w.tokens.begin(), w.tokens.end());
+    }
+    std::vector<float> a(tokens.size() * index(model_.shape().hidden)), b;
+    model_.embed(tokens, a);
+    if (other_ != nullptr) {
+      b.resize(tokens.size() * index(other_->shape().hidden));
+      other_->embed(tokens, b);
+    }
+    const int64_t layers = std::max(model_.shape().layers, other_ != nullptr ? other_->shape().layers : 0);
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      if (layer < model_.shape().layers) run_layer(model_, 0, layer, parts, a);
+      if (other_ != nullptr && layer < other_->shape().layers) run_layer(*other_, 1, layer, parts, b);
+      if (!layers_.empty()) compare(layer, a, b);
+    }
+    tokens_ += tokens.size();
+    judge(first, count, a, b);
+    for (const uint64_t bytes : layer_bytes_) progress_.done += bytes;
+  }
+  void run_layer(const Decoder& decoder, size_t which, int64_t layer, std::span<const SequencePart> parts,
+                 std::vector<float>& hidden) {
+    decoder.run_layer(layer, parts, hidden);
+    progress_.done += layer_bytes_[which];
+  }
+  void compare(int64_t layer, const std::vector<float>& a, const std::vector<float>& b) {
+    const size_t h = index(model_.shape().hidden);
+    for (size_t i = 0; i < a.size(); i += h)
+      layers_[index(layer)].add(std::span(a).subspan(i, h), std::span(b).subspan(i, h));
+  }
+
+  /// Rows of hidden states, of places [begin, begin + count) of this batch.
+  static std::vector<float> rows_of(const std::vector<float>& hidden, const std::vector<size_t>& rows,
+                                    size_t begin, size_t count, size_t width) {
+    std::vector<float> some(count * width);
+    for (size_t i = 0; i < count; ++i)
+      std::copy_n(hidden.begin() + static_cast<int64_t>(rows[begin + i] * width), width,
+                  some.begin() + static_cast<int64_t>(i * width));
+    return some;
+  }
+
+  void judge(int64_t first, int64_t count, const std::vector<float>& a, const std::vector<float>& b) {
+    std::vector<EvalPlace> places;
+    std::vector<size_t> rows;
+    size_t row = 0;
+    for (int64_t w = first; w < first + count; ++w) {
+      const EvalWindow& window = windows_[index(w)];
+      for (int64_t i = window.first; i < static_cast<int64_t>(window.tokens.size()); ++i) {
+        EvalPlace place;
+        place.window = w;
+        place.position = i;
+        place.token = window.tokens[index(i)];
+        places.push_back(place);
+        rows.push_back(row + index(i) - 1);
+      }
+      row += window.tokens.size();
+    }
+    const auto vocabulary = index(model_.shape().vocabulary), most = index(logit_rows(model_));
+    std::vector<float> logits, other_logits;
+    for (size_t begin = 0; begin < places.size(); begin += most) {
+      const size_t n = std::min(most, places.size() - begin);
+      logits.resize(n * vocabulary);
+      model_.run_head(rows_of(a, rows, begin, n, index(model_.shape().hidden)), logits);
+      if (other_ != nullptr) {
+        other_logits.resize(n * vocabulary);
+        other_->run_head(rows_of(b, rows, begin, n, index(other_->shape().hidden)), other_logits);
+      }
+      parallel_for(n, [&](size_t i) {
+        judge_place(places[begin + i], std::span(logits).subspan(i * vocabulary, vocabulary),
+                    other_ == nullptr
+                        ? std::span<const float>()
+                        : std::span<const float>(other_logits).subspan(i * vocabulary, vocabulary));
+      });
+    }
+    places_.insert(places_.end(), places.begin(), places.end());
+  }
+  void judge_place(EvalPlace& place, std::span<const float> logits, std::span<const float> other) const {
+    const RowFigures f = figures_of(logits, place.token);
+    place.loss = f.loss;
+    place.top = f.top;
+    check_finite(model_, place, f.log_sum);
+    if (other.empty()) return;
+    const RowFigures o = figures_of(other, place.token);
+    check_finite(*other_, place, o.log_sum);
+    place.other_loss = o.loss;
+    place.other_top = o.top;
+    place.divergence = divergence_of(logits, f.log_sum, other, o.log_sum);
+  }
+  static void check_finite(const Decoder& decoder, const EvalPlace& place, double log_sum) {
+    if (std::isfinite(log_sum) && std::isfinite(place.loss)) return;
+    throw Error(fmt::format("{}: window {}, token {}: expected finite logits, found others",
+                            decoder.checkpoint().path().string(), place.window, place.position));
+  }
+
+  EvalFigures summary() {
+    EvalFigures f;
+    f.windows = static_cast<int64_t>(windows_.size());
+    f.predictions = static_cast<int64_t>(places_.size());
+    MeanSum loss, other_loss, difference, divergence;
+    int64_t agreed = 0;
+    for (const EvalPlace& p : places_) {
+      loss.add(p.loss);
+      other_loss.add(p.other_loss);
+      difference.add(p.loss - p.other_loss);
+      divergence.add(p.divergence);
+      agreed += p.top == p.other_top;
+    }
+    f.loss = loss.figure();
+    if (other_ != nullptr && !places_.empty()) {
+      AgainstFigures against{other_loss.figure(),
+                             difference.figure(),
+                             divergence.figure(),
+                             0,
+                             static_cast<double>(agreed) / static_cast<double>(places_.size()),
+                             {}};
+      std::vector<double> all;
+      for (const EvalPlace& p : places_) all.push_back(p.divergence);
+      const size_t rank = (all.size() * 99 + 99) / 100 - 1;
+      std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(rank), all.end());
+      against.divergence_p99 = all[rank];
+      for (const LayerSums& s : layers_) {
+        against.layers.push_back({s.cosines / static_cast<double>(tokens_),
+                                  s.other > 0 ? std::sqrt(s.difference / s.other) : 0.0});
+      }
+      f.against = std::move(against);
+    }
+    f.positions = by_position();
+    const auto worse = [&](const EvalPlace& a, const EvalPlace& b) {
+      return other_ != nullptr ? a.divergence > b.divergence : a.loss > b.loss;
+    };
+    std::stable_sort(places_.begin(), places_.end(), worse);
+    places_.resize(std::min(places_.size(), kWorst));
+    f.worst = std::move(places_);
+    return f;
+  }
+  std::vector<PositionFigures> by_position() const {
+    const int64_t longest = longest_of(windows_), width = (longest + kPositionGroups - 1) / kPositionGroups;
+    std::vector<PositionFigures> groups;
+    for (int64_t begin = 0; begin < longest; begin += width)
+      groups.push_back({begin, std::min(longest, begin + width), 0, 0, 0, 0});
+    for (const EvalPlace& p : places_) {
+      PositionFigures& g = groups[index(p.position / width)];
+      ++g.predictions;
+      g.loss += p.loss;
+      g.divergence += p.divergence;
+      g.agreement += p.top == p.other_top;
+    }
+    std::erase_if(groups, [](const PositionFigures& g) { return g.predictions == 0; });
+    for (PositionFigures& g : groups) {
+      const auto n = static_cast<double>(g.predictions);
+      g.loss /= n;
+      g.divergence /= n;
+      g.agreement /= n;
+    }
+    return groups;
+  }
+
+  const Decoder& model_;
+  const Decoder* other_;
+  std::span<const EvalWindow> windows_;
+  Progress& progress_;
+  std::vector<uint64_t> layer_bytes_;  ///< of each model, the mean
+  std::vector<LayerSums> layers_;
+  std::vector<EvalPlace> places_;
+  size_t tokens_ = 0;
+};
+
+}  // namespace
+
+EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows) {
+  const int64_t longest = longest_of(windows);
+  check_window(model, longest);
+  uint64_t run = model.bytes_per_token(), hidden = index(model.shape().hidden), fixed = model.fixed_bytes();
+  uint64_t stored = stored_bytes(model), logits = kLogitBytes;
+  if (other != nullptr) {
+    check_window(*other, longest);
+    if (other->shape().vocabulary != model.shape().vocabulary) {
+      throw Error(fmt::format("{}: expected the vocabulary of {}, {}, found {}",
+                              other->checkpoint().path().string(), model.checkpoint().path().string(),
+                              model.shape().vocabulary, other->shape().vocabulary));
+    }
+    run = std::max(run, other->bytes_per_token());
+    fixed = std::max(fixed, other->fixed_bytes());
+    hidden += index(other->shape().hidden);
+    stored += stored_bytes(*other);
+    logits *= 2;
+  }
+  const uint64_t window = (run + sizeof(float) * hidden) * static_cast<uint64_t>(longest);
+  EvalPlan plan;
+  plan.windows_at_once =
+      static_cast<int64_t>(std::max<uint64_t>(1, kBatchBytes / std::max<uint64_t>(window, 1)));
+  plan.windows_at_once =
+      std::min(plan.windows_at_once, std::max<int64_t>(1, static_cast<int64_t>(windows.size())));
+  const auto batches = (windows.size() + index(plan.windows_at_once) - 1) / index(plan.windows_at_once);
+  plan.peak_memory = window * static_cast<uint64_t>(plan.windows_at_once) + fixed + logits;
+  plan.weights_read = stored * batches;
+  return plan;
+}
+
+EvalFigures evaluate(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows,
+                     Progress& progress) {
+  const EvalPlan plan = plan_evaluation(model, other, windows);
+  progress.phase = "running";
+  progress.total = plan.weights_read;
+  return Evaluation(model, other, windows, progress).run(plan.windows_at_once);
+}
+
+}  // namespace twofour

@@ -1,0 +1,171 @@
+#include "lib/eval/evaluate.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "tests/support/decoder_golden.h"
+#include "tests/support/message.h"
+#include "tests/support/scratch.h"
+
+namespace twofour {
+namespace {
+
+/// A golden model opened, and what transformers says of its tokens.
+struct OpenGolden {
+  explicit OpenGolden(const std::string& name)
+      : golden(read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", name)) {
+    write_decoder_checkpoint(golden, scratch / "model");
+    decoder.emplace(Decoder::open(scratch / "model"));
+  }
+  /// Log-probabilities of what follows token i, by transformers' logits.
+  std::vector<double> log_probabilities(size_t i) const {
+    const auto size = static_cast<size_t>(golden.vocabulary);
+    std::vector<double> x(golden.logits.begin() + static_cast<int64_t>(i * size),
+                          golden.logits.begin() + static_cast<int64_t>((i + 1) * size));
+    double sum = 0;
+    for (const double v : x) sum += std::exp(v);
+    for (double& v : x) v -= std::log(sum);
+    return x;
+  }
+  EvalWindow window() const { return {golden.tokens, 1}; }
+  Scratch scratch;
+  DecoderGolden golden;
+  std::optional<Decoder> decoder;
+};
+
+EvalFigures evaluated(const OpenGolden& a, const OpenGolden* b, const std::vector<EvalWindow>& windows) {
+  Progress progress;
+  return evaluate(*a.decoder, b != nullptr ? &*b->decoder : nullptr, windows, progress);
+}
+
+size_t top_of(const std::vector<double>& x) {
+  return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
+}
+
+TEST_CASE("a text is cut so that every token but the first is predicted once") {
+  std::vector<int32_t> text(23);
+  std::iota(text.begin(), text.end(), 0);
+  for (const auto& [context, stride, count] :
+       {std::array<int64_t, 3>{23, 5, 1}, {24, 1, 1}, {8, 4, 5}, {2, 1, 22}}) {
+    const std::vector<EvalWindow> windows = cut_windows(text, context, stride);
+    CHECK(windows.size() == static_cast<size_t>(count));
+    int64_t next = 1;
+    for (const EvalWindow& w : windows) {
+      CHECK(w.tokens.size() <= static_cast<size_t>(context));
+      CHECK(w.tokens[static_cast<size_t>(w.first)] == next);
+      next += w.predictions();
+    }
+    CHECK(next == 23);
+  }
+  // Windows side by side: nothing is before the first token of each.
+  const std::vector<EvalWindow> apart = cut_windows(text, 8, 8);
+  REQUIRE(apart.size() == 3);
+  for (const EvalWindow& w : apart) CHECK(w.first == 1);
+  CHECK(apart[2].tokens.front() == 16);
+  CHECK(cut_windows(std::span(text).first(17), 8, 8).size() == 2);
+  CHECK(cut_windows(std::span(text).first(1), 8, 4).empty());
+}
+
+TEST_CASE("losses, divergence and agreement are those of transformers' logits") {
+  const OpenGolden a("qwen3_moe"), b("llama");
+  const EvalFigures f = evaluated(a, &b, {a.window()});
+  const size_t tokens = a.golden.tokens.size();
+  std::vector<double> losses, divergences;
+  double other_loss = 0;
+  int agreed = 0;
+  for (size_t i = 0; i + 1 < tokens; ++i) {
+    const std::vector<double> p = a.log_probabilities(i), q = b.log_probabilities(i);
+    const auto token = static_cast<size_t>(a.golden.tokens[i + 1]);
+    losses.push_back(-p[token]);
+    other_loss -= q[token];
+    double divergence = 0;
+    for (size_t t = 0; t < p.size(); ++t) divergence += std::exp(q[t]) * (q[t] - p[t]);
+    divergences.push_back(divergence);
+    agreed += top_of(p) == top_of(q);
+  }
+  const auto n = static_cast<double>(losses.size());
+  const double loss = std::accumulate(losses.begin(), losses.end(), 0.0) / n;
+  double squares = 0;
+  for (const double l : losses) squares += (l - loss) * (l - loss);
+  CHECK(f.predictions == static_cast<int64_t>(losses.size()));
+  CHECK(f.loss.mean == doctest::Approx(loss).epsilon(1e-5));
+  CHECK(f.loss.error == doctest::Approx(std::sqrt(squares / (n - 1) / n)).epsilon(1e-4));
+  REQUIRE(f.against);
+  CHECK(f.against->loss.mean == doctest::Approx(other_loss / n).epsilon(1e-5));
+  CHECK(f.against->difference.mean == doctest::Approx(loss - other_loss / n).epsilon(1e-4));
+  CHECK(f.against->divergence.mean ==
+        doctest::Approx(std::accumulate(divergences.begin(), divergences.end(), 0.0) / n).epsilon(1e-4));
+  CHECK(f.against->agreement == doctest::Approx(agreed / n));
+  std::sort(divergences.begin(), divergences.end());
+  CHECK(f.against->divergence_p99 == doctest::Approx(divergences.back()).epsilon(1e-4));  // of 47 the last
+  REQUIRE(f.worst.size() == 10);
+  CHECK(f.worst[0].divergence == doctest::Approx(divergences.back()).epsilon(1e-4));
+  CHECK(f.worst[9].divergence == doctest::Approx(divergences[divergences.size() - 10]).epsilon(1e-4));
+  CHECK(f.against->layers.size() == 3);
+
+  double sum = 0;
+  int64_t count = 0;
+  for (const PositionFigures& p : f.positions) {
+    sum += p.loss * static_cast<double>(p.predictions);
+    count += p.predictions;
+  }
+  CHECK(count == f.predictions);
+  CHECK(sum / n == doctest::Approx(f.loss.mean));
+}
+
+TEST_CASE("a model differs in nothing from itself") {
+  const OpenGolden a("gpt_oss");
+  const EvalFigures f = evaluated(a, &a, {a.window()});
+  REQUIRE(f.against);
+  CHECK(f.against->divergence.mean == 0.0);
+  CHECK(f.against->difference.mean == 0.0);
+  CHECK(f.against->agreement == 1.0);
+  for (const LayerAgreement& l : f.against->layers) {
+    CHECK(l.cosine == doctest::Approx(1.0));
+    CHECK(l.relative_error == 0.0);
+  }
+}
+
+TEST_CASE("the same figures for any number of threads, and of windows together or apart") {
+  const OpenGolden a("deepseek_v3");
+  const std::vector<EvalWindow> windows = cut_windows(a.golden.tokens, 16, 8);
+  const int before = omp_get_max_threads();
+  std::vector<double> found;
+  for (const int threads : {1, 2, 5}) {
+    omp_set_num_threads(threads);
+    found.push_back(evaluated(a, nullptr, windows).loss.mean);
+  }
+  omp_set_num_threads(before);
+  CHECK(found[1] == found[0]);
+  CHECK(found[2] == found[0]);
+  double sum = 0;
+  int64_t count = 0;
+  for (const EvalWindow& w : windows) {
+    const EvalFigures f = evaluated(a, nullptr, {w});
+    sum += f.loss.mean * static_cast<double>(f.predictions);
+    count += f.predictions;
+  }
+  CHECK(sum / static_cast<double>(count) == doctest::Approx(found[0]).epsilon(1e-5));
+}
+
+TEST_CASE("windows beyond the model's positions and other vocabularies are refused") {
+  const OpenGolden a("llama");
+  const EvalWindow longer{std::vector<int32_t>(513, 3), 1};
+  contains(message_of([&] { evaluated(a, nullptr, {longer}); }),
+           "expected windows of at most the 512 tokens of max_position_embeddings, found 513");
+  DecoderGolden other = a.golden;
+  other.config["vocab_size"] = 40;
+  write_decoder_checkpoint(other, a.scratch / "other");
+  const Decoder fewer = Decoder::open(a.scratch / "other");
+  const std::vector<EvalWindow> windows{a.window()};
+  Progress progress;
+  contains(message_of([&] { evaluate(*a.decoder, &fewer, windows, progress); }), "48, found 40");
+}
+
+}  // namespace
+}  // namespace twofour

@@ -1,0 +1,96 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "tests/support/decoder_golden.h"
+#include "tests/support/outcome.h"
+#include "tests/support/scratch.h"
+
+namespace cli_eval_test {
+
+using namespace twofour;
+
+namespace {
+
+/// A golden model and its tokens as two rows of a file.
+struct EvalFiles {
+  EvalFiles()
+      : golden(read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", "qwen3_moe")) {
+    write_decoder_checkpoint(golden, scratch / "model");
+    write_tokens("tokens.safetensors", golden.tokens);
+  }
+  void write_tokens(const std::string& name, const std::vector<int32_t>& tokens) const {
+    TensorData t{"tokens", DType::kI32, {2, static_cast<int64_t>(tokens.size() / 2)}, {}};
+    t.bytes.resize(tokens.size() * sizeof(int32_t));
+    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
+    write_safetensors(scratch / name, {t});
+  }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+  Outcome eval(std::vector<std::string> more) const {
+    std::vector<std::string> words{"eval", path("model"), "--tokens", path("tokens.safetensors")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+  Scratch scratch;
+  DecoderGolden golden;
+};
+
+}  // namespace
+
+TEST_CASE("eval prints the same figures for any number of threads") {
+  const EvalFiles files;
+  Json one = json_of(files.eval({"--json", "-q", "-j", "1", "--context", "16", "--stride", "8"}));
+  Json three = json_of(files.eval({"--json", "-q", "-j", "3", "--context", "16", "--stride", "8"}));
+  CHECK(one["predictions"] == 46);
+  CHECK(one["windows"] == 4);
+  one["seconds"] = three["seconds"] = 0;
+  CHECK(one.dump() == three.dump());
+}
+
+TEST_CASE("eval of a pruned artifact against its source says how far they are apart") {
+  const EvalFiles files;
+  REQUIRE(run_program({"convert", files.path("model"), files.path("v7"), "--to", "v7", "-q"}).code == 0);
+  const Outcome o = run_program({"eval", files.path("v7"), "--tokens", files.path("tokens.safetensors"),
+                                 "--against", files.path("model"), "--json", "-q"});
+  const Json json = json_of(o);
+  CHECK(json["against"]["divergence"].get<double>() > 1e-4);
+  CHECK(json["against"]["layers"].size() == 3);
+  // Only the second layer has experts, which are pruned.
+  CHECK(json["against"]["layers"][0]["relative_error"] == 0.0);
+  CHECK(json["against"]["layers"][1]["relative_error"].get<double>() > 1e-3);
+  CHECK(json["against"]["layers"][2]["cosine"].get<double>() < 1);
+  const Outcome text = run_program({"eval", files.path("v7"), "--tokens", files.path("tokens.safetensors"),
+                                    "--against", files.path("model"), "-v"});
+  CHECK(text.code == 0);
+  CHECK(text.out.find("same most probable token") != std::string::npos);
+  CHECK(text.out.find("residual stream behind each layer") != std::string::npos);
+}
+
+TEST_CASE("eval refuses what it cannot run with one line") {
+  const EvalFiles files;
+  check_one_line(files.eval({"--context", "8", "--stride", "9"}),
+                 "--stride: expected at most the 8 tokens of --context");
+  std::vector<int32_t> tokens = files.golden.tokens;
+  tokens[5] = 48;
+  files.write_tokens("beyond.safetensors", tokens);
+  check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("beyond.safetensors")}),
+                 "48");
+  files.write_tokens("long.safetensors", std::vector<int32_t>(2 * 600, 3));
+  check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("long.safetensors")}),
+                 "expected windows of at most the 512 tokens");
+  check_one_line(run_program({"eval", std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-mixtral-uneven/src",
+                              "--tokens", files.path("tokens.safetensors")}),
+                 "config.json: ");
+  check_one_line(files.eval({"--device", "cuda"}), "cuda");
+}
+
+TEST_CASE("a dry run of eval states its memory and runs nothing") {
+  const EvalFiles files;
+  const Json json = json_of(files.eval({"--dry-run", "--json"}));
+  CHECK(json["predictions"] == 46);
+  CHECK(json["peak_memory"].get<uint64_t>() > 0);
+  CHECK_FALSE(json.contains("loss"));
+}
+
+}  // namespace cli_eval_test

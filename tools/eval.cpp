@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/eval/evaluate.h"
+#include "lib/threads/stopwatch.h"
+#include "lib/tokenizer/token_file.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+namespace {
+
+struct EvalArguments {
+  std::string model, against, tokens;
+  int64_t context = 1024, stride = 512;
+  std::optional<int64_t> limit;
+  bool dry_run = false;
+};
+
+double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
+/// To first order, as the errors of losses are small.
+double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
+
+/// Every row of the file apart, as many windows as are asked for.
+std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
+  const TokenWindows rows = read_token_file(o.tokens, model.shape().vocabulary);
+  std::vector<EvalWindow> windows;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    for (EvalWindow& w : cut_windows(rows.window(i), o.context, o.stride)) {
+      if (o.limit && static_cast<int64_t>(windows.size()) == *o.limit) return windows;
+      windows.push_back(std::move(w));
+    }
+  }
+  if (windows.empty())
+    throw Error(fmt::format("{}: expected windows of two tokens and more, found {} of {}", o.tokens,
+                            rows.count, rows.width));
+  return windows;
+}
+
+Json place_to_json(const EvalPlace& p, bool against) {
+  Json json = {
+      {"window", p.window}, {"position", p.position}, {"token", p.token}, {"loss", p.loss}, {"top", p.top}};
+  if (against) {
+    json["other_loss"] = p.other_loss;
+    json["other_top"] = p.other_top;
+    json["divergence"] = p.divergence;
+  }
+  return json;
+}
+
+Json position_to_json(const PositionFigures& p, bool against) {
+  Json json = {{"begin", p.begin}, {"end", p.end}, {"predictions", p.predictions}, {"loss", p.loss}};
+  if (against) {
+    json["divergence"] = p.divergence;
+    json["agreement"] = p.agreement;
+  }
+  return json;
+}
+
+Json figures_to_json(const EvalArguments& o, const ModelShape& shape, const EvalFigures& f, double seconds) {
+  Json json = {{"path", o.model},
+               {"family", shape.family},
+               {"device", "cpu"},
+               {"windows", f.windows},
+               {"predictions", f.predictions},
+               {"loss", f.loss.mean},
+               {"loss_error", f.loss.error},
+               {"perplexity", perplexity(f.loss)},
+               {"perplexity_error", perplexity_error(f.loss)},
+               {"seconds", seconds}};
+  if (f.against) {
+    Json layers = Json::array();
+    for (const LayerAgreement& l : f.against->layers)
+      layers.push_back({{"cosine", l.cosine}, {"relative_error", l.relative_error}});
+    json["against"] = {{"path", o.against},
+                       {"perplexity", perplexity(f.against->loss)},
+                       {"perplexity_error", perplexity_error(f.against->loss)},
+                       {"ratio", perplexity(f.against->difference)},
+                       {"ratio_error", perplexity_error(f.against->difference)},
+                       {"divergence", f.against->divergence.mean},
+                       {"divergence_error", f.against->divergence.error},
+                       {"divergence_p99", f.against->divergence_p99},
+                       {"agreement", f.against->agreement},
+                       {"layers", std::move(layers)}};
+  }
+  const bool against = f.against.has_value();
+  json["positions"] = Json::array();
+  for (const PositionFigures& p : f.positions) json["positions"].push_back(position_to_json(p, against));
+  json["worst"] = Json::array();
+  for (const EvalPlace& p : f.worst) json["worst"].push_back(place_to_json(p, against));
+  return json;
+}
+
+void print_layers(const AgainstFigures& against) {
+  if (against.layers.empty()) return;
+  print_stdout("residual stream behind each layer: cosine, relative error\n");
+  for (size_t i = 0; i < against.layers.size(); ++i)
+    print_stdout("  {:>3}  {:.6f}  {:.4f}\n", i, against.layers[i].cosine, against.layers[i].relative_error);
+}
+
+void print_figures(const EvalArguments& o, const Common& common, const EvalFigures& f, double seconds) {
+  print_stdout("{}: perplexity {:.4f} +- {:.4f}, {} of {}\n", o.model, perplexity(f.loss),
+               perplexity_error(f.loss), counted(static_cast<uint64_t>(f.predictions), "prediction"),
+               counted(static_cast<uint64_t>(f.windows), "window"));
+  if (f.against) {
+    const AgainstFigures& a = *f.against;
+    print_stdout("{}: perplexity {:.4f} +- {:.4f}\n", o.against, perplexity(a.loss),
+                 perplexity_error(a.loss));
+    print_stdout(
+        "ratio {:.4f} +- {:.4f}; divergence {:.5f} +- {:.5f} nats, 99th percentile {:.4f}; same most "
+        "probable token {:.2f} %\n",
+        perplexity(a.difference), perplexity_error(a.difference), a.divergence.mean, a.divergence.error,
+        a.divergence_p99, 100 * a.agreement);
+    if (common.verbose) print_layers(a);
+    if (!a.layers.empty() && !common.verbose) {
+      const LayerAgreement& last = a.layers.back();
+      print_stdout("residual stream behind the last layer: cosine {:.6f}, relative error {:.4f}\n",
+                   last.cosine, last.relative_error);
+    }
+  }
+  if (common.verbose) {
+    print_stdout("positions: loss{}\n", f.against ? ", divergence, agreement" : "");
+    for (const PositionFigures& p : f.positions) {
+      print_stdout("  {:>6} to {:>6}  {:.4f}{}\n", p.begin, p.end - 1, p.loss,
+                   f.against ? fmt::format("  {:.5f}  {:.2f} %", p.divergence, 100 * p.agreement) : "");
+    }
+    print_stdout("worst predictions: window, position, token, loss{}\n",
+                 f.against ? ", most probable in both, divergence" : ", most probable");
+    for (const EvalPlace& p : f.worst) {
+      print_stdout("  {:>4} {:>6} {:>7}  {:.3f}  {}\n", p.window, p.position, p.token, p.loss,
+                   f.against ? fmt::format("{} {}  {:.3f}", p.top, p.other_top, p.divergence)
+                             : fmt::format("{}", p.top));
+    }
+  }
+  print_stdout("cpu, {:.1f} s\n", seconds);
+}
+
+int run_eval(const EvalArguments& o, const Common& common) {
+  if (o.stride > o.context)
+    throw Error(
+        fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context, o.stride));
+  const Decoder model = Decoder::open(o.model);
+  std::optional<Decoder> other;
+  if (!o.against.empty()) other = Decoder::open(o.against);
+  const Decoder* against = other ? &*other : nullptr;
+  const std::vector<EvalWindow> windows = windows_of(o, model);
+  const EvalPlan plan = plan_evaluation(model, against, windows);
+  if (o.dry_run) {
+    int64_t predictions = 0;
+    for (const EvalWindow& w : windows) predictions += w.predictions();
+    if (common.json) {
+      print_json({{"dry_run", true},
+                  {"path", o.model},
+                  {"family", model.shape().family},
+                  {"device", "cpu"},
+                  {"windows", windows.size()},
+                  {"predictions", predictions},
+                  {"windows_at_once", plan.windows_at_once},
+                  {"bytes_read", plan.weights_read},
+                  {"peak_memory", plan.peak_memory}});
+    } else {
+      print_stdout("{}: {}, {} of {}, {} at once\n", o.model, model.shape().family,
+                   counted(static_cast<uint64_t>(predictions), "prediction"),
+                   counted(windows.size(), "window"), plan.windows_at_once);
+      print_stdout("would read {} of weights, with at most {} of memory\n", format_bytes(plan.weights_read),
+                   format_bytes(plan.peak_memory));
+    }
+    return kDone;
+  }
+  const Stopwatch watch;
+  EvalFigures figures;
+  with_progress(common, [&](Progress& progress) { figures = evaluate(model, against, windows, progress); });
+  if (common.json) {
+    print_json(figures_to_json(o, model.shape(), figures, watch.seconds()));
+  } else if (!common.quiet) {
+    print_figures(o, common, figures, watch.seconds());
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_eval(Arguments& args, const Common& common) {
+  auto o = std::make_shared<EvalArguments>();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
+  args.option("--tokens", o->tokens,
+              "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
+      .required()
+      .value_name("FILE");
+  args.option("--against", o->against,
+              "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
+      .value_name("PATH");
+  args.option("--context", o->context, "Tokens that the model sees at a time").range(2, 1 << 24);
+  args.option("--stride", o->stride, "Tokens from one window of a text to the next").range(1, 1 << 24);
+  args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
+  args.flag("--dry-run", o->dry_run, "Say what would be read, and how much memory that takes");
+  return [o, &common] { return run_eval(*o, common); };
+}
+
+}  // namespace twofour
