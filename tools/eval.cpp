@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -8,8 +9,10 @@
 
 #include "formats/error.h"
 #include "lib/eval/evaluate.h"
+#include "lib/io/file.h"
 #include "lib/threads/stopwatch.h"
 #include "lib/tokenizer/token_file.h"
+#include "lib/tokenizer/tokenizer.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 
@@ -17,7 +20,7 @@ namespace twofour {
 namespace {
 
 struct EvalArguments {
-  std::string model, against, tokens;
+  std::string model, against, tokens, text;
   int64_t context = 1024, stride = 512;
   std::optional<int64_t> limit;
   bool dry_run = false;
@@ -27,29 +30,73 @@ double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
 /// To first order, as the errors of losses are small.
 double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
 
-/// Every row of the file apart, as many windows as are asked for.
-std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
+/// The texts: every row of the file of tokens, or the one text.
+std::vector<std::vector<int32_t>> texts_of(const EvalArguments& o, const Decoder& model) {
+  if (!o.text.empty()) return {Tokenizer::load(o.model).encode(read_text(o.text), true, o.text)};
   const TokenWindows rows = read_token_file(o.tokens, model.shape().vocabulary);
+  std::vector<std::vector<int32_t>> texts;
+  for (int64_t i = 0; i < rows.count; ++i) texts.emplace_back(rows.window(i).begin(), rows.window(i).end());
+  return texts;
+}
+
+/// As many windows as are asked for.
+std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
   std::vector<EvalWindow> windows;
-  for (int64_t i = 0; i < rows.count; ++i) {
-    for (EvalWindow& w : cut_windows(rows.window(i), o.context, o.stride)) {
+  for (const std::vector<int32_t>& text : texts_of(o, model)) {
+    for (EvalWindow& w : cut_windows(text, o.context, o.stride)) {
       if (o.limit && static_cast<int64_t>(windows.size()) == *o.limit) return windows;
       windows.push_back(std::move(w));
     }
   }
   if (windows.empty())
-    throw Error(fmt::format("{}: expected windows of two tokens and more, found {} of {}", o.tokens,
-                            rows.count, rows.width));
+    throw Error(fmt::format("{}: expected a text of two tokens and more, found none",
+                            o.text.empty() ? o.tokens : o.text));
   return windows;
 }
 
-Json place_to_json(const EvalPlace& p, bool against) {
+/// Reads what tokens mean, where the model has a tokenizer that is known.
+class TokenTexts {
+ public:
+  explicit TokenTexts(const std::string& model) {
+    try {
+      tokenizer_.emplace(Tokenizer::load(model));
+    } catch (const Error&) {
+      // Figures do not need it.
+    }
+  }
+  bool exist() const { return tokenizer_.has_value(); }
+  /// Some tokens of a window, [begin, end).
+  std::string of(const EvalWindow& window, int64_t begin, int64_t end) const {
+    begin = std::max<int64_t>(begin, 0);
+    std::string text;
+    for (const int32_t token :
+         std::span(window.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
+      text += of(token);
+    return text;
+  }
+  std::string of(int32_t token) const {
+    return token < tokenizer_->vocabulary_size() ? tokenizer_->decode({&token, 1}, false) : std::string();
+  }
+
+ private:
+  std::optional<Tokenizer> tokenizer_;
+};
+
+/// Tokens before a place that are shown with it.
+constexpr int64_t kShownTokens = 12;
+
+Json place_to_json(const EvalPlace& p, bool against, const EvalWindow& window, const TokenTexts& texts) {
   Json json = {
       {"window", p.window}, {"position", p.position}, {"token", p.token}, {"loss", p.loss}, {"top", p.top}};
   if (against) {
     json["other_loss"] = p.other_loss;
     json["other_top"] = p.other_top;
     json["divergence"] = p.divergence;
+  }
+  if (texts.exist()) {
+    json["before"] = texts.of(window, p.position - kShownTokens, p.position);
+    json["text"] = texts.of(p.token);
+    json["top_text"] = texts.of(p.top);
   }
   return json;
 }
@@ -63,7 +110,9 @@ Json position_to_json(const PositionFigures& p, bool against) {
   return json;
 }
 
-Json figures_to_json(const EvalArguments& o, const ModelShape& shape, const EvalFigures& f, double seconds) {
+Json figures_to_json(const EvalArguments& o, const ModelShape& shape, const EvalFigures& f,
+                     std::span<const EvalWindow> windows, double seconds) {
+  const TokenTexts texts(o.model);
   Json json = {{"path", o.model},
                {"family", shape.family},
                {"device", "cpu"},
@@ -93,7 +142,8 @@ Json figures_to_json(const EvalArguments& o, const ModelShape& shape, const Eval
   json["positions"] = Json::array();
   for (const PositionFigures& p : f.positions) json["positions"].push_back(position_to_json(p, against));
   json["worst"] = Json::array();
-  for (const EvalPlace& p : f.worst) json["worst"].push_back(place_to_json(p, against));
+  for (const EvalPlace& p : f.worst)
+    json["worst"].push_back(place_to_json(p, against, windows[static_cast<size_t>(p.window)], texts));
   return json;
 }
 
@@ -104,7 +154,30 @@ void print_layers(const AgainstFigures& against) {
     print_stdout("  {:>3}  {:.6f}  {:.4f}\n", i, against.layers[i].cosine, against.layers[i].relative_error);
 }
 
-void print_figures(const EvalArguments& o, const Common& common, const EvalFigures& f, double seconds) {
+void print_places(const EvalArguments& o, const EvalFigures& f, std::span<const EvalWindow> windows) {
+  print_stdout("positions: loss{}\n", f.against ? ", divergence, agreement" : "");
+  for (const PositionFigures& p : f.positions) {
+    print_stdout("  {:>6} to {:>6}  {:.4f}{}\n", p.begin, p.end - 1, p.loss,
+                 f.against ? fmt::format("  {:.5f}  {:.2f} %", p.divergence, 100 * p.agreement) : "");
+  }
+  const TokenTexts texts(o.model);
+  print_stdout("worst predictions: window, position, loss{}; token, most probable{}\n",
+               f.against ? ", divergence" : "", f.against ? ", and of the other" : "");
+  const auto shown = [&](int32_t token) {
+    return texts.exist() ? fmt::format("'{}'", texts.of(token)) : fmt::format("{}", token);
+  };
+  for (const EvalPlace& p : f.worst) {
+    print_stdout("  {:>4} {:>6}  {:.3f}{}  {}, {}{}\n", p.window, p.position, p.loss,
+                 f.against ? fmt::format("  {:.3f}", p.divergence) : "", shown(p.token), shown(p.top),
+                 f.against ? ", " + shown(p.other_top) : "");
+    if (texts.exist())
+      print_stdout("       behind '{}'\n",
+                   texts.of(windows[static_cast<size_t>(p.window)], p.position - kShownTokens, p.position));
+  }
+}
+
+void print_figures(const EvalArguments& o, const Common& common, const EvalFigures& f,
+                   std::span<const EvalWindow> windows, double seconds) {
   print_stdout("{}: perplexity {:.4f} +- {:.4f}, {} of {}\n", o.model, perplexity(f.loss),
                perplexity_error(f.loss), counted(static_cast<uint64_t>(f.predictions), "prediction"),
                counted(static_cast<uint64_t>(f.windows), "window"));
@@ -124,20 +197,7 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
                    last.cosine, last.relative_error);
     }
   }
-  if (common.verbose) {
-    print_stdout("positions: loss{}\n", f.against ? ", divergence, agreement" : "");
-    for (const PositionFigures& p : f.positions) {
-      print_stdout("  {:>6} to {:>6}  {:.4f}{}\n", p.begin, p.end - 1, p.loss,
-                   f.against ? fmt::format("  {:.5f}  {:.2f} %", p.divergence, 100 * p.agreement) : "");
-    }
-    print_stdout("worst predictions: window, position, token, loss{}\n",
-                 f.against ? ", most probable in both, divergence" : ", most probable");
-    for (const EvalPlace& p : f.worst) {
-      print_stdout("  {:>4} {:>6} {:>7}  {:.3f}  {}\n", p.window, p.position, p.token, p.loss,
-                   f.against ? fmt::format("{} {}  {:.3f}", p.top, p.other_top, p.divergence)
-                             : fmt::format("{}", p.top));
-    }
-  }
+  if (common.verbose) print_places(o, f, windows);
   print_stdout("cpu, {:.1f} s\n", seconds);
 }
 
@@ -177,9 +237,9 @@ int run_eval(const EvalArguments& o, const Common& common) {
   EvalFigures figures;
   with_progress(common, [&](Progress& progress) { figures = evaluate(model, against, windows, progress); });
   if (common.json) {
-    print_json(figures_to_json(o, model.shape(), figures, watch.seconds()));
+    print_json(figures_to_json(o, model.shape(), figures, windows, watch.seconds()));
   } else if (!common.quiet) {
-    print_figures(o, common, figures, watch.seconds());
+    print_figures(o, common, figures, windows, watch.seconds());
   }
   return kDone;
 }
@@ -191,8 +251,10 @@ std::function<int()> setup_eval(Arguments& args, const Common& common) {
   args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
   args.option("--tokens", o->tokens,
               "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
-      .required()
       .value_name("FILE");
+  args.option("--text", o->text, "Text in UTF-8, which the model's tokenizer.json takes apart")
+      .value_name("FILE");
+  args.exactly_one_of({"--text", "--tokens"});
   args.option("--against", o->against,
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
       .value_name("PATH");

@@ -33,6 +33,8 @@ constexpr Command kCommands[] = {
      "run artifact --layer 0 --random 8 --seed 1 -o output.safetensors", false, CudaWork::kAll},
     {"eval", "Measure how well a whole model predicts tokens, and how far it is from another", setup_eval,
      "eval artifact --tokens tokens.safetensors --against checkpoint"},
+    {"generate", "Continue a text with a whole model, greedily", setup_generate,
+     "generate artifact --prompt 'Once upon a time' --against checkpoint"},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth,
      "synth checkpoint --shape qwen3-next --layers 1 --experts 16"},
     {"completion", "Write the script that completes command lines in a shell", setup_completion,

@@ -108,7 +108,8 @@ TEST_CASE("help names every default") {
                                          "--to",      "--recipe",   "--donor",
                                          "--modules", "--experts",  "--by",
                                          "--take",    "--explain",  "--select",
-                                         "--ignore",  "--baseline", "--write-baseline"};
+                                         "--ignore",  "--baseline", "--write-baseline",
+                                         "--tokens",  "--text"};
   size_t defaults = 0;
   for (const std::string& command : commands()) {
     const std::string help = help_of(command);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include "kernels/device/device.h"
 #include "lib/io/file.h"
 #include "tests/support/decoder_golden.h"
+#include "tests/support/letter_tokenizer.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -226,6 +228,10 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors")});
   hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors"), "--against", in("model")});
   hold("eval --dry-run", {"eval", in("model"), "--tokens", in("tokens.safetensors"), "--dry-run"});
+  { std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer(); }
+  hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors")});
+  hold("generate",
+       {"generate", in("model"), "--prompt", "AB", "--max-tokens", "2", "--against", in("model")});
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
   hold("help", {"help", "convert"});

@@ -136,8 +136,9 @@ TEST_CASE("help, completion and manual pages offer cuda where it is taken only")
   const Scratch scratch;
   REQUIRE(run_program({"man", scratch.path.string()}).code == 0);
   const std::string fish = run_program({"completion", "fish"}).out;
-  for (const std::string command : {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth",
-                                    "completion", "man", "help", "convert", "validate", "run", "eval"}) {
+  for (const std::string command :
+       {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth", "completion", "man", "help",
+        "convert", "validate", "run", "eval", "generate"}) {
     CAPTURE(command);
     const bool cuda = command == "validate" || command == "run" || command == "prune" ||
                       command == "quantize" || command == "convert";

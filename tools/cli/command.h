@@ -51,6 +51,7 @@ std::function<int()> setup_convert(Arguments& args, const Common& common);
 std::function<int()> setup_diff(Arguments& args, const Common& common);
 std::function<int()> setup_drop(Arguments& args, const Common& common);
 std::function<int()> setup_eval(Arguments& args, const Common& common);
+std::function<int()> setup_generate(Arguments& args, const Common& common);
 std::function<int()> setup_graft(Arguments& args, const Common& common);
 std::function<int()> setup_help(Arguments& args, const Common& common);
 std::function<int()> setup_inspect(Arguments& args, const Common& common);

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/eval/generate.h"
+#include "lib/threads/stopwatch.h"
+#include "lib/tokenizer/tokenizer.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/command.h"
+
+namespace twofour {
+namespace {
+
+struct GenerateArguments {
+  std::string model, against, prompt;
+  int64_t tokens = 64;
+};
+
+/// One model's continuation.
+struct Continuation {
+  Generation generation;
+  double seconds = 0;
+};
+
+std::string text_of(const Tokenizer& tokenizer, const Generation& generation) {
+  std::vector<int32_t> ids;
+  for (const GeneratedToken& t : generation.tokens) ids.push_back(t.token);
+  return tokenizer.decode(ids, true);
+}
+
+Json to_json(const Tokenizer& tokenizer, const std::string& path, const Continuation& c) {
+  Json tokens = Json::array();
+  for (const GeneratedToken& t : c.generation.tokens) {
+    tokens.push_back({{"token", t.token},
+                      {"text", std::string(tokenizer.token(t.token))},
+                      {"log_probability", t.log_probability}});
+  }
+  return {{"path", path},
+          {"text", text_of(tokenizer, c.generation)},
+          {"ended", c.generation.is_ended},
+          {"seconds", c.seconds},
+          {"tokens", std::move(tokens)}};
+}
+
+/// The first place where two continuations differ; nothing where they are the same.
+std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
+  const size_t common = std::min(a.tokens.size(), b.tokens.size());
+  for (size_t i = 0; i < common; ++i) {
+    if (a.tokens[i].token != b.tokens[i].token) return i;
+  }
+  return a.tokens.size() == b.tokens.size() ? std::nullopt : std::optional(common);
+}
+
+/// A token as the file of the tokenizer has it, with its probability.
+std::string cell(const Tokenizer& tokenizer, const Generation& generation, size_t i) {
+  if (i >= generation.tokens.size()) return "-";
+  const GeneratedToken& t = generation.tokens[i];
+  return fmt::format("{} ({:.1f} %)", tokenizer.token(t.token), 100 * std::exp(t.log_probability));
+}
+
+void print_side_by_side(const Tokenizer& tokenizer, const Generation& a, const Generation& b,
+                        std::optional<size_t> parting) {
+  for (size_t i = 0; i < std::max(a.tokens.size(), b.tokens.size()); ++i) {
+    const std::string left = cell(tokenizer, a, i), right = cell(tokenizer, b, i);
+    print_stdout("{:>4} {:<32} {}{}\n", i, left, right, parting && i == *parting ? "  <- they part" : "");
+  }
+}
+
+int run_generate(const GenerateArguments& o, const Common& common) {
+  const Decoder model = Decoder::open(o.model);
+  std::optional<Decoder> other;
+  if (!o.against.empty()) other = Decoder::open(o.against);
+  const Tokenizer tokenizer = Tokenizer::load(o.model);
+  const std::vector<int32_t> prompt = tokenizer.encode(o.prompt, true, "--prompt");
+  if (prompt.empty()) throw Error("--prompt: expected a text of at least one token, found none");
+  const auto run = [&](const Decoder& decoder) {
+    const Stopwatch watch;
+    Continuation c{generate(decoder, prompt, o.tokens, ending_tokens(decoder.checkpoint()))};
+    c.seconds = watch.seconds();
+    return c;
+  };
+  const Continuation own = run(model);
+  std::optional<Continuation> others;
+  std::optional<size_t> parting;
+  if (other) {
+    others = run(*other);
+    parting = parting_of(own.generation, others->generation);
+  }
+  if (common.json) {
+    Json json = to_json(tokenizer, o.model, own);
+    json["prompt_tokens"] = prompt.size();
+    json["device"] = "cpu";
+    if (others) {
+      json["against"] = to_json(tokenizer, o.against, *others);
+      json["parts_at"] = parting ? Json(*parting) : Json();
+    }
+    print_json(json);
+    return kDone;
+  }
+  print_stdout("{}\n", Lines{printable(text_of(tokenizer, own.generation))});
+  if (others) {
+    print_stdout("--- {}\n{}\n---\n", o.against, Lines{printable(text_of(tokenizer, others->generation))});
+    print_side_by_side(tokenizer, own.generation, others->generation, parting);
+    if (parting) {
+      print_stdout("the first {} are the same\n", counted(*parting, "token"));
+    } else {
+      print_stdout("all {} are the same\n", counted(own.generation.tokens.size(), "token"));
+    }
+  }
+  if (!common.quiet) {
+    print_stderr("cpu, {} behind {} of the prompt in {:.1f} s\n",
+                 counted(own.generation.tokens.size(), "token"), prompt.size(), own.seconds);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> setup_generate(Arguments& args, const Common& common) {
+  auto o = std::make_shared<GenerateArguments>();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json").required();
+  args.option("--prompt", o->prompt, "Text to continue; no chat template is put around it")
+      .required()
+      .value_name("TEXT");
+  args.option("--against", o->against, "Another checkpoint or artifact, which continues the same tokens")
+      .value_name("PATH");
+  args.option("--max-tokens", o->tokens, "At most so many tokens").range(1, 1 << 24);
+  return [o, &common] { return run_generate(*o, common); };
+}
+
+}  // namespace twofour
