@@ -1,22 +1,53 @@
 #include "lib/lint/bytes/figures.h"
 
 #include <algorithm>
+#include <array>
 
 #include "formats/atom.h"
 #include "formats/weight_dialect.h"
 
 namespace twofour {
 
+namespace {
+
+int64_t words_of(int64_t codes) { return (codes + kInt4Pack - 1) / kInt4Pack; }
+
+/// Whether packed words hold four bits a code: words of other widths have the same names.
+bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& module, const TensorInfo& words) {
+  if (words.shape.size() != 2) return false;
+  const auto sizes = [&](const char* suffix) -> std::vector<int64_t> {
+    const auto tensor = suffix != nullptr ? s.find(module + suffix) : std::nullopt;
+    return tensor ? s.tensors[*tensor].shape : std::vector<int64_t>();
+  };
+  const int64_t packed = words.shape[1];
+  if (d.shape == nullptr) {  // AWQ packs codes along N, GPTQ zero points alone
+    const std::vector<int64_t> scales = sizes(d.scale), zeros = sizes(d.zero_points);
+    if (scales.size() != 2) return false;
+    const bool along_k = packed == scales[1] && zeros.size() == 2;
+    return words_of(scales[1]) == (along_k ? zeros[1] : packed);
+  }
+  const auto shape = s.find(module + d.shape);
+  if (!shape || s.tensors[*shape].dtype != DType::kI64 || s.tensors[*shape].bytes() != 2 * sizeof(int64_t) ||
+      !s.whole[*shape])
+    return false;
+  std::array<int64_t, 2> dims{};
+  s.read(*shape, 0, {reinterpret_cast<uint8_t*>(dims.data()), sizeof(dims)});
+  return dims[1] > 0 && words_of(dims[1]) == packed;
+}
+
+}  // namespace
+
 ValueFormat value_format(const LintInput& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   for (const WeightDialect& d : weight_dialects()) {
-    const bool fp8 = d.format == WeightFormat::kFp8;
-    if ((!fp8 && d.format != WeightFormat::kMxfp4) || !t.name.ends_with(d.weight)) continue;
+    const bool fp8 = d.format == WeightFormat::kFp8, int4 = d.format == WeightFormat::kInt4;
+    if ((!fp8 && !int4 && d.format != WeightFormat::kMxfp4) || !t.name.ends_with(d.weight)) continue;
     if (!d.weight_types.has(t.dtype) || d.scale == nullptr) continue;
     const size_t stem = t.name.size() - std::string_view(d.weight).size();
     const auto scale = s.find(t.name.substr(0, stem) + d.scale);
     if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-    return {fp8 ? NumberKind::kE4m3 : NumberKind::kE2m1, scale};
+    if (int4 && !is_int4(s, d, t.name.substr(0, stem), t)) continue;
+    return {fp8 ? NumberKind::kE4m3 : int4 ? NumberKind::kInt4 : NumberKind::kE2m1, scale};
   }
   switch (t.dtype) {
     case DType::kF8E4M3:

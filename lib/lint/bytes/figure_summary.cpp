@@ -88,6 +88,19 @@ MatrixFigures FigureCounter::figures() const {
     }
     zeros = codes[0] + codes[8];
     most = std::max(most, zeros);
+  } else if (kind == NumberKind::kInt4) {
+    constexpr int kZero = 8;
+    const std::array<double, 16> codes = codes_of(numbers_);
+    for (const double count : codes) numbers += count;
+    for (size_t c = 0; c < codes.size(); ++c) {
+      f.code_shares[c] = static_cast<float>(share_of(codes[c], numbers));
+      most = std::max(most, codes[c]);
+      const double value = std::abs(static_cast<int>(c) - kZero);
+      if (c < kZero) negative += codes[c];
+      energy += codes[c] * value * value;
+      if (codes[c] > 0) amax = std::max(amax, value);
+    }
+    zeros = codes[kZero];
   } else {
     const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0;
     double sum = 0, squares = 0;
@@ -121,7 +134,9 @@ MatrixFigures FigureCounter::figures() const {
   f.constant_share = share_of(most, numbers);
   f.log2_rms = std::log2(std::sqrt(share_of(energy, numbers)));
   f.log2_amax = std::log2(amax);
-  if (kind != NumberKind::kE2m1 && kind != NumberKind::kE8m0 && std::isfinite(f.log2_rms)) {
+  const bool has_octaves =
+      kind != NumberKind::kE2m1 && kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
+  if (has_octaves && std::isfinite(f.log2_rms)) {
     double small = 0;
     for (unsigned i = 0; i < 256; ++i) {
       const double value =

@@ -28,6 +28,7 @@ DType type_of(NumberKind kind) {
 
 /// Whether all of a line is zero or -0; of most lines the first bytes show that it is not.
 bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
+  if (kind == NumberKind::kInt4) return std::ranges::all_of(bytes, [](uint8_t b) { return b == 0x88; });
   for (uint64_t i = 0; i < bytes.size(); ++i) {
     if ((bytes[i] & magnitude_bits(kind, i)) != 0) return false;
   }
@@ -103,6 +104,25 @@ bool FigureCounter::is_new(uint64_t hash) {
   return true;
 }
 
+/// Whether a line that is not zero has a run of zeros, or is beside zero lines and begins or ends like them.
+bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const {
+  constexpr uint64_t kStep = MatrixFigures::kTorn,
+                     kEnd = 32;  // no weights have that many zero bytes by chance
+  const auto are_zero = [&](uint64_t at, uint64_t count) {
+    return std::ranges::all_of(bytes.subspan(at, count), [](uint8_t b) { return b == 0; });
+  };
+  for (uint64_t at = 0; at + kStep <= size; at += kStep) {
+    if (word_of(&bytes[begin + at]) == 0 && word_of(&bytes[begin + at + kStep / 2]) == 0 &&
+        are_zero(begin + at, kStep))
+      return true;
+  }
+  if (size < 2 * kEnd) return false;
+  if (zero_run_ > 0 && are_zero(begin, kEnd)) return true;
+  const uint64_t end = begin + size;
+  return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
+         is_zero_line(plan_.kind, bytes.subspan(end, size));
+}
+
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
@@ -131,6 +151,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
         sums_.first_zero_line = next_ + 1 - zero_run_;
       }
     } else {
+      sums_.torn_lines += is_torn(bytes, begin, line.size());
       zero_run_ = 0;
       if (plan_.is_rows && !is_new(codes)) {
         ++sums_.repeated_lines;
@@ -156,6 +177,7 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
 }
 
 void FigureCounter::take_columns(const uint8_t* bytes) {
+  if (plan_.kind == NumberKind::kInt4) return;  // what is zero is not zero bits
   if (plan_.k_outer) {
     columns_.resize(plan_.line_bytes / 8);
     for (uint64_t row = 0; row < 8; ++row) {
@@ -219,6 +241,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.codes += o.sums_.codes;
   sums_.scales += o.sums_.scales;
   sums_.zero_lines += o.sums_.zero_lines;
+  sums_.torn_lines += o.sums_.torn_lines;
   sums_.repeated_lines += o.sums_.repeated_lines;
   sums_.doubled_lines += o.sums_.doubled_lines;
   sums_.same_scale_lines += o.sums_.same_scale_lines;

@@ -54,6 +54,8 @@ struct MatrixFigures {
   uint64_t unordered = 0;          ///< the same for any order of lines
   uint64_t codes = 0, scales = 0;  ///< hashes of codes and of their block scales alone, where there are any
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;  ///< the first of the longest run
+  uint64_t torn_lines = 0;  ///< zero bytes begin or end within them and go on for at least kTorn bytes
+  static constexpr uint64_t kTorn = 1024;
   /// With the codes or values of an earlier one, and not zero; those of them that have it just before them.
   uint64_t repeated_lines = 0, doubled_lines = 0;
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
@@ -109,6 +111,7 @@ class FigureCounter {
   void take_numbers(std::span<const uint8_t> bytes);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
+  bool is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const;
   uint64_t hash_in_order() const;
 
   MatrixPlan plan_;

@@ -13,6 +13,7 @@ enum class NumberKind {
   kF16,
   kF32,
   kE8m0,  ///< exponents that scale blocks
+  kInt4,  ///< two codes of 0 to 15 a byte, 8 the zero point or near it
 };
 
 /// Of sixteen codes of E2M1: their magnitudes, the lowest bits of each.

@@ -42,15 +42,19 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
   }
 }
 
-/// Counts elements below zero; NaN and infinity are counted elsewhere.
+/// Counts elements that are zero or below; NaN and infinity are counted elsewhere.
 template <class T>
-void count_negative(uint64_t offset, std::span<const uint8_t> bytes, T exponent, TensorCounts& counts) {
+void count_no_scales(uint64_t offset, std::span<const uint8_t> bytes, T exponent, TensorCounts& counts) {
   constexpr T kSign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
   for (uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
     T value;
     std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
-    if (value <= kSign || (value & exponent) == exponent) continue;  // -0 is zero
-    if (counts.negative++ == 0) counts.first_negative = offset / sizeof(T) + i;
+    const uint64_t at = offset / sizeof(T) + i;
+    if (value == 0 || value == kSign) {
+      if (counts.zero++ == 0) counts.first_zero = at;
+    } else if (value > kSign && (value & exponent) != exponent) {
+      if (counts.negative++ == 0) counts.first_negative = at;
+    }
   }
 }
 
@@ -59,7 +63,7 @@ void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_
                  TensorCounts& counts) {
   constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
   count_all_ones<T>(offset, bytes, exponent, kMagnitude, counts);
-  if (scan.fp8_scales) count_negative<T>(offset, bytes, exponent, counts);
+  if (scan.scaled) count_no_scales<T>(offset, bytes, exponent, counts);
 }
 
 /// Counts bytes with an illegal metadata nibble: legal is first < second.
@@ -192,14 +196,15 @@ bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   return false;
 }
 
-/// Whether a tensor scales the FP8 weights of any dialect.
-bool is_fp8_scale(const LintInput& s, const TensorInfo& t) {
+/// The FP8 or INT4 weights of any dialect that a tensor scales.
+std::optional<size_t> find_scaled(const LintInput& s, const TensorInfo& t) {
   for (const WeightDialect& d : weight_dialects()) {
-    if (d.format != WeightFormat::kFp8 || !t.name.ends_with(d.scale) || !d.scale_types.has(t.dtype)) continue;
+    const bool scales = d.format == WeightFormat::kFp8 || d.format == WeightFormat::kInt4;
+    if (!scales || !t.name.ends_with(d.scale) || !d.scale_types.has(t.dtype)) continue;
     const auto weight = s.find(t.name.substr(0, t.name.size() - std::string_view(d.scale).size()) + d.weight);
-    if (weight && d.weight_types.has(s.tensors[*weight].dtype)) return true;
+    if (weight && d.weight_types.has(s.tensors[*weight].dtype)) return weight;
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -209,6 +214,8 @@ TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
   first = std::min(first, o.first);
   negative += o.negative;
   first_negative = std::min(first_negative, o.first_negative);
+  zero += o.zero;
+  first_zero = std::min(first_zero, o.first_zero);
   copies += o.copies;
   first_copy = std::min(first_copy, o.first_copy);
   padding += o.padding;
@@ -246,7 +253,7 @@ TensorScan plan_tensor_scan(const LintInput& s, size_t tensor) {
   } else if (t.dtype == DType::kF32) {
     scan.check = TensorCheck::kF32;
   }
-  scan.fp8_scales = is_fp8_scale(s, t);
+  scan.scaled = find_scaled(s, t);
   return scan;
 }
 

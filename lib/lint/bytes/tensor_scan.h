@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t wrong = 0, first = kNone;              ///< elements that the check refuses, and the first of them
   uint64_t negative = 0, first_negative = kNone;  ///< elements of floats that are scales
+  uint64_t zero = 0, first_zero = kNone;          ///< likewise
   uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPart that differ from their copy
   uint64_t padding = 0, first_padding = kNone;    ///< padding of kPart that is not zero
   BlockCounts scales{};                           ///< of checks that meet block scales
@@ -39,9 +41,10 @@ struct TensorCounts {
 /// How one tensor is checked.
 struct TensorScan {
   TensorCheck check = TensorCheck::kNone;
-  bool fp8_scales = false;  ///< floats that scale FP8 weights, so none may be negative
-  uint64_t unit = 16;       ///< a piece begins at multiples of so many bytes
-  PartMap map{};            ///< of kPart
+  std::optional<size_t>
+      scaled{};        ///< the FP8 or INT4 weights that these floats scale, so none may be negative
+  uint64_t unit = 16;  ///< a piece begins at multiples of so many bytes
+  PartMap map{};       ///< of kPart
 };
 
 /// What a tensor of `input` is to be held against; `layout` is that of the artifact it is part of, or "".

@@ -305,6 +305,7 @@ class WeightLint {
                 fmt::format("expected scales that are not negative, found {}, the first at element {}",
                             c.negative, c.first_negative));
     }
+    if (c.zero > 0) report_zero_scales(tensor, c);
     if (c.copies > 0)
       sink_.add("scale-copies", file, t.name,
                 fmt::format("expected equal copies, found {} bytes that differ, the first at byte {}",
@@ -317,6 +318,27 @@ class WeightLint {
         check == TensorCheck::kBf16 || check == TensorCheck::kF16 || check == TensorCheck::kE4m3;
     if (!c.any && number && t.shape.size() >= 2 && t.bytes() > 0 && t.name.ends_with("weight"))
       sink_.add("zero-weights", file, t.name, "expected some number other than zero, found none");
+  }
+
+  /// Scales of FP8 and INT4 that are zero: a row or block of zeros may have one.
+  void report_zero_scales(size_t tensor, const TensorCounts& c) {
+    const TensorInfo &scale = s_.tensors[tensor], &weight = s_.tensors[*scans_.at(tensor).scaled];
+    uint64_t zero_lines = 0, zero_columns = 0;
+    for (const MatrixFigures& f : figures_) {
+      if (f.tensor != *scans_.at(tensor).scaled) continue;
+      zero_lines += f.zero_lines;
+      zero_columns += f.zero_columns;
+    }
+    uint64_t count = 1;
+    for (const int64_t n : scale.shape) count *= static_cast<uint64_t>(n);
+    const bool a_row = scale.shape.empty() || scale.shape.back() == 1;
+    const bool has_zeros = a_row && count > 1 ? c.zero <= zero_lines : zero_lines + zero_columns > 0;
+    if (has_zeros || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
+    sink_.add(
+        "zero-scale", s_.file_of(tensor), scale.name,
+        fmt::format("expected no scale 0 above weights other than zero, found {} of {}, the first at element "
+                    "{}, and in {} {} zero rows",
+                    c.zero, count, c.first_zero, weight.name, zero_lines));
   }
 
   /// Scales that rules of their own look at.

@@ -147,8 +147,9 @@ class GroupLint {
                shown_setting(member(weights, "type")));
     votes_.add(place + ".strategy", i, is_other || same_strategy ? "" : first_of(keys.strategy),
                shown_setting(member(weights, "strategy")));
-    votes_.add(place + ".group_size", i, is_other || same_size ? "" : fmt::format("{}", keys.group),
-               shown_setting(member(weights, "group_size")));
+    if (keys.group != 0)  // of the others only their scales tell it
+      votes_.add(place + ".group_size", i, is_other || same_size ? "" : fmt::format("{}", keys.group),
+                 shown_setting(member(weights, "group_size")));
     if (is_other) return;
     check_sizes(i, m, weights, place, bits, size);
     check_meaning(i, m, weights, place);

@@ -62,6 +62,20 @@ std::string odd_codes(const MatrixFigures& f) {
   return "";
 }
 
+/// The same of INT4: rounded to steps of a group's largest, weights are most frequent at the zero point,
+/// which is 8 or, where a group has its own, seldom far from it.
+std::string odd_integers(const MatrixFigures& f) {
+  const auto& h = f.code_shares;
+  if (f.constant_share > 0.95) return fmt::format("one code in {:.1f} %", 100 * f.constant_share);
+  double uneven = 0;
+  for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
+  constexpr double kMostOfNoise = 37;
+  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  const double middle = double{h[6]} + h[7] + h[8] + h[9], ends = double{h[0]} + h[1] + h[14] + h[15];
+  if (ends > middle) return "codes most frequent at 0 and 15, as of INT4 in two's complement";
+  return "";
+}
+
 /// The same of floats and FP8.
 std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (f.sampled < kFewNumbers || !rows) return "";
@@ -95,9 +109,17 @@ class Content {
 
   void run() {
     for (const Member& m : members_) {
-      if (m.figures->plan.kind != NumberKind::kE2m1 || !m.is_linear) continue;
+      Zeros& zeros = zeros_[m.at.kind];
+      ++zeros.members;
+      zeros.with_lines += m.figures->zero_lines > 0;
+      zeros.with_columns += m.figures->zero_columns > m.figures->trailing_zero_columns;
+    }
+    for (const Member& m : members_) {
+      const bool integers = m.figures->plan.kind == NumberKind::kInt4;
+      if ((!integers && m.figures->plan.kind != NumberKind::kE2m1) || !m.is_linear) continue;
       ++codes_;
-      noisy_ += m.figures->sampled >= kFewNumbers && odd_codes(*m.figures) == kNoise;
+      noisy_ += m.figures->sampled >= kFewNumbers &&
+                (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
     }
     for (const Member& m : members_) {
       if (!std::isfinite(m.figures->log2_rms)) {
@@ -116,30 +138,45 @@ class Content {
     return true;
   }
 
-  /// In a stack: a matrix of its own is reported with the tensor.
   void check_zero_expert(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (m.is_linear && f.expert >= 0 && f.zero_lines == f.plan.lines)
+    // Of tensors of their own it is reported with their bytes, but INT4 has no zero bytes.
+    const bool is_own = f.expert >= 0 || f.plan.kind == NumberKind::kInt4;
+    if (m.is_linear && is_own && f.zero_lines == f.plan.lines)
       report(m, "zero-weights", "expected some weight other than zero, found none");
   }
 
   bool check_numbers(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || f.sampled < kFewNumbers) return false;
-    const bool codes = f.plan.kind == NumberKind::kE2m1;
-    const std::string found = codes ? odd_codes(f) : odd_numbers(f, f.plan.is_rows);
+    const bool integers = f.plan.kind == NumberKind::kInt4;
+    const bool codes = f.plan.kind == NumberKind::kE2m1 || integers;
+    const std::string found = integers ? odd_integers(f)
+                              : codes  ? odd_codes(f)
+                                       : odd_numbers(f, f.plan.is_rows);
     if (found.empty()) return false;
     // Toys are noise throughout; among sound matrices one of them is not.
     if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
-    return report(
-        m, codes ? "odd-codes" : "odd-numbers",
-        fmt::format("expected {} of trained weights, found {}", codes ? "E2M1 codes" : "numbers", found));
+    return report(m, codes ? "odd-codes" : "odd-numbers",
+                  fmt::format("expected {} of trained weights, found {}",
+                              integers ? "INT4 codes"
+                              : codes  ? "E2M1 codes"
+                                       : "numbers",
+                              found));
   }
 
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
+    // Padding of columns tears all lines.
+    if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
+      return report(
+          m, "zero-regions",
+          fmt::format("expected weights, found zeros that begin or end within {} of {} rows, as where "
+                      "a part was never written",
+                      f.torn_lines, f.plan.lines));
+    }
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
@@ -151,6 +188,29 @@ class Content {
       return report(
           m, "zero-regions",
           fmt::format("expected weights, found zeros in {} of {} {}", f.zero_columns, f.columns, column));
+    }
+    // Fewer, where its siblings have none.
+    const Zeros& kind = zeros_[m.at.kind];
+    const bool alone =
+        kind.members >= 3 && 4 * kind.with_lines <= kind.members && 4 * kind.with_columns <= kind.members;
+    if (!m.is_linear || !alone) return false;
+    constexpr uint64_t kFewLines = 16;
+    const bool is_padding = f.first_zero_line + f.longest_zero_lines == f.plan.lines;
+    const bool in_one = f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64) && !is_padding;
+    if (in_one || (16 * f.zero_lines >= f.plan.lines && f.zero_lines >= kFewLines && !is_padding)) {
+      return report(
+          m, "zero-regions",
+          fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
+                      "{} on {} one after the other",
+                      kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
+                      f.first_zero_line, f.longest_zero_lines));
+    }
+    if (f.zero_columns > f.trailing_zero_columns && f.sampled >= 16 * f.columns &&
+        f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+      return report(
+          m, "zero-regions",
+          fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
+                      kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns));
     }
     return false;
   }
@@ -202,6 +262,11 @@ class Content {
   const LintInput& s_;
   std::span<Member> members_;
   LintReporter& sink_;
+  /// Matrices of a kind, over layers and experts, and how many have zero rows or columns.
+  struct Zeros {
+    size_t members = 0, with_lines = 0, with_columns = 0;
+  };
+  std::map<std::string, Zeros> zeros_;
   size_t codes_ = 0, noisy_ = 0;  ///< matrices of codes; those that are noise
 };
 

@@ -31,7 +31,7 @@ class ScaleFigures {
 };
 
 std::string without_weight(const std::string& name) {
-  for (const std::string_view suffix : {".weight_packed", ".weight", "_blocks"}) {
+  for (const std::string_view suffix : {".weight_packed", ".qweight", ".weight", "_blocks"}) {
     if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
   }
   return name;
@@ -41,6 +41,7 @@ uint64_t numbers_of(const MatrixFigures& f) {
   const uint64_t bytes = f.plan.lines * f.plan.line_bytes;
   switch (f.plan.kind) {
     case NumberKind::kE2m1:
+    case NumberKind::kInt4:
       return 2 * bytes;
     case NumberKind::kBf16:
     case NumberKind::kF16:
