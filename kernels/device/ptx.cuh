@@ -81,6 +81,16 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/// Of all blocks: what precedes the store is there for whom the load sees it.
+__device__ __forceinline__ void store_release(int32_t* to, int32_t value) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
 /// Waits for the preceding kernels and their writes.
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets the kernel behind this one start.

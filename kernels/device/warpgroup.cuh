@@ -17,6 +17,10 @@ __device__ __forceinline__ void fence_barriers() {
 __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Arrives when all copies (copy_async16) of this thread so far have landed.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 /// Waits until the phase of parity `parity` is complete; the phase before the first counts as that of
 /// parity 1.
 __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
@@ -26,17 +30,6 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
       :
       : "r"(barrier), "r"(parity)
       : "memory");
-}
-/// Whether it is complete.
-__device__ __forceinline__ bool is_phase_over(uint32_t barrier, uint32_t parity) {
-  uint32_t over;
-  asm volatile(
-      "{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done; }"
-      : "=r"(over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return over != 0;
 }
 /// A warpgroup meets; `id` from 1 to 15.
 __device__ __forceinline__ void sync_warpgroup(int id) {

@@ -14,13 +14,16 @@ constexpr int kThreads = 256;
 Float product_type(Float type) { return type == Float::bf16 ? Float::bf16 : Float::f32; }
 
 struct Workspace {
-  int64_t route, sorted, weights, x, active, y, bytes;
+  int64_t route, sorted, weights, ready, parts, x, active, y, bytes;
   Workspace(const LayerSizes& l, int64_t m, Float type) {
     const int64_t tokens = std::min(m, kManyTokens), rows = tokens * l.topk;
     route = 0;
     sorted = route + align_up(route_many_bytes(rows, l.e));
     weights = sorted + align_up(rows * 4);
-    x = weights + align_up(rows * 4);
+    ready = weights + align_up(rows * 4);
+    const ManyRowsParts shared;
+    parts = ready + align_up(2 * shared.ready * 4);  // of both products
+    x = parts + align_up(shared.sum_bytes);
     active = x + align_up(tokens * l.h * 2);
     y = active + align_up(rows * l.i * 2);
     bytes = y + align_up(rows * l.h * size_of(product_type(type)));
@@ -91,7 +94,9 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   auto* route = reinterpret_cast<Route*>(base + at.route);
   auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
   auto* weights = reinterpret_cast<float*>(base + at.weights);
-  launch_route_many({rows, in.topk_weights, route, sorted, weights}, stream);
+  auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
+  const int64_t ready_each = ManyRowsParts().ready;
+  launch_route_many({rows, in.topk_weights, route, sorted, weights, ready, 2 * ready_each}, stream);
 
   auto* x = reinterpret_cast<uint16_t*>(base + at.x);
   if (launches.prepare) {
@@ -109,12 +114,14 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   up.e = static_cast<int32_t>(l.e), up.n = static_cast<int32_t>(l.gated ? 2 * l.i : l.i),
   up.k = static_cast<int32_t>(l.h);
   up.gated = l.gated, up.active = true, up.limit = options.limit;
+  up.parts = reinterpret_cast<float*>(base + at.parts), up.parts_ready = ready;
   up.out = base + at.active, up.out_type = Float::bf16;
   launches.up(up);
 
   ManyRows down{};
   down.route = route, down.sorted = sorted;
   down.sorted_weight = options.weight_on_input ? nullptr : weights;
+  down.parts = up.parts, down.parts_ready = ready + ready_each;
   down.x = reinterpret_cast<const uint16_t*>(base + at.active), down.x_is_sorted = true, down.rows_per_x = 1;
   down.e = up.e, down.n = up.k, down.k = static_cast<int32_t>(l.i);
   down.out = base + at.y, down.out_type = product_type(in.type);

@@ -11,6 +11,8 @@ namespace twofour::cuda {
 
 /// Rows of a record of the route, at most.
 inline constexpr int kMostRows = 128;
+/// Columns that a block multiplies, warps that do.
+inline constexpr int kManyRowsColumns = 256, kManyRowsWarps = 8;
 
 /// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
 /// exact in it.
@@ -31,6 +33,15 @@ struct ManyRows {
   float limit;
   void* out;  ///< on a multiple of 16 bytes
   Float out_type;
+  float* parts;          ///< ManyRowsParts: sums of what several blocks multiply
+  int32_t* parts_ready;  ///< zeros; a product's own
+};
+
+/// Where blocks of the current device leave sums for each other.
+struct ManyRowsParts {
+  int64_t sum_bytes;  ///< of products one after the other
+  int64_t ready;      ///< numbers of a product
+  ManyRowsParts();
 };
 
 /// Experts that launch_route_many sorts for.
@@ -43,6 +54,8 @@ struct RouteMany {
   Route* route;             ///< route_many_bytes
   int32_t* sorted;          ///< [R]
   float* sorted_weight;     ///< [R], with row_weight
+  int32_t* zeros;           ///< numbers to set to 0
+  int64_t zero_count;
 };
 int64_t route_many_bytes(int64_t rows, int64_t experts);
 void launch_route_many(const RouteMany& args, Stream stream);
@@ -52,7 +65,7 @@ void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream
 
 /// What a multiplication keeps in its workspace for them, bytes from its start.
 struct ManyRowsWorkspace {
-  int64_t route, sorted, weights, x, bytes;
+  int64_t route, sorted, weights, ready, parts, x, bytes;
   ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers);
 };
 

@@ -53,47 +53,45 @@ struct DenseTiles {
                  : RowOwner{row / 2 % 2, row % 2, row / 32, row / 4 % 8};
   }
 
-  /// What a lane of a warp that copies has of a stage: half the codes of every sixteenth row, and 16 block
-  /// scales of each 128 rows.
+  /// What one of 128 threads copies of a stage: half the codes of every 64th row, and in half the warps 16
+  /// block scales of 128 rows.
   struct Copier {
     const uint8_t *codes, *scales;
-    int present;  ///< rows from the lane's first on
-    bool first, second;
+    int present;  ///< rows from the thread's first on
+    bool has_scales;
 
     __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert, int column_tile,
-                                          int step, int lane) {
-      const int64_t e = expert, row = column_tile * 256 + lane / 2, block = column_tile * 2;
+                                          int step, int thread) {
+      const int warp = thread / 32, lane = thread % 32;
+      const int64_t e = expert, row = column_tile * 256 + thread / 2, block = column_tile * 2 + warp;
       present = a.n - static_cast<int>(row);
-      first = block * 128 < a.n, second = block * 128 + 128 < a.n;
-      codes = w.codes + e * w.code_expert + row * w.code_row + step * (kStepK / 2) + lane % 2 * 16;
+      has_scales = warp < 2 && block * 128 < a.n;
+      codes = w.codes + e * w.code_expert + row * w.code_row + step * (kStepK / 2) + thread % 2 * 16;
       scales = w.scales + e * w.scale_expert + block * w.scale_block + step * w.scale_step + lane * 16;
     }
 
     /// To where place_of_row has the rows.
     template <bool kGated>
-    __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int lane) const {
+    __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int thread) const {
       const auto to =
-          stage + static_cast<uint32_t>(kCodes + place_of_row(kGated, lane / 2) * 32 + lane % 2 * 16);
+          stage + static_cast<uint32_t>(kCodes + place_of_row(kGated, thread / 2) * 32 + thread % 2 * 16);
       const uint8_t* from = codes;
 #pragma unroll
-      for (int i = 0; i < 16; ++i, from += 16 * w.code_row) {
-        const int further = i / 8 * 4096 + place_of_row(kGated, i % 8 * 16) * 32;
-        if (16 * i < present) copy_async16(to + static_cast<uint32_t>(further), from);
+      for (int i = 0; i < 4; ++i, from += 64 * w.code_row) {
+        const int further = i / 2 * 4096 + place_of_row(kGated, i % 2 * 64) * 32;
+        if (64 * i < present) copy_async16(to + static_cast<uint32_t>(further), from);
       }
     }
 
-    /// Starts the copies of a stage and goes on by `steps`.
-    __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage, int steps, int lane,
-                                         bool gated) {
+    /// Starts the copies of a stage and goes on to the next.
+    __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage, int thread, bool gated) {
       if (gated) {
-        copy_codes<true>(w, stage, lane);
+        copy_codes<true>(w, stage, thread);
       } else {
-        copy_codes<false>(w, stage, lane);
+        copy_codes<false>(w, stage, thread);
       }
-      const uint32_t raw = stage + static_cast<uint32_t>(kRawScales + lane * 16);
-      if (first) copy_async16(raw, scales);
-      if (second) copy_async16(raw + 512, scales + w.scale_block);
-      codes += steps * (kStepK / 2), scales += steps * w.scale_step;
+      if (has_scales) copy_async16(stage + static_cast<uint32_t>(kRawScales + thread * 16), scales);
+      codes += kStepK / 2, scales += w.scale_step;
     }
   };
 
@@ -125,7 +123,7 @@ struct DenseTiles {
     }
   }
 
-  /// Converts the block scales that the lane copied.
+  /// Converts block scales of a stage.
   __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool gated) {
     gated ? convert_scales<true>(stage, lane) : convert_scales<false>(stage, lane);
   }
@@ -169,8 +167,7 @@ struct DenseTiles {
 
   /// As SparseTiles::multiply.
   template <int kRows, class Next>
-  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kRows / 2],
-                                                  const Next& next) {
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, Sums& sums, const Next& next) {
     const uint64_t b = describe_rows(x);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -186,8 +183,8 @@ struct DenseTiles {
       }
       settle(a[0]), settle(a[1]);
       begin_wgmma();
-      wgmma_dense(sums[0], a[0], b + 2 * i);
-      wgmma_dense(sums[1], a[1], b + 2 * i);
+      wgmma_dense(first_sums<kRows>(sums[0]), a[0], b + 2 * i);
+      wgmma_dense(first_sums<kRows>(sums[1]), a[1], b + 2 * i);
       commit_wgmma();
       if (i < 3) wait_wgmma<1>();
     }
@@ -197,12 +194,13 @@ struct DenseTiles {
 
   /// As SparseTiles::give_sums. Gated, of two columns at a time, which are neighbours in the order of
   /// permuted_k: the first's place there.
-  template <int kRows, class Use>
-  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kRows / 2], bool gated, int warp,
+  template <class Use>
+  __device__ static __forceinline__ void give_sums(const Sums& sums, int count, bool gated, int warp,
                                                    int lane, const Use& use) {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int b = 0; b < kRows / 8; ++b) {
+    for (int b = 0; b < kMostRows / 8; ++b) {
+      if (8 * b >= count) break;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = 8 * b + 2 * t + r;

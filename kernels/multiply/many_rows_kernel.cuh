@@ -5,16 +5,16 @@
 #include "kernels/numbers/swiglu.cuh"
 
 /// The many-row kernel: a block multiplies 256 columns of an expert with up to kMostRows of its rows, and
-/// goes on to the next such item. Warpgroup 0 copies ahead into a ring of stages, weights and rows of x; the
-/// others decode the weights of 128 columns each into registers and multiply.
+/// goes on to the next such item. A warpgroup copies ahead into a ring of stages, weights and rows of x, one
+/// converts block scales there, two decode the weights of 128 columns each into registers and multiply.
 
 namespace twofour::cuda {
 
-inline constexpr int kManyRowsThreads = 3 * kWarpgroup;
-inline constexpr int kCopyWarps = 4;
-/// Registers of a thread: together those that the block starts with, 168 each, or it would wait for more for
+inline constexpr int kManyRowsThreads = 4 * kWarpgroup;
+/// Registers of a thread: together those that the block starts with, 128 each, or it would wait for more for
 /// ever.
-inline constexpr int kCopyRegisters = 72, kMultiplyRegisters = 216;
+inline constexpr int kCopyRegisters = 56, kMultiplyRegisters = 200;
+static_assert(kCopyRegisters + kMultiplyRegisters == 2 * 128);
 inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
 
 template <class Tiles>
@@ -24,134 +24,140 @@ struct ManyRowsArgs {
   int32_t steps, column_tiles;
 };
 
+/// Steps of an item that a block multiplies.
+struct ItemPart {
+  int item, begin, end;
+};
+
+/// What a block multiplies: items in turn with the other blocks; the last ones by steps, as many as another
+/// block. Of those it starts with the last, so that the block behind it, which adds its sums of the rest of
+/// that item, finds them there in the end.
+struct Schedule {
+  static constexpr int kWorthSteps = 8;  ///< that each block must be spared by it
+  static constexpr int kLeastSteps = 8;  ///< of a block
+  int steps, rounds, first, begin, end, last, parts;
+
+  __device__ __forceinline__ Schedule(int items, int steps_) : steps(steps_) {
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const int rest = items % blocks;
+    rounds = items / blocks;
+    int shared = 0;
+    if (rest > 0 && (blocks - rest) * steps >= kWorthSteps * blocks) {
+      shared = rest;
+      if (rounds > 0) shared += blocks, --rounds;
+    } else if (block < rest) {
+      ++rounds;
+    }
+    first = items - shared;
+    const int sharers = max(1, min(blocks, shared * steps / kLeastSteps));
+    begin = shared * steps / sharers * block + min(block, shared * steps % sharers);
+    end = begin + shared * steps / sharers + (block < shared * steps % sharers);
+    if (block >= sharers) begin = end = 0;
+    last = (end - 1) / steps;
+    parts = rounds + (begin < end ? last - begin / steps + 1 : 0);
+  }
+  __device__ __forceinline__ ItemPart at(int i) const {
+    if (i < rounds) return {static_cast<int>(blockIdx.x + i * gridDim.x), 0, steps};
+    const int item = last - (i - rounds), before = item * steps;
+    return {first + item, max(begin - before, 0), min(end - before, steps)};
+  }
+  /// Of the block, all in all.
+  __device__ __forceinline__ int all_steps() const { return rounds * steps + end - begin; }
+};
+
 /// Offsets in shared memory.
 template <class Tiles>
 struct ManyRowsShared {
   static constexpr int kX = 0;  ///< of a stage: for each 64 k kMostRows rows
   static constexpr int kWeights = Tiles::kStepK / 64 * kMostRows * kRowBytes;
   static constexpr int kStage = (kWeights + Tiles::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kLists = 128;               ///< of the head, after the barriers: rows and factors
-  static constexpr int kRows = kLists + 2 * 1024;  ///< of x, of each warp that copies
-  static constexpr int kHead = kRows + kCopyWarps * kMostRows * 4;
-  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kCopyWarps * kCopyWarps;
+  static constexpr int kLists = 192;  ///< of the head, after the barriers: rows and factors
+  static constexpr int kHead = kLists + 2 * 1024;
+  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
-  static_assert(16 * kStages <= kLists && kStages > 0, "barriers before the lists");
+  static_assert(24 * kStages <= kLists && kStages > 0, "barriers before the lists");
 };
 
-/// Where a warp that copies is: a step of an item.
-struct CopyPlace {
-  int item, step;
-  /// The next item of the block, and the next, until the step is one of its.
-  __device__ __forceinline__ void normalize(int steps) {
-    for (; step >= steps; step -= steps) item += static_cast<int>(gridDim.x);
-  }
-};
-
-/// Copies steps ahead of the warpgroups that multiply, each warp every fourth, into stages of its own. `rows`
-/// [kMostRows] is the warp's: where rows of x of its item begin, in units of 16 bytes.
-template <class Tiles>
-__device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, uint8_t* stages, uint32_t full,
-                                           uint32_t empty, uint32_t* rows) {
-  using Shared = ManyRowsShared<Tiles>;
-  constexpr int kOwn = Shared::kStages / kCopyWarps, kUnderWay = kOwn - 1;  // stages; other steps under way
-  const ManyRows& r = a.rows;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int items = r.route->active * a.column_tiles, chunk = lane % 8, first_row = lane / 8;
-  const uint32_t stages_at = shared_address(stages), row_units = static_cast<uint32_t>(r.k) / 8;
-  static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
-  const uint32_t to_even = static_cast<uint32_t>(first_row * kRowBytes + (chunk ^ first_row) * 16),
-                 to_odd = to_even ^ 64;
-  typename Tiles::Copier copier;
-
-  const auto record_of = [&](int item) {
-    return item < items ? r.route->records[item / a.column_tiles] : Route::Record{};
-  };
-  int sources[kMostRows / 32] = {};  // of rows lane, lane + 32, ...
-  const auto find_sources = [&](const Route::Record& record) {
-#pragma unroll
-    for (int i = 0; i < kMostRows / 32; ++i) {
-      const int row = lane + 32 * i;
-      if (row < record.count) sources[i] = r.x_is_sorted ? record.begin + row : r.sorted[record.begin + row];
-    }
-  };
-  int slot = warp, done = warp, under_way = 0;
-  uint32_t parity = 1;
-  const auto finish = [&] {
-    Tiles::finish(stages + done * Shared::kStage + Shared::kWeights, lane, r.gated);
-    fence_for_wgmma();
-    __syncwarp();
-    if (lane == 0) arrive(full + done * 8);
-    done = done + kCopyWarps < Shared::kStages ? done + kCopyWarps : warp;
-  };
-  CopyPlace at{static_cast<int>(blockIdx.x), warp};
-  at.normalize(a.steps);
-  Route::Record record = record_of(at.item);
-  find_sources(record);
-#pragma unroll 1
-  while (at.item < items) {
-    const int count = record.count;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kMostRows / 32; ++i) {
-      int row = sources[i];
-      if (!r.x_is_sorted && r.rows_per_x > 1)
-        row = static_cast<int>(static_cast<uint64_t>(row) * r.x_multiplier >> 36);
-      rows[lane + 32 * i] = static_cast<uint32_t>(row) * row_units;
-    }
-    __syncwarp();
-    copier.start(a.weights, r, record.expert, at.item % a.column_tiles, at.step, lane);
-    CopyPlace next{at.item + static_cast<int>(gridDim.x), 0};
-    next.step = at.step + (a.steps - at.step + kCopyWarps - 1) / kCopyWarps * kCopyWarps - a.steps;
-    next.normalize(a.steps);
-    record = record_of(next.item);
-    bool is_first = true;
-#pragma unroll 1
-    for (int step = at.step; step < a.steps; step += kCopyWarps) {
-      // Where the stage is still in use, what is under way is finished first
-      const bool is_free = __shfl_sync(0xFFFFFFFFu, is_phase_over(empty + slot * 8, parity), 0);
-      if (!is_free && under_way > 0) {
-        wait_copies<0>();
-        for (; under_way > 0; --under_way) finish();
-      }
-      wait_phase(empty + slot * 8, parity);
-      const uint32_t stage = stages_at + slot * Shared::kStage;
-      copier.copy(a.weights, stage + Shared::kWeights, kCopyWarps, lane, r.gated);
-      const auto* x = reinterpret_cast<const uint8_t*>(r.x + step * Tiles::kStepK + chunk * 8);
-      const uint32_t even = stage + to_even, odd = stage + to_odd;
-#pragma unroll 1
-      for (int i = 0; i < count; i += 32) {
-        uint32_t units[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) units[j] = rows[i + 4 * j + first_row];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          if (i + 4 * j + first_row < count)
-            copy_async16((j % 2 ? odd : even) + static_cast<uint32_t>((i + 4 * j) * kRowBytes),
-                         x + uint64_t{units[j]} * 16);
-        }
-      }
-      commit_copies();
-      if (is_first) find_sources(record);
-      is_first = false;
-      slot += kCopyWarps;
-      if (slot >= Shared::kStages) slot = warp, parity ^= 1;
-      if (++under_way > kUnderWay) {
-        wait_copies<kUnderWay>();
-        finish();
-        --under_way;
-      }
-    }
-    at = next;
-  }
-  wait_copies<0>();
-  for (; under_way > 0; --under_way) finish();
-}
-
-/// Where a warpgroup that multiplies is in the ring.
+/// Where a warp is in the ring.
 struct RingPlace {
   int slot = 0;
   uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int steps, int stages) {
+    slot += steps;
+    if (slot >= stages) slot -= stages, parity ^= 1;
+  }
 };
+
+/// Copies steps ahead of the warpgroups that multiply.
+template <class Tiles>
+__device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
+                                           uint8_t* stages, uint32_t landed, uint32_t empty) {
+  using Shared = ManyRowsShared<Tiles>;
+  constexpr int kApart = 16, kEach = kMostRows / kApart;  // rows of x of a lane: one of its first 16, ...
+  const ManyRows& r = a.rows;
+  const int thread = static_cast<int>(threadIdx.x), row = thread / 8, chunk = thread % 8;
+  const uint32_t to_x = static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16);
+  static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
+  const auto record_of = [&](int part) {
+    return part < schedule.parts ? r.route->records[schedule.at(part).item / a.column_tiles]
+                                 : Route::Record{};
+  };
+  Route::Record next = record_of(0);
+  RingPlace ring;
+#pragma unroll 1
+  for (int i = 0; i < schedule.parts; ++i) {
+    const ItemPart part = schedule.at(i);
+    const Route::Record record = next;
+    next = record_of(i + 1);
+    uint32_t units[kEach];  // of 16 bytes, to where rows begin; after the last row that one again
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int sorted = record.begin + min(row + kApart * j, record.count - 1);
+      int of_x = r.x_is_sorted ? sorted : r.sorted[sorted];
+      if (!r.x_is_sorted && r.rows_per_x > 1)
+        of_x = static_cast<int>(static_cast<uint64_t>(of_x) * r.x_multiplier >> 36);
+      units[j] = static_cast<uint32_t>(of_x) * (static_cast<uint32_t>(r.k) / 8);
+    }
+    typename Tiles::Copier copier;
+    copier.start(a.weights, r, record.expert, part.item % a.column_tiles, part.begin, thread);
+    const auto* x = reinterpret_cast<const uint8_t*>(r.x) + part.begin * kRowBytes + chunk * 16;
+    const int rows = record.count - row / 4 * 4;  // of the warp's first four on
+#pragma unroll 1
+    for (int step = part.begin; step < part.end; ++step, x += kRowBytes) {
+      wait_phase(empty + ring.slot * 8, ring.parity ^ 1);
+      const uint32_t stage = shared_address(stages) + ring.slot * Shared::kStage;
+      copier.copy(a.weights, stage + Shared::kWeights, thread, r.gated);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        if (kApart * j < rows)
+          copy_async16(stage + to_x + kApart * j * kRowBytes, x + uint64_t{units[j]} * 16);
+      }
+      arrive_when_copied(landed + ring.slot * 8);
+      ring.advance(1, Shared::kStages);
+    }
+  }
+}
+
+/// Converts the block scales of every fourth stage when its copies have landed, and hands it to the
+/// warpgroups that multiply.
+template <class Tiles>
+__device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
+                                               uint8_t* stages, uint32_t landed, uint32_t full) {
+  using Shared = ManyRowsShared<Tiles>;
+  constexpr int kWarps = kWarpgroup / 32;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) % kWarps;
+  const int steps = schedule.all_steps();
+  RingPlace ring{warp, 0};
+#pragma unroll 1
+  for (int step = warp; step < steps; step += kWarps) {
+    wait_phase(landed + ring.slot * 8, ring.parity);
+    Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights, lane, a.rows.gated);
+    fence_for_wgmma();
+    __syncwarp();
+    if (lane == 0) arrive(full + ring.slot * 8);
+    ring.advance(kWarps, Shared::kStages);
+  }
+}
 
 /// What becomes of an item's sums.
 struct StoreSums {
@@ -194,11 +200,57 @@ struct StoreSums {
   }
 };
 
-/// One item: kRows rows of x, of which `record` has `count`.
-template <int kRows, class Tiles>
-__device__ __forceinline__ void multiply_item(const ManyRowsArgs<Tiles>& a, const Route::Record& record,
-                                              int column_tile, int warpgroup, uint8_t* stages, uint32_t full,
-                                              uint32_t empty, uint8_t* lists, RingPlace& ring) {
+/// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
+/// every lane.
+struct SharedSums {
+  float4* sums;    ///< of this warp
+  int32_t* ready;  ///< of this warp, 0 at first
+  static constexpr int kWarp = 2 * kMostRows / 8 * 32;
+
+  __device__ __forceinline__ SharedSums(const ManyRows& r, int block, int warp)
+      : sums(reinterpret_cast<float4*>(r.parts) + (int64_t{block} * kManyRowsWarps + warp) * kWarp),
+        ready(r.parts_ready + block * kManyRowsWarps + warp) {}
+
+  __device__ __forceinline__ void send(const Sums& mine, int count, int lane) const {
+#pragma unroll
+    for (int b = 0; b < kMostRows / 8; ++b) {
+      if (8 * b >= count) break;
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile)
+        __stcg(sums + (2 * b + tile) * 32 + lane, float4{mine[tile][4 * b], mine[tile][4 * b + 1],
+                                                         mine[tile][4 * b + 2], mine[tile][4 * b + 3]});
+    }
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) store_release(ready, 1);
+  }
+  /// Adds them, when they are there.
+  __device__ __forceinline__ void receive(Sums& mine, int count, int lane) const {
+    if (lane == 0) {
+      while (load_acquire(ready) == 0) {
+      }
+    }
+    __syncwarp();
+    __threadfence();
+#pragma unroll
+    for (int b = 0; b < kMostRows / 8; ++b) {
+      if (8 * b >= count) break;
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const float4 v = __ldcg(sums + (2 * b + tile) * 32 + lane);
+        mine[tile][4 * b] += v.x, mine[tile][4 * b + 1] += v.y;
+        mine[tile][4 * b + 2] += v.z, mine[tile][4 * b + 3] += v.w;
+      }
+    }
+  }
+};
+
+/// A part of the item that the rows of `record` and a tile of columns are.
+template <class Tiles>
+__device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const ItemPart& part,
+                                              const Route::Record& record, int warpgroup, uint8_t* stages,
+                                              uint32_t full, uint32_t empty, uint8_t* lists,
+                                              RingPlace& ring) {
   using Shared = ManyRowsShared<Tiles>;
   const ManyRows& r = a.rows;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
@@ -214,24 +266,34 @@ __device__ __forceinline__ void multiply_item(const ManyRowsArgs<Tiles>& a, cons
   float scale = r.global_scale[record.expert] * Tiles::kDecodedFactor;
   if (r.x_factor) scale *= *r.x_factor;
 
-  float sums[2][kRows / 2];
+  // For the compiler, the same in all lanes
+  const int begin = __shfl_sync(0xFFFFFFFFu, part.begin, 0), end = __shfl_sync(0xFFFFFFFFu, part.end, 0);
+
+  Sums sums;
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < kMostRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
   const auto weights_at = [&] { return stages + ring.slot * Shared::kStage + Shared::kWeights; };
   typename Tiles::Raw raw;
   wait_phase(full + ring.slot * 8, ring.parity);
   raw.load(read, weights_at());
+  for_width(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
 #pragma unroll 1
-  for (int step = 0; step < a.steps; ++step) {
-    const int slot = ring.slot;
-    if (++ring.slot == Shared::kStages) ring.slot = 0, ring.parity ^= 1;
-    Tiles::template multiply<kRows>(raw, shared_address(stages + slot * Shared::kStage), sums, [&] {
-      if (step + 1 == a.steps) return;
-      wait_phase(full + ring.slot * 8, ring.parity);
-      raw.load(read, weights_at());
-    });
-    if (lane == 0) arrive(empty + slot * 8);
-  }
+    for (int step = begin; step < end; ++step) {
+      const int slot = ring.slot;
+      ring.advance(1, Shared::kStages);
+      Tiles::template multiply<kRows>(raw, shared_address(stages + slot * Shared::kStage), sums, [&] {
+        if (step + 1 == end) return;
+        wait_phase(full + ring.slot * 8, ring.parity);
+        raw.load(read, weights_at());
+      });
+      if (lane == 0) arrive(empty + slot * 8);
+    }
+  });
+
+  // Add
+  const int block = static_cast<int>(blockIdx.x), warp_of_8 = warpgroup * 4 + warp;
+  if (part.begin > 0) SharedSums(r, block - 1, warp_of_8).receive(sums, record.count, lane);
+  if (part.end < a.steps) return SharedSums(r, block, warp_of_8).send(sums, record.count, lane);
 
   // Finish
   auto* ids = reinterpret_cast<int*>(lists);
@@ -240,8 +302,9 @@ __device__ __forceinline__ void multiply_item(const ManyRowsArgs<Tiles>& a, cons
   ids[mine] = r.active ? record.begin + mine : row_id;
   weights[mine] = row_weight * scale;
   sync_warpgroup(1 + warpgroup);
+  const int column_tile = part.item % a.column_tiles;
   const StoreSums store{r, ids, weights, record.count, (column_tile * 2 + warpgroup) * (r.gated ? 64 : 128)};
-  Tiles::template give_sums<kRows>(sums, r.gated, warp, lane, store);
+  Tiles::give_sums(sums, record.count, r.gated, warp, lane, store);
 }
 
 template <class Tiles>
@@ -251,39 +314,42 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   extern __shared__ uint8_t unaligned[];
   uint8_t* stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   uint8_t* head = stages + Shared::kStages * Shared::kStage;
-  const uint32_t full = shared_address(head), empty = full + Shared::kStages * 8;
+  const uint32_t landed = shared_address(head), full = landed + Shared::kStages * 8,
+                 empty = full + Shared::kStages * 8;
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      init_barrier(full + s * 8, 1);   // by the warp that copies
-      init_barrier(empty + s * 8, 8);  // a lane of each warp that multiplies
+      init_barrier(landed + s * 8, kWarpgroup);  // the threads that copy
+      init_barrier(full + s * 8, 1);             // by the warp that converts
+      init_barrier(empty + s * 8, kManyRowsWarps);
     }
     fence_barriers();
   }
   __syncthreads();
   wait_for_predecessor();
   release_successor();
-  if (threadIdx.x < kWarpgroup) {
+  const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps);
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 2;
+  if (warpgroup < 0) {
     leave_registers<kCopyRegisters>();
-    copy_ahead(a, stages, full, empty,
-               reinterpret_cast<uint32_t*>(head + Shared::kRows) + threadIdx.x / 32 * kMostRows);
+    if (warpgroup == -2) {
+      copy_ahead(a, schedule, stages, landed, empty);
+    } else {
+      convert_stages(a, schedule, stages, landed, full);
+    }
   } else {
     take_registers<kMultiplyRegisters>();
-    const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
     uint8_t* lists = head + Shared::kLists + warpgroup * 1024;
-    const int items = a.rows.route->active * a.column_tiles;
-    const auto record_of = [&](int item) {
-      return item < items ? a.rows.route->records[item / a.column_tiles] : Route::Record{};
+    const auto record_of = [&](int part) {
+      return part < schedule.parts ? a.rows.route->records[schedule.at(part).item / a.column_tiles]
+                                   : Route::Record{};
     };
     RingPlace ring;
-    Route::Record next = record_of(static_cast<int>(blockIdx.x));
+    Route::Record next = record_of(0);
 #pragma unroll 1
-    for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+    for (int i = 0; i < schedule.parts; ++i) {
       const Route::Record record = next;
-      const int tile = item % a.column_tiles;
-      next = record_of(item + static_cast<int>(gridDim.x));
-      for_width(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
-        multiply_item<kRows>(a, record, tile, warpgroup, stages, full, empty, lists, ring);
-      });
+      next = record_of(i + 1);
+      multiply_part(a, schedule.at(i), record, warpgroup, stages, full, empty, lists, ring);
     }
   }
 }

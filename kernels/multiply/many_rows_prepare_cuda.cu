@@ -25,6 +25,7 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
   for (int e = thread; e < experts; e += kThreads) counts[e] = 0;
   __syncthreads();
   wait_for_predecessor();
+  for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kSorters * kThreads) a.zeros[i] = 0;
   const int share = (a.rows.rows + kSorters - 1) / kSorters;
   const int begin = rank * share, end = min(begin + share, a.rows.rows);
 #pragma unroll 4
@@ -93,11 +94,19 @@ int64_t route_many_bytes(int64_t rows, int64_t experts) {
   return 16 + (std::min(rows, experts) + rows / kMostRows) * 16;
 }
 
+ManyRowsParts::ManyRowsParts() {
+  const int64_t blocks = multiprocessors();
+  sum_bytes = blocks * kManyRowsColumns * kMostRows * 4, ready = blocks * kManyRowsWarps;
+}
+
 ManyRowsWorkspace::ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers) {
+  const ManyRowsParts shared;
   route = 0;
   sorted = route + align_up(route_many_bytes(rows, experts));
   weights = sorted + align_up(rows * 4);
-  x = weights + align_up(rows * 4);
+  ready = weights + align_up(rows * 4);
+  parts = ready + align_up(shared.ready * 4);
+  x = parts + align_up(shared.sum_bytes);
   bytes = x + align_up(x_numbers * 2);
 }
 
@@ -116,8 +125,10 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t exper
   auto* route = reinterpret_cast<Route*>(base + at.route);
   auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
   auto* weights = reinterpret_cast<float*>(base + at.weights);
-  launch_route_many({ids, rows.row_weight, route, sorted, weights}, stream);
+  auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
+  launch_route_many({ids, rows.row_weight, route, sorted, weights, ready, ManyRowsParts().ready}, stream);
   ManyRows product{};
+  product.parts = reinterpret_cast<float*>(base + at.parts), product.parts_ready = ready;
   product.route = route, product.sorted = sorted;
   product.sorted_weight = rows.row_weight ? weights : nullptr;
   product.x = static_cast<const uint16_t*>(rows.x);

@@ -25,49 +25,45 @@ struct SparseTiles {
   const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs
   int64_t comp_quad[4], comp_expert, meta_expert, scale_expert, comp_group, meta_group, scale_group, meta_odd;
 
-  /// What a lane of a warp that copies has of a stage: 16 columns (chunk lane % 8) of quad lane / 8 of each
-  /// group, and of group lane / 8 metadata and scales.
+  /// What one of 128 threads copies of a stage: of its warp's group of 16 k the codes of 16 columns (chunk
+  /// lane % 8) and quad lane / 8 for both warpgroups, 16 columns of metadata, and in half the warps 16
+  /// scales.
   struct Copier {
     const uint8_t *comp, *meta, *scale;
-    int64_t to_second;  ///< columns from the first warpgroup's to the second's
+    int32_t to_second;  ///< columns from the first warpgroup's to the second's
     bool first, second;
 
     /// Goes to a step of `column_tile` of an expert.
     __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert,
-                                          int column_tile, int step, int lane) {
-      const int chunk = lane % 8, t = lane / 8, half = a.gated ? a.n / 2 : a.n, wide = a.gated ? 64 : 128;
+                                          int column_tile, int step, int thread) {
+      const int warp = thread / 32, chunk = thread % 8, t = thread % 32 / 8;
+      const int half = a.gated ? a.n / 2 : a.n, wide = a.gated ? 64 : 128;
       const int column = column_tile * 2 * wide + (a.gated ? chunk % 4 : chunk) * 16;
       first = column < half, second = column + wide < half;
       to_second = wide;
       const int64_t e = expert, at = column + (a.gated && chunk >= 4 ? half : 0), group = step * kStepGroups;
-      comp = w.comp + e * w.comp_expert + group * w.comp_group + w.comp_quad[t] + at;
-      meta = w.meta + e * w.meta_expert + (group + t) * w.meta_group + at;
-      scale = w.scale + e * w.scale_expert + (group + t) * w.scale_group + at;
+      comp = w.comp + e * w.comp_expert + (group + warp) * w.comp_group + w.comp_quad[t] + at;
+      meta = w.meta + e * w.meta_expert + (group + t) * w.meta_group + warp % 2 * w.meta_odd + at +
+             warp / 2 * to_second;
+      scale = w.scale + e * w.scale_expert + (group + t) * w.scale_group + at + warp % 2 * to_second;
     }
 
-    /// Starts the copies of a stage and goes on by `steps`.
-    __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage, int steps, int lane,
-                                         bool /*gated*/) {
-      const int chunk = lane % 8, t = lane / 8;
+    /// Starts the copies of a stage and goes on to the next.
+    __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage, int thread, bool /*gated*/) {
+      const int warp = thread / 32, lane = thread % 32, chunk = lane % 8, t = lane / 8;
       const uint32_t at = stage + static_cast<uint32_t>(t * 128 + (chunk ^ t) * 16);
-      const uint32_t raw = stage + static_cast<uint32_t>(kRawScales + lane * 16);
-#pragma unroll
-      for (int q = 0; q < 2; ++q) {
-        const int64_t columns = q * to_second;
-        if (!(q ? second : first)) continue;
-        const uint8_t* from = comp + columns;
-#pragma unroll
-        for (int i = 0; i < 4; ++i, from += w.comp_group) copy_async16(at + kComp + q * 2048 + i * 512, from);
-        copy_async16(at + kMeta + q * 1024, meta + columns);
-        copy_async16(at + kMeta + q * 1024 + 512, meta + columns + w.meta_odd);
-        copy_async16(raw + q * 512, scale + columns);
-      }
-      const int groups = steps * kStepGroups;
-      comp += groups * w.comp_group, meta += groups * w.meta_group, scale += groups * w.scale_group;
+      if (first) copy_async16(at + static_cast<uint32_t>(kComp + warp * 512), comp);
+      if (second) copy_async16(at + static_cast<uint32_t>(kComp + 2048 + warp * 512), comp + to_second);
+      if (warp < 2 ? first : second)
+        copy_async16(at + static_cast<uint32_t>(kMeta + warp / 2 * 1024 + warp % 2 * 512), meta);
+      if (warp < 2 && (warp == 0 ? first : second))
+        copy_async16(stage + static_cast<uint32_t>(kRawScales + warp * 512 + lane * 16), scale);
+      comp += kStepGroups * w.comp_group, meta += kStepGroups * w.meta_group,
+          scale += kStepGroups * w.scale_group;
     }
   };
 
-  /// Converts the block scales that the lane copied: of four columns, those of the even ones come first.
+  /// Converts block scales of a stage: of four columns, those of the even ones come first.
   __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool /*gated*/) {
     const int chunk = lane % 8, group = lane / 8;
 #pragma unroll
@@ -133,8 +129,7 @@ struct SparseTiles {
   /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products are under way
   /// and `raw` is no longer needed.
   template <int kRows, class Next>
-  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kRows / 2],
-                                                  const Next& next) {
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, Sums& sums, const Next& next) {
     uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
                             __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
     settle(metadata);
@@ -148,11 +143,11 @@ struct SparseTiles {
       settle(a0), settle(a1);
       begin_wgmma();
       if (h == 0) {
-        wgmma_sparse<0>(sums[0], a0, b, metadata[0]);
-        wgmma_sparse<0>(sums[1], a1, b, metadata[1]);
+        wgmma_sparse<0>(first_sums<kRows>(sums[0]), a0, b, metadata[0]);
+        wgmma_sparse<0>(first_sums<kRows>(sums[1]), a1, b, metadata[1]);
       } else {
-        wgmma_sparse<1>(sums[0], a0, b + 4, metadata[0]);
-        wgmma_sparse<1>(sums[1], a1, b + 4, metadata[1]);
+        wgmma_sparse<1>(first_sums<kRows>(sums[0]), a0, b + 4, metadata[0]);
+        wgmma_sparse<1>(first_sums<kRows>(sums[1]), a1, b + 4, metadata[1]);
       }
       commit_wgmma();
     }
@@ -163,13 +158,14 @@ struct SparseTiles {
   /// Gives `use(row, column, four, ups)` the sums of four neighbouring columns at a time: row of the tile,
   /// first of the columns among those of the warpgroup. Gated, with the ups: a lane and the one that has the
   /// other of both take every other row.
-  template <int kRows, class Use>
-  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kRows / 2], bool gated, int warp,
+  template <class Use>
+  __device__ static __forceinline__ void give_sums(const Sums& sums, int count, bool gated, int warp,
                                                    int lane, const Use& use) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
 #pragma unroll
-    for (int b = 0; b < kRows / 8; ++b) {
+    for (int b = 0; b < kMostRows / 8; ++b) {
+      if (8 * b >= count) break;
       const int row = 8 * b + 2 * t;
       if (!gated) {
         const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;

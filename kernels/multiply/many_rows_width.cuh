@@ -7,6 +7,15 @@
 
 namespace twofour::cuda {
 
+/// Of two m-tiles and kMostRows rows.
+using Sums = float[2][kMostRows / 2];
+
+/// Those of the first kRows rows.
+template <int kRows>
+__device__ __forceinline__ float (&first_sums(float (&sums)[kMostRows / 2]))[kRows / 2] {
+  return reinterpret_cast<float(&)[kRows / 2]>(sums);
+}
+
 /// Calls `f.template operator()<kRows>()` with the smallest width that takes `rows` rows.
 template <class F>
 __device__ __forceinline__ void for_width(int rows, const F& f) {
