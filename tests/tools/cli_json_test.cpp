@@ -9,7 +9,10 @@
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/io/file.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/conversion.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/letter_tokenizer.h"
 #include "tests/support/outcome.h"
