@@ -13,8 +13,9 @@
 namespace twofour {
 namespace {
 
-/// Larger models exist nowhere, and what follows multiplies a few of these.
-constexpr int64_t kMostLayers = 10000;
+/// Larger models exist nowhere. What is laid out before weights are looked at grows with these, and what
+/// follows multiplies a few of them.
+constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
 
 class ShapeReader {
  public:
@@ -22,10 +23,9 @@ class ShapeReader {
 
   ModelShape read() {
     m_.family = traits_.model_type;
-    m_.layers = s_.count("num_hidden_layers");
-    if (m_.layers > kMostLayers) s_.refuse("num_hidden_layers", fmt::format("at most {}", kMostLayers));
-    m_.hidden = s_.count("hidden_size");
-    m_.vocabulary = s_.count("vocab_size");
+    m_.layers = count("num_hidden_layers", kMostLayers);
+    m_.hidden = count("hidden_size");
+    m_.vocabulary = count("vocab_size");
     m_.positions =
         s_.has("max_position_embeddings") ? s_.count("max_position_embeddings") : traits_.positions;
     m_.epsilon = s_.positive("rms_norm_eps", traits_.epsilon);
@@ -39,6 +39,12 @@ class ShapeReader {
   }
 
  private:
+  int64_t count(const char* key, int64_t most = kMostSize) const {
+    const int64_t found = s_.count(key);
+    if (found > most) s_.refuse(key, fmt::format("at most {}", most));
+    return found;
+  }
+
   void read_gate() {
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
@@ -51,19 +57,19 @@ class ShapeReader {
 
   void read_attention() {
     AttentionShape& a = m_.attention;
-    a.heads = s_.count("num_attention_heads");
+    a.heads = count("num_attention_heads", kMostHeadSize);
     int64_t rotated = 0;
     if (find_parameter(s_.sizes(), "model.layers.#.self_attn.kv_b_proj", 0)) {
       a.kv_heads = a.heads;
-      a.kv_rank = s_.count("kv_lora_rank");
+      a.kv_rank = count("kv_lora_rank");
       a.q_rank = s_.sizes().number("q_lora_rank").value_or(0);
-      a.rotated_from = s_.count("qk_nope_head_dim");
-      rotated = s_.count("qk_rope_head_dim");
+      a.rotated_from = count("qk_nope_head_dim", kMostHeadSize);
+      rotated = count("qk_rope_head_dim", kMostHeadSize);
       a.head_size = a.rotated_from + rotated;
-      a.value_size = s_.count("v_head_dim");
+      a.value_size = count("v_head_dim", kMostHeadSize);
     } else {
       a.kv_heads = s_.count("num_key_value_heads");
-      a.head_size = a.value_size = rotated = s_.count("head_dim");
+      a.head_size = a.value_size = rotated = count("head_dim", kMostHeadSize);
     }
     if (a.heads % a.kv_heads != 0)
       s_.refuse("num_key_value_heads", fmt::format("a divisor of the {} heads", a.heads));
@@ -111,17 +117,17 @@ class ShapeReader {
     }
     const auto first = std::find(m_.sparse.begin(), m_.sparse.end(), true);
     if (std::find(m_.sparse.begin(), m_.sparse.end(), false) != m_.sparse.end())
-      m_.width = s_.count("intermediate_size");
+      m_.width = count("intermediate_size");
     if (first != m_.sparse.end()) read_experts(first - m_.sparse.begin());
   }
   void read_experts(int64_t layer) {
     const FamilyShapes& family = s_.sizes().family();
-    m_.experts = s_.count(family.experts);
-    m_.top_k = s_.count(family.top_k);
+    m_.experts = count(family.experts);
+    m_.top_k = count(family.top_k);
     if (m_.top_k > m_.experts) s_.refuse(family.top_k, fmt::format("at most the {} experts", m_.experts));
     const bool own = find_parameter(s_.sizes(), "model.layers.#.mlp.experts.#.gate_proj", layer) &&
                      s_.sizes().number("moe_intermediate_size");
-    m_.expert_width = s_.count(own ? "moe_intermediate_size" : "intermediate_size");
+    m_.expert_width = count(own ? "moe_intermediate_size" : "intermediate_size");
     for (const char* shared :
          {"model.layers.#.mlp.shared_expert.gate_proj", "model.layers.#.mlp.shared_experts.gate_proj"}) {
       if (const auto found = find_parameter(s_.sizes(), shared, layer)) m_.shared_width = found->n;

@@ -71,6 +71,11 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   const Settings rope =
       said != nullptr ? settings.below(key)
                       : Settings(settings.sizes().family(), family.clamps_gates ? kLong : kNothing, "rope: ");
+  if (said != nullptr) {
+    for (const Json& value : *said) {
+      if (value.is_object()) settings.refuse(key, "one rope for all layers");
+    }
+  }
   std::string type = rope.text("rope_type");
   if (type.empty()) type = rope.text("type");
   if (type.empty()) type = "default";

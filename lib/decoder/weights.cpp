@@ -125,6 +125,9 @@ void ModelWeights::refuse_unused(int64_t layers) const {
     const int64_t layer = layer_of(m.name);
     if (layer >= 0 && layer < layers && !used_modules_.contains(&m)) refuse(checkpoint_.where(m.weight));
   }
+  for (const char* bias : {"lm_head.bias", "model.norm.bias"}) {
+    if (const auto tensor = checkpoint_.find(bias)) refuse(checkpoint_.where(*tensor));
+  }
   for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) {
     const std::string& name = checkpoint_.tensors()[i].name;
     const int64_t layer = layer_of(name);

@@ -132,6 +132,61 @@ TEST_CASE("hostile configs are refused by name") {
   contains(refusal(moe, with(moe, "n_routed_experts", 16)), "expected model.layers.1.mlp.gate [16, 32]");
 }
 
+TEST_CASE("hostile numbers are refused before anything grows with them") {
+  const DecoderGolden llama = golden_of("llama"), latent = golden_of("deepseek_v3");
+  for (const int64_t huge : {int64_t{1} << 39, int64_t{-3}}) {
+    for (const char* key : {"num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads",
+                            "num_key_value_heads", "head_dim", "intermediate_size"}) {
+      CAPTURE(key);
+      CHECK_FALSE(refusal(llama, with(llama, key, huge)).empty());
+    }
+    for (const char* key : {"kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+                            "v_head_dim", "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group",
+                            "n_shared_experts", "moe_intermediate_size"}) {
+      CAPTURE(key);
+      CHECK_FALSE(refusal(latent, with(latent, key, huge)).empty());
+    }
+  }
+  for (const char* text : {"null", "[]", "{}", "\"x\"", "1.5", "1e400"}) {
+    CAPTURE(text);
+    std::string config = with(llama, "rms_norm_eps", 0.4375);
+    config.replace(config.find("0.4375"), 6, text);
+    const std::string found = refusal(llama, config);
+    CHECK(found.empty() == (std::string(text) == "null" || std::string(text) == "1.5"));
+  }
+  contains(refusal(llama, with(llama, "rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}})),
+           "rope_parameters: expected one rope for all layers");
+}
+
+TEST_CASE("1000 tokens one by one say what a prefill says") {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  for (const char* name : {"mistral-window", "deepseek_v2-groups"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    const DecoderGolden golden = golden_of(name);
+    write_decoder_checkpoint(golden, scratch / "model", with(golden, "max_position_embeddings", 1000));
+    const Decoder decoder = Decoder::open(scratch / "model");
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 1000; ++i) tokens.push_back((i * i + i / 7) % 48);
+    const std::vector<float> whole = DecoderSequence(decoder).append(tokens, true);
+    DecoderSequence sequence(decoder);
+    double worst = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::vector<float> one = sequence.append(std::span(tokens).subspan(i, 1));
+      double error = 0, largest = 0;
+      for (size_t j = 0; j < one.size(); ++j) {
+        error =
+            std::max(error, std::abs(static_cast<double>(one[j]) - static_cast<double>(whole[48 * i + j])));
+        largest = std::max(largest, std::abs(static_cast<double>(one[j])));
+      }
+      worst = std::max(worst, error / largest);
+    }
+    CHECK(worst <= 2e-4);  // as against transformers
+  }
+  omp_set_num_threads(before);
+}
+
 TEST_CASE("a weight that the family does not have is refused, as the model computes more with it") {
   DecoderGolden golden = golden_of("llama-llama3");
   golden.tensors["model.layers.1.self_attn.q_norm.weight"] = Json(std::vector<int64_t>{8});
