@@ -18,7 +18,7 @@ struct BpeModel {
   std::string where;  ///< for messages
   std::vector<std::pair<std::string, int32_t>> vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;  ///< the first is merged first
-  std::string unknown_token;                                ///< empty: it has none
+  std::string unknown_token{};                              ///< empty: it has none
   bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
 };
 

@@ -11,6 +11,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/tokenizer/unicode.h"
 
 namespace twofour {
 namespace {
@@ -27,23 +28,22 @@ using MatchContext =
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data, pcre2_match_data_free>>;
 using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack, pcre2_jit_stack_free>>;
 
-/// A match first sees so many bytes, and the rest only as far as it asks for it: so an attempt that reads to
-/// the end of the text at every character, as \s+$ does in a long run of blanks, does not take quadratic time
-/// unnoticed.
-constexpr size_t kFirstWindow = 1024;
-constexpr size_t kGrowth = 4;
-/// Steps of the matcher in a window, for each of its bytes.
-constexpr size_t kStepsPerByte = 4;
-constexpr size_t kMostSteps = 40'000'000;
-/// What all windows but first ones may take, for a text of n bytes; some seconds.
-constexpr uint64_t work_limit(size_t n) { return 4'000'000'000 + 1000 * uint64_t{n}; }
+/// The matcher first sees so many bytes, and takes few steps at a place. Where a match asks for more, that
+/// place is tried by itself, and what it takes is counted: so neither an attempt that reads to the end of the
+/// text at every character nor one that tries all ways to divide a word goes unnoticed.
+constexpr size_t kFirstWindow = 1024, kGrowth = 4;
+constexpr size_t kStepsPerByte = 4, kMostSteps = 40'000'000;
+/// What more than that may take for a text of n bytes, some seconds: a unit is a byte that is read, about a
+/// nanosecond.
+constexpr uint64_t work_limit(size_t n) { return 2'000'000'000 + 1000 * uint64_t{n}; }
+constexpr uint64_t kWorkPerStep = 8;
 constexpr size_t kJitStackFirst = 32 << 10, kJitStackMost = 64 << 20;
 
 }  // namespace
 
 struct Pattern::Compiled {
   std::string where, expression;
-  Code code;
+  Code code, anchored;  ///< anchored: matches where it starts, or not
 };
 
 namespace {
@@ -64,6 +64,31 @@ struct Pattern::Matcher::State {
   uint64_t work_left = 0;
 };
 
+namespace {
+
+enum class Outcome { kMatch, kNone, kMoreText, kMoreSteps, kMoreStack, kFailed };
+
+/// Matches in text [from, end), at most with so many steps at a place. Of kMoreText, `match` begins where
+/// more was asked for.
+template <class State>
+Outcome run(State& s, const pcre2_code* code, std::string_view text, size_t from, size_t end, size_t steps,
+            Span& match) {
+  pcre2_set_match_limit(s.context.get(), static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
+  const uint32_t partial = end == text.size() ? 0u : PCRE2_PARTIAL_HARD;
+  const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), end, from,
+                             PCRE2_NO_UTF_CHECK | partial, s.data.get(), s.context.get());
+  const size_t* at = pcre2_get_ovector_pointer(s.data.get());
+  if (rc >= 0 || rc == PCRE2_ERROR_PARTIAL) match = {at[0], at[1]};
+  return rc >= 0                            ? Outcome::kMatch
+         : rc == PCRE2_ERROR_NOMATCH        ? Outcome::kNone
+         : rc == PCRE2_ERROR_PARTIAL        ? Outcome::kMoreText
+         : rc == PCRE2_ERROR_MATCHLIMIT     ? Outcome::kMoreSteps
+         : rc == PCRE2_ERROR_JIT_STACKLIMIT ? Outcome::kMoreStack
+                                            : Outcome::kFailed;
+}
+
+}  // namespace
+
 Pattern::Matcher::Matcher(const Pattern& pattern, size_t bytes)
     : compiled_(*pattern.compiled_), bytes_(bytes), state_(std::make_unique<State>()) {
   state_->work_left = work_limit(bytes);
@@ -73,63 +98,98 @@ Pattern::Matcher::~Matcher() = default;
 
 /// The first match that begins at `from` or behind it.
 Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t from, Span& match) {
+  size_t careful = from;  // places before it are tried one by one
+  for (;;) {
+    if (from < careful) {
+      if (const Result result = find_at(text, from, match); result != Result::kNone) return result;
+      next_character(text, from);
+      continue;
+    }
+    const size_t end = window_end(text, from, kFirstWindow);
+    switch (run(*state_, compiled_.code.get(), text, from, end, kFirstWindow * kStepsPerByte, match)) {
+      case Outcome::kMatch:
+        return Result::kMatch;
+      case Outcome::kNone:
+        if (end == text.size()) return Result::kNone;
+        from = end;  // nothing begins before, nor asked for what is behind
+        break;
+      case Outcome::kMoreText:
+        from = match.begin;
+        careful = from + 1;
+        break;
+      case Outcome::kMoreSteps:
+      case Outcome::kMoreStack:
+        careful = end;
+        break;
+      case Outcome::kFailed:
+        return Result::kTooMuch;
+    }
+  }
+}
+
+/// A match that begins at `at`.
+Pattern::Matcher::Result Pattern::Matcher::find_at(std::string_view text, size_t at, Span& match) {
   State& s = *state_;
-  for (size_t size = kFirstWindow;;) {
-    const size_t end = window_end(text, from, size);
-    const size_t steps = std::min(size * kStepsPerByte, kMostSteps);
-    pcre2_set_match_limit(s.context.get(), static_cast<uint32_t>(steps));
-    const bool whole = end == text.size();
-    const int rc =
-        pcre2_match(compiled_.code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), end, from,
-                    PCRE2_NO_UTF_CHECK | (whole ? 0u : PCRE2_PARTIAL_HARD), s.data.get(), s.context.get());
-    const size_t* at = pcre2_get_ovector_pointer(s.data.get());
-    if (rc >= 0) {
-      match = {at[0], at[1]};
-      return Result::kMatch;
+  const size_t most_steps = std::max(kMostSteps, text.size() * kStepsPerByte);
+  for (size_t size = kFirstWindow * kGrowth;; size *= kGrowth) {
+    const size_t end = window_end(text, at, size), steps = std::min(size * kStepsPerByte, most_steps);
+    uint64_t work = 0;
+    switch (run(s, compiled_.anchored.get(), text, at, end, steps, match)) {
+      case Outcome::kMatch:
+        return Result::kMatch;
+      case Outcome::kNone:
+        return Result::kNone;
+      case Outcome::kMoreText:
+        work = end - at;
+        break;
+      case Outcome::kMoreSteps:
+        if (steps == most_steps) return Result::kTooMuch;
+        work = steps * kWorkPerStep;
+        break;
+      case Outcome::kMoreStack:
+        if (s.stack != nullptr) return Result::kTooMuch;
+        s.stack.reset(pcre2_jit_stack_create(kJitStackFirst, kJitStackMost, nullptr));
+        pcre2_jit_stack_assign(s.context.get(), nullptr, s.stack.get());
+        break;
+      case Outcome::kFailed:
+        return Result::kTooMuch;
     }
-    if (rc == PCRE2_ERROR_NOMATCH) {
-      if (whole) return Result::kNone;
-      // Nothing begins before the end of the window, nor asked for what is behind it.
-      from = end, size = kFirstWindow;
-      continue;
-    }
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && s.stack == nullptr) {
-      s.stack.reset(pcre2_jit_stack_create(kJitStackFirst, kJitStackMost, nullptr));
-      pcre2_jit_stack_assign(s.context.get(), nullptr, s.stack.get());
-      continue;
-    }
-    if (rc == PCRE2_ERROR_PARTIAL) {
-      from = at[0];
-    } else if (rc != PCRE2_ERROR_MATCHLIMIT || steps == kMostSteps) {
-      return Result::kTooMuch;
-    }
-    size *= kGrowth;
-    const uint64_t work = std::min(size, text.size() - from) + std::min(size * kStepsPerByte, kMostSteps);
     if (work > s.work_left) return Result::kTooMuch;
     s.work_left -= work;
   }
 }
 
-Pattern::Pattern(std::string_view where, std::string_view expression)
-    : compiled_(std::make_unique<Compiled>()) {
-  compiled_->where = where;
-  compiled_->expression = expression;
-  const std::string translated = pcre2_expression(where, expression);
+namespace {
+
+Code compile(std::string_view where, std::string_view expression, const std::string& translated,
+             uint32_t options) {
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t at = 0;
-  compiled_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                                      &error, &at, context.get()));
-  if (compiled_->code == nullptr) {
+  options |= PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
+                          &at, context.get()));
+  if (code == nullptr) {
     char message[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
     throw Error(fmt::format("{}: expected a regular expression, found {}: {}", where,
                             json_quote_short(expression), message));
   }
   // Where the processor has no compiler, PCRE2 interprets.
-  pcre2_jit_compile(compiled_->code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  return code;
+}
+
+}  // namespace
+
+Pattern::Pattern(std::string_view where, std::string_view expression)
+    : compiled_(std::make_unique<Compiled>()) {
+  compiled_->where = where;
+  compiled_->expression = expression;
+  const std::string translated = pcre2_expression(where, expression);
+  compiled_->code = compile(where, expression, translated, 0);
+  compiled_->anchored = compile(where, expression, translated, PCRE2_ANCHORED);
 }
 
 Pattern Pattern::literal(std::string_view where, std::string_view text) {
@@ -161,7 +221,7 @@ const std::vector<Span>& Pattern::Matcher::find_all(std::string_view piece) {
     from = match.end;
     if (!match.empty()) continue;
     if (from == piece.size()) return matches_;
-    for (++from; from < piece.size() && (static_cast<uint8_t>(piece[from]) & 0xC0) == 0x80;) ++from;
+    next_character(piece, from);
   }
 }
 

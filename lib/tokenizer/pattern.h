@@ -48,6 +48,7 @@ class Pattern::Matcher {
  private:
   enum class Result { kMatch, kNone, kTooMuch };
   Result find(std::string_view text, size_t from, Span& match);
+  Result find_at(std::string_view text, size_t at, Span& match);
 
   struct State;
   const Compiled& compiled_;
