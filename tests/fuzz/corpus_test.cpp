@@ -20,10 +20,10 @@ struct Target {
   void (*run)(const uint8_t*, size_t);
 };
 constexpr Target kTargets[] = {
-    {"safetensors", fuzz_safetensors}, {"json", fuzz_json},         {"index", fuzz_index},
-    {"config", fuzz_config},           {"manifest", fuzz_manifest}, {"dialect", fuzz_dialect},
-    {"layouts", fuzz_layouts},         {"task", fuzz_task},         {"recipe", fuzz_recipe},
-    {"statistics", fuzz_statistics}};
+    {"safetensors", fuzz_safetensors}, {"json", fuzz_json},          {"index", fuzz_index},
+    {"config", fuzz_config},           {"manifest", fuzz_manifest},  {"dialect", fuzz_dialect},
+    {"layouts", fuzz_layouts},         {"task", fuzz_task},          {"recipe", fuzz_recipe},
+    {"statistics", fuzz_statistics},   {"tokenizer", fuzz_tokenizer}};
 
 }  // namespace
 

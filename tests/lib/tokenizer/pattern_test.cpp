@@ -128,10 +128,10 @@ TEST_CASE("a pattern that would not come to an end is an error within seconds") 
   CHECK(refused_on("(a|a)*[bc]", std::string(40, 'a')));
   CHECK(refused_on("(a|aa)+$", std::string(200, 'a') + "b"));
   std::string parts;
-  for (int i = 0; i < 40'000; ++i) parts += std::string(24, 'a') + "c";
+  for (int i = 0; i < 4'000; ++i) parts += std::string(24, 'a') + "c";
   CHECK(refused_on("(a+)+b", parts));
   // Quadratic, not exponential: every character asks for all behind it.
-  CHECK(refused_on("[ x]+[y-z]", std::string(1'000'000, ' ') + "c"));
+  CHECK(refused_on("[ x]+[y-z]", std::string(300'000, ' ') + "c"));
   CHECK(matches(R"(\s+$)", std::string(5000, ' ') + "x").empty());
 }
 
