@@ -67,11 +67,14 @@ std::vector<TextPart> TokenFinder::find(std::string_view text) const {
     Span span{at, match.end};
     at = match.end;
     if (match.token->single_word && !is_single(text, span)) continue;
-    if (match.token->lstrip) {
-      const size_t spaces = trailing_spaces(text.substr(0, span.begin));
-      span.begin = std::max(span.begin - spaces, done);
+    // White space that a token before has taken stays with it; what lies between its end and `done` is
+    // nothing else.
+    if (match.token->lstrip && done < span.begin)
+      span.begin -= trailing_spaces(text.substr(done, span.begin - done));
+    if (match.token->rstrip) {
+      span.end = std::max(span.end, done);
+      span.end += leading_spaces(text.substr(span.end));
     }
-    if (match.token->rstrip) span.end += leading_spaces(text.substr(span.end));
     if (done < span.begin) parts.push_back({{done, span.begin}, nullptr});
     parts.push_back({span, match.token});
     done = span.end;

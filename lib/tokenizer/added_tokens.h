@@ -31,7 +31,7 @@ struct TextPart {
 class TokenFinder {
  public:
   /// No token is as long.
-  static constexpr size_t kMostBytes = 4096;
+  static constexpr size_t kMostBytes = 256;
 
   /// `tokens` must outlive it. `text` of each is what is looked for, which is not empty.
   void add(const AddedToken& token, std::string_view text);

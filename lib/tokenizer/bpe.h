@@ -11,7 +11,7 @@
 namespace twofour {
 
 /// No id of a model is as high, so that a hostile one cannot take all memory.
-inline constexpr int32_t kMostIds = 1 << 24;
+inline constexpr int32_t kMostIds = 1 << 22;
 
 /// What a file says of a model of type BPE.
 struct BpeModel {

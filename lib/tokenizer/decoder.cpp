@@ -147,7 +147,8 @@ Steps make_sequence(const Field& field) {
 }  // namespace decoder_types
 
 std::vector<DecoderStep> read_decoder(const Field& field) {
-  return field.is_null() ? decoder_types::Steps() : make_part(field, decoder_types::kTypes);
+  return field.is_null() ? decoder_types::Steps()
+                         : at_most(field, make_part(field, decoder_types::kTypes), kMostParts);
 }
 
 }  // namespace twofour

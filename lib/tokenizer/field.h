@@ -46,6 +46,13 @@ struct PartType {
   T (*make)(const Field& field);
 };
 
+/// What is read from `field`, of at most so many steps.
+template <class Steps>
+Steps at_most(const Field& field, Steps steps, size_t most) {
+  if (steps.size() > most) field.refuse(std::to_string(most) + " steps at most");
+  return steps;
+}
+
 /// The part that the object `field` describes. Throws Error, with the names of the table, on other types.
 template <class T, size_t N>
 T make_part(const Field& field, const PartType<T> (&types)[N]) {

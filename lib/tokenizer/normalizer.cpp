@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <memory>
 
+#include "formats/error.h"
 #include "lib/tokenizer/text_steps.h"
 #include "lib/tokenizer/unicode.h"
 
@@ -78,7 +81,15 @@ Steps make_sequence(const Field& field) {
 }  // namespace normalizer_types
 
 std::vector<NormalizerStep> read_normalizer(const Field& field) {
-  return field.is_null() ? normalizer_types::Steps() : make_part(field, normalizer_types::kTypes);
+  return field.is_null() ? normalizer_types::Steps()
+                         : at_most(field, make_part(field, normalizer_types::kTypes), kMostParts);
+}
+
+void check_growth(std::string_view where, size_t before, size_t after) {
+  constexpr size_t kMostTimes = 64, kMostMore = 1 << 20;
+  if (after <= kMostMore || (after - kMostMore) / kMostTimes <= before) return;
+  throw Error(fmt::format("{}: expected at most {} times the bytes of a text and {} more, found {} from {}",
+                          where, kMostTimes, kMostMore, after, before));
 }
 
 Pattern read_pattern(const Field& field) {
@@ -94,6 +105,7 @@ std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, 
   size_t at = 0;
   for (const Span& match : matcher.find_all(known)) {
     out.append(text, at, match.begin - at).append(content);
+    check_growth("Replace", text.size(), out.size());
     at = match.end;
   }
   return out.append(text, at);

@@ -188,7 +188,8 @@ Steps make_sequence(const Field& field) {
 }  // namespace pre_tokenizer_types
 
 std::vector<PreTokenizerStep> read_pre_tokenizer(const Field& field) {
-  return field.is_null() ? pre_tokenizer_types::Steps() : make_part(field, pre_tokenizer_types::kTypes);
+  return field.is_null() ? pre_tokenizer_types::Steps()
+                         : at_most(field, make_part(field, pre_tokenizer_types::kTypes), kMostParts);
 }
 
 namespace {

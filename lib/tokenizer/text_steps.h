@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/tokenizer/field.h"
@@ -10,6 +11,13 @@ namespace twofour {
 
 /// What is done to a text before and after tokens, a step after the other. Steps are safe from several
 /// threads.
+
+/// So many steps a list may have.
+inline constexpr size_t kMostParts = 64;
+
+/// Throws Error naming `where` if steps made `after` bytes of `before` as no tokenizer does that is not
+/// hostile.
+void check_growth(std::string_view where, size_t before, size_t after);
 
 /// Of `normalizer`: rewrites a text.
 using NormalizerStep = std::function<void(std::string& text)>;
@@ -39,7 +47,7 @@ std::vector<DecoderStep> read_decoder(const Field& field);
 /// {"String": TEXT} or {"Regex": EXPRESSION}.
 Pattern read_pattern(const Field& field);
 
-/// `text` with `content` for every match.
+/// `text` with `content` for every match. Throws Error where it becomes much longer.
 std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, const std::string& content);
 
 /// GPT-2's alphabet: a printable character for every byte.

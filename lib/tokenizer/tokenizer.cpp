@@ -21,6 +21,12 @@ namespace {
 
 constexpr uint64_t kMostFileBytes = 256u << 20;
 
+size_t bytes_of(const std::vector<std::string>& texts) {
+  size_t bytes = 0;
+  for (const std::string& text : texts) bytes += text.size();
+  return bytes;
+}
+
 /// What comes before and behind the ids of a text.
 struct Frame {
   std::vector<int32_t> before, behind;
@@ -94,7 +100,10 @@ struct Tokenizer::Parts {
   }
   std::string normalized(std::string_view text) const {
     std::string result(text);
-    for (const NormalizerStep& step : normalizer) step(result);
+    for (const NormalizerStep& step : normalizer) {
+      step(result);
+      check_growth(where, text.size(), result.size());
+    }
     return result;
   }
   void add_tokens();
@@ -125,7 +134,10 @@ void Tokenizer::Parts::add_tokens() {
 void Tokenizer::Parts::encode_piece(std::string_view text, bool begins_text, Bpe::Encoder& encoder,
                                     std::vector<int32_t>& ids) const {
   Pieces pieces{std::string(text), {{0, text.size()}}, begins_text};
-  for (const PreTokenizerStep& step : pre_tokenizer) step(pieces);
+  for (const PreTokenizerStep& step : pre_tokenizer) {
+    step(pieces);
+    check_growth(where, text.size(), pieces.text.size());
+  }
   for (size_t i = 0; i < pieces.spans.size(); ++i) encoder.encode(pieces[i], ids);
 }
 
@@ -212,7 +224,11 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
     }
     if (!skip_special || !p.is_special(ids[i])) tokens.push_back(*text);
   }
-  for (const DecoderStep& step : p.decoder) step(tokens);
+  const size_t before = bytes_of(tokens);
+  for (const DecoderStep& step : p.decoder) {
+    step(tokens);
+    check_growth(p.where, before, bytes_of(tokens));
+  }
   std::string out;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i != 0 && !p.has_decoder) out += ' ';  // as `tokenizers` does

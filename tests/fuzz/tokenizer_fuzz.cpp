@@ -12,7 +12,7 @@ void twofour::fuzz_tokenizer(const uint8_t* data, size_t size) {
   const std::string_view text = input.substr(std::min(file.size() + 1, input.size()));
   expect_error_at_most([&] {
     const Tokenizer tokenizer = Tokenizer::parse("tokenizer.json", file);
-    promise(tokenizer.vocabulary_size() > 0 && tokenizer.vocabulary_size() <= 1 << 24);
+    promise(tokenizer.vocabulary_size() > 0 && tokenizer.vocabulary_size() <= 1 << 22);
     const std::vector<int32_t> ids = tokenizer.encode(text, false);
     for (const int32_t id : ids) promise(tokenizer.find(tokenizer.token(id)) == id);
     promise(tokenizer.encode(text, true).size() >= ids.size());

@@ -51,16 +51,16 @@ TEST_CASE("merges need the tokens that they are of, and the one that they make")
   }
 }
 
-TEST_CASE("every token has one id, below 2^24, and every id one token") {
+TEST_CASE("every token has one id, below 2^22, and every id one token") {
   CHECK(contains(message_for(file_of("", "", R"("a":0,"b":0,"ab":1)")),
                  R"(expected every id once, found 0 of "a" and "b")"));
   CHECK(contains(message_for(file_of("", "", R"("a":0,"b":1,"ab":2,"a":3)")),
                  R"(expected every token once, found "a" twice)"));
   for (const char* id :
-       {"-1", "16777216", "1e3", "0.5", "4294967296", "99999999999999999999", "\"7\"", "null", "[1]", "{}"}) {
+       {"-1", "4194304", "1e3", "0.5", "4294967296", "99999999999999999999", "\"7\"", "null", "[1]", "{}"}) {
     CAPTURE(id);
     CHECK(contains(message_for(file_of("", "", fmt::format(R"("a":0,"b":{})", id))),
-                   R"(t.json: model.vocab: "b": expected an id below 16777216, found)"));
+                   R"(t.json: model.vocab: "b": expected an id below 4194304, found)"));
   }
   CHECK(message_for(file_of("", "", "", "")) == "t.json: model.vocab: expected tokens, found none");
 }
@@ -131,9 +131,49 @@ TEST_CASE("added tokens have the ids that tokenizers gives them") {
                  "added_tokens[0].id: expected 4, as many as there are tokens before it, found 7"));
   CHECK(contains(with(R"({"id":4,"content":"<s>"},{"id":4,"content":"<s>"})"),
                  "added_tokens[1].content: expected every token once"));
-  CHECK(contains(with(R"({"id":4,"content":""})"), "expected 1 to 4096 bytes"));
-  CHECK(contains(with(R"({"id":16777216,"content":"x"})"),
-                 "added_tokens[0].id: expected a whole number up to 16777215"));
+  CHECK(contains(with(R"({"id":4,"content":""})"), "expected 1 to 256 bytes"));
+  CHECK(contains(with(R"({"id":4194304,"content":"x"})"),
+                 "added_tokens[0].id: expected a whole number up to 4194303"));
+}
+
+TEST_CASE("steps that make a text ever longer are stopped") {
+  const auto with = [](std::string_view list, std::string_view step, size_t count) {
+    std::string steps(step);
+    for (size_t i = 1; i < count; ++i) steps.append(",").append(step);
+    const char* key = list == "pre_tokenizer" ? "pretokenizers"
+                      : list == "decoder"     ? "decoders"
+                                              : "normalizers";
+    return file_of(fmt::format(R"("{}":{{"type":"Sequence","{}":[{}]}})", list, key, steps));
+  };
+  const auto growth = [&](const std::string& file) {
+    const Tokenizer tokenizer = Tokenizer::parse("t.json", file);
+    return contains(
+        message_of([&] { tokenizer.decode(tokenizer.encode(std::string(5000, 'a'), false), false); }),
+        "expected at most 64 times the bytes of a text and 1048576 more, found");
+  };
+  const char* doubled = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  CHECK(growth(with("normalizer", doubled, 40)));
+  CHECK(growth(with("decoder", doubled, 40)));
+  CHECK(growth(with("normalizer",
+                    fmt::format(R"({{"type":"Replace","pattern":{{"String":"a"}},"content":"{}"}})",
+                                std::string(100'000, 'b')),
+                    1)));
+  const std::string file =
+      with("pre_tokenizer", R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})", 60);
+  CHECK(contains(message_of([&] {
+                   Tokenizer::parse("t.json", file).encode("\xC3\xA9" + std::string(5000, '\n'), false);
+                 }),
+                 "t.json: expected at most 64 times"));
+  CHECK(contains(message_for(with("normalizer", R"({"type":"NFC"})", 65)),
+                 "t.json: normalizer: expected 64 steps at most, found object"));
+}
+
+TEST_CASE("added tokens that take white space take each of it once, in little time") {
+  const std::string file =
+      file_of(R"("added_tokens":[{"id":4,"content":" ","lstrip":true,"rstrip":true,"normalized":false}])",
+              R"("ignore_merges":true)");
+  const Tokenizer tokenizer = Tokenizer::parse("t.json", file);
+  CHECK(tokenizer.encode(std::string(2'000'000, ' ') + "a", false).size() == 2'000'001);
 }
 
 TEST_CASE("what is put around a text are tokens of the vocabulary") {
