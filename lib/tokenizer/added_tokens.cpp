@@ -15,7 +15,7 @@ uint64_t edge_of(uint32_t node, char byte) { return uint64_t{node} << 8 | static
 
 }  // namespace
 
-void TokenFinder::add(const AddedToken& token, std::string_view text) {
+bool TokenFinder::add(const AddedToken& token, std::string_view text) {
   begins_[static_cast<uint8_t>(text[0])] = true;
   uint32_t node = 0;
   for (const char byte : text) {
@@ -23,8 +23,10 @@ void TokenFinder::add(const AddedToken& token, std::string_view text) {
     if (is_new) ends_.push_back(nullptr);
     node = edge->second;
   }
+  if (ends_[node] != nullptr) return false;
   ends_[node] = &token;
   if (token.single_word && !word_) word_.emplace("added_tokens", kWord);
+  return true;
 }
 
 TokenFinder::Match TokenFinder::longest_at(std::string_view text, size_t at) const {
@@ -67,16 +69,17 @@ std::vector<TextPart> TokenFinder::find(std::string_view text) const {
     Span span{at, match.end};
     at = match.end;
     if (match.token->single_word && !is_single(text, span)) continue;
-    // White space that a token before has taken stays with it; what lies between its end and `done` is
-    // nothing else.
-    if (match.token->lstrip && done < span.begin)
-      span.begin -= trailing_spaces(text.substr(done, span.begin - done));
+    // A token may itself begin in white space that one before has taken. It is found all the same, as in
+    // `tokenizers`, unless it would take white space of its own and none is left.
     if (match.token->rstrip) {
       span.end = std::max(span.end, done);
       span.end += leading_spaces(text.substr(span.end));
     }
+    if (match.token->lstrip)
+      span.begin =
+          done < span.begin ? span.begin - trailing_spaces(text.substr(done, span.begin - done)) : done;
     if (done < span.begin) parts.push_back({{done, span.begin}, nullptr});
-    parts.push_back({span, match.token});
+    if (span.begin < span.end) parts.push_back({span, match.token});
     done = span.end;
   }
   if (done != text.size()) parts.push_back({{done, text.size()}, nullptr});

@@ -33,8 +33,9 @@ class TokenFinder {
   /// No token is as long.
   static constexpr size_t kMostBytes = 256;
 
-  /// `tokens` must outlive it. `text` of each is what is looked for, which is not empty.
-  void add(const AddedToken& token, std::string_view text);
+  /// `token` must outlive it. `text` is what is looked for, which is not empty. False: another token is found
+  /// by it, and `token` will not be.
+  bool add(const AddedToken& token, std::string_view text);
   /// The whole text, in its order, without empty parts.
   std::vector<TextPart> find(std::string_view text) const;
 

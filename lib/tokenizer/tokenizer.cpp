@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/io/file.h"
 #include "lib/tokenizer/added_tokens.h"
 #include "lib/tokenizer/bpe.h"
@@ -61,6 +63,36 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
+/// The parts of a Sequence, or the part itself, one level down.
+std::vector<Field> parts_of(const Field& field, std::string_view list) {
+  if (field.is_null()) return {};
+  const bool is_list = field.at("type").text() == "Sequence";
+  return is_list ? field.at(list).elements() : std::vector<Field>{field};
+}
+
+/// Metaspace with prepend_scheme "first" asks which piece begins the text. Only where it comes first, and
+/// behind normalizers that move nothing there, is that known without the place of each character in the
+/// source.
+void check_first_prepended(const Field& document) {
+  const std::vector<Field> splits = parts_of(document.at("pre_tokenizer"), "pretokenizers");
+  bool asks = false;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const Field scheme = splits[i].at("prepend_scheme");
+    if (splits[i].at("type").text() != "Metaspace" || scheme.is_null() || scheme.text() != "first") continue;
+    if (i != 0) scheme.refuse("always or never behind another pre-tokenizer");
+    asks = true;
+  }
+  if (!asks) return;
+  for (const Field& normalizer : parts_of(document.at("normalizer"), "normalizers")) {
+    const std::string& type = normalizer.at("type").text();
+    const bool removes = type == "Replace" && normalizer.at("content").text().empty();
+    if (removes || type == "Strip" || type == "StripAccents" || type == "Prepend" || type == "Sequence")
+      normalizer.refuse(
+          "none that adds or removes characters at the beginning, before Metaspace with prepend_scheme "
+          "first");
+  }
+}
+
 /// ByteLevel moves offsets alone, which nobody asks for here.
 void read_post_processor(const Field& field, int32_t vocabulary_size, Frame& frame) {
   if (field.is_null()) return;
@@ -82,6 +114,9 @@ struct Tokenizer::Parts {
   std::vector<AddedToken> added;
   std::unordered_map<int32_t, size_t> added_by_id;
   std::vector<std::string> added_texts;  ///< what a decoder sees of them
+  /// Contents of special tokens. One that a normalizer changes is none of them when it is decoded, as in
+  /// `tokenizers`.
+  std::unordered_set<std::string> special_texts;
   Bpe bpe;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
@@ -94,10 +129,6 @@ struct Tokenizer::Parts {
   explicit Parts(TokenizerFile file) : added(std::move(file.added_tokens)), bpe(std::move(file.model)) {}
 
   const std::string* text_of(int32_t id) const;
-  bool is_special(int32_t id) const {
-    const auto found = added_by_id.find(id);
-    return found != added_by_id.end() && added[found->second].special;
-  }
   std::string normalized(std::string_view text) const {
     std::string result(text);
     for (const NormalizerStep& step : normalizer) {
@@ -122,11 +153,15 @@ void Tokenizer::Parts::add_tokens() {
   vocabulary_size = static_cast<int32_t>(bpe.tokens().size());
   added_texts.reserve(added.size());
   for (const AddedToken& token : added) {
+    vocabulary_size = std::max(vocabulary_size, token.id + 1);
     added_by_id.emplace(token.id, added_texts.size());
     const std::string& text =
         added_texts.emplace_back(token.normalized ? normalized(token.content) : token.content);
-    if (!text.empty()) (token.normalized ? in_normalized : in_text).add(token, text);
-    vocabulary_size = std::max(vocabulary_size, token.id + 1);
+    if (token.special) special_texts.insert(token.content);
+    if (text.empty() || (token.normalized ? in_normalized : in_text).add(token, text)) continue;
+    throw Error(fmt::format(
+        "{}: added_tokens[{}]: expected tokens that differ when they are normalized, found a second {}",
+        where, added_texts.size() - 1, json_quote_short(text)));
   }
 }
 
@@ -162,6 +197,7 @@ Tokenizer Tokenizer::parse(std::string_view where, std::string_view text) {
   parts->pre_tokenizer = read_pre_tokenizer(document.at("pre_tokenizer"));
   parts->decoder = read_decoder(document.at("decoder"));
   parts->has_decoder = !document.at("decoder").is_null();
+  check_first_prepended(document);
   parts->add_tokens();
   read_post_processor(document.at("post_processor"), parts->vocabulary_size, parts->frame);
   return Tokenizer(std::move(parts));
@@ -222,7 +258,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
       throw Error(fmt::format("{}: expected ids of tokens, below {}, found {} at position {}", p.where,
                               p.vocabulary_size, ids[i], i));
     }
-    if (!skip_special || !p.is_special(ids[i])) tokens.push_back(*text);
+    if (!skip_special || !p.special_texts.contains(*text)) tokens.push_back(*text);
   }
   const size_t before = bytes_of(tokens);
   for (const DecoderStep& step : p.decoder) {
