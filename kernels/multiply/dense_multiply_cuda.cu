@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
 }
 
 /// Rows an expert from which the many-row kernel is the faster one.
-constexpr int64_t kManyRowsFrom = 10;
+constexpr int64_t kManyRowsFrom = 5;
 
 /// Whether it takes such products: W4A16 whose rows leave in the order of stored ones.
 bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {

@@ -143,11 +143,8 @@ struct DenseTiles {
 
   /// Half (j) of eight codes, as pairs of BF16 of codes i and i + 4: E2M1 times E4M3 times 2^-7, exactly.
   __device__ static __forceinline__ uint2 decode(uint32_t w, int j, uint32_t scale) {
-    constexpr uint32_t kSigns = 0x80008000u, kMagnitudes = 0x01C001C0u;
-    return j == 0 ? uint2{multiply_bf16(((w << 12) & kSigns) | ((w << 6) & kMagnitudes), scale),
-                          multiply_bf16(((w << 8) & kSigns) | ((w << 2) & kMagnitudes), scale)}
-                  : uint2{multiply_bf16(((w << 4) & kSigns) | ((w >> 2) & kMagnitudes), scale),
-                          multiply_bf16((w & kSigns) | ((w >> 6) & kMagnitudes), scale)};
+    const uint32_t v = w >> 8 * j;
+    return {multiply_bf16(low_codes(v), scale), multiply_bf16(high_codes(v), scale)};
   }
 
   /// What a lane reads of a stage.
@@ -194,25 +191,23 @@ struct DenseTiles {
 
   /// As SparseTiles::give_sums. Gated, of two columns at a time, which are neighbours in the order of
   /// permuted_k: the first's place there.
-  template <class Use>
-  __device__ static __forceinline__ void give_sums(const Sums& sums, int count, bool gated, int warp,
-                                                   int lane, const Use& use) {
+  template <class Store>
+  __device__ static __forceinline__ void give_sums(const Sums& sums, const Store& store, bool gated, int warp,
+                                                   int lane) {
     const int g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int b = 0; b < kMostRows / 8; ++b) {
-      if (8 * b >= count) break;
+    for_stored_rows(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = 8 * b + 2 * t + r;
-        const float4 v{sums[0][4 * b + r], sums[0][4 * b + 2 + r], sums[1][4 * b + r],
-                       sums[1][4 * b + 2 + r]};
+        const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
         if (gated) {
-          use(row, 16 * warp + 8 * (g / 4) + 2 * (g % 4), float2{v.x, v.z}, float2{v.y, v.w});
+          store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4), float2{low[0], high[0]},
+                float2{low[2], high[2]});
         } else {
-          use(row, 32 * warp + 4 * g, v, float4{});
+          store(row + r, r ? two : one, 32 * warp + 4 * g, float4{low[0], low[2], high[0], high[2]},
+                float4{});
         }
       }
-    }
+    });
   }
 };
 

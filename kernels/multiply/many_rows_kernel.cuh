@@ -162,9 +162,8 @@ __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, con
 /// What becomes of an item's sums.
 struct StoreSums {
   const ManyRows& r;
-  const int* ids;        ///< rows of `out`
-  const float* weights;  ///< factors
-  int count, first;      ///< rows of the item, its first column
+  const StoredRow* rows;  ///< in shared memory
+  int count, first;       ///< rows of the item, its first column
 
   __device__ __forceinline__ float finish(float v, float up, float factor) const {
     v *= factor;
@@ -172,14 +171,13 @@ struct StoreSums {
   }
 
   /// Four neighbouring columns.
-  __device__ __forceinline__ void operator()(int row, int column, float4 v, float4 up) const {
+  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float4 v, float4 up) const {
     const int columns = r.gated ? r.n / 2 : r.n;
     column += first;
     if (row >= count || column >= columns) return;
-    const float factor = weights[row];
-    v = {finish(v.x, up.x, factor), finish(v.y, up.y, factor), finish(v.z, up.z, factor),
-         finish(v.w, up.w, factor)};
-    const int64_t at = static_cast<int64_t>(ids[row]) * columns + column;
+    v = {finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor), finish(v.z, up.z, to.factor),
+         finish(v.w, up.w, to.factor)};
+    const int64_t at = static_cast<int64_t>(to.id) * columns + column;
     if (r.out_type == Float::f32) {
       *reinterpret_cast<float4*>(static_cast<float*>(r.out) + at) = v;
     } else {
@@ -190,13 +188,13 @@ struct StoreSums {
   }
 
   /// Two neighbours in the order of permuted_k, of which `column` is the place of the first; BF16.
-  __device__ __forceinline__ void operator()(int row, int column, float2 v, float2 up) const {
+  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
     const int columns = r.gated ? r.n / 2 : r.n;
     column += first;
     if (row >= count || column >= columns) return;
-    const float factor = weights[row];
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(r.out) + static_cast<int64_t>(ids[row]) * columns +
-                                 column) = bfloat2_of(finish(v.x, up.x, factor), finish(v.y, up.y, factor));
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(r.out) + static_cast<int64_t>(to.id) * columns +
+                                 column) =
+        bfloat2_of(finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor));
   }
 };
 
@@ -263,8 +261,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
     row_id = r.sorted[record.begin + mine];
     if (r.sorted_weight) row_weight = r.sorted_weight[record.begin + mine];
   }
-  float scale = r.global_scale[record.expert] * Tiles::kDecodedFactor;
-  if (r.x_factor) scale *= *r.x_factor;
+  const float global_scale = r.global_scale[record.expert], x_factor = r.x_factor ? *r.x_factor : 1;
 
   // For the compiler, the same in all lanes
   const int begin = __shfl_sync(0xFFFFFFFFu, part.begin, 0), end = __shfl_sync(0xFFFFFFFFu, part.end, 0);
@@ -296,15 +293,14 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   if (part.end < a.steps) return SharedSums(r, block, warp_of_8).send(sums, record.count, lane);
 
   // Finish
-  auto* ids = reinterpret_cast<int*>(lists);
-  auto* weights = reinterpret_cast<float*>(lists) + kMostRows;
+  auto* rows = reinterpret_cast<StoredRow*>(lists);
   sync_warpgroup(1 + warpgroup);  // the item before is stored
-  ids[mine] = r.active ? record.begin + mine : row_id;
-  weights[mine] = row_weight * scale;
+  rows[mine] = {r.active ? record.begin + mine : row_id,
+                row_weight * (global_scale * Tiles::kDecodedFactor * x_factor)};
   sync_warpgroup(1 + warpgroup);
   const int column_tile = part.item % a.column_tiles;
-  const StoreSums store{r, ids, weights, record.count, (column_tile * 2 + warpgroup) * (r.gated ? 64 : 128)};
-  Tiles::give_sums(sums, record.count, r.gated, warp, lane, store);
+  const StoreSums store{r, rows, record.count, (column_tile * 2 + warpgroup) * (r.gated ? 64 : 128)};
+  Tiles::give_sums(sums, store, r.gated, warp, lane);
 }
 
 template <class Tiles>

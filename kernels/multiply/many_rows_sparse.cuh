@@ -100,12 +100,11 @@ struct SparseTiles {
 
   /// A quad's codes of four columns, as a pair of BF16 for each column: E2M1 times E4M3 times 2^-7, exactly.
   __device__ static __forceinline__ void decode(uint32_t w, uint2 scale, uint32_t (&out)[4]) {
-    constexpr uint32_t kSigns = 0x80008000u, kMagnitudes = 0x01C001C0u;
     const uint32_t v = w >> 8;
-    const uint32_t low02 = multiply_bf16(((w << 12) & kSigns) | ((w << 6) & kMagnitudes), scale.x);
-    const uint32_t high02 = multiply_bf16(((w << 8) & kSigns) | ((w << 2) & kMagnitudes), scale.x);
-    const uint32_t low13 = multiply_bf16(((v << 12) & kSigns) | ((v << 6) & kMagnitudes), scale.y);
-    const uint32_t high13 = multiply_bf16((w & kSigns) | ((v << 2) & kMagnitudes), scale.y);
+    const uint32_t low02 = multiply_bf16(low_codes(w), scale.x),
+                   high02 = multiply_bf16(high_codes(w), scale.x);
+    const uint32_t low13 = multiply_bf16(low_codes(v), scale.y),
+                   high13 = multiply_bf16(high_codes(v), scale.y);
     out[0] = __byte_perm(low02, high02, 0x5410);
     out[1] = __byte_perm(low13, high13, 0x5410);
     out[2] = __byte_perm(low02, high02, 0x7632);
@@ -158,35 +157,29 @@ struct SparseTiles {
   /// Gives `use(row, column, four, ups)` the sums of four neighbouring columns at a time: row of the tile,
   /// first of the columns among those of the warpgroup. Gated, with the ups: a lane and the one that has the
   /// other of both take every other row.
-  template <class Use>
-  __device__ static __forceinline__ void give_sums(const Sums& sums, int count, bool gated, int warp,
-                                                   int lane, const Use& use) {
+  template <class Store>
+  __device__ static __forceinline__ void give_sums(const Sums& sums, const Store& store, bool gated, int warp,
+                                                   int lane) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
-#pragma unroll
-    for (int b = 0; b < kMostRows / 8; ++b) {
-      if (8 * b >= count) break;
-      const int row = 8 * b + 2 * t;
+    for_stored_rows(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
+      const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
       if (!gated) {
         const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          use(row + r, column,
-              float4{sums[0][4 * b + r], sums[0][4 * b + 2 + r], sums[1][4 * b + r], sums[1][4 * b + 2 + r]},
-              float4{});
-        }
-        continue;
+        store(row, one, column, float4{low[0], low[2], high[0], high[2]}, float4{});
+        store(row + 1, two, column, float4{low[1], low[3], high[1], high[3]}, float4{});
+        return;
       }
       float gate[4], up[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float even = sums[i / 2][4 * b + i % 2 * 2], odd = sums[i / 2][4 * b + i % 2 * 2 + 1];
-        const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? even : odd, 16);
-        gate[i] = is_up ? other : even, up[i] = is_up ? odd : other;
+        const float* pair = (i / 2 ? high : low) + i % 2 * 2;
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
+        gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
       }
-      use(row + (is_up ? 1 : 0), warp * 16 + g % 4 * 4, float4{gate[0], gate[1], gate[2], gate[3]},
-          float4{up[0], up[1], up[2], up[3]});
-    }
+      store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
+            float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
+    });
   }
 };
 

@@ -106,7 +106,7 @@ void check_rows(const ExpertRows& rows) {
 }
 
 /// Rows an expert from which the many-row kernel is the faster one.
-constexpr int64_t kManyRowsFrom = 18;
+constexpr int64_t kManyRowsFrom = 8;
 
 /// Whether it is, and takes such rows.
 bool wants_many_rows(const SparseArgs& a, const ExpertRows& rows, const SparsePlan& plan) {
