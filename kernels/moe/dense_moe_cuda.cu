@@ -20,7 +20,7 @@ int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
 }
 
 /// Rows an expert from which the many-row kernel is the faster one.
-constexpr int64_t kManyRowsFrom = 7;
+constexpr int64_t kManyRowsFrom = 6;
 
 LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
 

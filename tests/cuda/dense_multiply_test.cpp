@@ -149,6 +149,12 @@ TEST_CASE("the dense multiplication is right for any number of rows and cut") {
   check_case({2, 96, 7168, 40, 1, false, false, false, DenseEpilogue::rows, Float::f32});
 }
 
+TEST_CASE("blocks that share the K of columns give the dense product") {
+  if (no_gpu()) return;
+  check_case({1, 640, 4096, 40, 1, true});
+  check_case({14, 2560, 640, 100, 1, true});
+}
+
 TEST_CASE("the dense multiplication ends with SwiGLU or leaves rows as stored") {
   if (no_gpu()) return;
   for (const bool nvfp4 : {false, true}) {

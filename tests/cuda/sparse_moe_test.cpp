@@ -189,21 +189,23 @@ TEST_CASE("the fused MoE layer knows limits, input weights, maps, types and expe
 
 TEST_CASE("the fused MoE layer is right for any number of rows of an expert") {
   if (no_gpu()) return;
+  const std::vector<int64_t> all{0, 1, 7, 8, 9, 63, 64, 65, 255, 256, 257, 0}, on_one{0, 700, 0};
   for (const bool gated : {true, false}) {
     for (const auto& [h, i] : {std::pair<int64_t, int64_t>{192, 64}, {64, 320}, {640, 192}}) {
-      const std::vector<int64_t> counts{0, 1, 7, 8, 9, 63, 64, 65, 255, 256, 257, 0};
-      const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-      const auto check_counts = [&]<class Layout>() {
-        for_each_way<Layout>({static_cast<int64_t>(counts.size()), h, i, rows, 1, gated}, [&](auto& layer) {
-          const DeviceStream stream;
-          layer.set_experts(counts);
-          layer.run(stream.get());
-          stream.synchronize();
-          layer.check();
-        });
-      };
-      check_counts.template operator()<KMajorPlanes>();
-      check_counts.template operator()<KMajorPacked>();
+      for (const auto& counts : {all, on_one}) {
+        const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+        const auto check_counts = [&]<class Layout>() {
+          for_each_way<Layout>({static_cast<int64_t>(counts.size()), h, i, rows, 1, gated}, [&](auto& layer) {
+            const DeviceStream stream;
+            layer.set_experts(counts);
+            layer.run(stream.get());
+            stream.synchronize();
+            layer.check();
+          });
+        };
+        check_counts.template operator()<KMajorPlanes>();
+        check_counts.template operator()<KMajorPacked>();
+      }
     }
   }
 }
@@ -368,6 +370,7 @@ TEST_CASE("replays of a captured layer give the same bytes") {
   };
   for_each_way<KMajorPlanes>({32, 2048, 512, 1, 10}, replay_often);
   for_each_way<KMajorPlanes>({5, 256, 128, 400, 2}, replay_often);
+  for_each_way<KMajorPlanes>({4, 2048, 256, 64, 2}, replay_often);  // blocks share the K of columns
 }
 
 TEST_CASE("ids out of range contribute nothing and raise the flag") {
