@@ -14,4 +14,5 @@ if ! cmp -s "$here/packages.txt" "$environment/made-of.txt"; then
 fi
 PYTHONPATH=$here/../../examples/smollm2 "$environment/bin/python" -c 'import pathlib, sys, make_checkpoint
 make_checkpoint.write_tokenizer(pathlib.Path(sys.argv[1]), make_checkpoint.Gguf(), {})' "$environment"
+"$environment/bin/python" -B "$here/random_tokenizers.py" "$driver" 2>/dev/null
 exec "$environment/bin/python" -B "$here/compare.py" "$driver" --smollm2 "$environment/tokenizer.json" "$@"
