@@ -51,7 +51,7 @@ namespace {
 size_t window_end(std::string_view text, size_t begin, size_t size) {
   if (size >= text.size() - begin) return text.size();
   size_t end = begin + size;
-  while ((static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;  // at a character, or the end of the text
+  while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;  // at a character
   return end;
 }
 
