@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "lib/eval/evaluate.h"
 #include "lib/io/file.h"
+#include "lib/report/report.h"
 #include "lib/threads/stopwatch.h"
 #include "lib/tokenizer/token_file.h"
 #include "lib/tokenizer/tokenizer.h"
@@ -20,7 +21,7 @@ namespace twofour {
 namespace {
 
 struct EvalArguments {
-  std::string model, against, tokens, text;
+  std::string model, against, tokens, text, html;
   int64_t context = 1024, stride = 512;
   std::optional<int64_t> limit;
   bool dry_run = false;
@@ -201,7 +202,22 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
   print_stdout("cpu, {:.1f} s\n", seconds);
 }
 
+/// What stands behind what, of the worst predictions.
+std::vector<std::string> worst_texts(const EvalArguments& o, const EvalFigures& f,
+                                     std::span<const EvalWindow> windows) {
+  std::vector<std::string> found;
+  const TokenTexts texts(o.model);
+  if (!texts.exist()) return found;
+  for (const EvalPlace& p : f.worst) {
+    const EvalWindow& w = windows[static_cast<size_t>(p.window)];
+    found.push_back(fmt::format("'{}' behind '{}'", texts.of(p.token),
+                                texts.of(w, p.position - kShownTokens, p.position)));
+  }
+  return found;
+}
+
 int run_eval(const EvalArguments& o, const Common& common) {
+  if (!o.html.empty()) check_report_file(o.html);
   if (o.stride > o.context)
     throw Error(
         fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context, o.stride));
@@ -236,6 +252,8 @@ int run_eval(const EvalArguments& o, const Common& common) {
   const Stopwatch watch;
   EvalFigures figures;
   with_progress(common, [&](Progress& progress) { figures = evaluate(model, against, windows, progress); });
+  if (!o.html.empty())
+    write_report(o.html, eval_report(figures, o.model, o.against, worst_texts(o, figures, windows)));
   if (common.json) {
     print_json(figures_to_json(o, model.shape(), figures, windows, watch.seconds()));
   } else if (!common.quiet) {
@@ -262,6 +280,7 @@ std::function<int()> setup_eval(Arguments& args, const Common& common) {
   args.option("--stride", o->stride, "Tokens from one window of a text to the next").range(1, 1 << 24);
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   args.flag("--dry-run", o->dry_run, "Say what would be read, and how much memory that takes");
+  add_html_option(args, o->html);
   return [o, &common] { return run_eval(*o, common); };
 }
 

@@ -173,8 +173,24 @@ function drawHistograms() {
     ? thousands(nan) + " NaN, " + thousands(negative) + " negative" : "No NaN, none negative; " + thousands(scales[126]) + " at 448, " + thousands(scales[0]) + " at 0");
 }
 
+/** A line a chart, over something else than layers. */
+function drawCurves() {
+  for (const curve of data.curves) {
+    document.getElementById("curves").hidden = false;
+    const { svg } = newChart(document.getElementById("curve-charts"), curve.title);
+    const x = d3.scaleLinear().domain(d3.extent(curve.x)).range([kMargin.left, kWidth - kMargin.right]);
+    const y = d3.scaleLinear().domain(spanOf(curve, d3.min(curve.y), d3.max(curve.y))).nice().range([kHeight - kMargin.bottom, kMargin.top]);
+    addAxes(svg, d3.axisBottom(x).ticks(8), d3.axisLeft(y).ticks(5).tickFormat(curve.unit === "share" ? d3.format("~%") : d3.format(".4~g")), curve.x_title);
+    svg.append("path").datum(curve.y).attr("class", "series").attr("stroke", seriesColors()[0])
+      .attr("d", d3.line().x((_, i) => x(curve.x[i])).y((v) => y(v)));
+    svg.append("g").selectAll("circle").data(curve.y).enter().append("circle").attr("fill", seriesColors()[0])
+      .attr("cx", (_, i) => x(curve.x[i])).attr("cy", (v) => y(v)).attr("r", 2.5);
+  }
+}
+
 function startCharts() {
   drawLayerCharts();
+  drawCurves();
   if (!data.histograms.length) return;
   document.getElementById("numbers").hidden = false;
   const kinds = data.histograms.map((h) => h.kind).sort((a, b) => natural(kindLabel[a], kindLabel[b]));

@@ -119,6 +119,18 @@ Json tables_to_json(const Report& r) {
   return list;
 }
 
+Json curves_to_json(const Report& r) {
+  Json list = Json::array();
+  for (const ReportCurve& c : r.curves) {
+    list.push_back({{"title", c.title},
+                    {"x_title", c.x_title},
+                    {"unit", kUnits[static_cast<int>(c.unit)]},
+                    {"x", c.x},
+                    {"y", c.y}});
+  }
+  return list;
+}
+
 Json report_to_json(const Report& r) {
   Json metrics = Json::array(), facts = Json::array(), names = Json::array();
   for (const ReportMetric& m : r.metrics) {
@@ -147,7 +159,8 @@ Json report_to_json(const Report& r) {
           {"histograms", histograms},
           {"formats", number_formats()},
           {"rules", findings_to_json(r)},
-          {"tables", tables_to_json(r)}};
+          {"tables", tables_to_json(r)},
+          {"curves", curves_to_json(r)}};
 }
 
 /// JSON for a script element: no '<', so that no name ends the element or begins a comment.

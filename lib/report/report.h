@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/diff/diff.h"
+#include "lib/eval/evaluate.h"
 #include "lib/findings/finding.h"
 #include "lib/inspect/inspect.h"
 #include "lib/lint/lint.h"
@@ -60,6 +61,13 @@ struct ReportTable {
   std::vector<std::vector<std::string>> rows;
 };
 
+/// A line over something else than layers.
+struct ReportCurve {
+  std::string title, x_title;
+  ReportUnit unit;  ///< of y
+  std::vector<double> x, y;
+};
+
 /// What a page of --html shows.
 struct Report {
   std::string command, subject;
@@ -72,6 +80,7 @@ struct Report {
   std::vector<ReportFinding> findings;
   std::map<std::string, WeightStats> histograms;  ///< by name_template, see NumberedName
   std::vector<ReportTable> tables;
+  std::vector<ReportCurve> curves;
 };
 
 Report inspect_report(const InspectReport& report, const std::filesystem::path& path);
@@ -82,6 +91,10 @@ Report validate_report(const ValidateReport& report, const std::filesystem::path
 
 /// `failed`: differences that make the comparison fail.
 Report diff_report(const DiffResult& result, uint64_t failed);
+
+/// `against` may be empty; `worst` has the texts of the worst predictions, or none.
+Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
+                   const std::filesystem::path& against, const std::vector<std::string>& worst);
 
 /// Throws Error where this build has no plotting library, or where `file` could not become a report: its
 /// directory is missing, or the existing file is not a report. To be called before the work is done.

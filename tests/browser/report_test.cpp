@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "formats/json.h"
+#include "tests/support/decoder_golden.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -272,6 +273,37 @@ seen.selected = heat.selected;
   CHECK(v.seen["rules"] == Json{"rule-different"});
   CHECK(v.seen["different"] == Json{"model.layers.1.mlp.experts.3.up_proj"});
   CHECK(v.seen["selected"]["column"] == 1);
+}
+
+TEST_CASE("the report of an evaluation draws its curves over layers and positions") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  const DecoderGolden golden =
+      read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", "qwen3_moe");
+  write_decoder_checkpoint(golden, scratch / "model");
+  const std::string model = (scratch / "model").string(), pruned = (scratch / "v7").string();
+  REQUIRE(run_program({"convert", model, pruned, "--to", "v7", "-q"}).code == 0);
+  TensorData tokens{"tokens", DType::kI32, {1, static_cast<int64_t>(golden.tokens.size())}, {}};
+  for (const int32_t token : golden.tokens) {
+    for (int i = 0; i < 4; ++i) tokens.bytes.push_back(i == 0 ? static_cast<uint8_t>(token) : uint8_t{0});
+  }
+  write_safetensors(scratch / "tokens.safetensors", {tokens});
+  const fs::path page = scratch / "eval.html";
+  REQUIRE(run_program({"eval", pruned, "--against", model, "--tokens",
+                       (scratch / "tokens.safetensors").string(), "--html", page.string(), "-q"})
+              .code == 0);
+  const Visit v = visit(scratch, page, kLook + R"(
+seen.points = [...document.querySelectorAll('#curve-charts > div')].map((chart) => chart.querySelectorAll('circle').length);
+seen.titles = [...document.querySelectorAll('#curve-charts h3')].map((title) => title.textContent);
+seen.layers = document.querySelectorAll('#layer-charts > div').length;
+)");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["points"] == Json{16, 16, 16});
+  CHECK(v.seen["titles"] == Json{"Loss, nats", "Divergence, nats", "Same most probable token"});
+  CHECK(v.seen["layers"] == 2);
+  CHECK(v.seen["cells"] == 3);
 }
 
 TEST_CASE("names in a report are text, whatever they say") {

@@ -132,6 +132,30 @@ TEST_CASE("a page of diff says what moved, in a table only then") {
                                      {"model.layers.0.mlp.up_proj", "rows", "rows in another order"}});
 }
 
+TEST_CASE("a report of an evaluation holds its layers, positions and worst predictions") {
+  EvalFigures f;
+  f.predictions = 2;
+  f.loss = {std::log(20.0), 0.01};
+  f.positions = {{0, 4, 1, 3.5, 0.25, 1}, {4, 8, 1, 2.5, 0.5, 0}};
+  f.worst = {{0, 5, 7, 1, 2, 2.5, 2.0, 0.5}};
+  CHECK(eval_report(f, "model", "", {}).curves.size() == 1);
+  CHECK(eval_report(f, "model", "", {}).rows.empty());
+  f.against = AgainstFigures{{3, 0}, {0, 0}, {0.375, 0.1}, 0.5, 0.5, {{1, 0}, {0.75, 0.5}}};
+  const Report report = eval_report(f, "model", "other", {"'x' behind 'y'"});
+  CHECK(report.subject == "model against other");
+  CHECK(report.verdict == "perplexity 20.0000");
+  REQUIRE(report.rows.size() == 2);
+  CHECK(report.rows[1].name == "model.layers.1");
+  CHECK(report.rows[1].figures == std::vector<double>{0.5, 0.75});
+  REQUIRE(report.curves.size() == 3);
+  CHECK(report.curves[0].x == std::vector<double>{1.5, 5.5});
+  CHECK(report.curves[1].y == std::vector<double>{0.25, 0.5});
+  REQUIRE(report.tables.size() == 1);
+  CHECK(report.tables[0].rows[0] ==
+        std::vector<std::string>{"0", "5", "7", "2.5000", "2.0000", "0.5000", "'x' behind 'y'"});
+  CHECK(data_of(report_html(report))["curves"][2]["unit"] == "share");
+}
+
 TEST_CASE("many places are counted, and the page stays small") {
   Report report;
   report.rules = {{Severity::kError, "rule", "", "", "", ""}};
