@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "lib/artifact/open_source.h"
 #include "lib/checkpoint/matrices.h"
