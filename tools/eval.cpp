@@ -9,19 +9,19 @@
 
 #include "formats/error.h"
 #include "lib/eval/evaluate.h"
-#include "lib/io/file.h"
 #include "lib/report/report.h"
 #include "lib/threads/stopwatch.h"
-#include "lib/tokenizer/token_file.h"
 #include "lib/tokenizer/tokenizer.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
 struct EvalArguments {
-  std::string model, against, tokens, text, html;
+  std::string model, against, html;
+  TokenOptions input;
   int64_t context = 1024, stride = 512;
   std::optional<int64_t> limit;
   bool dry_run = false;
@@ -31,27 +31,17 @@ double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
 /// To first order, as the errors of losses are small.
 double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
 
-/// The texts: every row of the file of tokens, or the one text.
-std::vector<std::vector<int32_t>> texts_of(const EvalArguments& o, const Decoder& model) {
-  if (!o.text.empty()) return {Tokenizer::load(o.model).encode(read_text(o.text), true, o.text)};
-  const TokenWindows rows = read_token_file(o.tokens, model.shape().vocabulary);
-  std::vector<std::vector<int32_t>> texts;
-  for (int64_t i = 0; i < rows.count; ++i) texts.emplace_back(rows.window(i).begin(), rows.window(i).end());
-  return texts;
-}
-
 /// As many windows as are asked for.
 std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
   std::vector<EvalWindow> windows;
-  for (const std::vector<int32_t>& text : texts_of(o, model)) {
+  for (const std::vector<int32_t>& text : read_texts(o.input, o.model, model.shape().vocabulary)) {
     for (EvalWindow& w : cut_windows(text, o.context, o.stride)) {
       if (o.limit && static_cast<int64_t>(windows.size()) == *o.limit) return windows;
       windows.push_back(std::move(w));
     }
   }
   if (windows.empty())
-    throw Error(fmt::format("{}: expected a text of two tokens and more, found none",
-                            o.text.empty() ? o.tokens : o.text));
+    throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));
   return windows;
 }
 
@@ -267,11 +257,7 @@ int run_eval(const EvalArguments& o, const Common& common) {
 std::function<int()> setup_eval(Arguments& args, const Common& common) {
   auto o = std::make_shared<EvalArguments>();
   args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
-  args.option("--tokens", o->tokens,
-              "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
-      .value_name("FILE");
-  args.option("--text", o->text, "Text in UTF-8, which the model's tokenizer.json takes apart")
-      .value_name("FILE");
+  add_token_options(args, o->input);
   args.exactly_one_of({"--text", "--tokens"});
   args.option("--against", o->against,
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/artifact/open_source.h"
+#include "lib/collect/collect.h"
+#include "lib/eval/windows.h"
 #include "lib/output/output_directory.h"
 #include "lib/statistics/check_statistics.h"
 #include "lib/statistics/imatrix.h"
@@ -14,6 +17,7 @@
 #include "lib/statistics/statistics.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
@@ -21,7 +25,11 @@ namespace {
 struct StatsArguments {
   std::string action;
   std::vector<std::string> paths;
-  bool strict = false, force = false;
+  bool strict = false, force = false, dry_run = false;
+  TokenOptions input;
+  std::string output;
+  int64_t context = 1024, held_out = 0;
+  std::optional<int64_t> limit;
 };
 
 /// Entries alike in kind, K and what they hold beside their sums.
@@ -129,6 +137,12 @@ int check_statistics(const StatsArguments& o, const Common& common) {
 }
 
 /// Refuses an output that is a file already, but an earlier one of its kind with --force.
+void refuse_earlier(const StatsArguments& o, const std::string& out, const std::string& advice) {
+  std::error_code error;
+  if (!o.force && std::filesystem::exists(out, error))
+    throw Error(fmt::format("{}: expected no file, found a statistics file{}", out, advice));
+}
+
 void check_output(const StatsArguments& o) {
   const std::string& out = o.paths[0];
   for (size_t i = 1; i < o.paths.size(); ++i) {
@@ -137,13 +151,7 @@ void check_output(const StatsArguments& o) {
       throw Error(fmt::format("{}: expected an output that is no input, found one", out));
   }
   check_output_file(out, "statistics file", is_statistics_file);
-  std::error_code error;
-  if (!o.force && std::filesystem::exists(out, error)) {
-    throw Error(
-        fmt::format("{}: expected no file, found a statistics file; stats {} writes its first PATH, "
-                    "and --force replaces it",
-                    out, o.action));
-  }
+  refuse_earlier(o, out, fmt::format("; stats {} writes its first PATH, and --force replaces it", o.action));
 }
 
 int import_statistics(const StatsArguments& o, const Common& common) {
@@ -159,15 +167,89 @@ int import_statistics(const StatsArguments& o, const Common& common) {
   return inspect_statistics(o.paths[0], common);
 }
 
+/// The windows of collect: texts cut apart side by side.
+CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
+  CollectInput input;
+  input.text = std::filesystem::path(o.input.file()).filename().string();
+  for (const std::vector<int32_t>& text : read_texts(o.input, o.paths[0], model.shape().vocabulary)) {
+    for (EvalWindow& w : cut_windows(text, o.context, o.context)) {
+      if (!o.limit || static_cast<int64_t>(input.windows.size()) < *o.limit)
+        input.windows.push_back(std::move(w.tokens));
+    }
+  }
+  input.held_out = o.held_out;
+  if (static_cast<int64_t>(input.windows.size()) <= o.held_out) {
+    throw Error(fmt::format("{}: expected more than the {} windows of --held-out, found {}", o.input.file(),
+                            o.held_out, input.windows.size()));
+  }
+  return input;
+}
+
+int collect(const StatsArguments& o, const Common& common) {
+  check_output_file(o.output, "statistics file", is_statistics_file);
+  refuse_earlier(o, o.output, "; --force replaces it");
+  const Decoder model = Decoder::open(o.paths[0]);
+  const CollectInput input = collect_input(o, model);
+  if (o.dry_run) {
+    const CollectPlan plan = plan_collection(model, input);
+    if (common.json) {
+      print_json({{"dry_run", true},
+                  {"path", o.output},
+                  {"device", "cpu"},
+                  {"windows", input.windows.size()},
+                  {"tokens", plan.tokens},
+                  {"held_out_tokens", plan.held_out_tokens},
+                  {"entries", plan.entries},
+                  {"bytes_read", plan.weights_read},
+                  {"bytes_written", plan.file_bytes},
+                  {"peak_memory", plan.peak_memory}});
+    } else {
+      print_stdout("{}: {}, {} tokens of {}, {} held out\n", o.output,
+                   counted(plan.entries, "entry", "entries"), plan.tokens,
+                   counted(input.windows.size(), "window"), plan.held_out_tokens);
+      print_stdout("would read {} of weights and write {}, with at most {} of memory\n",
+                   format_bytes(plan.weights_read), format_bytes(plan.file_bytes),
+                   format_bytes(plan.peak_memory));
+    }
+    return kDone;
+  }
+  with_progress(common, [&](Progress& progress) { collect_statistics(model, input, o.output, progress); });
+  return common.quiet && !common.json ? kDone : inspect_statistics(o.output, common);
+}
+
+/// Options that only collect has.
+void check_collect_options(const StatsArguments& o) {
+  const bool collects = o.action == "collect";
+  const auto refuse = [&](const char* option) {
+    throw Error(fmt::format("{}: expected with collect, found with {}", option, o.action));
+  };
+  if (!collects && !o.input.tokens.empty()) refuse("--tokens");
+  if (!collects && !o.input.text.empty()) refuse("--text");
+  if (!collects && !o.output.empty()) refuse("--output");
+  if (!collects && o.held_out > 0) refuse("--held-out");
+  if (!collects && o.limit) refuse("--limit");
+  if (!collects && o.dry_run) refuse("--dry-run");
+  if (!collects) return;
+  if (o.input.tokens.empty() == o.input.text.empty())
+    throw Error("stats collect: expected one of --tokens and --text, found " +
+                std::string(o.input.text.empty() ? "none" : "both"));
+  if (o.output.empty()) throw Error("stats collect: expected --output, found none");
+}
+
 int run_stats(const StatsArguments& o, const Common& common) {
+  check_collect_options(o);
   const auto demand = [&](size_t count, const char* what) {
     if (o.paths.size() != count)
       throw Error(fmt::format("stats {}: expected {}, found {} paths", o.action, what, o.paths.size()));
   };
   if (o.strict && o.action != "check")
     throw Error(fmt::format("--strict-stats: expected with check, found with {}", o.action));
-  if (o.force && o.action != "merge" && o.action != "import")
-    throw Error(fmt::format("--force: expected with merge or import, found with {}", o.action));
+  if (o.force && o.action != "merge" && o.action != "import" && o.action != "collect")
+    throw Error(fmt::format("--force: expected with collect, merge or import, found with {}", o.action));
+  if (o.action == "collect") {
+    demand(1, "MODEL");
+    return collect(o, common);
+  }
   if (o.action == "inspect") {
     demand(1, "FILE");
     return inspect_statistics(o.paths[0], common);
@@ -194,17 +276,30 @@ int run_stats(const StatsArguments& o, const Common& common) {
 std::function<int()> setup_stats(Arguments& args, const Common& common) {
   auto o = std::make_shared<StatsArguments>();
   args.option("ACTION", o->action,
-              "inspect FILE; check FILE CHECKPOINT; merge OUT FILE FILE ...; import OUT IMATRIX CHECKPOINT")
-      .one_of({"inspect", "check", "merge", "import"})
+              "collect MODEL; inspect FILE; check FILE CHECKPOINT; merge OUT FILE FILE ...; import OUT "
+              "IMATRIX CHECKPOINT")
+      .one_of({"collect", "inspect", "check", "merge", "import"})
       .required();
-  args.option("PATH", o->paths, "Statistics files, and of check and import the checkpoint behind the file")
+  args.option(
+          "PATH", o->paths,
+          "Statistics files, and of check and import the checkpoint behind the file; of collect the model")
       .required();
+  add_token_options(args, o->input);
+  args.option("-o,--output", o->output, "collect: statistics file to write").value_name("FILE");
+  args.option("--context", o->context, "collect: tokens of a window").range(2, 1 << 24);
+  args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
+  args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
+      .range(0, 1 << 30);
+  args.flag("--dry-run", o->dry_run, "collect: say what would be written, and how much memory that takes");
   args.flag("--strict-stats", o->strict,
             "check: refuse statistics of other weights of the same model, or of weights that nothing names");
-  args.flag("--force", o->force, "merge, import: replace OUT if it is a statistics file");
+  args.flag("--force", o->force, "collect, merge, import: replace the file if it is a statistics file");
   args.footer(
       "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
-      "lib/statistics/README.md describes it, examples/statistics makes one.\n"
+      "lib/statistics/README.md describes it.\n"
+      "collect runs a whole model on the CPU (lib/decoder/README.md says which) and writes one; "
+      "examples/statistics makes "
+      "one with transformers, also guided ones.\n"
       "check says what of a checkpoint a file serves, and reads all sums. It ends with 1 where linears have "
       "no "
       "statistics, too few tokens, or those of other weights, and with 2 where the file is of another "

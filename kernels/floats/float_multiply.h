@@ -10,4 +10,8 @@ namespace twofour::cpu {
 void multiply(const float* x, int64_t m, const float* w, int64_t n, int64_t k, float* out, int64_t stride,
               Isa isa = best_isa());
 
+/// sums += x' x of `m` rows `x` [m, k], in the upper triangle of `sums` [k, k] alone: some hundred rows at a
+/// time, in tiles of a fixed size, on all threads.
+void add_products(const float* x, int64_t m, int64_t k, float* sums, Isa isa = best_isa());
+
 }  // namespace twofour::cpu

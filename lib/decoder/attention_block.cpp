@@ -19,11 +19,16 @@ void clip(std::vector<float>& x, double limit) {
 
 class AttentionBlock {
  public:
-  AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens)
-      : s_(state), a_(state.shape.attention), w_(state.layers[at(layer)].attention), m_(tokens) {}
+  AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens, LayerWatcher* watcher)
+      : s_(state),
+        a_(state.shape.attention),
+        w_(state.layers[at(layer)].attention),
+        m_(tokens),
+        watcher_(watcher) {}
 
   /// Heads of the input [tokens, H], before they are rotated.
   Heads project(const std::vector<float>& x) const {
+    see(w_.input_group, x);
     return a_.kv_rank > 0 ? project_latent(x) : project_plain(x);
   }
 
@@ -51,6 +56,10 @@ class AttentionBlock {
     cpu::rms_norm(x.data(), static_cast<int64_t>(x.size() / weight.size()), weight, epsilon, x.data());
   }
 
+  void see(size_t group, const std::vector<float>& x) const {
+    if (watcher_ != nullptr) watcher_->see_input(group, x);
+  }
+
   Heads project_plain(const std::vector<float>& x) const {
     Heads h{product(w_.q, x), product(w_.k, x), product(w_.v, x)};
     if (a_.norm != HeadNorm::kNone) {
@@ -70,6 +79,7 @@ class AttentionBlock {
     if (a_.q_rank > 0) {
       std::vector<float> low = product(w_.q_a, x);
       normalize(low, w_.q_a_norm, kLatentEpsilon);
+      see(w_.q_group, low);
       h.q = product(w_.q_b, low);
     } else {
       h.q = product(w_.q, x);
@@ -80,6 +90,7 @@ class AttentionBlock {
     for (int64_t i = 0; i < m_; ++i)
       std::copy_n(low.data() + i * (a_.kv_rank + rotated), a_.kv_rank, latent.data() + i * a_.kv_rank);
     normalize(latent, w_.kv_a_norm, kLatentEpsilon);
+    see(w_.latent_group, latent);
     const std::vector<float> both = product(w_.kv_b, latent);
     h.k.resize(at(m_ * a_.heads * a_.head_size));
     h.v.resize(at(m_ * a_.heads * a_.value_size));
@@ -97,6 +108,7 @@ class AttentionBlock {
   const AttentionShape& a_;
   const AttentionWeights& w_;
   int64_t m_;
+  LayerWatcher* watcher_;
 };
 
 /// Puts keys or values of `count` tokens behind those of a cache, and gives all.
@@ -110,13 +122,13 @@ const float* append(std::vector<float>& cache, const float* rows, int64_t begin,
 }  // namespace
 
 void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden) {
+                   std::span<float> hidden, LayerWatcher* watcher) {
   const AttentionShape& a = s.shape.attention;
   const AttentionWeights& w = s.layers[at(layer)].attention;
   const auto m = static_cast<int64_t>(hidden.size()) / s.shape.hidden;
   std::vector<float> x(hidden.size());
   cpu::rms_norm(hidden.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
-  const AttentionBlock block(s, layer, m);
+  const AttentionBlock block(s, layer, m, watcher);
   Heads heads = block.project(x);
   block.rotate(heads, batch);
 
@@ -146,6 +158,7 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
                 mixed.data() + row * a.heads * a.value_size);
     row += part.count;
   }
+  if (watcher != nullptr) watcher->see_input(w.output_group, mixed);
   s.weights.multiply(w.o, mixed.data(), m, x.data());
   for (size_t i = 0; i < x.size(); ++i) hidden[i] += x[i];
 }

@@ -84,13 +84,28 @@ void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) co
   }
 }
 
-void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden) const {
+void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden,
+                        LayerWatcher* watcher) const {
   check_interrupt();
   int64_t tokens = 0;
   for (const SequencePart& part : batch) tokens += part.count;
   check(hidden.size() == static_cast<size_t>(tokens * state_->shape.hidden), "the tokens of the batch");
-  run_attention(*state_, layer, batch, hidden);
-  run_feed_forward(*state_, layer, hidden);
+  run_attention(*state_, layer, batch, hidden, watcher);
+  run_feed_forward(*state_, layer, hidden, watcher);
+}
+
+const std::vector<InputGroup>& Decoder::input_groups(int64_t layer) const {
+  return state_->layers[at(layer)].groups;
+}
+
+std::optional<InputGroup> Decoder::head_group() const {
+  if (state_->shape.is_tied) return std::nullopt;
+  return InputGroup{{state_->head.name}, state_->shape.hidden};
+}
+
+void Decoder::normalize(std::span<float> hidden) const {
+  const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.hidden;
+  cpu::rms_norm(hidden.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, hidden.data());
 }
 
 void Decoder::run_head(std::span<const float> hidden, std::span<float> logits) const {

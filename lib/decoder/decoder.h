@@ -2,7 +2,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/checkpoint/checkpoint.h"
@@ -21,6 +23,26 @@ struct SequencePart {
   int64_t begin = 0;  ///< the position of the first
   /// Of this layer: holds those before `begin`, gets these. nullptr: there are none before, and none is kept.
   LayerCache* cache = nullptr;
+};
+
+/// Linears of a layer with one input.
+struct InputGroup {
+  std::vector<std::string> linears;  ///< by the files' names, or as experts apart where these hold stacks
+  int64_t k = 0;
+  int64_t times = 1;       ///< linears of this many experts see each token
+  int64_t expert = -1;     ///< that these are of, alone; -1: of none, or of all
+  std::string block = {};  ///< of experts: "model.layers.0.mlp.experts"
+};
+
+/// Sees what a layer computes while it runs.
+class LayerWatcher {
+ public:
+  virtual ~LayerWatcher() = default;
+  /// The inputs of a group, by its place in Decoder::input_groups(): `x` [rows, k]. Groups of experts come
+  /// from several threads at a time, each group from one.
+  virtual void see_input(size_t group, std::span<const float> x) = 0;
+  /// The sum over tokens of the norms of what an expert adds to its layer.
+  virtual void see_expert(int64_t expert, double sum_of_norms) = 0;
 };
 
 struct DecoderState;
@@ -52,8 +74,15 @@ class Decoder {
 
   /// Rows of the embedding: `hidden` [tokens, H]. Throws Error on a token outside of the vocabulary.
   void embed(std::span<const int32_t> tokens, std::span<float> hidden) const;
-  /// Runs a layer on `hidden` [tokens, H] in place.
-  void run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden) const;
+  /// Runs a layer on `hidden` [tokens, H] in place. `watcher` may be nullptr.
+  void run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden,
+                 LayerWatcher* watcher = nullptr) const;
+  /// The linears of a layer by their inputs.
+  const std::vector<InputGroup>& input_groups(int64_t layer) const;
+  /// The head, where it is a linear of its own and no embedding.
+  std::optional<InputGroup> head_group() const;
+  /// What the head sees: the last norm of `hidden` [tokens, H], in place.
+  void normalize(std::span<float> hidden) const;
   /// The head, behind the last norm: `logits` [tokens, vocabulary].
   void run_head(std::span<const float> hidden, std::span<float> logits) const;
 

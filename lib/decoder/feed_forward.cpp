@@ -23,7 +23,8 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
 }
 
 /// The MLP of `x` [m, H], on all threads.
-std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m) {
+std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
+                           size_t down_group, LayerWatcher* watcher) {
   std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
   s.weights.multiply(w.gate, x, m, gate.data());
   s.weights.multiply(w.up, x, m, up.data());
@@ -31,6 +32,7 @@ std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const flo
     const int64_t from = static_cast<int64_t>(i) * w.gate.n;
     apply_gate(s.shape.gate, gate.data() + from, up.data() + from, w.gate.n);
   });
+  if (watcher != nullptr) watcher->see_input(down_group, gate);
   s.weights.multiply(w.down, gate.data(), m, out.data());
   return out;
 }
@@ -49,7 +51,8 @@ struct Routed {
 
 /// The MLP of one expert on its tokens, [rows, H].
 std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
-                              const std::vector<Routed>& rows, ExpertWorker& worker) {
+                              const std::vector<Routed>& rows, size_t down_group, LayerWatcher* watcher,
+                              ExpertWorker& worker) {
   const auto m = static_cast<int64_t>(rows.size());
   const int64_t h = s.shape.hidden;
   worker.x.resize(at(m * h));
@@ -61,15 +64,29 @@ std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const 
   s.weights.multiply(worker.weights, w.gate, worker.x.data(), m, worker.gate.data());
   s.weights.multiply(worker.weights, w.up, worker.x.data(), m, worker.up.data());
   apply_gate(s.shape.gate, worker.gate.data(), worker.up.data(), m * w.gate.n);
+  if (watcher != nullptr) watcher->see_input(down_group, worker.gate);
   s.weights.multiply(worker.weights, w.down, worker.gate.data(), m, out.data());
   return out;
+}
+
+/// Of what an expert adds to its tokens: its results [rows, H] by the router's weights.
+double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64_t h) {
+  double sum = 0;
+  for (const Routed& row : rows) {
+    double squares = 0;
+    for (int64_t j = 0; j < h; ++j)
+      squares += static_cast<double>(results[j]) * static_cast<double>(results[j]);
+    sum += std::abs(static_cast<double>(row.weight)) * std::sqrt(squares);
+    results += h;
+  }
+  return sum;
 }
 
 /// Experts that run at a time: their results are added to the tokens in the order of experts.
 constexpr size_t kExpertsAtOnce = 32;
 
 void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,
-                 std::vector<float>& out) {
+                 LayerWatcher* watcher, std::vector<float>& out) {
   std::vector<float> logits(at(m * s.shape.experts)), correction;
   s.weights.multiply(f.router, x, m, logits.data());
   if (f.correction) correction = s.weights.read(f.correction);
@@ -91,11 +108,14 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
       return [&, worker = std::make_shared<ExpertWorker>(ExpertWorker{s.weights.make_worker(), {}, {}, {}})](
                  size_t i) {
         const size_t e = used[first + i];
-        results[i] = run_expert(s, f.experts[e], x, rows[e], *worker);
+        results[i] = run_expert(s, f.experts[e], x, rows[e], f.first_expert + e, watcher, *worker);
       };
     });
     for (size_t i = 0; i < count; ++i) {
       const float* from = results[i].data();
+      if (watcher != nullptr)
+        watcher->see_expert(static_cast<int64_t>(used[first + i]),
+                            sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
       for (const Routed& row : rows[used[first + i]]) {
         float* to = out.data() + row.token * s.shape.hidden;
         for (int64_t j = 0; j < s.shape.hidden; ++j) to[j] += row.weight * from[j];
@@ -107,14 +127,18 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
 
 }  // namespace
 
-void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden) {
+void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden, LayerWatcher* watcher) {
   const FeedForwardWeights& f = s.layers[at(layer)].feed_forward;
   const int64_t h = s.shape.hidden, m = static_cast<int64_t>(hidden.size()) / h;
   std::vector<float> x(hidden.size());
   cpu::rms_norm(hidden.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
+  if (watcher != nullptr) {
+    watcher->see_input(f.input_group, x);
+    if (!f.experts.empty()) watcher->see_input(f.expert_group, x);
+  }
   std::vector<float> out;
   if (f.mlp.gate) {
-    out = run_mlp(s, f.mlp, x.data(), m);
+    out = run_mlp(s, f.mlp, x.data(), m, f.down_group, watcher);
   } else {
     out.assign(hidden.size(), 0.0f);
   }
@@ -126,7 +150,7 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hid
       for (int64_t j = 0; j < h; ++j) out[at(i * h + j)] *= gate;
     }
   }
-  if (!f.experts.empty()) run_experts(s, f, x.data(), m, out);
+  if (!f.experts.empty()) run_experts(s, f, x.data(), m, watcher, out);
   for (size_t i = 0; i < out.size(); ++i) hidden[i] += out[i];
 }
 

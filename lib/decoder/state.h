@@ -17,6 +17,7 @@ struct AttentionWeights {
   ModelMatrix q, k, v, o;            ///< of latent attention q only without a rank
   ModelMatrix q_a, q_b, kv_a, kv_b;  ///< of latent attention
   ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
+  size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< in LayerWeights::groups
 };
 
 /// Gate, up and down of an MLP.
@@ -30,11 +31,14 @@ struct FeedForwardWeights {
   ModelMatrix router, shared_gate;
   ModelVector correction;
   std::vector<MlpWeights> experts;
+  size_t input_group = 0, expert_group = 0, down_group = 0;  ///< in LayerWeights::groups
+  size_t first_expert = 0;                                   ///< the down of expert 0; others follow
 };
 
 struct LayerWeights {
   AttentionWeights attention;
   FeedForwardWeights feed_forward;
+  std::vector<InputGroup> groups;
 };
 
 /// Behind Decoder.
@@ -53,7 +57,8 @@ void bind_weights(DecoderState& state, const FamilySizes& sizes);
 
 /// hidden += attention(norm(hidden)), and the same of the MLP or the experts.
 void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden);
-void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden);
+                   std::span<float> hidden, LayerWatcher* watcher);
+void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden,
+                      LayerWatcher* watcher);
 
 }  // namespace twofour

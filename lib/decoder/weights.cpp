@@ -64,7 +64,7 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
     used_.insert(*module.bias);
   }
   used_modules_.insert(&module);
-  return {&module, place, n, k, has_bias};
+  return {&module, place, n, k, has_bias, matrices_.name_in_files(name, place)};
 }
 
 ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
@@ -93,7 +93,7 @@ ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
   if (module->n < n || module->k != k)
     refuse(checkpoint_.where(module->weight), fmt::format("[{}, {}]", module->n, module->k));
   used_modules_.insert(module);
-  return {module, {0, 0, 0, 1, module->n}, n, k, false};
+  return {module, {0, 0, 0, 1, module->n}, n, k, false, name};
 }
 
 ModelVector ModelWeights::vector(const std::string& name, int64_t count) {

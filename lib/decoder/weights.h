@@ -17,6 +17,7 @@ struct ModelMatrix {
   StoredMatrix place{};
   int64_t n = 0, k = 0;
   bool has_bias = false;
+  std::string name = {};  ///< as the files have it, or of an expert apart where they hold a stack
   explicit operator bool() const { return module != nullptr; }
 };
 

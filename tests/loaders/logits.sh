@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Holds the decoder against transformers. Argument: the test program of lib/decoder.
+# Holds the decoder against transformers, and statistics that it collects against those of examples/statistics. Arguments:
+# the test program of lib/decoder, and twofour.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 environments=$here/../../build/loaders
-test=${1:?test program}
+test=${1:?test program} program=${2:?twofour}
 "$here/environments/make.sh" "$environments"
 python=$environments/producers/bin/python
 made=$(mktemp -d)
@@ -16,3 +17,4 @@ done
 for cases in small large; do
   TWOFOUR_LOGITS=$made/$cases "$test" -tc='logits are*' --success=false
 done
+"$python" "$here/collected.py" "$program"

@@ -109,7 +109,7 @@ TEST_CASE("help names every default") {
                                          "--modules", "--experts",  "--by",
                                          "--take",    "--explain",  "--select",
                                          "--ignore",  "--baseline", "--write-baseline",
-                                         "--tokens",  "--text"};
+                                         "--tokens",  "--text",     "--output"};
   size_t defaults = 0;
   for (const std::string& command : commands()) {
     const std::string help = help_of(command);

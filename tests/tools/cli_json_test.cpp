@@ -235,6 +235,10 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("eval", {"eval", in("model"), "--tokens", in("tokens.safetensors")});
   hold("generate",
        {"generate", in("model"), "--prompt", "AB", "--max-tokens", "2", "--against", in("model")});
+  Words collect{"stats", "collect", in("model"), "--tokens", in("tokens.safetensors"), "-o", in("collected")};
+  hold("stats inspect", collect);
+  collect.insert(collect.end(), {"--dry-run", "--force"});
+  hold("stats collect --dry-run", collect);
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
   hold("help", {"help", "convert"});

@@ -8,8 +8,11 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "lib/io/file.h"
 #include "lib/plan/plan.h"
 #include "lib/runtime/layer.h"
+#include "lib/tokenizer/token_file.h"
+#include "lib/tokenizer/tokenizer.h"
 
 namespace twofour {
 namespace {
@@ -140,6 +143,23 @@ TaskNumber find_task(const std::string& task, size_t tasks) {
   throw Error(
       "--plan: expected --task i/n, or SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX in the "
       "environment, found none");
+}
+
+void add_token_options(Arguments& args, TokenOptions& to) {
+  args.option("--tokens", to.tokens,
+              "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
+      .value_name("FILE");
+  args.option("--text", to.text, "Text in UTF-8, which the model's tokenizer.json takes apart")
+      .value_name("FILE");
+}
+
+std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::string& model,
+                                             int64_t vocabulary) {
+  if (!o.text.empty()) return {Tokenizer::load(model).encode(read_text(o.text), true, o.text)};
+  const TokenWindows rows = read_token_file(o.tokens, vocabulary);
+  std::vector<std::vector<int32_t>> texts;
+  for (int64_t i = 0; i < rows.count; ++i) texts.emplace_back(rows.window(i).begin(), rows.window(i).end());
+  return texts;
 }
 
 }  // namespace twofour

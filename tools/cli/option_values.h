@@ -36,4 +36,16 @@ struct TaskNumber {
 /// runs. Throws Error where nothing says it, and on what makes no sense.
 TaskNumber find_task(const std::string& task, size_t tasks);
 
+/// Where tokens come from: --tokens or --text.
+struct TokenOptions {
+  std::string tokens, text;
+  const std::string& file() const { return text.empty() ? tokens : text; }
+};
+void add_token_options(Arguments& args, TokenOptions& to);
+
+/// The texts as tokens of a model with that vocabulary: every row of --tokens, or --text by the model's
+/// tokenizer.json.
+std::vector<std::vector<int32_t>> read_texts(const TokenOptions& options, const std::string& model,
+                                             int64_t vocabulary);
+
 }  // namespace twofour

@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "tests/support/decoder_golden.h"
+#include "tests/support/letter_tokenizer.h"
+#include "tests/support/outcome.h"
+#include "tests/support/scratch.h"
+
+namespace cli_collect_test {
+
+using namespace twofour;
+
+namespace {
+
+struct CollectFiles {
+  CollectFiles()
+      : golden(read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", "qwen3_moe")) {
+    write_decoder_checkpoint(golden, scratch / "model");
+    std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer();
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 4 * 256; ++i) tokens.push_back((i * i + i / 5) % 48);
+    TensorData t{"tokens", DType::kI32, {4, 256}, {}};
+    t.bytes.resize(tokens.size() * sizeof(int32_t));
+    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
+    write_safetensors(scratch / "tokens.safetensors", {t});
+  }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+  Outcome collect(std::vector<std::string> more) const {
+    std::vector<std::string> words{"stats", "collect", path("model"), "-o", path("stats.safetensors")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+  Scratch scratch;
+  DecoderGolden golden;
+};
+
+}  // namespace
+
+TEST_CASE("what stats collect writes serves quantize --stats of the same model") {
+  const CollectFiles files;
+  const Json json = json_of(
+      files.collect({"--tokens", files.path("tokens.safetensors"), "--held-out", "1", "--json", "-q"}));
+  CHECK(json["tokens"] == "768");
+  CHECK_FALSE(json["entries"].empty());
+  CHECK_FALSE(json["heldout_entries"].empty());
+  const Json check = parse_json(
+      "stdout",
+      run_program({"stats", "check", files.path("stats.safetensors"), files.path("model"), "--json"}).out);
+  CHECK(check["served"] == check["linears"]);
+  CHECK(check["weights"] == "same");
+  const std::vector<std::string> eval{
+      "eval",   "",  "--tokens", files.path("tokens.safetensors"), "--against", files.path("model"),
+      "--json", "-q"};
+  std::vector<double> divergences;
+  for (const bool by_statistics : {false, true}) {
+    const std::string out = files.path(by_statistics ? "solved" : "rounded");
+    std::vector<std::string> words{"quantize", files.path("model"), out, "--pattern", "2:4", "-q"};
+    if (by_statistics) words.insert(words.end(), {"--stats", files.path("stats.safetensors")});
+    const Outcome made = run_program(words);
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    std::vector<std::string> own = eval;
+    own[1] = out;
+    divergences.push_back(json_of(run_program(own))["against"]["divergence"].get<double>());
+  }
+  // Weights that are chosen by these inputs say more nearly what the model said of them.
+  CHECK(divergences[1] < divergences[0]);
+}
+
+TEST_CASE("stats collect of a text, its dry run, and an earlier file") {
+  const CollectFiles files;
+  std::ofstream(files.scratch / "text") << std::string(100, 'A') + "BCD";
+  const Json dry =
+      json_of(files.collect({"--text", files.path("text"), "--context", "16", "--dry-run", "--json"}));
+  CHECK(dry["windows"] == 7);
+  CHECK(dry["tokens"] == 103);
+  CHECK_FALSE(std::filesystem::exists(files.scratch / "stats.safetensors"));
+  REQUIRE(files.collect({"--text", files.path("text"), "--context", "16", "-q"}).code == 0);
+  CHECK(std::filesystem::file_size(files.scratch / "stats.safetensors") >
+        dry["bytes_written"].get<uint64_t>());
+  check_one_line(files.collect({"--text", files.path("text"), "-q"}),
+                 "expected no file, found a statistics file");
+  CHECK(files.collect({"--text", files.path("text"), "-q", "--force"}).code == 0);
+}
+
+TEST_CASE("stats refuses options of collect elsewhere, and what collect lacks, with one line") {
+  const CollectFiles files;
+  check_one_line(files.collect({}), "expected one of --tokens and --text, found none");
+  check_one_line(files.collect({"--tokens", files.path("tokens.safetensors"), "--held-out", "4"}),
+                 "expected more than the 4 windows of --held-out, found 4");
+  check_one_line(
+      run_program({"stats", "collect", files.path("model"), "--tokens", files.path("tokens.safetensors")}),
+      "expected --output, found none");
+  check_one_line(run_program({"stats", "inspect", files.path("model"), "--held-out", "1"}),
+                 "--held-out: expected with collect, found with inspect");
+}
+
+}  // namespace cli_collect_test
