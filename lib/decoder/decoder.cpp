@@ -123,6 +123,7 @@ DecoderSequence::DecoderSequence(const Decoder& decoder)
 std::vector<float> DecoderSequence::append(std::span<const int32_t> tokens, bool all) {
   const ModelShape& m = decoder_.shape();
   const auto count = static_cast<int64_t>(tokens.size());
+  check(count > 0, "tokens to append");
   if (size_ + count > m.positions) {
     throw Error(fmt::format("{}: expected at most the {} tokens of max_position_embeddings, found {}",
                             decoder_.checkpoint().path().string(), m.positions, size_ + count));

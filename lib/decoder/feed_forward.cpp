@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
+#include "formats/error.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/decoder/router.h"
@@ -89,6 +92,12 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
                  LayerWatcher* watcher, std::vector<float>& out) {
   std::vector<float> logits(at(m * s.shape.experts)), correction;
   s.weights.multiply(f.router, x, m, logits.data());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) {
+      throw Error(fmt::format("{}: token {} of the batch: expected finite logits, found {}", f.router.name,
+                              static_cast<int64_t>(i) / s.shape.experts, logits[i]));
+    }
+  }
   if (f.correction) correction = s.weights.read(f.correction);
   const ExpertChoice chosen =
       choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -91,9 +92,10 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
   return weights;
 }
 
-/// The model as a directory, in BF16, with another config where that is given.
+/// The model as a directory, in BF16, with another config or other tensors where these are given.
 inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::filesystem::path& directory,
-                                     const std::string& config = {}) {
+                                     const std::string& config = {},
+                                     const std::function<void(Tensors&)>& edit = nullptr) {
   Tensors tensors;
   for (const auto& [name, shape] : golden.tensors.items()) {
     TensorData t{name, DType::kBF16, {}, {}};
@@ -105,6 +107,7 @@ inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::fil
     }
     tensors.push_back(std::move(t));
   }
+  if (edit) edit(tensors);
   write_checkpoint(directory, {tensors}, config.empty() ? golden.config.dump() : config);
 }
 

@@ -194,6 +194,23 @@ TEST_CASE("a weight that the family does not have is refused, as the model compu
            "q_norm.weight: expected no such weight in a model of this family");
 }
 
+TEST_CASE("weights that are no numbers end a run with what they spoil first") {
+  const Scratch scratch;
+  const DecoderGolden golden = golden_of("qwen3_moe");
+  const auto spoil = [&](const std::string& name) {
+    write_decoder_checkpoint(golden, scratch / name, {}, [&](Tensors& tensors) {
+      for (TensorData& t : tensors) {
+        if (t.name == name) t.bytes[0] = 0xC0, t.bytes[1] = 0x7F;  // NaN
+      }
+    });
+    const Decoder decoder = Decoder::open(scratch / name);
+    return message_of([&] { DecoderSequence(decoder).append(golden.tokens); });
+  };
+  contains(spoil("model.layers.1.mlp.gate.weight"),
+           "model.layers.1.mlp.gate: token 0 of the batch: expected finite logits, found");
+  contains(spoil("model.layers.0.mlp.down_proj.weight"), "model.layers.1.mlp.gate: token 0");
+}
+
 TEST_CASE("tokens beyond the vocabulary or the positions are refused") {
   const Scratch scratch;
   const DecoderGolden golden = golden_of("llama");
