@@ -26,6 +26,9 @@ __host__ __device__ constexpr int64_t permuted_k(int64_t k) {
 
 struct DenseTiles {
   static constexpr int kStepK = 64;
+  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
+  /// compiler orders the loop does: the other value takes 3 % longer in layers.
+  static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;         ///< [warpgroup][place of a row][32]
   static constexpr int kRawScales = 8192;  ///< [warpgroup][32][16] E4M3
   static constexpr int kScales = 9216;     ///< [warpgroup][m-tile][warp][lane] pairs of BF16, times 2^119

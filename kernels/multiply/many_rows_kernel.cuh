@@ -267,13 +267,13 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   const int begin = __shfl_sync(0xFFFFFFFFu, part.begin, 0), end = __shfl_sync(0xFFFFFFFFu, part.end, 0);
 
   Sums sums;
-#pragma unroll
-  for (int i = 0; i < kMostRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
+  if constexpr (Tiles::kClearAll) clear<kMostRows>(sums);
   const auto weights_at = [&] { return stages + ring.slot * Shared::kStage + Shared::kWeights; };
   typename Tiles::Raw raw;
   wait_phase(full + ring.slot * 8, ring.parity);
   raw.load(read, weights_at());
   for_width(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
+    if constexpr (!Tiles::kClearAll) clear<kRows>(sums);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
       const int slot = ring.slot;

@@ -15,6 +15,9 @@ namespace twofour::cuda {
 
 struct SparseTiles {
   static constexpr int kStepK = 64;
+  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
+  /// compiler orders the loop does: the other value takes 10 to 18 % longer.
+  static constexpr bool kClearAll = true;
   static constexpr int kComp = 0;          ///< [warpgroup][group of 16 k][quad][128]
   static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
   static constexpr int kRawScales = 6144;  ///< [warpgroup][group][128] E4M3
@@ -133,23 +136,20 @@ struct SparseTiles {
                             __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
     settle(metadata);
     const uint64_t b = describe_rows(x);
+    uint32_t quads[4][4];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint32_t even[4], odd[4];
-      decode(raw.codes[2 * h], raw.scales[2 * h], even);
-      decode(raw.codes[2 * h + 1], raw.scales[2 * h + 1], odd);
-      uint32_t a0[4] = {even[0], even[1], odd[0], odd[1]}, a1[4] = {even[2], even[3], odd[2], odd[3]};
-      settle(a0), settle(a1);
-      begin_wgmma();
-      if (h == 0) {
-        wgmma_sparse<0>(first_sums<kRows>(sums[0]), a0, b, metadata[0]);
-        wgmma_sparse<0>(first_sums<kRows>(sums[1]), a1, b, metadata[1]);
-      } else {
-        wgmma_sparse<1>(first_sums<kRows>(sums[0]), a0, b + 4, metadata[0]);
-        wgmma_sparse<1>(first_sums<kRows>(sums[1]), a1, b + 4, metadata[1]);
-      }
-      commit_wgmma();
-    }
+    for (int i = 0; i < 4; ++i) decode(raw.codes[i], raw.scales[i], quads[i]);
+    uint32_t of[2][2][4];  // [32 k][m-tile]
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      of[i / 8][i / 4 % 2][i % 4] = quads[i / 8 * 2 + i / 2 % 2][i / 4 % 2 * 2 + i % 2];
+    settle(of[0][0]), settle(of[0][1]), settle(of[1][0]), settle(of[1][1]);
+    begin_wgmma();
+    wgmma_sparse<0>(first_sums<kRows>(sums[0]), of[0][0], b, metadata[0]);
+    wgmma_sparse<0>(first_sums<kRows>(sums[1]), of[0][1], b, metadata[1]);
+    wgmma_sparse<1>(first_sums<kRows>(sums[0]), of[1][0], b + 4, metadata[0]);
+    wgmma_sparse<1>(first_sums<kRows>(sums[1]), of[1][1], b + 4, metadata[1]);
+    commit_wgmma();
     next();
     wait_wgmma<0>();
   }

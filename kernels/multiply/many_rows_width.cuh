@@ -26,6 +26,13 @@ __device__ __forceinline__ float (&first_sums(float (&sums)[kMostRows / 2]))[kRo
   return reinterpret_cast<float(&)[kRows / 2]>(sums);
 }
 
+/// Sets those of the first kRows rows to zero.
+template <int kRows>
+__device__ __forceinline__ void clear(Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < kRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
+}
+
 /// What becomes of a row of an item: a row of the result, a factor.
 struct StoredRow {
   int32_t id;
