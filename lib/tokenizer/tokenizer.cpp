@@ -63,16 +63,20 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
-/// The parts of a Sequence, or the part itself, one level down.
+/// The parts of a Sequence and of those in it, or the part itself.
 std::vector<Field> parts_of(const Field& field, std::string_view list) {
   if (field.is_null()) return {};
-  const bool is_list = field.at("type").text() == "Sequence";
-  return is_list ? field.at(list).elements() : std::vector<Field>{field};
+  if (field.at("type").text() != "Sequence") return {field};
+  std::vector<Field> all;
+  for (const Field& element : field.at(list).elements()) {
+    const std::vector<Field> parts = parts_of(element, list);
+    all.insert(all.end(), parts.begin(), parts.end());
+  }
+  return all;
 }
 
-/// Metaspace with prepend_scheme "first" asks which piece begins the text. Only where it comes first, and
-/// behind normalizers that move nothing there, is that known without the place of each character in the
-/// source.
+/// Metaspace with prepend_scheme "first" asks which piece begins the text. That is known without the place of
+/// each character in the source where it comes first, and behind normal forms, Lowercase and ByteLevel alone.
 void check_first_prepended(const Field& document) {
   const std::vector<Field> splits = parts_of(document.at("pre_tokenizer"), "pretokenizers");
   bool asks = false;
@@ -85,11 +89,9 @@ void check_first_prepended(const Field& document) {
   if (!asks) return;
   for (const Field& normalizer : parts_of(document.at("normalizer"), "normalizers")) {
     const std::string& type = normalizer.at("type").text();
-    const bool removes = type == "Replace" && normalizer.at("content").text().empty();
-    if (removes || type == "Strip" || type == "StripAccents" || type == "Prepend" || type == "Sequence")
+    if (type == "Replace" || type == "Strip" || type == "StripAccents" || type == "Prepend")
       normalizer.refuse(
-          "none that adds or removes characters at the beginning, before Metaspace with prepend_scheme "
-          "first");
+          "none that may change the beginning of a text, before Metaspace with prepend_scheme first");
   }
 }
 

@@ -99,6 +99,7 @@ TEST_CASE("matches are all those from left to right, an empty one not right behi
   CHECK(matches(R"(\s+$)", "a  \n b \n") == "|  | \n");
   CHECK(matches(R"((?<=a)b|(?<!a)c)", "abcac") == "|b|c");
   CHECK(matches("(?i:'ll|'s)", "'LL'S'\xC5\xBF") == "|'LL|'S|'\xC5\xBF");
+  CHECK(matches(R"(-{,2}(?i:z)?+\S{2})", "-- ab") == "|--|ab");
   CHECK(matches(R"(\s)", "\v\xC2\xA0\xE3\x80\x80.") == "|\v|\xC2\xA0|\xE3\x80\x80");
 }
 
