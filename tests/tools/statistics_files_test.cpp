@@ -87,7 +87,7 @@ TEST_CASE("stats merge and import replace no file, but an earlier result with --
   refused({"import", weights, a, (scratch / "src").string()},
           "expected no file or an earlier statistics file");
   refused({"import", a, b, (scratch / "src").string()}, "a: expected no file, found a statistics file");
-  refused({"inspect", a, "--force"}, "--force: expected with merge or import, found with inspect");
+  refused({"inspect", a, "--force"}, "--force: expected with collect, merge or import, found with inspect");
   const std::string out = (scratch / "out").string();
   CHECK(run_program({"stats", "merge", out, a, b}).code == 0);
   const std::string first = text_of(out);
