@@ -82,7 +82,8 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   plan.kind = kind;
   const bool has_rows = unit == 0;
   const size_t rank = t.shape.size();
-  const bool stack = rank >= 3 && t.shape[0] > 0 && t.name.find("experts") != t.name.npos;
+  const bool of_blocks = rank == 4 && t.shape[1] == 1 && t.shape[3] == 1;  // ModelOpt's scales of one matrix
+  const bool stack = rank >= 3 && !of_blocks && t.shape[0] > 0 && t.name.find("experts") != t.name.npos;
   if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)
     plan.matrices = static_cast<uint64_t>(t.shape[0]);
   uint64_t bytes = t.bytes() / plan.matrices;

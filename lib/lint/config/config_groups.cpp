@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/lookup_parts.h"
@@ -66,7 +67,11 @@ std::string first_of(std::string_view alternatives) {
 
 int64_t number_of(const Json& json, const char* key, int64_t instead) {
   const Json& value = member(json, key);
-  return value.is_number_integer() ? value.get<int64_t>() : instead;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  // Readers turn 4.0 into 4.
+  const bool is_whole = value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
+                        std::fabs(value.get<double>()) < 0x1p53;
+  return is_whole ? static_cast<int64_t>(value.get<double>()) : instead;
 }
 
 /// compressed-tensors takes it from the size of groups where a config does not say it.

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -82,6 +81,14 @@ constexpr Setting kSettings[] = {
     {"norm_eps", kEpsilon},
     {"attn_output_gate", kSwitch},
     {"rope_theta", kPositive},
+    {"swiglu_limit", kPositive},
+    {"logits_scaling", kPositive},
+    {"residual_multiplier", kPositive},
+    {"embedding_multiplier", kPositive},
+    {"attention_multiplier", kPositive},
+    {"sliding_window", kNumber},
+    {"attention_chunk_size", kCount},
+    {"norm_epsilon", kEpsilon},
     {"routed_scaling_factor", kPositive},
     {"partial_rotary_factor", kShare},
     {"attention_bias", kSwitch},
@@ -126,16 +133,6 @@ bool fits(const Json& value, SettingKind kind) {
   return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
 }
 
-/// Texts that model classes look up. Source: transformers 5.17, activations.py, modeling_rope_utils.py, the
-/// routers of deepseek_v2, deepseek_v3 and deepseek_v4.
-struct Choice {
-  const char* key;
-  std::initializer_list<const char*> texts;
-};
-const Choice kChoices[] = {
-    {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
-    {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
-};
 constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32",       "float64",
                                    "half",          "float",         "float8_e4m3fn", "torch.bfloat16",
                                    "torch.float16", "torch.float32", "auto"};
@@ -151,7 +148,6 @@ class Settings {
 
   void run() {
     check_kinds();
-    check_choices();
     check_heads();
     check_experts();
     check_layer_lists();
@@ -206,36 +202,6 @@ class Settings {
       }
     }
   }
-  /// Of known families; others bring functions of their own. Source: transformers 5.17, activations.py.
-  void check_activations() {
-    if (!model_) return;
-    constexpr std::string_view kFunctions[] = {"gelu",          "gelu_10",     "gelu_fast",
-                                               "gelu_new",      "gelu_python", "gelu_pytorch_tanh",
-                                               "laplace",       "linear",      "gelu_python_tanh",
-                                               "gelu_accurate", "leaky_relu",  "mish",
-                                               "relu",          "quick_gelu",  "relu2",
-                                               "relu6",         "sigmoid",     "silu",
-                                               "swish",         "tanh",        "prelu",
-                                               "xielu",         "swigluoai"};
-    for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
-      const Json* value = said(key);
-      if (value == nullptr) continue;
-      const bool known = std::any_of(std::begin(kFunctions), std::end(kFunctions),
-                                     [&](std::string_view name) { return *value == name; });
-      if (!known) odd(key, "an activation that loaders know", *value);
-    }
-  }
-  void check_choices() {
-    check_activations();
-    for (const Choice& choice : kChoices) {
-      const Json* value = said(choice.key);
-      if (value == nullptr) continue;
-      const bool known = std::any_of(choice.texts.begin(), choice.texts.end(),
-                                     [&](const char* text) { return *value == text; });
-      if (!known) odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")).c_str(), *value);
-    }
-  }
-
   void check_heads() {
     const auto heads = number("num_attention_heads"), groups = number("num_key_value_heads");
     if (heads && groups && *groups > 0 && *heads % *groups != 0 &&
@@ -429,7 +395,9 @@ class Settings {
 }  // namespace
 
 void lint_settings(const LintInput& s, LintReporter& reporter) {
-  if (s.config.is_object()) Settings(s, reporter).run();
+  if (!s.config.is_object()) return;
+  Settings(s, reporter).run();
+  lint_choices(s, reporter);
 }
 
 }  // namespace twofour

@@ -84,7 +84,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
         continue;
       m.name = without_weight(t.name);
       m.is_linear = t.shape.size() >= 2 && f.plan.is_rows && t.name.find("bias") == t.name.npos &&
-                    is_linear_name(m.name) && !is_table_name(m.name);
+                    is_linear_name(m.name) && !is_table_name(m.name) && !m.name.ends_with("A_log");
       const ValueFormat format = value_format(s, f.tensor);
       if (format.scale) {
         m.scale = *format.scale;

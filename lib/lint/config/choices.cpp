@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <iterator>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/family/family_tensors.h"
+
+namespace twofour {
+namespace {
+
+/// Texts that model classes look up. Source: transformers 5.17, activations.py, modeling_rope_utils.py, the
+/// routers of deepseek_v2, deepseek_v3 and deepseek_v4.
+struct Choice {
+  const char* key;
+  std::initializer_list<const char*> texts;
+};
+const Choice kChoices[] = {
+    {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
+    {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
+};
+/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with the names of before.
+struct LayerKinds {
+  const char* key;
+  std::initializer_list<const char*> kinds;
+};
+const LayerKinds kLayerKinds[] = {
+    {"layer_types",
+     {"full_attention", "sliding_attention", "chunked_attention", "window_attention",
+      "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe",
+      "hybrid", "hybrid_sliding", "deepseek_sparse_attention", "qwen_sparse_attention", "linear_attention",
+      "mamba", "attention", "sparse", "dense"}},
+    {"mlp_layer_types", {"sparse", "dense"}},
+};
+
+/// Words in the names of settings that are numbers or switches.
+constexpr std::string_view kOfNumbers[] = {
+    "window", "layers",     "multiplier", "scaling", "scalar",  "softcapping", "epsilon",    "_eps",
+    "_size",  "embeddings", "bias",       "_dim",    "heads",   "norm",        "interleave", "_prob",
+    "factor", "theta",      "_rank",      "_limit",  "dropout", "num_",        "use_",       "experts"};
+
+bool is_number_or_switch(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return true;
+  return text == "true" || text == "false" || text == "True" || text == "False";
+}
+
+class Choices {
+ public:
+  Choices(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {
+    model_ = find_language_model(s.config);
+    config_ = model_ ? model_->config : model_configs(s.config).back();
+  }
+
+  void run() {
+    if (model_) check_activations();
+    for (const Choice& choice : kChoices) {
+      const Json* value = said(choice.key);
+      if (value != nullptr && !is_one_of(*value, choice.texts))
+        odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")), *value);
+    }
+    check_layer_kinds();
+    check_routing();
+    check_texts();
+  }
+
+ private:
+  void odd(std::string_view key, const std::string& expected, const Json& found) {
+    reporter_.add("odd-setting", "config.json", std::string(key),
+                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+  }
+  const Json* said(std::string_view key) const {
+    const auto at = config_->find(key);
+    return at == config_->end() || at->is_null() ? nullptr : &*at;
+  }
+  static bool is_one_of(const Json& value, const auto& texts) {
+    return std::any_of(std::begin(texts), std::end(texts), [&](const auto& text) { return value == text; });
+  }
+
+  /// Of known families; others bring functions of their own. Source: transformers 5.17, activations.py.
+  void check_activations() {
+    constexpr std::string_view kFunctions[] = {"gelu",          "gelu_10",     "gelu_fast",
+                                               "gelu_new",      "gelu_python", "gelu_pytorch_tanh",
+                                               "laplace",       "linear",      "gelu_python_tanh",
+                                               "gelu_accurate", "leaky_relu",  "mish",
+                                               "relu",          "quick_gelu",  "relu2",
+                                               "relu6",         "sigmoid",     "silu",
+                                               "swish",         "tanh",        "prelu",
+                                               "xielu",         "swigluoai"};
+    for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
+      const Json* value = said(key);
+      if (value != nullptr && !is_one_of(*value, kFunctions))
+        odd(key, "an activation that loaders know", *value);
+    }
+  }
+
+  /// Code of its own may have kinds of its own.
+  void check_layer_kinds() {
+    if (!model_ || s_.config.contains("auto_map")) return;
+    for (const LayerKinds& kinds : kLayerKinds) {
+      const Json* list = said(kinds.key);
+      if (list == nullptr || !list->is_array()) continue;
+      const auto unknown = std::find_if(list->begin(), list->end(),
+                                        [&](const Json& kind) { return !is_one_of(kind, kinds.kinds); });
+      if (unknown != list->end()) odd(kinds.key, "kinds of layers that loaders know", *unknown);
+    }
+  }
+
+  /// Biases for the choice of experts belong to routers that score by sigmoid. Source: vLLM,
+  /// models/deepseek_v2.py.
+  void check_routing() {
+    const Json *method = said("topk_method"), *score = said("scoring_func");
+    const bool other_method = method != nullptr && *method != "noaux_tc";
+    const bool other_score =
+        method != nullptr && *method == "noaux_tc" && score != nullptr && *score == "softmax";
+    if (!other_method && !other_score) return;
+    const auto bias = std::find_if(s_.tensors.begin(), s_.tensors.end(), [](const TensorInfo& t) {
+      return t.name.ends_with(".mlp.gate.e_score_correction_bias");
+    });
+    if (bias == s_.tensors.end()) return;
+    reporter_.add("impossible-setting", "config.json", other_method ? "topk_method" : "scoring_func",
+                  fmt::format("expected {} as {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid",
+                              bias->name, quoted_setting(other_method ? *method : *score)));
+  }
+
+  /// Numbers and switches in quotes: "false" is true in Python.
+  void check_texts() {
+    for (const Json* config : model_configs(s_.config)) {
+      for (const auto& [key, value] : config->items()) {
+        if (!value.is_string() || !is_number_or_switch(value.get_ref<const std::string&>())) continue;
+        const bool is_number = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
+                                           [&](std::string_view word) { return key.find(word) != key.npos; });
+        if (is_number && !is_checked_elsewhere(key)) odd(key, "a number or a switch, not a text", value);
+      }
+    }
+  }
+  bool is_checked_elsewhere(const std::string& key) const { return reporter_.reported_names().contains(key); }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+  std::optional<LanguageModel> model_;
+  const Json* config_;
+};
+
+}  // namespace
+
+void lint_choices(const LintInput& s, LintReporter& reporter) { Choices(s, reporter).run(); }
+
+}  // namespace twofour
