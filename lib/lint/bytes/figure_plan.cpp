@@ -52,6 +52,14 @@ ValueFormat value_format(const LintInput& s, size_t tensor) {
   switch (t.dtype) {
     case DType::kF8E4M3:
       return {NumberKind::kE4m3};
+    case DType::kI8: {  // INT8 of compressed-tensors
+      if (!t.name.ends_with(".weight")) return {};
+      const auto scale = s.find(t.name + "_scale");
+      const bool is_scaled =
+          scale && (s.tensors[*scale].dtype == DType::kBF16 || s.tensors[*scale].dtype == DType::kF16 ||
+                    s.tensors[*scale].dtype == DType::kF32);
+      return is_scaled ? ValueFormat{NumberKind::kInt8, scale} : ValueFormat{};
+    }
     case DType::kBF16:
       return {NumberKind::kBf16};
     case DType::kF16:
@@ -80,6 +88,7 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   const TensorInfo& t = s.tensors[tensor];
   MatrixPlan plan;
   plan.kind = kind;
+  plan.is_scale = t.name.ends_with("scale") || t.name.ends_with("scales") || t.name.ends_with("scale_inv");
   const bool has_rows = unit == 0;
   const size_t rank = t.shape.size();
   const bool of_blocks = rank == 4 && t.shape[1] == 1 && t.shape[3] == 1;  // ModelOpt's scales of one matrix

@@ -102,26 +102,33 @@ MatrixFigures FigureCounter::figures() const {
     }
     zeros = codes[kZero];
   } else {
-    const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0;
+    const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0,
+               int8 = kind == NumberKind::kInt8;
     double sum = 0, squares = 0;
     for (unsigned i = 0; i < 256; ++i) {
       const auto count = static_cast<double>(numbers_[i]);
       numbers += count;
       most = std::max(most, count);
-      if (count == 0 || (!fp8 && !exponents) || (fp8 && e4m3_is_nan(i))) continue;
-      const double value = fp8 ? double{e4m3_to_float(i & 0x7F)} : std::exp2(static_cast<double>(i) - 127);
+      if (count == 0 || (!fp8 && !exponents && !int8) || (fp8 && e4m3_is_nan(i))) continue;
+      const double value = fp8         ? double{e4m3_to_float(i & 0x7F)}
+                           : exponents ? std::exp2(static_cast<double>(i) - 127)
+                                       : std::abs(static_cast<int8_t>(i));
       energy += count * value * value;
       amax = std::max(amax, value);
-      if (fp8 && i > 0x80) negative += count;
+      if ((fp8 && i > 0x80) || (int8 && i >= 0x80)) negative += count;
       sum += count * i;
       squares += count * i * i;
       f.scale_values += exponents;
+    }
+    if (plan_.is_scale) {
+      f.log2_mean = share_of(octaves_, numbers - static_cast<double>(numbers_[0]));
+      if (exponents) f.log2_mean = share_of(sum, numbers - static_cast<double>(numbers_[0])) - 127;
     }
     if (exponents) {
       f.scale_mean = share_of(sum, numbers) - 127;
       f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
     }
-    zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : exponents ? 0 : numbers_[0]);
+    zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : numbers_[0]);
     if (fp8) {
       f.octaves = octaves_of(numbers_);
       f.unevenness = unevenness_of(numbers_);
@@ -134,8 +141,8 @@ MatrixFigures FigureCounter::figures() const {
   f.constant_share = share_of(most, numbers);
   f.log2_rms = std::log2(std::sqrt(share_of(energy, numbers)));
   f.log2_amax = std::log2(amax);
-  const bool has_octaves =
-      kind != NumberKind::kE2m1 && kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
+  const bool has_octaves = kind != NumberKind::kInt8 && kind != NumberKind::kE2m1 &&
+                           kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
   if (has_octaves && std::isfinite(f.log2_rms)) {
     double small = 0;
     for (unsigned i = 0; i < 256; ++i) {

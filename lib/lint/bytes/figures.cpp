@@ -224,6 +224,7 @@ void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
     negative_ += x < 0;
     if (!std::isfinite(x)) continue;
     energy_ += double{x} * double{x};
+    if (plan_.is_scale && x != 0) octaves_ += std::log2(std::fabs(double{x}));
     amax_ = std::max(amax_, std::fabs(double{x}));
   }
 }
@@ -269,6 +270,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   full_blocks_ += o.full_blocks_;
   negative_ += o.negative_;
   energy_ += o.energy_;
+  octaves_ += o.octaves_;
   amax_ = std::max(amax_, o.amax_);
 }
 

@@ -33,6 +33,7 @@ struct MatrixPlan {
   uint64_t matrices = 1, lines = 0;          ///< lines of one matrix
   uint64_t line_bytes = 0, scale_bytes = 0;  ///< codes or values of a line; its block scales in E4M3
   bool k_outer = false;
+  bool is_scale = false;  ///< numbers that others are multiplied by, whose logarithms count
   bool is_rows =
       true;  ///< lines are what the model knows as such, so that they may be held against each other
   /// How many lines statistics take. The line in each of so many equal ranges lies anywhere, so that no
@@ -61,6 +62,7 @@ struct MatrixFigures {
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
   uint64_t sampled = 0;                                               ///< numbers behind the following
   double log2_rms = 0, log2_amax = 0;                                 ///< of zeros alone -infinity
+  double log2_mean = 0;  ///< of scales: the mean of logarithms, zeros aside, which a few odd ones do not move
   double zero_share = 0;
   double negative_share = 0;  ///< of what is not zero
   double small_share = 0;     ///< of floats and FP8: smaller than a sixteenth of the RMS, zeros aside
@@ -126,7 +128,7 @@ class FigureCounter {
   std::array<uint64_t, 256> scale_bytes_{};     ///< by block scale
   std::array<uint64_t, 256> scale_energies_{};  ///< likewise, sums of squared codes in halves
   uint64_t blocks_ = 0, full_blocks_ = 0, negative_ = 0;
-  double energy_ = 0, amax_ = 0;
+  double energy_ = 0, amax_ = 0, octaves_ = 0;
   std::vector<float> floats_;
 };
 

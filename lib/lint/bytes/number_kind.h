@@ -13,6 +13,7 @@ enum class NumberKind {
   kF16,
   kF32,
   kE8m0,  ///< exponents that scale blocks
+  kInt8,  ///< -128 to 127
   kInt4,  ///< two codes of 0 to 15 a byte, 8 the zero point or near it
 };
 

@@ -64,7 +64,6 @@ class WeightLint {
       if (s_.is_whole(s_.modules[i])) report_module(s_.modules[i], modules_[i]);
     }
     for (const auto& [tensor, counts] : tensors_) report_tensor(tensor, counts);
-    check_amax();
     std::sort(figures_.begin(), figures_.end(), [](const MatrixFigures& a, const MatrixFigures& b) {
       return std::pair(a.tensor, a.expert) < std::pair(b.tensor, b.expert);
     });
@@ -345,36 +344,6 @@ class WeightLint {
   bool is_scale_number(std::string_view name) const {
     return is_input_scale(name) || name.ends_with(".k_scale") || name.ends_with(".v_scale") ||
            name.ends_with("_scale_2") || name.ends_with("_global_scale");
-  }
-
-  /// Engines and producers share global scales within a block of experts or a fused linear, so only the
-  /// largest weight of all that share one must come near full scale: 2688, 1536 with four-over-six, 448 where
-  /// activations are FP8.
-  void check_amax() {
-    constexpr uint32_t kUnit = 1024, kLeast = 400 * kUnit;
-    struct Shared {
-      uint32_t amax = 0;
-      size_t module = 0;
-    };
-    std::map<std::pair<std::string, std::vector<uint8_t>>, Shared> shared;
-    for (size_t i = 0; i < s_.modules.size(); ++i) {
-      const Nvfp4Linear& m = s_.modules[i];
-      if (!s_.is_whole(m) || !modules_[i].any_code || s_.tensors[m.global_scale].bytes() > kPiece) continue;
-      if (modules_[i].subnormal + modules_[i].zero == modules_[i].blocks) continue;  // reported already
-      std::vector<uint8_t> scale(s_.tensors[m.global_scale].bytes());
-      s_.read(m.global_scale, 0, scale);
-      const size_t experts = m.name.find("experts.");
-      const std::string block = m.name.substr(0, experts != m.name.npos ? experts : m.name.rfind('.'));
-      Shared& at = shared.try_emplace({block, scale}, Shared{0, i}).first->second;
-      at.amax = std::max(at.amax, modules_[i].amax);
-    }
-    for (const auto& [key, at] : shared) {
-      if (at.amax >= kLeast) continue;
-      const Nvfp4Linear& m = s_.modules[at.module];
-      sink_.add("amax-mismatch", s_.file_of(m.global_scale), s_.tensors[m.global_scale].name,
-                fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
-                            static_cast<double>(at.amax) / kUnit));
-    }
   }
 
   const LintInput& s_;

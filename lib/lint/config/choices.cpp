@@ -24,18 +24,24 @@ const Choice kChoices[] = {
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
 /// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with the names of before.
-struct LayerKinds {
-  const char* key;
-  std::initializer_list<const char*> kinds;
-};
-const LayerKinds kLayerKinds[] = {
-    {"layer_types",
-     {"full_attention", "sliding_attention", "chunked_attention", "window_attention",
-      "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe",
-      "hybrid", "hybrid_sliding", "deepseek_sparse_attention", "qwen_sparse_attention", "linear_attention",
-      "mamba", "attention", "sparse", "dense"}},
-    {"mlp_layer_types", {"sparse", "dense"}},
-};
+constexpr std::string_view kLayerKinds[] = {"full_attention",
+                                            "sliding_attention",
+                                            "chunked_attention",
+                                            "window_attention",
+                                            "compressed_sparse_attention",
+                                            "heavily_compressed_attention",
+                                            "minimax_m3_sparse",
+                                            "conv",
+                                            "moe",
+                                            "hybrid",
+                                            "hybrid_sliding",
+                                            "deepseek_sparse_attention",
+                                            "qwen_sparse_attention",
+                                            "linear_attention",
+                                            "mamba",
+                                            "attention",
+                                            "sparse",
+                                            "dense"};
 
 /// Words in the names of settings that are numbers or switches.
 constexpr std::string_view kOfNumbers[] = {
@@ -102,13 +108,11 @@ class Choices {
   /// Code of its own may have kinds of its own.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
-    for (const LayerKinds& kinds : kLayerKinds) {
-      const Json* list = said(kinds.key);
-      if (list == nullptr || !list->is_array()) continue;
-      const auto unknown = std::find_if(list->begin(), list->end(),
-                                        [&](const Json& kind) { return !is_one_of(kind, kinds.kinds); });
-      if (unknown != list->end()) odd(kinds.key, "kinds of layers that loaders know", *unknown);
-    }
+    const Json* list = said("layer_types");
+    if (list == nullptr || !list->is_array()) return;
+    const auto unknown = std::find_if(list->begin(), list->end(),
+                                      [&](const Json& kind) { return !is_one_of(kind, kLayerKinds); });
+    if (unknown != list->end()) odd("layer_types", "kinds of layers that loaders know", *unknown);
   }
 
   /// Biases for the choice of experts belong to routers that score by sigmoid. Source: vLLM,

@@ -180,9 +180,11 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 namespace {
 
 /// Counts that a model with routed experts must state, under whatever name its family has for them.
-void check_stated(const LintInput& s, LintReporter& reporter) {
+void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.config.is_object()) return;
-  bool count = false, chosen = false;
+  // What a config does not say its class does.
+  bool count = false, chosen = model.family != nullptr && *model.family->top_k != '\0' &&
+                               FamilySizes(*model.family, s.config).number(model.family->top_k).has_value();
   const auto has = [](std::string_view key, std::string_view word) { return key.find(word) != key.npos; };
   for (const Json* config : model_configs(s.config)) {
     for (const auto& [key, value] : config->items()) {
@@ -234,7 +236,7 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
     experts[name->expert].push_back({i, name->rest});
   }
   finish();
-  if (routed && s.is_directory) check_stated(s, reporter);
+  if (routed && s.is_directory) check_stated(s, model, reporter);
   for (const Nvfp4Linear& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
     reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,

@@ -248,13 +248,23 @@ class Content {
 
   bool check_block_scales(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (f.plan.kind != NumberKind::kE2m1 || f.sampled < 4 * kFewNumbers) return false;
+    const bool is_mx8 = m.scale_figures != nullptr && m.scale_figures->plan.kind == NumberKind::kE8m0;
+    if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.sampled < 4 * kFewNumbers) return false;
     const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
     if (scales == nullptr) return false;
+    // Of E8M0 the smallest, 2^-127, is what blocks of zeros have.
+    constexpr double kFew = 0.02;
+    if (scales->plan.kind == NumberKind::kE8m0 && scales->zero_share > f.zero_share + kFew) {
+      return report(
+          m, "zero-scale",
+          fmt::format("expected no scale of 2^-127 above codes other than zero, found it in {:.0f} % of "
+                      "blocks, with {:.0f} % zero codes",
+                      100 * scales->zero_share, 100 * f.zero_share));
+    }
     // Weights of one size have one scale, and no codes between 0 and 6.
     const auto between =
         static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
-    if (scales->scale_values == 1 && between > 0.05)
+    if (f.plan.kind == NumberKind::kE2m1 && scales->scale_values == 1 && between > 0.05)
       return report(m, "odd-codes", "expected a scale for each block, found the same for all");
     return false;
   }

@@ -9,6 +9,9 @@ namespace twofour {
 /// whole checkpoint. README.md of lib/lint says which figures and thresholds.
 void lint_outliers(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// The largest number of matrices against what their scales are made for.
+void lint_full_scale(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// One scale in place of several: global ones, those of blocks and rows.
 void lint_copied_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 

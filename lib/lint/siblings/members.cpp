@@ -89,7 +89,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       if (format.scale) {
         m.scale = *format.scale;
         m.scale_figures = scales.find(m.scale, f.expert);
-        scale = m.scale_figures != nullptr ? m.scale_figures->log2_rms : std::nan("");
+        scale = m.scale_figures != nullptr ? m.scale_figures->log2_mean : std::nan("");
       }
       if (!format.scale && f.plan.kind == NumberKind::kE4m3) scale = std::nan("");
     }

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "formats/weight_dialect.h"
 #include "lib/lint/siblings/checks.h"
 
 namespace twofour {
@@ -17,7 +18,9 @@ constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which 
 constexpr double kNormFloor = 6.0;    ///< a layer's norm against those of all others
 constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
 constexpr double kDeviations = 6;     ///< and this many standard deviations
-constexpr double kLargestRms = 3, kSmallestRms = -24;  ///< 8 and 6e-8: no trained linear is beyond
+constexpr double kLargestRms = 3,
+                 kSmallestRms = -24;   ///< 8 and 6e-8: no trained linear or embedding is beyond
+constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm has it
 /// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
 constexpr uint64_t kFewNumbers = 4096;
 /// With fewer layers than kSomeLayers all are like the first and last.
@@ -38,6 +41,7 @@ class Outliers {
   Outliers(const LintInput& s, std::span<Member> members, LintReporter& reporter) : s_(s), sink_(reporter) {
     for (Member& m : members) {
       if (m.is_linear && is_known(m)) linears_.push_back(&m);
+      if (!m.is_linear && is_known(m)) others_.push_back(&m);
       if (!m.is_linear && m.name.find("norm") != m.name.npos && m.name.find("bias") == m.name.npos &&
           s.tensors[m.figures->tensor].shape.size() == 1)
         norms_.push_back(&m);
@@ -54,6 +58,7 @@ class Outliers {
     check_layers(norms, kNormFloor, kNormFloor);
     check_all();
     check_norms();
+    check_others();
   }
 
  private:
@@ -177,6 +182,19 @@ class Outliers {
     const auto is_constant = [](const Member& m) {
       return !std::isfinite(m.log2_rms) || std::fabs(m.log2_rms - m.log2_amax) < 1e-6;
     };
+    const auto of_layers =
+        static_cast<size_t>(std::ranges::count_if(norms_, [](const Member* m) { return m->at.layer >= 0; }));
+    const auto varied = static_cast<size_t>(
+        std::ranges::count_if(norms_, [&](const Member* m) { return m->at.layer >= 0 && !is_constant(*m); }));
+    for (const Member* m : norms_) {
+      // What is before or behind all layers has no siblings but theirs.
+      if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
+        continue;
+      sink_.add("layer-outlier", s_.file_of(m->figures->tensor), m->name,
+                fmt::format(
+                    "expected weights that differ, as {} of {} norms in layers have, found {:.3g} throughout",
+                    varied, of_layers, std::exp2(m->log2_rms)));
+    }
     for (const auto& [kind, group] : kinds) {
       const auto constant = static_cast<size_t>(
           std::count_if(group.begin(), group.end(), [&](const Member* m) { return is_constant(*m); }));
@@ -191,9 +209,26 @@ class Outliers {
     }
   }
 
+  /// Embeddings, norms and biases by themselves.
+  void check_others() {
+    for (Member* m : others_) {
+      const bool table = is_table_name(m->module) && m->numbers > 2 * kFewNumbers;
+      const bool vector = s_.tensors[m->figures->tensor].shape.size() == 1;
+      const bool beyond = table    ? m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms
+                          : vector ? m->log2_amax > kLargestNumber
+                                   : false;
+      if (!beyond || std::exchange(m->reported, true)) continue;
+      sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
+                table ? fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
+                                    std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms))
+                      : fmt::format("expected numbers below {:.0f}, found {:.3g}", std::exp2(kLargestNumber),
+                                    std::exp2(m->log2_amax)));
+    }
+  }
+
   const LintInput& s_;
   LintReporter& sink_;
-  Group linears_, norms_;
+  Group linears_, norms_, others_;
 };
 
 }  // namespace

@@ -98,8 +98,13 @@ std::vector<Fault> module_faults() {
        }},
       {"odd-setting", "a count in quotes",
        [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_experts_per_tok"] = "2"; }); }},
-      {"odd-setting", "no count of experts of a token",
-       [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j.erase("num_experts_per_tok"); }); }},
+      {"odd-setting", "no count of experts of a token, of a class of its own",
+       [](Save& s, Random&) {
+         s.edit("config.json", [](Json& j) {
+           j.erase("num_experts_per_tok");
+           j["model_type"] = "anthill";
+         });
+       }},
       {"odd-setting", "half an expert",
        [](Save& s, Random&) { s.edit("config.json", [](Json& j) { j["num_experts_per_tok"] = 2.5; }); }},
       {"layers-missing", "the first", [](Save& s, Random&) { s.erase_below(kLayer0); }},

@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "lib/lint/bytes/checks.h"
+#include "lib/lint/siblings/checks.h"
+
+namespace twofour {
+namespace {
+
+/// Of NVFP4 the largest code * block scale is near 2688, 1536 with four-over-six, or 448 where activations
+/// are FP8; of FP8 the largest number is 448, above 224 where scales are powers of two.
+constexpr double kLeastNvfp4 = 400, kLeastE4m3 = 200;
+constexpr uint64_t kFewToFill = 4096;
+/// Octaves that the RMS may be from that of others of the kind, for a matrix that is only scaled otherwise.
+constexpr double kInLine = 0.9;
+
+/// Producers share scales within a block of experts or a fused linear, so only the largest weight of all that
+/// share one must come near full scale.
+struct Shared {
+  double amax = 0;
+  const Member* first = nullptr;
+};
+
+class FullScale {
+ public:
+  FullScale(const LintInput& s, std::span<Member> members, LintReporter& reporter) : s_(s), sink_(reporter) {
+    for (const Member& m : members) {
+      if (m.is_linear && std::isfinite(m.log2_rms)) kinds_[m.at.kind].push_back(m.log2_rms);
+      if (m.is_linear && std::isfinite(m.figures->log2_amax)) add(m);
+    }
+  }
+
+  void run() {
+    std::vector<const Shared*> low;
+    for (const auto& [key, shared] : shared_) {
+      if (shared.amax < (is_nvfp4(*shared.first) ? kLeastNvfp4 : kLeastE4m3)) low.push_back(&shared);
+    }
+    const bool few = 4 * low.size() <= shared_.size();
+    for (const Shared* one : low) {
+      const Member& m = *one->first;
+      if (few && is_in_line(m)) continue;
+      sink_.add("amax-mismatch", s_.file_of(m.scale), s_.tensors[m.scale].name,
+                is_nvfp4(m)
+                    ? fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
+                                  one->amax)
+                    : fmt::format("expected a largest number near 448, found {:g}", one->amax));
+    }
+  }
+
+ private:
+  static bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
+
+  void add(const Member& m) {
+    if (m.scale == MatrixFigures::kNone) return;
+    const bool fp8 = m.figures->plan.kind == NumberKind::kE4m3;
+    if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;  // 1: FP8 as it is
+    if (is_nvfp4(m) && m.figures->scale_mean < -6) return;  // subnormal block scales are reported
+    const size_t experts = m.name.find("experts.");
+    const std::string block = m.name.substr(0, experts != m.name.npos ? experts : m.name.rfind('.'));
+    Shared& shared = shared_[{block, fp8, m.log2_scale}];
+    if (shared.first == nullptr) shared.first = &m;
+    shared.amax = std::max(shared.amax, std::exp2(m.figures->log2_amax));
+  }
+
+  /// Whether the weights are as large as others of the kind: then scales share the same out otherwise.
+  bool is_in_line(const Member& m) const {
+    const std::vector<double>& all = kinds_.at(m.at.kind);
+    constexpr size_t kFewestAlike = 4;
+    return all.size() >= kFewestAlike && std::fabs(m.log2_rms - robust_spread(all).median) < kInLine;
+  }
+
+  const LintInput& s_;
+  LintReporter& sink_;
+  std::map<std::string, std::vector<double>> kinds_;
+  std::map<std::tuple<std::string, bool, double>, Shared> shared_;
+};
+
+}  // namespace
+
+void lint_full_scale(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  FullScale(s, members, reporter).run();
+}
+
+}  // namespace twofour
