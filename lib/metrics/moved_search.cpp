@@ -196,6 +196,11 @@ class Search {
           const Rows y = read_rows(b_, b, others_[other->second], rows);
           others_[other->second].sketch = sketch_of(others_[other->second], y);
           compare_rows(own, rows, x, y, i, other->second, results[i].unlike, results[i].moved);
+          // Noise spoils the sizes of blocks a little; what has no scales was perhaps decoded by wrong ones.
+          const Linear& module = a_.module_of(*own.matrix);
+          const bool has_blocks = module.scale && module.scale_cols > 0 && module.scale_cols < module.k;
+          const bool scales = results[i].moved && results[i].moved->how == Moved::kScales;
+          if (scales && !has_blocks && size_correlation(x, y) > kUnrelated) results[i].moved.reset();
           return std::nullopt;
         });
       };
@@ -244,8 +249,15 @@ class Search {
   /// pruning leave a correlation of 0.9 or so; of scales in another order there is none but what rows have in
   /// common.
   static bool has_other_sizes(const Rows& x, const Rows& y) {
+    constexpr double kCorrelated = 0.6;
+    return size_correlation(x, y) < kCorrelated;
+  }
+  static constexpr double kUnrelated = 0.5;
+
+  /// Of logarithms of sizes; 1 where there are few blocks, or all of one size.
+  static double size_correlation(const Rows& x, const Rows& y) {
     constexpr size_t kFewBlocks = 256;
-    constexpr double kCorrelated = 0.6, kVaried = 0.1;
+    constexpr double kVaried = 0.1;
     double count = 0, a = 0, b = 0, aa = 0, bb = 0, ab = 0;
     for (size_t i = 0; i + 16 <= x.size(); i += 16) {
       const double p = dot(&x[i], &x[i], 16), q = dot(&y[i], &y[i], 16);
@@ -253,10 +265,10 @@ class Search {
       const double u = std::log(p) / 2, v = std::log(q) / 2;
       ++count, a += u, b += v, aa += u * u, bb += v * v, ab += u * v;
     }
-    if (count < kFewBlocks) return false;
+    if (count < kFewBlocks) return 1;
     const double va = aa / count - a / count * a / count, vb = bb / count - b / count * b / count;
     const double covariance = ab / count - a / count * b / count;
-    return va > kVaried * kVaried && vb > kVaried * kVaried && covariance < kCorrelated * std::sqrt(va * vb);
+    return va > kVaried * kVaried && vb > kVaried * kVaried ? covariance / std::sqrt(va * vb) : 1;
   }
 
   /// Of matrices of B that share no name with one of A in the same shape.

@@ -124,7 +124,7 @@ class Grouping {
     for (const auto& [name, matrix] : a.all()) {
       const SiblingName at = sibling_name(name);
       ++of_layer_[{layers_of(name), at.layer}];
-      if (at.expert >= 0) experts_[experts_of(name)].insert(at.expert);
+      if (at.expert >= 0) ++experts_[experts_of(name)][at.expert];
       if (at.layer >= 0) layers_[layers_of(name)].insert(at.layer);
     }
   }
@@ -176,14 +176,18 @@ class Grouping {
     for (const auto& [block, experts] : blocks) {
       Numbers numbers;
       std::vector<std::string> done;
+      bool whole = true;  // all matrices of each expert went
       for (const auto& [expert, names] : experts) {
+        const size_t all = experts_.at(block).at(expert);
+        if (2 * names.size() <= all) continue;  // a matrix for itself
+        whole = whole && names.size() == all;
         if (agree(names, true, expert, numbers)) done.insert(done.end(), names.begin(), names.end());
       }
       if (numbers.empty()) continue;
       const auto count = static_cast<int64_t>(experts_.at(block).size());
       MovedWeights moved{Moved::kExperts, block, describe_numbers("expert", numbers, count, b_), {}};
       const auto router = router_of(block, numbers);
-      if (router) {
+      if (router && whole) {
         moved.how = Moved::kRenumbered;
         moved.text += fmt::format("; the rows of {} are in the same order", *router);
         found_.erase(*router);
@@ -329,9 +333,47 @@ class Grouping {
   Found found_;
   const std::string& b_;
   std::map<std::pair<std::string, int64_t>, size_t> of_layer_;  ///< matrices of a layer
-  std::map<std::string, std::set<int64_t>> experts_, layers_;   ///< by what comes before their numbers
+  std::map<std::string, std::map<int64_t, size_t>>
+      experts_;                                      ///< by what comes before their numbers: matrices
+  std::map<std::string, std::set<int64_t>> layers_;  ///< likewise
   std::vector<MovedWeights> moved_;
 };
+
+/// The numbers of a tensor's first dimension, as bytes; empty where the other checkpoint has another tensor.
+std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) {
+  const TensorInfo& t = c.tensors()[tensor];
+  const auto count = static_cast<size_t>(t.shape[0]);
+  std::vector<std::vector<uint8_t>> slices(count, std::vector<uint8_t>(t.bytes() / count));
+  for (size_t i = 0; i < count; ++i) c.read(tensor, i * slices[i].size(), slices[i]);
+  return slices;
+}
+
+/// Takes back that a model computes what it did where something else that its experts have by number stayed:
+/// biases of the router, of the choice of experts, of stacks.
+void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::string& b_name,
+                      MovedWeights& moved) {
+  const std::string parent = moved.name.substr(0, moved.name.rfind('.'));
+  std::map<size_t, size_t> places;
+  for (const auto& [own, other] : moved.pairs)
+    places[static_cast<size_t>(sibling_name(own).expert)] = static_cast<size_t>(sibling_name(other).expert);
+  constexpr uint64_t kMost = 64u << 20;  // what is larger is no bias
+  for (size_t t = 0; t < a.tensors().size(); ++t) {
+    const TensorInfo& own = a.tensors()[t];
+    if (!own.name.starts_with(parent + ".") || !own.name.ends_with("bias") || own.shape.empty()) continue;
+    if (own.shape[0] <= 1 || own.bytes() > kMost || own.name.find("shared") != own.name.npos) continue;
+    const auto other = b.find(own.name);
+    if (!other || b.tensors()[*other].shape != own.shape || b.tensors()[*other].dtype != own.dtype) continue;
+    const auto x = slices_of(a, t), y = slices_of(b, *other);
+    if (x.size() <= places.rbegin()->first) continue;  // not by expert
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto place = places.find(i);
+      if (x[i] == y[place == places.end() ? i : place->second]) continue;
+      moved.how = Moved::kExperts;
+      moved.text += fmt::format("; {} is not, as {} has another for expert {}", own.name, b_name, i);
+      return;
+    }
+  }
+}
 
 }  // namespace
 
@@ -347,6 +389,9 @@ MovedReport find_moved(const Matrices& a, const Matrices& b, const std::string& 
   MovedReport report;
   Found found = search_moved(a, b, differ, report.compared);
   report.moved = Grouping(a, std::move(found), b_name).run();
+  for (MovedWeights& moved : report.moved) {
+    if (moved.how == Moved::kRenumbered) check_renumbered(a.checkpoint(), b.checkpoint(), b_name, moved);
+  }
   return report;
 }
 
