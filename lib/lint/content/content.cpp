@@ -112,7 +112,7 @@ class Content {
       Zeros& zeros = zeros_[m.at.kind];
       ++zeros.members;
       zeros.with_lines += m.figures->zero_lines > 0;
-      zeros.with_columns += m.figures->zero_columns > m.figures->trailing_zero_columns;
+      zeros.with_columns += m.figures->zero_columns > 0;
     }
     for (const Member& m : members_) {
       const bool integers = m.figures->plan.kind == NumberKind::kInt4;
@@ -165,6 +165,8 @@ class Content {
                               found));
   }
 
+  static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
+
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
@@ -191,13 +193,11 @@ class Content {
     }
     // Fewer, where its siblings have none.
     const Zeros& kind = zeros_[m.at.kind];
-    const bool alone =
-        kind.members >= 3 && 4 * kind.with_lines <= kind.members && 4 * kind.with_columns <= kind.members;
+    const bool alone = kind.members >= 3 && is_seldom(kind.with_lines, kind.members) &&
+                       is_seldom(kind.with_columns, kind.members);
     if (!m.is_linear || !alone) return false;
     constexpr uint64_t kFewLines = 16;
-    const bool is_padding = f.first_zero_line + f.longest_zero_lines == f.plan.lines;
-    const bool in_one = f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64) && !is_padding;
-    if (in_one || (16 * f.zero_lines >= f.plan.lines && f.zero_lines >= kFewLines && !is_padding)) {
+    if (f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
       return report(
           m, "zero-regions",
           fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
@@ -205,8 +205,7 @@ class Content {
                       kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                       f.first_zero_line, f.longest_zero_lines));
     }
-    if (f.zero_columns > f.trailing_zero_columns && f.sampled >= 16 * f.columns &&
-        f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (f.sampled >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(
           m, "zero-regions",
           fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",

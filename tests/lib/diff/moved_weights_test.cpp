@@ -129,6 +129,38 @@ TEST_CASE("any permutation of a layer's experts is one finding, with each expert
   }
 }
 
+TEST_CASE("experts are renumbered only with all that belongs to their numbers") {
+  const Model sound = sound_model(1, 4);
+  Model changed = sound;
+  for (const char* p : kProjections)
+    std::swap(changed.matrices[expert_name(0, 0, p)], changed.matrices[expert_name(0, 2, p)]);
+  // A router of as many rows as experts, and a bias for their choice.
+  const auto with_router = [](const Model& model, const std::vector<int>& rows,
+                              const std::vector<int>& biases) {
+    Tensors all = model.tensors(DType::kF32);
+    const Matrix numbers = random_weights(99);
+    Matrix router, bias;
+    for (const int r : rows)
+      router.insert(router.end(), numbers.begin() + r * kK, numbers.begin() + (r + 1) * kK);
+    for (const int b : biases) bias.push_back(static_cast<float>(b));
+    const std::string gate = "model.layers.0.mlp.gate.";
+    all.push_back({gate + "weight", DType::kF32, {4, kK}, float_bytes_as(DType::kF32, router)});
+    all.push_back({gate + "e_score_correction_bias", DType::kF32, {4}, float_bytes_as(DType::kF32, bias)});
+    return all;
+  };
+  const std::vector<int> plain = {0, 1, 2, 3}, exchanged = {2, 1, 0, 3};
+  const Tensors b = with_router(sound, plain, plain);
+  CHECK(only(diff_of(with_router(changed, exchanged, exchanged), b).moved).how == Moved::kRenumbered);
+  const auto stayed = diff_of(with_router(changed, exchanged, plain), b).moved;
+  CHECK(only(stayed).how == Moved::kExperts);
+  CHECK(stayed[0].text.find("e_score_correction_bias is not") != std::string::npos);
+  // One projection alone is no expert.
+  Model down = sound;
+  std::swap(down.matrices[expert_name(0, 0, "down_proj")], down.matrices[expert_name(0, 2, "down_proj")]);
+  for (const MovedWeights& m : moved_in(down, sound)) CHECK(m.how == Moved::kOther);
+  CHECK(moved_in(down, sound).size() == 2);
+}
+
 TEST_CASE("experts that are alike in B are both named, and none is where its own number fits") {
   Model sound = sound_model(1, 4);
   for (const char* p : kProjections)

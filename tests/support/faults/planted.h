@@ -33,6 +33,7 @@ enum class Base {
   kQwenMixed,  ///< qwen3_5_moe, ModelOpt: W4A16 experts, FP8 attention, linear attention, KV scales, a draft
   kQwenRow,    ///< qwen3_5, compressed-tensors: FP8 by row, NVFP4 MLPs, a draft
   kNemotron,   ///< nemotron_h, ModelOpt: NVFP4 experts without gate, FP8 mamba, a latent projection, a draft
+  kInt4,       ///< kimi_k2, compressed-tensors: INT4 experts in groups of 32
   kUnknown,    ///< kLlama under a model_type that no table has
   kV7,         ///< an artifact of kTiny
   kG8,         ///< another one

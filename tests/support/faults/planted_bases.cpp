@@ -159,6 +159,8 @@ Save make_base(Base base) {
       return synthesize(shape("qwen3.8-27b", 4), 5'000'000);
     case Base::kNemotron:
       return synthesize(shape("nemotron-3-super", 6), 5'000'000);
+    case Base::kInt4:
+      return synthesize(shape("kimi-k2-thinking", 3), 5'000'000);
     case Base::kUnknown:
       s = base_checkpoint(Base::kLlama);
       spoil::set_key("model_type", "anthill")(s, random);
@@ -177,9 +179,10 @@ Save make_base(Base base) {
 std::span<const Clause> planted_clauses() { return kClauses; }
 
 const char* base_name(Base base) {
-  constexpr std::array names = {"tiny",     "qwen3_moe",   "mixtral",  "llama",   "llama-ct",
-                                "llama-kv", "llama-kv-ct", "deepseek", "gpt_oss", "qwen3_5-mixed",
-                                "qwen3_5",  "nemotron_h",  "unknown",  "v7",      "g8"};
+  constexpr std::array names = {"tiny",         "qwen3_moe",     "mixtral",     "llama",
+                                "llama-ct",     "llama-kv",      "llama-kv-ct", "deepseek",
+                                "gpt_oss",      "qwen3_5-mixed", "qwen3_5",     "nemotron_h",
+                                "kimi_k2-int4", "unknown",       "v7",          "g8"};
   static_assert(names.size() == static_cast<size_t>(kLastBase) + 1);
   return names.at(static_cast<size_t>(base));
 }
