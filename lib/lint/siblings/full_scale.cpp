@@ -37,6 +37,8 @@ class FullScale {
   void run() {
     std::vector<const Shared*> low;
     for (const auto& [key, shared] : shared_) {
+      const bool is_e2m1 = !is_nvfp4(*shared.first) && (shared.amax == 6 || shared.amax == 4);
+      if (is_e2m1) continue;  // codes of four bits in FP8, with the scales of their blocks
       if (shared.amax < (is_nvfp4(*shared.first) ? kLeastNvfp4 : kLeastE4m3)) low.push_back(&shared);
     }
     const bool few = 4 * low.size() <= shared_.size();
