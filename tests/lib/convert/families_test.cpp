@@ -77,7 +77,10 @@ Tensors layer_of(const Family& f, int64_t e, int64_t i, int64_t h) {
     t.push_back(bias_of(kLayer + f.down + "_bias", e, h, 6));
   }
   add_floats(t, kLayer + "self_attn.q_proj", random_floats(32, h, 7));
-  add_bf16(t, kLayer + "input_layernorm.weight", {h});
+  t.push_back({kLayer + "input_layernorm.weight",
+               DType::kBF16,
+               {h},
+               float_bytes_as(DType::kBF16, random_floats(1, h, 8, 0.5f).values)});
   return t;
 }
 
