@@ -4,8 +4,8 @@
 
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
-#include "kernels/moe/moe_strips.h"
 #include "kernels/floats/float_ops.h"
+#include "kernels/moe/moe_strips.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
