@@ -44,7 +44,8 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
 
 /// Counts elements that are zero or below; NaN and infinity are counted elsewhere.
 template <class T>
-void count_no_scales(uint64_t offset, std::span<const uint8_t> bytes, T exponent, TensorCounts& counts) {
+void count_no_scales(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
+                     TensorCounts& counts) {
   constexpr T kSign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
   for (uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
     T value;
@@ -52,7 +53,7 @@ void count_no_scales(uint64_t offset, std::span<const uint8_t> bytes, T exponent
     const uint64_t at = offset / sizeof(T) + i;
     if (value == 0 || value == kSign) {
       if (counts.zero++ == 0) counts.first_zero = at;
-    } else if (value > kSign && (value & exponent) != exponent) {
+    } else if (!scan.scales_integers && value > kSign && (value & exponent) != exponent) {
       if (counts.negative++ == 0) counts.first_negative = at;
     }
   }
@@ -63,7 +64,7 @@ void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_
                  TensorCounts& counts) {
   constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
   count_all_ones<T>(offset, bytes, exponent, kMagnitude, counts);
-  if (scan.scaled) count_no_scales<T>(offset, bytes, exponent, counts);
+  if (scan.scaled) count_no_scales<T>(scan, offset, bytes, exponent, counts);
 }
 
 /// Counts bytes with an illegal metadata nibble: legal is first < second.
@@ -254,6 +255,7 @@ TensorScan plan_tensor_scan(const LintInput& s, size_t tensor) {
     scan.check = TensorCheck::kF32;
   }
   scan.scaled = find_scaled(s, t);
+  scan.scales_integers = scan.scaled && s.tensors[*scan.scaled].dtype == DType::kI32;
   return scan;
 }
 

@@ -41,8 +41,9 @@ struct TensorCounts {
 /// How one tensor is checked.
 struct TensorScan {
   TensorCheck check = TensorCheck::kNone;
-  std::optional<size_t>
-      scaled{};        ///< the FP8 or INT4 weights that these floats scale, so none may be negative
+  /// The FP8 or INT4 weights that these floats scale, so none may be zero, and of FP8 none negative.
+  std::optional<size_t> scaled{};
+  bool scales_integers = false;
   uint64_t unit = 16;  ///< a piece begins at multiples of so many bytes
   PartMap map{};       ///< of kPart
 };

@@ -117,9 +117,9 @@ class Content {
     for (const Member& m : members_) {
       const bool integers = m.figures->plan.kind == NumberKind::kInt4;
       if ((!integers && m.figures->plan.kind != NumberKind::kE2m1) || !m.is_linear) continue;
+      if (m.figures->sampled < kFewNumbers) continue;
       ++codes_;
-      noisy_ += m.figures->sampled >= kFewNumbers &&
-                (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
+      noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
     }
     for (const Member& m : members_) {
       if (!std::isfinite(m.figures->log2_rms)) {

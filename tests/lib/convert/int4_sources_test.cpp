@@ -25,6 +25,12 @@ struct Int4Model {
   std::string config;
 };
 
+/// 64 numbers of ordinary size.
+void add_vector(Tensors& to, const std::string& name, unsigned seed) {
+  to.push_back(
+      {name, DType::kBF16, {64}, float_bytes_as(DType::kBF16, random_floats(1, 64, seed, 0.5f).values)});
+}
+
 Int4Model make_model(const std::string& how) {
   Int4Model model;
   unsigned seed = 0;
@@ -53,10 +59,10 @@ Int4Model make_model(const std::string& how) {
   add(layer + "mlp.up_proj", 104, 64);
   add(layer + "mlp.down_proj", 64, 96);
   for (Tensors* tensors : {&model.coded, &model.plain}) {
-    add_bf16(*tensors, layer + "mlp.down_proj.bias", {64}, 5);
+    add_vector(*tensors, layer + "mlp.down_proj.bias", 5);
     add_floats(*tensors, "model.embed_tokens", random_floats(40, 64, 6));
     add_floats(*tensors, "lm_head", random_floats(40, 64, 7));
-    add_bf16(*tensors, layer + "input_layernorm.weight", {64}, 8);
+    add_vector(*tensors, layer + "input_layernorm.weight", 8);
   }
   model.config = how == "awq"       ? int4_config("awq", 32, R"(, "version": "gemm", "zero_point": true)")
                  : how == "gptq"    ? int4_config("gptq", 32, R"(, "desc_act": true)")
