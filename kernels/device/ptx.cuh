@@ -81,7 +81,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Of all blocks: what precedes the store is there for whom the load sees it.
+/// Across all blocks: a thread whose load sees the store sees all that preceded the store, too.
 __device__ __forceinline__ void store_release(int32_t* to, int32_t value) {
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }

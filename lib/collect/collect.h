@@ -10,7 +10,7 @@
 
 namespace twofour {
 
-/// Windows of tokens, each a text of its own, of which the last are kept apart.
+/// Windows of tokens. Each is a text of its own; the last ones are held out.
 struct CollectInput {
   std::vector<std::vector<int32_t>> windows;
   int64_t held_out = 0;  ///< windows at the end whose sums go under `heldout.`

@@ -21,7 +21,7 @@ struct LayerCache {
 struct SequencePart {
   int64_t count = 0;  ///< tokens
   int64_t begin = 0;  ///< the position of the first
-  /// Of this layer: holds those before `begin`, gets these. nullptr: there are none before, and none is kept.
+  /// The cache of this layer: it holds the tokens before `begin` and takes these. nullptr: no cache is kept.
   LayerCache* cache = nullptr;
 };
 

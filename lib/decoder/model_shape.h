@@ -57,7 +57,7 @@ struct ModelShape {
   std::vector<bool> sparse;      ///< of each layer: it has routed experts
   int64_t width = 0;             ///< of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
-  int64_t shared_width = 0;  ///< of the shared expert; 0: there is none
+  int64_t shared_width = 0;  ///< of the shared expert; 0: no shared expert
   bool has_shared_gate = false;
   RouterShape router;
   GateShape gate;

@@ -19,10 +19,10 @@ class Settings {
   bool has(std::string_view key) const;
   /// A count of `least` and more; where the config has none, what the family has.
   int64_t count(std::string_view key, int64_t least = 1, int64_t layer = -1) const;
-  /// A finite number, above 0 or, with `zero`, 0; `otherwise` where there is none.
+  /// A finite number above 0, with `zero` also 0; `otherwise` if the config has no such key.
   double positive(std::string_view key, double otherwise, bool zero = false) const;
   bool yes(std::string_view key, bool otherwise) const;
-  /// Empty where there is none.
+  /// Empty if the config has no such key.
   std::string text(std::string_view key) const;
 
   /// "config.json: KEY: expected X, found Y". `place` is before the key: "rope_scaling."

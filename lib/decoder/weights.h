@@ -39,9 +39,9 @@ class ModelWeights {
   explicit ModelWeights(const Checkpoint& checkpoint);
 
   bool has(const std::string& name) const { return matrices_.all().contains(name); }
-  /// Throws Error where there is none, or one of another size, or its bias is missing or too much.
+  /// Throws Error if it is missing, has another size, or lacks its bias or has one too many.
   ModelMatrix matrix(const std::string& name, int64_t n, int64_t k, bool has_bias);
-  /// An embedding of at least `n` rows, of which it takes the first.
+  /// The first `n` rows of an embedding, which must have as many.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
   /// Names of experts' blocks of a layer, "model.layers.0.mlp.experts"; empty: there is none.
