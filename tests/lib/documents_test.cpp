@@ -134,7 +134,7 @@ TEST_CASE("README.md is short enough to be read") {
   CHECK(wide <= 15);
 }
 
-TEST_CASE("the program and CHANGELOG.md have the version of CMakeLists.txt") {
+TEST_CASE("the program, CHANGELOG.md and the Python module have the version of CMakeLists.txt") {
   const auto after = [](const std::string& text, std::string_view word) {
     const size_t begin = text.find(word) + word.size();
     return text.substr(begin, text.find_first_of(" \n", begin) - begin);
@@ -143,6 +143,8 @@ TEST_CASE("the program and CHANGELOG.md have the version of CMakeLists.txt") {
       after(read(fs::path(TWOFOUR_SOURCE_DIR) / "CMakeLists.txt"), "project(twofour VERSION ");
   CHECK(version == twofour::version());
   CHECK(after(read(fs::path(TWOFOUR_SOURCE_DIR) / "CHANGELOG.md"), "\n## ") == version);
+  CHECK(after(read(fs::path(TWOFOUR_SOURCE_DIR) / "tools/python/twofour/__init__.py"), "\n__version__ = ") ==
+        '"' + version + '"');
 }
 
 }  // namespace documents_test
