@@ -30,9 +30,21 @@ constexpr FamilyParameter kHunyuanNorms[] = {
     {Kind::kNorm, "model.layers.#.self_attn.query_layernorm", "head_dim"},
     {Kind::kNorm, "model.layers.#.self_attn.key_layernorm", "head_dim"},
 };
-constexpr FamilyParameter kUpDown[] = {
-    {Kind::kLinear, "model.layers.#.mlp.up_proj", "intermediate_size", "hidden_size", "", "mlp_bias"},
-    {Kind::kLinear, "model.layers.#.mlp.down_proj", "hidden_size", "intermediate_size", "", "mlp_bias"},
+constexpr auto kUpDown = up_down("mlp_bias");
+constexpr auto kBareUpDown = up_down(nullptr);
+
+/// Apertus's activation has two parameters a layer.
+constexpr FamilyParameter kApertus[] = {
+    {Kind::kNorm, "model.layers.#.attention_layernorm", "hidden_size"},
+    {Kind::kNorm, "model.layers.#.feedforward_layernorm", "hidden_size"},
+    {Kind::kAny, "model.layers.#.mlp.act_fn.alpha_p", "", "", "may"},
+    {Kind::kAny, "model.layers.#.mlp.act_fn.alpha_n", "", "", "may"},
+    {Kind::kAny, "model.layers.#.mlp.act_fn.beta", "", "", "may"},
+    {Kind::kAny, "model.layers.#.mlp.act_fn.eps", "", "", "may"},
+};
+constexpr FamilyParameter kBitnetNorms[] = {
+    {Kind::kNorm, "model.layers.#.self_attn.attn_sub_norm", "hidden_size"},
+    {Kind::kNorm, "model.layers.#.mlp.ffn_sub_norm", "intermediate_size"},
 };
 
 constexpr FamilyShapes kFamilies[] = {
@@ -116,6 +128,31 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"({"hidden_size": 2560, "intermediate_size": 18432, "vocab_size": 32000,
        "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false, "mlp_bias": false,
        "tie_word_embeddings": false})"},
+    {.model_types = {"gemma"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kMlp},
+     .defaults = R"({"hidden_size": 3072, "intermediate_size": 24576, "vocab_size": 256000,
+       "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256,
+       "attention_bias": false, "tie_word_embeddings": true})"},
+    {.model_types = {"glm"},
+     .parameters = {kFrame, kTwoNorms, kQkvBiased, kFusedGateUp},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 13696, "vocab_size": 151552,
+       "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+       "attention_bias": true, "tie_word_embeddings": false})"},
+    {.model_types = {"helium"},
+     .parameters = {kFrame, kTwoNorms, kQkvBiased, kMlpBias},
+     .defaults = R"({"hidden_size": 2560, "intermediate_size": 7040, "vocab_size": 48000,
+       "num_hidden_layers": 24, "num_attention_heads": 20, "num_key_value_heads": 20, "head_dim": 128,
+       "attention_bias": false, "mlp_bias": false, "tie_word_embeddings": false})"},
+    {.model_types = {"apertus"},
+     .parameters = {kFrame, kApertus, kBiasedAttention, kHeadNorms, kBareUpDown},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 131072,
+       "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false,
+       "tie_word_embeddings": false})"},
+    {.model_types = {"bitnet"},
+     .parameters = {kFrame, kTwoNorms, kBitnetNorms, kBiasedAttention, kMlp},
+     .defaults = R"({"hidden_size": 2560, "intermediate_size": 6912, "vocab_size": 128256,
+       "num_hidden_layers": 30, "num_attention_heads": 20, "num_key_value_heads": 5,
+       "attention_bias": false, "tie_word_embeddings": false})"},
 };
 
 }  // namespace

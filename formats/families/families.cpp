@@ -8,7 +8,8 @@ namespace twofour {
 std::span<const FamilyShapes> family_shapes() {
   static const std::vector<FamilyShapes> all = [] {
     std::vector<FamilyShapes> rows;
-    for (const auto some : {dense_families(), sparse_families(), latent_families(), hybrid_families()})
+    for (const auto some : {dense_families(), layer_norm_families(), sparse_families(), latent_families(),
+                            hybrid_families(), mamba_families()})
       rows.insert(rows.end(), some.begin(), some.end());
     return rows;
   }();

@@ -25,13 +25,16 @@ enum class ParameterKind : uint8_t {
   kAny,          ///< of a shape that is not said here
 };
 
+inline constexpr const char* kUnsaidSize = "?";
+
 /// A parameter of a model, or as many as there are layers and experts.
 struct FamilyParameter {
   ParameterKind kind;
   /// In the files, with # for the number of the layer and, behind it, of the expert:
   /// "model.layers.#.mlp.gate".
   const char* name;
-  /// Sizes: sums of products and quotients of numbers and keys, as "2*num_key_value_heads*head_dim".
+  /// Sizes: sums of products and quotients of numbers and keys, as "2*num_key_value_heads*head_dim";
+  /// kUnsaidSize: not said here.
   const char *n, *k = "";
   /// Which layers, or models, have it: terms that all hold, with blanks between them; "" all. A term is
   ///   KEY      true, or a number that is not 0        KEY=TEXT  this text
@@ -76,5 +79,7 @@ std::span<const FamilyShapes> dense_families();
 std::span<const FamilyShapes> sparse_families();
 std::span<const FamilyShapes> latent_families();
 std::span<const FamilyShapes> hybrid_families();
+std::span<const FamilyShapes> layer_norm_families();
+std::span<const FamilyShapes> mamba_families();
 
 }  // namespace twofour

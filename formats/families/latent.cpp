@@ -99,7 +99,15 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "head", "vocab_size", "hidden_size", "may"},
 };
 
+constexpr auto kMlpBias = mlp("", "mlp_bias");
+
 constexpr FamilyShapes kFamilies[] = {
+    {.model_types = {"minicpm3"},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kMlpBias},
+     .defaults = R"({"hidden_size": 2560, "intermediate_size": 6400, "vocab_size": 73448,
+       "num_hidden_layers": 62, "num_attention_heads": 40, "attention_bias": false, "mlp_bias": false,
+       "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
+       "v_head_dim": "hidden_size/num_attention_heads", "tie_word_embeddings": true})"},
     {.model_types = {"deepseek"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kV2Block},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 102400,

@@ -47,6 +47,8 @@ constexpr std::array<FamilyParameter, 4> attention(const char* qkv_bias, const c
 }
 inline constexpr auto kPlainAttention = attention(nullptr, nullptr);
 inline constexpr auto kBiasedAttention = attention("attention_bias", "attention_bias");
+/// Of layers that are of attention, where others are not.
+inline constexpr auto kFullAttention = attention(nullptr, nullptr, "@full_attention");
 
 /// Norms of each head's queries and keys.
 inline constexpr FamilyParameter kHeadNorms[] = {
@@ -68,6 +70,14 @@ constexpr std::array<FamilyParameter, 3> mlp(const char* when = "", const char* 
 }
 inline constexpr auto kMlp = mlp();
 inline constexpr auto kDenseMlp = mlp("@dense");
+
+/// An MLP without a gate.
+constexpr std::array<FamilyParameter, 2> up_down(const char* bias) {
+  return {{
+      {Kind::kLinear, "model.layers.#.mlp.up_proj", "intermediate_size", "hidden_size", "", bias},
+      {Kind::kLinear, "model.layers.#.mlp.down_proj", "hidden_size", "intermediate_size", "", bias},
+  }};
+}
 
 /// Experts each with their own matrices, I their width.
 constexpr std::array<FamilyParameter, 3> experts(const char* width, const char* when = "@sparse") {

@@ -73,7 +73,7 @@ std::optional<int64_t> FamilySizes::number_at(std::string_view key, int64_t laye
   if (depth > kDeepest) return std::nullopt;
   if (const auto set = numbers_.find(key); set != numbers_.end()) return set->second;
   if (const Json* said = stated(key)) return count_of(element(*said, layer));
-  if (key == "num_hidden_layers") {
+  if (key == "num_hidden_layers" && default_of(key) == nullptr) {
     for (const char* list : {"layers_block_type", "layer_types"}) {
       if (is_list(list)) return static_cast<int64_t>(stated(list)->size());
     }
@@ -166,7 +166,7 @@ bool FamilySizes::holds(std::string_view condition, int64_t layer) const {
 void FamilySizes::add_keys(std::string_view expression, std::vector<std::string>& keys, int depth) const {
   if (depth > kDeepest) return;
   for_each_factor(expression, [&](std::string_view factor) {
-    if (is_digits(factor)) return;
+    if (is_digits(factor) || factor == kUnsaidSize) return;
     if (stated(factor) == nullptr && numbers_.find(factor) == numbers_.end()) {
       const Json* value = config_->is_object() && config_->contains(factor) ? nullptr : default_of(factor);
       const std::string_view instead = value == nullptr ? taken_for_null(factor)
