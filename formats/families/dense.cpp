@@ -37,8 +37,8 @@ constexpr auto kBareUpDown = up_down(nullptr);
 constexpr FamilyParameter kApertus[] = {
     {Kind::kNorm, "model.layers.#.attention_layernorm", "hidden_size"},
     {Kind::kNorm, "model.layers.#.feedforward_layernorm", "hidden_size"},
-    {Kind::kAny, "model.layers.#.mlp.act_fn.alpha_p", "", "", "may"},
-    {Kind::kAny, "model.layers.#.mlp.act_fn.alpha_n", "", "", "may"},
+    {Kind::kVector, "model.layers.#.mlp.act_fn.alpha_p", "1", "", "hidden_act=xielu"},
+    {Kind::kVector, "model.layers.#.mlp.act_fn.alpha_n", "1", "", "hidden_act=xielu"},
     {Kind::kAny, "model.layers.#.mlp.act_fn.beta", "", "", "may"},
     {Kind::kAny, "model.layers.#.mlp.act_fn.eps", "", "", "may"},
 };

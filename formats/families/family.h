@@ -57,9 +57,10 @@ struct FamilyShapes {
   std::array<std::span<const FamilyParameter>, 6> parameters;
   /// What keys are that a config lacks, a JSON object: numbers, yes or no, or the size that is taken instead.
   const char* defaults;
-  const char* experts = "";    ///< the key that counts routed experts
-  const char* top_k = "";      ///< the key that counts those of a token
-  LayerClass mlp = nullptr;    ///< "dense" or "sparse"; nullptr: all layers are alike
+  const char* experts = "";  ///< the key that counts routed experts
+  const char* top_k = "";    ///< the key that counts those of a token
+  /// "dense", "sparse" or, where tables choose experts, "hash"; nullptr: all layers are alike.
+  LayerClass mlp = nullptr;
   LayerClass mixer = nullptr;  ///< "full_attention", "linear_attention", "conv", "mamba"
   const char* mlp_keys = "";   ///< the keys that decide it, for messages
   const char* mixer_keys = "";

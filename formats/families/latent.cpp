@@ -68,21 +68,47 @@ constexpr FamilyParameter kQkNorms[] = {
     {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim", "", "use_qk_norm"},
 };
 
-/// Names of the reference inference code, with what is between layers (hc_), compressors and tables of
-/// experts left open. Heads come in groups, each to a rank of its own.
+/// The first layers choose experts by tables of tokens, all others by scores.
+std::string_view v4_mlp(const FamilySizes& sizes, int64_t layer) {
+  const std::string_view said = sizes.text("mlp_layer_types", layer);
+  const bool by_table =
+      said.empty() ? layer < sizes.number("num_hash_layers").value_or(0) : said == "hash_moe";
+  return by_table ? "hash" : "sparse";
+}
+/// Weights that mix hc_mult residual streams.
+constexpr const char* kMixes = "2*hc_mult+hc_mult*hc_mult";
+constexpr FamilyParameter kV4Streams[] = {
+    {Kind::kMatrix, "layers.#.hc_attn_fn", kMixes, "hc_mult*hidden_size", "hc_mult"},
+    {Kind::kVector, "layers.#.hc_attn_base", kMixes, "", "hc_mult"},
+    {Kind::kVector, "layers.#.hc_attn_scale", "3", "", "hc_mult"},
+    {Kind::kMatrix, "layers.#.hc_ffn_fn", kMixes, "hc_mult*hidden_size", "hc_mult"},
+    {Kind::kVector, "layers.#.hc_ffn_base", kMixes, "", "hc_mult"},
+    {Kind::kVector, "layers.#.hc_ffn_scale", "3", "", "hc_mult"},
+    {Kind::kMatrix, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", "hc_mult"},
+    {Kind::kVector, "hc_head_base", "hc_mult", "", "hc_mult"},
+    {Kind::kVector, "hc_head_scale", "1", "", "hc_mult"},
+    // As transformers writes them.
+    {Kind::kMatrix, "hc_head.hc_fn", "hc_mult", "hc_mult*hidden_size", "hc_mult"},
+    {Kind::kVector, "hc_head.hc_base", "hc_mult", "", "hc_mult"},
+    {Kind::kVector, "hc_head.hc_scale", "1", "", "hc_mult"},
+};
+/// Names of the reference inference code, with compressors left open. Heads come in groups, each to a rank of
+/// its own.
 constexpr FamilyParameter kV4[] = {
     {Kind::kNorm, "layers.#.attn_norm", "hidden_size"},
     {Kind::kNorm, "layers.#.ffn_norm", "hidden_size"},
     {Kind::kLinear, "layers.#.attn.wq_a", "q_lora_rank", "hidden_size"},
     {Kind::kNorm, "layers.#.attn.q_norm", "q_lora_rank"},
+    {Kind::kNorm, "layers.#.attn.kv_norm", "head_dim"},
+    {Kind::kNorm, "layers.#.attn.norm", "head_dim"},
     {Kind::kLinear, "layers.#.attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank"},
     {Kind::kLinear, "layers.#.attn.wkv", "head_dim", "hidden_size"},
     {Kind::kVector, "layers.#.attn.attn_sink", "num_attention_heads"},
     {Kind::kLinear, "layers.#.attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups"},
     {Kind::kLinear, "layers.#.attn.wo_b", "hidden_size", "o_groups*o_lora_rank"},
     {Kind::kRouter, "layers.#.ffn.gate", "n_routed_experts", "hidden_size"},
-    {Kind::kVector, "layers.#.ffn.gate.bias", "n_routed_experts", "", "may"},
-    {Kind::kMatrix, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "may"},
+    {Kind::kVector, "layers.#.ffn.gate.bias", "n_routed_experts", "", "@sparse"},
+    {Kind::kMatrix, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "@hash"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w1", kSharedWidth, "hidden_size", "n_shared_experts"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w3", kSharedWidth, "hidden_size", "n_shared_experts"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w2", "hidden_size", kSharedWidth, "n_shared_experts"},
@@ -93,8 +119,8 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "layers.#.ffn.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may"},
     {Kind::kLinear, "layers.#.ffn.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may"},
     {Kind::kLinear, "layers.#.ffn.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may"},
-    {Kind::kEmbedding, "embed", "vocab_size", "hidden_size", "may"},
-    {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size", "may"},
+    {Kind::kEmbedding, "embed", "vocab_size", "hidden_size"},
+    {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size"},
     {Kind::kNorm, "norm", "hidden_size"},
     {Kind::kLinear, "head", "vocab_size", "hidden_size", "may"},
 };
@@ -200,14 +226,17 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = sparse_behind_first,
      .mlp_keys = "first_k_dense_replace"},
     {.model_types = {"deepseek_v4"},
-     .parameters = {kV4},
+     .parameters = {kV4, kV4Streams},
      .defaults = R"({"hidden_size": 4096, "moe_intermediate_size": "intermediate_size",
        "intermediate_size": 2048, "vocab_size": 129280, "num_hidden_layers": 43, "num_attention_heads": 64,
        "num_key_value_heads": 1, "head_dim": 512, "n_routed_experts": "num_local_experts",
        "num_local_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1, "q_lora_rank": 1024,
-       "o_groups": 8, "o_lora_rank": 1024, "tie_word_embeddings": false})",
+       "o_groups": 8, "o_lora_rank": 1024, "num_hash_layers": 3,
+       "tie_word_embeddings": false})",
      .experts = "n_routed_experts",
      .top_k = "num_experts_per_tok",
+     .mlp = v4_mlp,
+     .mlp_keys = "num_hash_layers, mlp_layer_types",
      .is_open = true},
 };
 

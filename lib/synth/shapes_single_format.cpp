@@ -72,6 +72,7 @@ constexpr SynthRule kDeepSeekV4Rules[] = {
      kLinear},  // 16 groups of heads, each to rank 1024
     {kLayer, "attn.wo_b", "hidden_size", "o_groups*o_lora_rank", kLinear},
     {kLayer, "ffn.gate", "n_routed_experts", "hidden_size", kLinear},
+    {kLayer, "ffn.gate.bias", "n_routed_experts", "0", kF32Vector},
     {kLayer, "ffn.shared_experts.w1", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate},
     {kLayer, "ffn.shared_experts.w3", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp},
     {kLayer, "ffn.shared_experts.w2", "hidden_size", "n_shared_experts*moe_intermediate_size", kQuantized},

@@ -184,7 +184,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", reporter);
   const Json processor = read_lint_config(s.path, "processor_config.json", reporter);
   const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", reporter);
-  read_lint_config(s.path, "generation_config.json", reporter);
+  const Json generation = read_lint_config(s.path, "generation_config.json", reporter);
   const std::pair<const char*, const Json*> configs[] = {{"config.json", &s.config},
                                                          {"tokenizer_config.json", &tokenizer},
                                                          {"processor_config.json", &processor},
@@ -194,6 +194,8 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
       check_auto_map(s, name, (*json)["auto_map"], reporter);
   }
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
+  lint_tokenizer_file(s, reporter);
+  lint_token_settings(s, "generation_config.json", generation, reporter);
   check_templates(s, tokenizer, reporter);
   check_side_configs(s, reporter);
   check_readable(s, reporter);

@@ -5,7 +5,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "formats/json_events.h"
 #include "lib/io/file.h"
 #include "lib/lint/bytes/input.h"
 
@@ -53,25 +52,29 @@ class KeyEvents : public JsonEvents {
 
 }  // namespace
 
-void check_duplicate_keys(const std::filesystem::path& directory, const std::string& name,
-                          LintReporter& reporter) {
+void read_json_file(const std::filesystem::path& directory, const std::string& name, JsonEvents& events) {
   constexpr uint64_t kPiece = 1u << 20;
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  const InputFile file(directory / name);
+  std::string piece;
+  uint64_t at = 0;
+  read_json_pieces(
+      name,
+      [&] {
+        piece.resize(std::min(kPiece, file.size() - at));
+        file.read(at, {reinterpret_cast<uint8_t*>(piece.data()), piece.size()});
+        const bool marked = at == 0 && piece.starts_with(kByteOrderMark);
+        at += piece.size();
+        return std::string_view(piece).substr(marked ? kByteOrderMark.size() : 0);
+      },
+      events);
+}
+
+void check_duplicate_keys(const std::filesystem::path& directory, const std::string& name,
+                          LintReporter& reporter) {
   KeyEvents events;
   try {
-    const InputFile file(directory / name);
-    std::string piece;
-    uint64_t at = 0;
-    read_json_pieces(
-        name,
-        [&] {
-          piece.resize(std::min(kPiece, file.size() - at));
-          file.read(at, {reinterpret_cast<uint8_t*>(piece.data()), piece.size()});
-          const bool marked = at == 0 && piece.starts_with(kByteOrderMark);
-          at += piece.size();
-          return std::string_view(piece).substr(marked ? kByteOrderMark.size() : 0);
-        },
-        events);
+    read_json_file(directory, name, events);
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {

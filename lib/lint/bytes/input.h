@@ -10,6 +10,7 @@
 #include "formats/dialect.h"
 #include "formats/error.h"
 #include "formats/json.h"
+#include "formats/json_events.h"
 #include "lib/artifact/layout_names.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/lint/rules/rules.h"
@@ -62,6 +63,10 @@ Json read_lint_config(const std::filesystem::path& directory, const char* name, 
 /// What there is to say of a JSON file that begins with a byte order mark; what follows is read all the same.
 inline constexpr const char* kByteOrderMarkFound =
     "expected JSON, found a byte order mark before it, which Python's json refuses";
+
+/// Tells `events` what a JSON file of the directory holds; a byte order mark before it is passed over. Throws
+/// Error as read_json_pieces() does.
+void read_json_file(const std::filesystem::path& directory, const std::string& name, JsonEvents& events);
 
 /// Looks for objects of a JSON file with the same key twice. Reports nothing on what is no JSON.
 void check_duplicate_keys(const std::filesystem::path& directory, const std::string& name,

@@ -42,12 +42,12 @@ class Parts {
     }
     for (const auto& [part, without] : lack_) {
       const size_t with = have_[part];
-      // A config of quantization promises scales of FP8 whether others have one or not.
-      const bool is_promised = s_.quantization.is_object() && part.first.starts_with("F8_E4M3");
+      // A config of quantization promises scales whether others have one or not.
+      const bool is_promised = s_.quantization.is_object() && part.second.find("scale") != part.second.npos;
       if (with <= without.size() && !is_promised) continue;
       const std::string reason = with > without.size()
                                      ? fmt::format("{} of {} like it have", with, with + without.size())
-                                     : std::string("the config promises of FP8");
+                                     : std::string("the config promises");
       for (const size_t t : without) report_lack(t, part.second, reason);
     }
   }
@@ -81,6 +81,7 @@ class Parts {
     if (name.ends_with(".weight_packed") && (bytes || t.dtype == DType::kI32))
       return without(".weight_packed", bytes ? 2 : 8);
     if (name.ends_with(".weight") && (fp8 || bytes)) return without(".weight", fp8 ? 1 : 2);
+    if (name.ends_with(".weight") && t.dtype == DType::kI8) return without(".weight", 1);
     if (name.ends_with("_blocks") && bytes && t.shape.size() == 4) return without("_blocks", 2);
     if (name.ends_with("_proj") && (fp8 || bytes) && t.shape.size() == 3) return without("", fp8 ? 1 : 2);
     return std::nullopt;
@@ -90,7 +91,7 @@ class Parts {
   std::optional<size_t> scale_of(const Coded& c) const {
     if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
     const std::string_view dot = c.suffix.empty() ? "_" : ".";
-    for (const char* part : {"weight_scale", "weight_scale_inv", "scale"}) {
+    for (const char* part : {"weight_scale", "weight_scale_inv", "scale", "SCB"}) {
       if (const auto at = s_.find(fmt::format("{}{}{}", c.module, dot, part))) return at;
     }
     return std::nullopt;
@@ -145,9 +146,11 @@ class Parts {
     const TensorInfo& t = s_.tensors[i];
     const bool is_int4 = t.dtype == DType::kI32, has_dot = c.suffix.starts_with('.');
     const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also of other programs
-    if (!has_dot || is_plain_byte || is_table_name(c.module)) return;
-    note(i, fmt::format("{} {}", dtype_name(t.dtype), c.suffix), ".weight_scale or .weight_scale_inv",
-         scale_of(c).has_value());
+    if (is_plain_byte || is_table_name(c.module)) return;
+    const char* scales = has_dot            ? ".weight_scale or .weight_scale_inv"
+                         : c.suffix.empty() ? "_weight_scale or _weight_scale_inv"
+                                            : "_scales";
+    note(i, fmt::format("{} {}", dtype_name(t.dtype), c.suffix), scales, scale_of(c).has_value());
     if (is_int4) note(i, c.suffix, ".weight_shape", s_.find(c.module + ".weight_shape").has_value());
   }
   void note(size_t i, const std::string& kind, const std::string& part, bool has) {
@@ -159,7 +162,8 @@ class Parts {
   }
   void report_lack(size_t i, const std::string& part, const std::string& reason) {
     const std::string& name = s_.tensors[i].name;
-    const std::string module = name.substr(0, name.rfind('.'));
+    const bool is_stack = !part.starts_with('.');
+    const std::string module = is_stack ? name : name.substr(0, name.rfind('.'));
     if (reported_.contains(module) || reported_.contains(name)) return;
     sink_.add("incomplete-module", s_.file_of(i), module,
               fmt::format("expected {} as {}, found none", part, reason));

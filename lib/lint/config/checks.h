@@ -36,6 +36,9 @@ void lint_settings(const LintInput& input, LintReporter& reporter);
 /// Settings that are one of some texts, and texts where a number or a switch belongs.
 void lint_choices(const LintInput& input, LintReporter& reporter);
 
+/// The class that loaders choose, and whether config.json says enough of it.
+void lint_model_class(const LintInput& input, LintReporter& reporter);
+
 /// What the quantization config says against what is stored.
 void lint_config(const LintInput& input, const std::vector<CodedModule>& coded, LintReporter& reporter);
 

@@ -217,6 +217,11 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
                                       [&](std::string_view suffix) { return name.ends_with(suffix); });
     if (!is_scale) continue;
     if (count++ == 0) first = i;
+    const TensorInfo& t = s.tensors[i];
+    const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
+    if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
+    reporter.add("config-cache", s.file_of(i), name,
+                 fmt::format("expected one number, found {}", describe(t.dtype, t.shape)));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
     reporter.add(

@@ -7,7 +7,6 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/family/family_tensors.h"
 
 namespace twofour {
 namespace {
@@ -153,8 +152,6 @@ class Settings {
     check_layer_lists();
     check_synonyms();
     check_rope();
-    check_tokens();
-    check_class();
   }
 
  private:
@@ -354,36 +351,6 @@ class Settings {
     }
   }
 
-  /// Tokens that end or begin a text and have no row of the embedding.
-  void check_tokens() {
-    const auto vocabulary = number("vocab_size");
-    if (!vocabulary) return;
-    const Json* generates = &s_.config;
-    for (const Json* config : {generates, config_}) {
-      const auto at = config->find("eos_token_id");
-      if (at == config->end()) continue;
-      for (const Json& id : *at) {
-        if (!id.is_number_integer() || id < *vocabulary) continue;
-        impossible("eos_token_id", fmt::format("expected less than vocab_size, {}, found {}", *vocabulary,
-                                               quoted_setting(id)));
-        return;
-      }
-    }
-  }
-
-  /// The class, by which vLLM chooses its model, against the type, by which transformers does.
-  void check_class() {
-    if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
-    for (const std::string& name : string_list(s_.config, "architectures")) {
-      const std::string stem = name.substr(0, name.find("For"));
-      const FamilyShapes* other = find_family_of_class(stem);
-      if (other == nullptr || other == model_->family) continue;
-      impossible("architectures", fmt::format("expected a class of model_type {}, found {}",
-                                              model_->model_type, json_quote_short(name)));
-      return;
-    }
-  }
-
   const LintInput& s_;
   LintReporter& reporter_;
   std::optional<LanguageModel> model_;
@@ -398,6 +365,7 @@ void lint_settings(const LintInput& s, LintReporter& reporter) {
   if (!s.config.is_object()) return;
   Settings(s, reporter).run();
   lint_choices(s, reporter);
+  lint_model_class(s, reporter);
 }
 
 }  // namespace twofour

@@ -141,7 +141,9 @@ class Content {
   void check_zero_expert(const Member& m) {
     const MatrixFigures& f = *m.figures;
     // Of tensors of their own it is reported with their bytes, but INT4 has no zero bytes.
-    const bool is_own = f.expert >= 0 || f.plan.kind == NumberKind::kInt4 || f.plan.kind == NumberKind::kE2m1;
+    const NumberKind kind = f.plan.kind;
+    const bool is_own =
+        f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 || kind == NumberKind::kE2m1;
     if (m.is_linear && is_own && f.zero_lines == f.plan.lines)
       report(m, "zero-weights", "expected some weight other than zero, found none");
   }

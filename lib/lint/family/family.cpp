@@ -32,7 +32,9 @@ class PresenceLint {
   void check_missing() {
     for (size_t i = 0; i < there_.rows().size(); ++i) {
       const FamilyRow& row = there_.rows()[i];
-      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny || !states_sizes(row)) continue;
+      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny || !states_sizes(row) ||
+          there_.is_second_name(i))
+        continue;
       // An artifact has linears in parts of its own.
       if (!s_.layout.empty() && (row.kind == ParameterKind::kLinear || row.is_expert_form())) continue;
       size_t missing = 0, wanted = 0;

@@ -67,7 +67,7 @@ class LayerLint {
     for (const FamilyRow& row : there_.rows()) {
       for_each_term(row.when, [&](std::string_view term) {
         if (!term.starts_with('@') || term == "@draft") return;
-        const bool of_mlp = term == "@dense" || term == "@sparse";
+        const bool of_mlp = term == "@dense" || term == "@sparse" || term == "@hash";
         if (of_mlp == is_mlp) classes.emplace(term.substr(1));
       });
     }

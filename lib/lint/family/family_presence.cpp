@@ -8,11 +8,14 @@ namespace twofour {
 namespace {
 
 /// How the files of a layer hold what can be held in several ways: experts in stacks, apart under one set
-/// of names or another; a router under one name or another. Empty for what has one way.
+/// of names or another; "either ...": one tensor under one name or another. Empty for what has one way.
 std::string form_of(const FamilyRow& row) {
-  if (row.kind == ParameterKind::kRouter) return "router " + std::string(row.n);
-  if (row.name.ends_with("e_score_correction_bias")) return "router bias";
-  if (!row.is_expert_form()) return {};
+  if (row.kind == ParameterKind::kRouter) return "either " + std::string(row.n);
+  if (row.kind == ParameterKind::kEmbedding && !row.has_layer) return "either embedding";
+  if (row.name.ends_with(".attn.norm.weight") || row.name.ends_with(".kv_norm.weight")) return "either norm";
+  if (row.name.starts_with("hc_head")) return "either " + row.name.substr(row.name.rfind('_'));
+  if (row.name.ends_with("e_score_correction_bias")) return "either bias";
+  if (!row.is_expert_form() || row.kind == ParameterKind::kNorm) return {};  // norms by head
   if (!row.has_expert) return "stacks";
   const std::string path = row.name.substr(0, row.name.rfind('#'));
   return path + (row.name[path.size() + 2] == 'w' ? "w" : "proj");
@@ -47,21 +50,25 @@ size_t FamilyPresence::count(size_t row, int64_t layer) const {
 
 bool FamilyPresence::is_replaced(size_t row, int64_t layer) const {
   const std::string& form = forms_[row];
-  const bool of_router = form.starts_with("router ");
+  const bool is_either = form.starts_with("either ");
   if (form.empty() || count(row, layer) > 0) return false;
   std::string first;  // the way that the family's files have
   for (size_t i = 0; i < all_.rows.size(); ++i) {
     const std::string& other = forms_[i];
-    if (other.empty() || (other.starts_with("router ") || of_router) != (other == form)) continue;
+    if (other.empty() || (other.starts_with("either ") || is_either) != (other == form)) continue;
     if (first.empty() && !has_term(all_.rows[i].when, "may")) first = other;
     if (i == row || count(i, layer) == 0) continue;
-    if (of_router || other != form) return !any_in(form, row, layer);
+    if (is_either || other != form) return !any_in(form, row, layer);
   }
-  return !of_router && !any_in(form, row, layer) && form != first;
+  return !is_either && !any_in(form, row, layer) && form != first;
 }
-/// Whether a layer has something in a form; of routers every row is a way of its own.
+bool FamilyPresence::is_second_name(size_t row) const {
+  const auto end = forms_.begin() + static_cast<std::ptrdiff_t>(row);
+  return forms_[row].starts_with("either ") && std::find(forms_.begin(), end, forms_[row]) != end;
+}
+/// Whether a layer has something in a form; of one tensor every row is a way of its own.
 bool FamilyPresence::any_in(const std::string& form, size_t row, int64_t layer) const {
-  if (form.starts_with("router ")) return count(row, layer) > 0;
+  if (form.starts_with("either ")) return count(row, layer) > 0;
   for (size_t i = 0; i < all_.rows.size(); ++i) {
     if (forms_[i] == form && count(i, layer) > 0) return true;
   }

@@ -32,6 +32,8 @@ class FamilyPresence {
 
   /// Whether a row is not missing, as the layer has the same in another way.
   bool is_replaced(size_t row, int64_t layer) const;
+  /// Whether an earlier row is the same tensor under another name.
+  bool is_second_name(size_t row) const;
   /// Whether layers have the names of the family's own class: producers may write those of another in their
   /// place where the row is open.
   bool has_own_names() const { return has_own_names_; }

@@ -1,0 +1,102 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/bytes/checks.h"
+#include "lib/lint/config/checks.h"
+#include "lib/lint/family/family_tensors.h"
+
+// What loaders choose a model's class by: model_type and architectures.
+
+namespace twofour {
+namespace {
+
+class ModelClass {
+ public:
+  ModelClass(const LintInput& s, LintReporter& reporter)
+      : s_(s), reporter_(reporter), model_(find_language_model(s.config)) {}
+
+  void run() {
+    check_type();
+    check_list();
+    check_class();
+    check_described();
+    lint_token_settings(s_, "config.json", model_ ? *model_->config : s_.config, reporter_);
+  }
+
+ private:
+  void odd(const char* key, std::string message) {
+    reporter_.add("odd-setting", "config.json", key, std::move(message));
+  }
+
+  /// Whether the tensors are those of a decoder, whose config loaders read.
+  bool is_decoder() const {
+    if (s_.is_part) return false;
+    bool has_layers = false, has_embedding = false;
+    for (const TensorInfo& t : s_.tensors) {
+      has_layers = has_layers || t.name.find("layers.0.") != t.name.npos;
+      has_embedding = has_embedding || t.name.ends_with("embed_tokens.weight") ||
+                      t.name.ends_with("embeddings.weight") || t.name == "embed.weight";
+    }
+    return has_layers && has_embedding;
+  }
+
+  /// Models of diffusers say their class in another key.
+  void check_type() {
+    for (const Json* config : model_configs(s_.config)) {
+      const auto at = config->find("model_type");
+      if (at == config->end() || at->is_null()) continue;
+      if (at->is_string() && !at->get_ref<const std::string&>().empty()) return;
+      return odd("model_type", fmt::format("expected the name of a family, found {}", quoted_setting(*at)));
+    }
+    if (!s_.config.contains("_class_name") && is_decoder())
+      odd("model_type", "expected the name of a family, by which loaders choose a class, found none");
+  }
+
+  void check_list() {
+    const auto at = s_.config.find("architectures");
+    if (at == s_.config.end() || at->is_null()) return;
+    const bool is_list = at->is_array() && std::all_of(at->begin(), at->end(),
+                                                       [](const Json& name) { return name.is_string(); });
+    if (!is_list)
+      odd("architectures", fmt::format("expected a list of classes, found {}", quoted_setting(*at)));
+  }
+
+  /// The class, by which vLLM chooses its model, against the type, by which transformers does.
+  void check_class() {
+    if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
+    for (const std::string& name : string_list(s_.config, "architectures")) {
+      const std::string stem = name.substr(0, name.find("For"));
+      const FamilyShapes* other = find_family_of_class(stem);
+      if (other == nullptr || other == model_->family) continue;
+      reporter_.add("impossible-setting", "config.json", "architectures",
+                    fmt::format("expected a class of model_type {}, found {}", model_->model_type,
+                                json_quote_short(name)));
+      return;
+    }
+  }
+
+  /// A config with a name and no sizes: loaders take the defaults of the family's first model.
+  void check_described() {
+    if (!model_ || !is_decoder()) return;
+    for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"}) {
+      if (!model_settings(s_.config, key).empty()) return;
+    }
+    odd("hidden_size",
+        fmt::format("expected the sizes of the model, found none, for which loaders take those of "
+                    "some {}",
+                    model_->model_type));
+  }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+  const std::optional<LanguageModel> model_;
+};
+
+}  // namespace
+
+void lint_model_class(const LintInput& s, LintReporter& reporter) { ModelClass(s, reporter).run(); }
+
+}  // namespace twofour
