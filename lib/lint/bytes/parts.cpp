@@ -19,6 +19,7 @@ int64_t parts_of(int64_t size, int64_t block) { return size / block + (size % bl
 struct Coded {
   std::string module, suffix;  ///< "model.layers.0.mlp.up_proj" and ".weight"
   int64_t weights = 1;         ///< in a byte
+  bool is_int8 = false;        ///< of compressed-tensors or bitsandbytes, which name their scales in one way
 };
 
 class Parts {
@@ -81,7 +82,12 @@ class Parts {
     if (name.ends_with(".weight_packed") && (bytes || t.dtype == DType::kI32))
       return without(".weight_packed", bytes ? 2 : 8);
     if (name.ends_with(".weight") && (fp8 || bytes)) return without(".weight", fp8 ? 1 : 2);
-    if (name.ends_with(".weight") && t.dtype == DType::kI8) return without(".weight", 1);
+    if (name.ends_with(".weight") && t.dtype == DType::kI8 &&
+        !s_.find(fmt::format("{}.scale", name.substr(0, name.size() - 7)))) {
+      Coded coded = without(".weight", 1);
+      coded.is_int8 = true;
+      return coded;
+    }
     if (name.ends_with("_blocks") && bytes && t.shape.size() == 4) return without("_blocks", 2);
     if (name.ends_with("_proj") && (fp8 || bytes) && t.shape.size() == 3) return without("", fp8 ? 1 : 2);
     return std::nullopt;
@@ -91,7 +97,8 @@ class Parts {
   std::optional<size_t> scale_of(const Coded& c) const {
     if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
     const std::string_view dot = c.suffix.empty() ? "_" : ".";
-    for (const char* part : {"weight_scale", "weight_scale_inv", "scale", "SCB"}) {
+    for (const char* part : {"weight_scale", "SCB", "weight_scale_inv", "scale"}) {
+      if (c.is_int8 && part[0] != 'S' && std::string_view(part) != "weight_scale") continue;
       if (const auto at = s_.find(fmt::format("{}{}{}", c.module, dot, part))) return at;
     }
     return std::nullopt;

@@ -78,6 +78,7 @@ class CommonShapes {
     find_width();
     check_layer_count();
     check_embedding();
+    check_routers();
     check_biases();
     if (main_->layers.size() < kLeastLayers) return;
     check_missing();
@@ -166,6 +167,24 @@ class CommonShapes {
       reporter_.add("config-shape", s_.file_of(part.tensor), s_.tensors[part.tensor].name,
                     fmt::format("expected [{}, {}] as the embedding has, found {}", embedding_->n,
                                 width_ > 0 ? width_ : part.k, described(part)));
+    }
+  }
+
+  /// Routers read the stream.
+  void check_routers() {
+    if (width_ <= 0) return;
+    for (const LayerTensors& layer : main_->layers) {
+      for (const auto& [name, part] : layer.parts) {
+        const std::string_view leaf = leaf_of_part(name);
+        const std::string experts = name.substr(0, name.size() - leaf.size()) + "experts";
+        const auto at = layer.parts.lower_bound(experts);
+        const bool beside_experts = at != layer.parts.end() && at->first.starts_with(experts);
+        if ((leaf != "gate" && leaf != "router") || !beside_experts || part.k <= 0 || part.k == width_)
+          continue;
+        reporter_.add(
+            "config-shape", s_.file_of(part.tensor), full_name(layer, name),
+            fmt::format("expected {} columns as the embedding has, found {}", width_, described(part)));
+      }
     }
   }
 

@@ -86,7 +86,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       const std::string& name = modules[i].name;
       // Experts that alone lack one are found beside their neighbours. Jamba's dt_proj is no call of a
       // linear: calibration cannot see its inputs.
-      const bool is_routed = name.find(".experts.") != name.npos;
+      const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
       reporter.add("missing-input-scale", s.file_of(modules[i].tensor), name,
                    fmt::format("expected an input scale as {} promises, found none", same.says));

@@ -181,9 +181,32 @@ class MethodLint {
       votes_.add(promise.place, i, text.starts_with(algorithm.codes) ? "" : text,
                  json_quote_short(promise.algorithm));
     }
+    check_scale_names();
     check_scaled_inputs();
     check_groups();
     check_group_size();
+  }
+
+  /// Of one algorithm for all, scales by names that ModelOpt's readers look up. Those of mixed exports may
+  /// keep their origin's, and blocks of FP8 are in use under two names.
+  void check_scale_names() {
+    std::optional<size_t> first;
+    size_t count = 0;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const CodedModule& m = modules_[i];
+      if (p_.of[i].entry != p_.words || (m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8)) continue;
+      const bool blocks = m.codes == Codes::kFp8 && m.scales_k > 1;
+      if (m.scale_suffix.empty() || m.scale_suffix.ends_with("weight_scale") ||
+          (blocks && m.scale_suffix.ends_with("weight_scale_inv")))
+        continue;
+      if (count++ == 0) first = i;
+    }
+    if (!first || p_.of[*first].algorithm == "MIXED_PRECISION") return;
+    const CodedModule& m = modules_[*first];
+    reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
+                  fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
+                              p_.of[*first].algorithm, m.scale_suffix,
+                              count > 1 ? fmt::format(", and in {} modules more", count - 1) : ""));
   }
 
   /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.

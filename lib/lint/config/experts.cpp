@@ -62,6 +62,7 @@ class BlockLint {
 
   void run() {
     check_count();
+    check_router();
     const std::vector<Member>& model = most_common();
     for (const auto& [e, tensors] : experts_) {
       if (!alike(tensors, model)) compare(e, tensors, model);
@@ -85,6 +86,24 @@ class BlockLint {
     if (fewer && last + 1 >= most) return;
     sink_.add(fewer ? "experts-missing" : "experts-extra", "", block_,
               fmt::format("expected {} experts as config.json says, found {}", most, count));
+  }
+
+  /// The router beside them has a row for each.
+  void check_router() {
+    const auto count = experts_.rbegin()->first + 1;
+    const bool is_reported =
+        count != static_cast<int64_t>(experts_.size()) || (!promised_.empty() && promised_.count(count) == 0);
+    if (is_reported) return;
+    const std::string parent = block_.substr(0, block_.rfind('.'));
+    for (const char* name : {"gate", "router", "router.layer", "gate.wg"}) {
+      const auto router = s_.find(fmt::format("{}.{}.weight", parent, name));
+      if (!router || reported_.contains(*router)) continue;
+      const TensorInfo& t = s_.tensors[*router];
+      if (t.shape.size() != 2 || t.shape[0] == count) continue;
+      sink_.add("config-shape", s_.file_of(*router), t.name,
+                fmt::format("expected {} rows, one for each expert of {}, found {}", count, block_,
+                            describe(t.dtype, t.shape)));
+    }
   }
 
   bool alike(const std::vector<Member>& a, const std::vector<Member>& b) const {

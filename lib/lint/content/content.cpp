@@ -102,6 +102,14 @@ bool is_embedding(const Member& m) {
   return m.figures->plan.is_rows && m.figures->plan.lines > 1 && m.name.find("embed_tokens") != m.name.npos;
 }
 
+/// Whether a matrix chooses experts, by its name.
+bool is_router(std::string_view name) {
+  constexpr std::string_view kRouters[] = {
+      ".mlp.gate", ".block_sparse_moe.gate", ".ffn.gate", ".mixer.gate", ".feed_forward.gate",
+      ".router",   ".router.layer",          ".gate.wg",  ".router.proj"};
+  return std::ranges::any_of(kRouters, [&](std::string_view end) { return name.ends_with(end); });
+}
+
 class Content {
  public:
   Content(const LintInput& s, std::span<Member> members, LintReporter& reporter)
@@ -218,7 +226,13 @@ class Content {
 
   bool check_rows(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (!m.is_linear || !f.plan.is_rows || f.plan.lines < 8) return false;
+    if (!m.is_linear || !f.plan.is_rows) return false;
+    if (f.repeated_lines > 0 && f.plan.lines > 1 && is_router(m.name)) {
+      return report(m, "repeated-rows",
+                    fmt::format("expected a row an expert, found {} of {} equal to an earlier one",
+                                f.repeated_lines, f.plan.lines));
+    }
+    if (f.plan.lines < 8) return false;
     // Heads of keys and values are repeated on purpose for tensor parallelism, each as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
     const uint64_t repeated = kv && f.repeated_lines < f.plan.lines ? f.doubled_lines : f.repeated_lines;

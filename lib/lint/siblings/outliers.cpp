@@ -19,10 +19,12 @@ constexpr double kNormFloor = 6.0;    ///< a layer's norm against those of all o
 constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
 constexpr double kDeviations = 6;     ///< and this many standard deviations
 constexpr double kLargestRms = 3,
-                 kSmallestRms = -24;   ///< 8 and 6e-8: no trained linear or embedding is beyond
+                 kSmallestRms = -21;  ///< 8 and 5e-7: no trained linear or embedding is beyond
+/// No size of a linear of any model, however it is drawn.
+constexpr double kAbsurdRms = 12;
 constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm has it
 /// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
-constexpr uint64_t kFewNumbers = 4096;
+constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256;
 /// With fewer layers than kSomeLayers all are like the first and last.
 constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
 
@@ -101,9 +103,11 @@ class Outliers {
     Group found;
     size_t scaled = 0;
     for (Member* m : linears_) {
-      if (m->numbers <= 2 * kFewNumbers) continue;
-      scaled += m->scale != MatrixFigures::kNone;
-      if (m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms) found.push_back(m);
+      const bool is_small = m->numbers <= 2 * kFewNumbers;
+      if (m->numbers < kFewestNumbers) continue;
+      if (!is_small) scaled += m->scale != MatrixFigures::kNone;
+      if (m->log2_rms < kSmallestRms || m->log2_rms > (is_small ? kAbsurdRms : kLargestRms))
+        found.push_back(m);
     }
     // Of most scales there is one cause.
     const auto most = static_cast<size_t>(std::count_if(
