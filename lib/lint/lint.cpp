@@ -8,6 +8,7 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/content/checks.h"
+#include "lib/lint/files/checks.h"
 #include "lib/lint/siblings/checks.h"
 #include "lib/names/natural.h"
 #include "lib/threads/stopwatch.h"

@@ -23,16 +23,6 @@ std::optional<Manifest> lint_manifest(const LintInput& input, LintReporter& repo
 /// Holds the hash of a tensor against the manifest.
 void lint_tensor_hash(const LintInput& input, const Manifest& manifest, size_t tensor, const Hash128& hash,
                       LintReporter& reporter);
-/// Files that are no weights: tokenizer, code, chat templates.
-void lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
-/// tokenizer.json: whether it can be read, and its tokens against vocab_size.
-void lint_tokenizer_file(const LintInput& input, LintReporter& reporter);
-/// Tokens that end, begin or pad a text, in one of the configs, against vocab_size.
-void lint_token_settings(const LintInput& input, const char* file, const Json& config,
-                         LintReporter& reporter);
-/// What users of a published checkpoint look for: model card, licence, chat template. `tokenizer`:
-/// tokenizer_config.json, or null.
-void lint_publishing(const LintInput& input, const Json& tokenizer, LintReporter& reporter);
 /// Types in headers that no parameter of that name has.
 void lint_types(const LintInput& input, LintReporter& reporter);
 /// Parts of modules in FP8, MXFP8, MXFP4 and INT4: what others like them have, and scales that fit.

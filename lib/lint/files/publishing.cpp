@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "lib/io/file.h"
-#include "lib/lint/bytes/checks.h"
+#include "lib/lint/files/checks.h"
 
 namespace twofour {
 namespace {

@@ -6,8 +6,8 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
-#include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/downloads.h"
+#include "lib/lint/files/checks.h"
 
 namespace twofour {
 namespace {

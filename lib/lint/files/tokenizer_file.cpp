@@ -8,8 +8,8 @@
 #include "formats/error.h"
 #include "lib/checkpoint/language_model.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/downloads.h"
+#include "lib/lint/files/checks.h"
 
 // Numbers of tokens, in tokenizer.json and generation_config.json, against the rows of the embedding.
 
