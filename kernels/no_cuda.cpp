@@ -33,6 +33,7 @@ DeviceMemory::DeviceMemory(size_t) { refuse("device memory"); }
 void DeviceMemory::fill(int) { refuse("device memory"); }
 void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory"); }
 void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
+void copy_to_host(const void*, void*, size_t) { refuse("device memory"); }
 
 PinnedMemory::PinnedMemory(size_t) { refuse("page-locked memory"); }
 

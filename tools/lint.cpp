@@ -54,8 +54,7 @@ int run_lint(const LintArguments& o, const Common& common) {
   if (!o.html.empty()) write_report(o.html, lint_report(report, o.path));
   if (!o.write_baseline.empty()) write_baseline(o.write_baseline, report);
   if (o.sarif) {
-    write_sarif(report, o.path,
-                [](std::string_view part) { std::fwrite(part.data(), 1, part.size(), stdout); });
+    write_sarif(report, o.path, write_stdout);
   } else if (common.json) {
     print_lint_json(report, o.path);
   } else if (!common.quiet) {

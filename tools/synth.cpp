@@ -44,8 +44,8 @@ int run_synth(const SynthArguments& o, const Common& common) {
   with_progress(common, [&](Progress& progress) { result = synth(o.directory, options, progress); });
   const double seconds = watch.seconds();
   if (options.dry_run && !common.json) {
-    for (const auto& [name, bytes] : result.files) fmt::print("file  {}  {} bytes\n", name, bytes);
-    fmt::print("would write {}, {}\n", counted(result.tensors, "tensor"), format_bytes(result.bytes));
+    for (const auto& [name, bytes] : result.files) print_stdout("file  {}  {} bytes\n", name, bytes);
+    print_stdout("would write {}, {}\n", counted(result.tensors, "tensor"), format_bytes(result.bytes));
     return kDone;
   }
   if (common.json) {
@@ -60,9 +60,9 @@ int run_synth(const SynthArguments& o, const Common& common) {
                 {"bytes", result.bytes},
                 {"seconds", seconds}});
   } else if (!common.quiet) {
-    fmt::print("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, result.dialect,
-               counted(result.tensors, "tensor"), counted(result.shards, "file"), format_bytes(result.bytes),
-               static_cast<double>(result.bytes) / 1e6 / seconds);
+    print_stdout("{}: {}, {}, {} in {}, {}, {:.0f} MB/s\n", o.directory, options.shape, result.dialect,
+                 counted(result.tensors, "tensor"), counted(result.shards, "file"),
+                 format_bytes(result.bytes), static_cast<double>(result.bytes) / 1e6 / seconds);
   }
   return kDone;
 }

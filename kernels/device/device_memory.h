@@ -62,6 +62,9 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   void read(void* to, size_t bytes) const;
 };
 
+/// Copies from memory of the current device and waits, on the default stream.
+void copy_to_host(const void* from, void* to, size_t bytes);
+
 /// Page-locked host memory: copies from and to the device run beside the program.
 class PinnedMemory : public OwnedMemory<free_pinned_memory> {
  public:

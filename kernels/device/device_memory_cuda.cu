@@ -41,7 +41,11 @@ void DeviceMemory::upload(const void* from, size_t bytes, size_t offset) {
 }
 
 void DeviceMemory::read(void* to, size_t bytes) const {
-  check_cuda(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost), "device memory");
+  copy_to_host(data_, to, bytes);
+}
+
+void copy_to_host(const void* from, void* to, size_t bytes) {
+  check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "device memory");
 }
 
 PinnedMemory::PinnedMemory(size_t bytes) : OwnedMemory(bytes) {

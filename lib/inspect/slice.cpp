@@ -8,8 +8,7 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/checkpoint/matrices.h"
-#include "lib/checkpoint/tensor_values.h"
+#include "lib/inspect/numbers.h"
 
 namespace twofour {
 namespace {
@@ -77,73 +76,23 @@ std::vector<SliceRange> begin_slice(const SliceText& text, SliceValues& out) {
   return ranges;
 }
 
-/// Of [E, N, K] or, not `stacked`, [N, K]; `read_row(e, n, row)` reads one row of K weights.
-template <class ReadRow>
-void slice_rows(const SliceText& text, bool stacked, int64_t k, ReadRow read_row, SliceValues& out) {
-  auto ranges = begin_slice(text, out);
-  if (!stacked) ranges.insert(ranges.begin(), {0, 1, true});
-  if (count_of(ranges) == 0) return;
-  std::vector<float> row(static_cast<size_t>(k));
-  for (int64_t e = ranges[0].begin; e < ranges[0].end; ++e) {
-    for (int64_t n = ranges[1].begin; n < ranges[1].end; ++n) {
-      read_row(e, n, row);
-      out.values.insert(out.values.end(), row.begin() + ranges[2].begin, row.begin() + ranges[2].end);
-    }
-  }
-}
-
 /// Of a module, or of a matrix that is part of one; nothing where none has that name.
 std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& text) {
-  Findings findings;  // of modules that the slice may have nothing to do with
-  const Matrices matrices(c, findings);
-  WeightReader reader(c);
-  for (const Linear& m : matrices.modules()) {
-    if (m.name != text.name) continue;
-    SliceValues out{text.name, matrices.format_of(m), {m.n, m.k}, {}, {}};
-    if (m.stacked) out.whole.insert(out.whole.begin(), m.e);
-    slice_rows(
-        text, m.stacked, m.k,
-        [&](int64_t e, int64_t n, std::span<float> row) { reader.read_rows(m, e, n, n + 1, row); }, out);
-    return out;
-  }
-  const auto matrix = matrices.all().find(text.name);
-  if (matrix == matrices.all().end()) return std::nullopt;
-  const Linear& m = matrices.module_of(matrix->second);
-  SliceValues out{text.name, matrices.format_of(m), {matrix->second.count, m.k}, {}, {}};
-  slice_rows(
-      text, false, m.k,
-      [&](int64_t, int64_t n, std::span<float> row) { matrices.read(reader, matrix->second, n, n + 1, row); },
-      out);
+  const NamedNumbers numbers(c);
+  const auto weights = numbers.find(text.name);
+  if (!weights) return std::nullopt;
+  SliceValues out{text.name, weights->format, weights->shape, {}, {}};
+  const auto ranges = begin_slice(text, out);
+  std::vector<float> values(static_cast<size_t>(count_of(ranges)));
+  numbers.read(*weights, ranges, values);
+  out.values.assign(values.begin(), values.end());
   return out;
 }
 
 SliceValues slice_tensor(const Checkpoint& c, size_t tensor, const SliceText& text) {
   const TensorInfo& t = c.tensors()[tensor];
-  if (dtype_bits(t.dtype) % 8 != 0) {
-    throw Error(fmt::format("{}: expected elements of whole bytes, found {}", c.where(tensor),
-                            describe(t.dtype, t.shape)));
-  }
   SliceValues out{text.name, std::string(dtype_name(t.dtype)), t.shape, {}, {}};
-  const auto ranges = begin_slice(text, out);
-  if (count_of(ranges) == 0) return out;
-  const auto width = static_cast<size_t>(element_bytes(t.dtype));
-  // All but the last dimension count up like the digits of a clock; along the last one it is one read.
-  const SliceRange last = ranges.empty() ? SliceRange{0, 1, true} : ranges.back();
-  std::vector<int64_t> place;
-  for (size_t d = 0; d + 1 < ranges.size(); ++d) place.push_back(ranges[d].begin);
-  std::vector<uint8_t> bytes(static_cast<size_t>(last.end - last.begin) * width);
-  for (bool more = true; more;) {
-    int64_t row = 0;
-    for (size_t d = 0; d < place.size(); ++d) row = row * t.shape[d] + place[d];
-    const int64_t first = row * (t.shape.empty() ? 1 : t.shape.back()) + last.begin;
-    c.read(tensor, static_cast<uint64_t>(first) * width, bytes);
-    for (size_t i = 0; i < bytes.size(); i += width) out.values.push_back(element_number(t.dtype, &bytes[i]));
-    more = false;
-    for (size_t d = place.size(); d-- > 0 && !more;) {
-      more = ++place[d] < ranges[d].end;
-      if (!more) place[d] = ranges[d].begin;
-    }
-  }
+  out.values = read_elements(c, tensor, begin_slice(text, out));
   return out;
 }
 

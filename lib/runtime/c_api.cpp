@@ -1,13 +1,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "formats/error.h"
+#include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/findings/version.h"
 #include "lib/runtime/artifact.h"
+#include "lib/runtime/c_guard.h"
 #include "lib/runtime/twofour.h"
 
 struct twofour_artifact {
@@ -22,46 +28,6 @@ namespace twofour {
 namespace {
 
 thread_local std::string last_error;
-
-/// Nothing may throw across the border.
-template <class F>
-int guarded(const F& work) noexcept {
-  try {
-    work();
-    return TWOFOUR_OK;
-  } catch (const std::bad_alloc&) {
-    last_error = "out of memory";  // short enough to need none
-  } catch (const std::exception& e) {
-    try {
-      last_error = e.what();
-    } catch (...) {
-      last_error.clear();
-    }
-  } catch (...) {
-    last_error = "unknown error";
-  }
-  return TWOFOUR_ERROR;
-}
-
-template <class T>
-const T& given(const T* pointer, const char* what) {
-  if (pointer == nullptr) throw Error(fmt::format("{}: expected a pointer, found NULL", what));
-  return *pointer;
-}
-template <class T>
-T& given(T* pointer, const char* what) {
-  return const_cast<T&>(given(static_cast<const T*>(pointer), what));
-}
-
-/// A struct of the caller's, which must be as large as the one that this library knows.
-template <class T>
-T& sized(T* pointer, const char* what) {
-  T& value = given(pointer, what);
-  if (value.size < sizeof(T)) {
-    throw Error(fmt::format("{}: expected size {}, found {}", what, sizeof(T), value.size));
-  }
-  return value;
-}
 
 size_t checked_layer(const RuntimeArtifact& artifact, int64_t layer) {
   const auto count = static_cast<int64_t>(artifact.layers().size());
@@ -83,7 +49,56 @@ cuda::Float float_of(int32_t dtype) {
   }
 }
 
+Device device_of(int device, LayerOptions& options) {
+  const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
+  if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
+    throw Error(fmt::format(
+        "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
+  }
+  if (has_index) options.cuda_device = device - TWOFOUR_CUDA_DEVICE(0);
+  return device == TWOFOUR_CPU ? Device::cpu : Device::cuda;
+}
+
+LayerOptions options_of(const twofour_options* options) {
+  LayerOptions how;
+  if (options == nullptr) return how;
+  const twofour_options& o = sized(options, "twofour_options");
+  if (o.expert_map_size < 0 || (o.expert_map_size > 0) != (o.expert_map != nullptr)) {
+    throw Error(fmt::format("expert_map: expected a pointer and its size, or NULL and 0, found size {}",
+                            o.expert_map_size));
+  }
+  how.expert_map.assign(o.expert_map, o.expert_map + o.expert_map_size);
+  how.weight_on_input = o.weight_on_input != 0;
+  how.limit = o.limit;
+  return how;
+}
+
 }  // namespace
+
+int guarded(const std::function<void()>& work) noexcept {
+  try {
+    work();
+    return TWOFOUR_OK;
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory";  // short enough to need none
+  } catch (const std::exception& e) {
+    try {
+      last_error = e.what();
+    } catch (...) {
+      last_error.clear();
+    }
+  } catch (...) {
+    last_error = "unknown error";
+  }
+  return TWOFOUR_ERROR;
+}
+
+char* copied(const std::string& text) {
+  auto* const to = static_cast<char*>(std::malloc(text.size() + 1));
+  if (to == nullptr) throw std::bad_alloc();
+  std::memcpy(to, text.c_str(), text.size() + 1);
+  return to;
+}
 }  // namespace twofour
 
 using namespace twofour;
@@ -96,6 +111,8 @@ const char* twofour_version() {
 int twofour_abi() { return TWOFOUR_ABI; }
 
 const char* twofour_last_error() { return last_error.c_str(); }
+
+void twofour_free(char* text) { std::free(text); }
 
 int twofour_has_cuda() {
   bool found = false;
@@ -150,24 +167,55 @@ int twofour_load(const twofour_artifact* artifact, int64_t layer, int device, co
     given(loaded, "loaded") = nullptr;
     const RuntimeArtifact& from = given(artifact, "artifact").artifact;
     const size_t index = checked_layer(from, layer);
-    const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
-    if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
-      throw Error(fmt::format(
-          "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
+    LayerOptions how = options_of(options);
+    const Device where = device_of(device, how);
+    *loaded = new twofour_layer{from.load(index, where, how)};
+  });
+}
+
+int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, int32_t gated, int32_t part,
+                     twofour_part* out) {
+  return guarded([&] {
+    twofour_part& to = sized(out, "twofour_part");
+    const std::string name = &given(layout, "layout");
+    const Shape shape{experts, n, k, gated != 0};
+    if (experts < 0 || n < 1 || k < kGroup || k % kGroup != 0)
+      throw Error(fmt::format("{}: expected N and a K that is a multiple of {}, found [{}, {}, {}]", name,
+                              kGroup, experts, n, k));
+    const bool known = with_layout(name, [&]<class L>() {
+      if (part < 0 || part >= L::part_count)
+        throw Error(fmt::format("{}: expected a part from 0 to {}, found {}", name, L::part_count - 1, part));
+      const Part found = L::part(part, shape);
+      to.suffix = found.suffix;
+      to.dtype = dtype_name(found.dtype).data();
+      to.rows = found.rows, to.cols = found.cols, to.parts = L::part_count;
+    });
+    if (!known) throw Error(fmt::format("expected the layout {}, found {}", layout_names(), name));
+  });
+}
+
+int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour_options* options,
+                   twofour_layer** loaded) {
+  return guarded([&] {
+    given(loaded, "loaded") = nullptr;
+    const twofour_stored_layer& from = sized(stored, "twofour_stored_layer");
+    LayerInfo info{&given(from.name, "name"),
+                   &given(from.layout, "layout"),
+                   from.experts,
+                   from.hidden,
+                   from.intermediate,
+                   from.gated != 0};
+    std::array<PlacedMatrix, 2> weights;
+    static_assert(kMostParts <= TWOFOUR_MOST_PARTS);
+    for (int part = 0; part < kMostParts; ++part) {
+      weights[0].parts[part] = static_cast<const uint8_t*>(from.w13_parts[part]);
+      weights[1].parts[part] = static_cast<const uint8_t*>(from.w2_parts[part]);
     }
-    LayerOptions how;
-    if (has_index) how.cuda_device = device - TWOFOUR_CUDA_DEVICE(0);
-    if (options != nullptr) {
-      const twofour_options& o = sized(options, "twofour_options");
-      if (o.expert_map_size < 0 || (o.expert_map_size > 0) != (o.expert_map != nullptr)) {
-        throw Error(fmt::format("expert_map: expected a pointer and its size, or NULL and 0, found size {}",
-                                o.expert_map_size));
-      }
-      how.expert_map.assign(o.expert_map, o.expert_map + o.expert_map_size);
-      how.weight_on_input = o.weight_on_input != 0;
-      how.limit = o.limit;
-    }
-    *loaded = new twofour_layer{from.load(index, device == TWOFOUR_CPU ? Device::cpu : Device::cuda, how)};
+    weights[0].global_scale = from.w13_global_scale;
+    weights[1].global_scale = from.w2_global_scale;
+    LayerOptions how = options_of(options);
+    const Device where = device_of(device, how);
+    *loaded = new twofour_layer{RuntimeLayer::over(std::move(info), weights, where, how)};
   });
 }
 

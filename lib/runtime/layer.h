@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -6,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "kernels/moe/moe.h"
 #include "kernels/moe/sparse_moe.h"
@@ -39,6 +41,15 @@ struct LayerRun {
   double seconds = 0;      ///< of the layer alone: on CUDA by events on the stream, copies not counted
 };
 
+/// The shapes of a layer's w13 and w2.
+std::array<Shape, 2> layer_shapes(const LayerInfo& info);
+
+/// Where a matrix is in memory: as many parts as its layout has, and its global scales [E].
+struct PlacedMatrix {
+  const uint8_t* parts[kMostParts] = {};
+  const float* global_scale = nullptr;
+};
+
 struct LayerState;
 
 /// A layer on a device. On the CPU it computes from the mapped file, on CUDA from device memory; the weights
@@ -51,6 +62,13 @@ class RuntimeLayer {
   RuntimeLayer(RuntimeLayer&&) noexcept;
   RuntimeLayer& operator=(RuntimeLayer&&) noexcept;
   ~RuntimeLayer();
+
+  /// A layer over w13 and w2 as the caller holds them in memory of the device, unchanged while the layer
+  /// lives. Throws Error where the layout is unknown or does not take the sizes, and on stored bytes as
+  /// RuntimeArtifact::load; on CUDA it copies them to the host in pieces to look at them, on the default
+  /// stream.
+  static RuntimeLayer over(LayerInfo info, const std::array<PlacedMatrix, 2>& weights, Device device,
+                           const LayerOptions& options);
 
   const LayerInfo& info() const;
   Device device() const;

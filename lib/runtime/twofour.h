@@ -1,4 +1,5 @@
-/* Runs MoE layers of twofour's artifacts: the C interface of libtwofour.so.
+/* The C interface of libtwofour.so: runs layers of twofour's artifacts and whole models, reads checkpoints,
+ * and calls the program's commands.
  *
  * Functions that return int give TWOFOUR_OK or TWOFOUR_ERROR; twofour_last_error() then says why. Nothing
  * throws or prints; the program ends only where a file that a CPU layer reads is cut meanwhile (SIGBUS), or
@@ -19,7 +20,7 @@ extern "C" {
 
 /* Of this header. A library of a higher number serves programs of this one; twofour_abi() is the library's.
  */
-#define TWOFOUR_ABI 2
+#define TWOFOUR_ABI 3
 
 enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
@@ -75,6 +76,8 @@ TWOFOUR_API int twofour_abi(void);
 TWOFOUR_API const char* twofour_last_error(void);
 /* 1 where this library and this machine can run on CUDA. */
 TWOFOUR_API int twofour_has_cuda(void);
+/* Frees a text that this library made; NULL is one. Since ABI 3. */
+TWOFOUR_API void twofour_free(char* text);
 
 /* Reads headers, config.json and twofour.json, no weights. */
 TWOFOUR_API int twofour_open(const char* path, twofour_artifact** artifact);
@@ -93,6 +96,38 @@ TWOFOUR_API int twofour_load(const twofour_artifact* artifact, int64_t layer, in
                              const twofour_options* options, twofour_layer** loaded);
 TWOFOUR_API void twofour_unload(twofour_layer* layer);
 
+/* A tensor of a layout: [experts, rows, cols] elements of one byte. */
+typedef struct {
+  size_t size;        /* sizeof(twofour_part) */
+  const char* suffix; /* "comp" in "P.w13_comp" */
+  const char* dtype;  /* safetensors' name: "U8", "F8_E4M3" */
+  int64_t rows, cols;
+  int32_t parts; /* how many the layout has */
+} twofour_part;
+/* Part `part`, from 0, of a matrix [experts, n, k] in a layout; `gated`: w13 with rows gate then up. Since
+ * ABI 3. */
+TWOFOUR_API int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, int32_t gated,
+                                 int32_t part, twofour_part* out);
+
+#define TWOFOUR_MOST_PARTS 4
+/* A layer as the caller holds it, in memory of a device: w13 [E, 2I or I, H] and w2 [E, H, I]. */
+typedef struct {
+  size_t size;        /* sizeof(twofour_stored_layer) */
+  const char* name;   /* for messages */
+  const char* layout; /* "v7" */
+  int64_t experts, hidden, intermediate;
+  int32_t gated;
+  const void* w13_parts[TWOFOUR_MOST_PARTS]; /* by part of the layout; others NULL */
+  const void* w2_parts[TWOFOUR_MOST_PARTS];
+  const float* w13_global_scale; /* [E], multipliers */
+  const float* w2_global_scale;
+} twofour_stored_layer;
+/* A layer over weights that the caller holds in memory of the device, unchanged until twofour_unload. Looks
+ * at every stored byte once, on CUDA by copies to the host on the default stream: what other streams write
+ * must be there. Since ABI 3. */
+TWOFOUR_API int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour_options* options,
+                               twofour_layer** loaded);
+
 /* Bytes of workspace for up to `m` tokens; 0 on the CPU. It need not be cleared, and any layers can use it in
  * turn, but only one call at a time: of two at once neither may ever end. */
 TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes);
@@ -110,6 +145,57 @@ TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens
  * says) in host memory: hidden float32 [m, H] to topk_ids and topk_weights [m, top_k]. */
 TWOFOUR_API int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* hidden, int64_t m,
                               int64_t top_k, int32_t* topk_ids, float* topk_weights);
+
+/* A checkpoint or artifact in any dialect, layout or number format, open for reading. Since ABI 3. */
+typedef struct twofour_checkpoint twofour_checkpoint;
+
+/* A directory or one safetensors file. Reads headers and configs. */
+TWOFOUR_API int twofour_open_checkpoint(const char* path, twofour_checkpoint** checkpoint);
+TWOFOUR_API void twofour_close_checkpoint(twofour_checkpoint* checkpoint);
+/* What it holds, as JSON for twofour_free(): "what" it is in words, "tensors" of its files (name, dtype,
+ * shape, bytes, file), "modules" (name, format, shape, bytes, tensors; of an artifact in a layout those of
+ * its source) and "matrices", parts of stacks that can be read by a name of their own (name, module, shape).
+ */
+TWOFOUR_API int twofour_list(const twofour_checkpoint* checkpoint, char** json);
+/* Values as float32, in row-major order: of a module or matrix its weights, of a tensor its elements. The
+ * ranges [begin, end) are one a dimension, `count` is the number of values in them. */
+TWOFOUR_API int twofour_read_values(const twofour_checkpoint* checkpoint, const char* name, int32_t dims,
+                                    const int64_t* begin, const int64_t* end, float* values, uint64_t count);
+/* Bytes of a tensor as they are stored. */
+TWOFOUR_API int twofour_read_bytes(const twofour_checkpoint* checkpoint, const char* tensor, uint64_t offset,
+                                   void* to, uint64_t bytes);
+
+/* A whole model, run in float32 on the CPU from what its directory stores: lib/decoder/README.md says which.
+ * Since ABI 3. */
+typedef struct twofour_model twofour_model;
+/* Tokens that a model has seen so far. */
+typedef struct twofour_sequence twofour_sequence;
+
+typedef struct {
+  size_t size; /* sizeof(twofour_model_info) */
+  int64_t layers, hidden, vocabulary;
+} twofour_model_info;
+
+TWOFOUR_API int twofour_open_model(const char* path, twofour_model** model);
+TWOFOUR_API void twofour_close_model(twofour_model* model);
+TWOFOUR_API int twofour_get_model_info(const twofour_model* model, twofour_model_info* info);
+/* An empty sequence; the model outlives it. One thread at a time uses it. */
+TWOFOUR_API int twofour_begin_sequence(const twofour_model* model, twofour_sequence** sequence);
+TWOFOUR_API void twofour_end_sequence(twofour_sequence* sequence);
+/* Appends tokens. `logits` is [count, vocabulary] with `all`, else [vocabulary], of the last token. */
+TWOFOUR_API int twofour_append(twofour_sequence* sequence, const int32_t* tokens, int64_t count, int32_t all,
+                               float* logits);
+
+/* Sees how far a command is: bytes done of a total. Returns 0 to go on, another number to stop it. */
+typedef int (*twofour_progress)(void* user, const char* phase, uint64_t done, uint64_t total);
+/* Runs a command of the program, `words` being its name and arguments as tools/README.md has them, without
+ * starting a process: nothing is printed. `progress`, which may be NULL, is called on this thread about 20
+ * times a second. `code` is the exit code of the program: 0, 1 (findings or differences), 2, or 130 (stopped
+ * by `progress`). With 0 and 1 the result is TWOFOUR_OK and `json` the document that tools/JSON.md describes,
+ * for twofour_free(). One command runs at a time, others wait. Stopping one stops twofour_load and
+ * twofour_append of other threads, too. Since ABI 3. */
+TWOFOUR_API int twofour_command(int32_t count, const char* const* words, twofour_progress progress,
+                                void* user, int32_t* code, char** json);
 
 #ifdef __cplusplus
 }

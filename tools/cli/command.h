@@ -13,6 +13,7 @@
 #include "kernels/device/device.h"
 #include "lib/findings/finding.h"
 #include "lib/threads/progress.h"
+#include "tools/call/console.h"
 
 namespace twofour {
 
@@ -89,7 +90,7 @@ std::string device_text(Device device);
 std::string device_text(const Common& common, Device device);
 
 /// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
-/// now and then elsewhere, nothing with --quiet.
+/// now and then elsewhere, nothing with --quiet. A CapturedConsole has the progress instead.
 void with_progress(const Common& common, const std::function<void(Progress&)>& work);
 
 /// Findings on stderr, a line each; notes only with --verbose.
@@ -158,16 +159,14 @@ std::string formatted(fmt::string_view format, const Values&... values) {
 /// failed write at the end.
 template <class... Arguments>
 void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
-  const std::string text = printable(formatted(format, print_argument(arguments)...));
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  write_stdout(printable(formatted(format, print_argument(arguments)...)));
 }
 
 /// Prints to stderr; control characters and line ends in arguments are made harmless. A failed write is
 /// ignored.
 template <class... Arguments>
 void print_stderr(PrintFormat<Arguments...> format, const Arguments&... arguments) {
-  const std::string text = formatted(format, print_argument(arguments)...);
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  write_stderr(formatted(format, print_argument(arguments)...));
 }
 
 /// A line of a message with its middle left out where a word has more than 300 characters or the line more

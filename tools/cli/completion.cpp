@@ -210,7 +210,7 @@ std::function<int()> setup_completion(Arguments& args, const Common& common) {
     if (common.json) {
       print_json({{"shell", *shell}, {"script", script}});
     } else {
-      fmt::print("{}", script);
+      write_stdout(script);
     }
     return kDone;
   };

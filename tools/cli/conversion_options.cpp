@@ -100,7 +100,7 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
     print_stdout("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
     written += f.bytes;
   }
-  fmt::print(
+  print_stdout(
       "would read {} and write {}, the weights in {} ({} copied, {}); peak memory at most {} "
       "with {} on cpu\n",
       format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),

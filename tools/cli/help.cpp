@@ -196,7 +196,7 @@ std::function<int()> setup_help(Arguments& args, const Common& common) {
     if (common.json) {
       print_json({{"command", o->command}, {"text", text}});
     } else {
-      fmt::print("{}", text);
+      write_stdout(text);
     }
     return kDone;
   };

@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <system_error>
+#include <mutex>
+#include <thread>
 
 #include "formats/error.h"
 #include "kernels/device/device.h"
@@ -20,6 +23,7 @@
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
 #include "lib/threads/interrupt.h"
+#include "lib/threads/parallel.h"
 #include "tools/cli/arguments.h"
 
 namespace twofour {
@@ -75,17 +79,23 @@ std::vector<std::string> lines_of(const Interrupted& e) {
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-int report_error(const Program& program, const Common& common, std::vector<std::string> lines, int code) {
+/// How a command ended, and the message of one that failed, without what a terminal would obey.
+struct Outcome {
+  int code = kDone;
+  std::vector<std::string> lines = {};
+};
+
+Outcome failed(int code, std::vector<std::string> lines) {
   for (std::string& line : lines) line = shortened(line);
-  try {
-    if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
-  } catch (const std::system_error&) {
-    // checked() reports that stdout takes nothing.
-  }
+  return {code, std::move(lines)};
+}
+
+void report_error(const Program& program, const Common& common, const Outcome& outcome) {
+  std::vector<std::string> lines = outcome.lines;
+  if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
   for (std::string& line : lines) line = printable_line(line);
   print_coloured(stderr, Severity::kError, fmt::format("{}:", program.name));
   print_stderr(" {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
-  return code;
 }
 
 /// Makes standard input, output and error something where they are closed, so that no file of a checkpoint
@@ -105,6 +115,9 @@ void correct_exit_code() {
   if (!ends_by_itself) ::_exit(kTrouble);
 }
 
+/// How often a call is watched.
+constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
+
 /// What reached stdout only in part must not count as done.
 int checked(const Program& program, int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -112,8 +125,7 @@ int checked(const Program& program, int code) {
   return kTrouble;
 }
 
-int run(int argc, char** argv, const Program& program) {
-  Common common;
+Outcome run(int argc, char** argv, const Program& program, Common& common) {
   // Errors in the command line itself are reported as --json asks, wherever it is.
   common.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
   Arguments root(program.name, program.summary);
@@ -128,11 +140,11 @@ int run(int argc, char** argv, const Program& program) {
   try {
     switch (root.parse(argc, argv)) {
       case Arguments::Request::kVersion:
-        fmt::print("{}\n", version_text(program));  // asks the driver, which takes a while
-        return kDone;
+        write_stdout(version_text(program) + "\n");  // asks the driver, which takes a while
+        return {};
       case Arguments::Request::kHelp:
-        fmt::print("{}", help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : ""));
-        return kDone;
+        write_stdout(help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : ""));
+        return {};
       case Arguments::Request::kRun:
         break;
     }
@@ -142,19 +154,17 @@ int run(int argc, char** argv, const Program& program) {
     common.command = command->name;
     if (command->cuda == CudaWork::kNone) check_device(common, command->name);
     show_one_device(common);
-    return work();
+    return {work()};
   } catch (const Interrupted& e) {
-    return report_error(program, common, lines_of(e), kInterrupted);
+    return failed(kInterrupted, lines_of(e));
   } catch (const Error& e) {
-    return report_error(program, common, lines_of(e), kTrouble);
+    return failed(kTrouble, lines_of(e));
   } catch (const std::bad_alloc&) {
-    return report_error(program, common, {"out of memory"}, kTrouble);
+    return failed(kTrouble, {"out of memory"});
   } catch (const std::filesystem::filesystem_error& e) {
-    return report_error(program, common, {fmt::format("{}: {}", e.path1().string(), e.code().message())},
-                        kTrouble);
+    return failed(kTrouble, {fmt::format("{}: {}", e.path1().string(), e.code().message())});
   } catch (const std::exception& e) {
-    if (std::ferror(stdout) != 0) return kTrouble;  // which checked() reports
-    return report_error(program, common, {fmt::format("unexpected: {}", e.what())}, kTrouble);
+    return failed(kTrouble, {fmt::format("unexpected: {}", e.what())});
   }
 }
 
@@ -185,9 +195,56 @@ int run_program(int argc, char** argv, const Program& program) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  const int code = checked(program, run(argc, argv, program));
+  Common common;
+  const Outcome outcome = run(argc, argv, program, common);
+  if (!outcome.lines.empty()) report_error(program, common, outcome);
+  const int code = checked(program, outcome.code);
   ends_by_itself = true;
   return code;
+}
+
+CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch) {
+  static std::timed_mutex one_at_a_time;
+  std::unique_lock turn(one_at_a_time, std::defer_lock);
+  while (!turn.try_lock_for(kWatchPeriod)) {
+    if (!watch({"waiting"})) return {kInterrupted, "interrupted"};
+  }
+  CallResult result;
+  std::mutex mutex;
+  std::condition_variable ended;
+  CapturedConsole* console = nullptr;  // while the command runs
+  bool is_ended = false;
+  words.insert(words.begin(), program.name);
+  const auto work = [&] {
+    CapturedConsole here;
+    {
+      const std::lock_guard lock(mutex);
+      console = &here;
+    }
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    Common common;
+    const Outcome outcome = run(static_cast<int>(words.size()), argv.data(), program, common);
+    const std::lock_guard lock(mutex);
+    result = {outcome.code,
+              outcome.lines.empty() ? here.take_text() : fmt::format("{}", fmt::join(outcome.lines, "\n"))};
+    console = nullptr;
+    is_ended = true;
+    ended.notify_all();
+  };
+  {
+    const std::jthread thread = start_thread(work);
+    std::unique_lock lock(mutex);
+    while (!ended.wait_for(lock, kWatchPeriod, [&] { return is_ended; })) {
+      const ShownProgress now = console != nullptr ? console->progress() : ShownProgress{};
+      lock.unlock();
+      if (!watch(now)) request_interrupt();
+      lock.lock();
+    }
+  }
+  clear_interrupt();
+  return result;
 }
 
 }  // namespace twofour

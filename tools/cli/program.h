@@ -1,9 +1,11 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tools/call/console.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 
@@ -21,6 +23,21 @@ struct Program {
 /// stdout, too) and gives the exit code. A first SIGINT, SIGTERM or SIGHUP asks the command to tidy up and
 /// end.
 int run_program(int argc, char** argv, const Program& program);
+
+/// What a command that was called as a function gave.
+struct CallResult {
+  int code = 0;      ///< an ExitCode
+  std::string text;  ///< what it prints to stdout; of one that failed the message
+};
+
+/// Sees how far a call is, and returns whether it is to go on.
+using CallWatch = std::function<bool(const ShownProgress&)>;
+
+/// Runs a command inside a process that belongs to another program: `words` are its name and arguments.
+/// Prints nothing and handles no signals. `watch` is called on this thread about 20 times a second while the
+/// command runs on a thread of its own. One call runs at a time; a further one waits. Throws Error where no
+/// thread can be started.
+CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
 /// What --help prints, of a command or (without a name) of the program. Throws Error on an unknown command.
 std::string help_text(const CommandEntry& root, const std::string& command);

@@ -129,6 +129,12 @@ void show_one_device(const Common& common) {
   constexpr std::string_view kPrefix = "cuda:";
   constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
   if (!common.device.starts_with(kPrefix)) return;
+  if (CapturedConsole::current() != nullptr) {
+    throw Error(
+        fmt::format("--device {}: expected cpu, cuda or auto in a process that may use CUDA already, found "
+                    "an index; set {}",
+                    common.device, kVisible));
+  }
   const auto index = std::stoul(common.device.substr(kPrefix.size()));
   std::string shown = std::to_string(index);
   if (const char* visible = std::getenv(kVisible)) {
@@ -167,6 +173,16 @@ std::string device_text(const Common& common, Device device) {
 
 void with_progress(const Common& common, const std::function<void(Progress&)>& work) {
   Progress progress;
+  if (CapturedConsole* console = CapturedConsole::current()) {
+    struct Watch {
+      CapturedConsole& console;
+      ~Watch() { console.watch(nullptr); }
+    };
+    console->watch(&progress);
+    const Watch watch{*console};
+    work(progress);
+    return;
+  }
   if (common.quiet) {
     work(progress);
     return;
@@ -202,35 +218,37 @@ Argument& add_html_option(Arguments& args, std::string& file) {
 
 void print_json(const Json& json) {
   const std::string text = json.dump(2);
-  fmt::print("{{\n  \"schema_version\": {},{}\n", kSchemaVersion, std::string_view(text).substr(1));
+  write_stdout(
+      fmt::format("{{\n  \"schema_version\": {},{}\n", kSchemaVersion, std::string_view(text).substr(1)));
 }
 
 void print_json(const Json& head, const std::vector<JsonList>& lists) {
   std::string opened = head.dump(2);
   opened.resize(opened.size() - 2);  // its "\n}"
-  fmt::print("{{\n  \"schema_version\": {},{}", kSchemaVersion, std::string_view(opened).substr(1));
+  write_stdout(
+      fmt::format("{{\n  \"schema_version\": {},{}", kSchemaVersion, std::string_view(opened).substr(1)));
   for (const JsonList& list : lists) {
-    fmt::print(",\n  \"{}\": [", list.name);
+    write_stdout(fmt::format(",\n  \"{}\": [", list.name));
     for (size_t i = 0; i < list.size; ++i) {
-      fmt::print("{}\n    {}", i > 0 ? "," : "", json_line(list.element(i)));
+      write_stdout(fmt::format("{}\n    {}", i > 0 ? "," : "", json_line(list.element(i))));
     }
-    fmt::print("{}]", list.size > 0 ? "\n  " : "");
+    write_stdout(list.size > 0 ? "\n  ]" : "]");
   }
-  fmt::print("\n}}\n");
+  write_stdout("\n}\n");
 }
 
 void print_coloured(std::FILE* to, Severity severity, std::string_view text) {
   const char *no_color = std::getenv("NO_COLOR"), *term = std::getenv("TERM");
   const bool plain =
       (no_color != nullptr && *no_color != '\0') || term == nullptr || term == std::string_view("dumb");
-  if (plain || ::isatty(::fileno(to)) == 0) {
-    std::fwrite(text.data(), 1, text.size(), to);
+  const auto write = [to](std::string_view part) { to == stdout ? write_stdout(part) : write_stderr(part); };
+  if (plain || CapturedConsole::current() != nullptr || ::isatty(::fileno(to)) == 0) {
+    write(text);
     return;
   }
   // Bold; red, yellow or cyan.
   const int colour = severity == Severity::kError ? 31 : severity == Severity::kWarning ? 33 : 36;
-  const std::string coloured = fmt::format("\033[1;{}m{}\033[0m", colour, text);
-  std::fwrite(coloured.data(), 1, coloured.size(), to);
+  write(fmt::format("\033[1;{}m{}\033[0m", colour, text));
 }
 
 std::string printable(std::string_view text) { return spelled_out(text, true); }

@@ -1,5 +1,48 @@
-"""Converts, checks and proves quantized LLM checkpoints, NVFP4 above all."""
+"""Converts, checks and proves quantized LLM checkpoints, NVFP4 above all.
+
+    import twofour
+
+    twofour.convert("checkpoint", "artifact", to="v7")
+    assert twofour.lint("artifact")["sound"]
+    weights = twofour.open("artifact")["model.layers.0.mlp.down_proj"][:4, :16]   # float32, any format
+
+Commands are functions that return what `twofour --json` prints, without starting a process. `open` reads values and
+stored bytes, `Artifact` runs layers on arrays of torch, CuPy or NumPy, `Model` whole models on the CPU. What fails
+raises `Error` with the program's message. twofour.integrations has transformers and vLLM.
+"""
+
+from ._checkpoint import Checkpoint, Matrix, Module, Tensor, open
+from ._commands import command, convert, diff, inspect, lint, prune, quantize, stats, validate, version
+from ._layer import Artifact, Layer, LayerShape, StoredPart, layout_parts
+from ._library import Error, Interrupted
+from ._model import Model, Sequence
 
 __version__ = "0.2.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Artifact",
+    "Checkpoint",
+    "Error",
+    "Interrupted",
+    "Layer",
+    "LayerShape",
+    "Matrix",
+    "Model",
+    "Module",
+    "Sequence",
+    "StoredPart",
+    "Tensor",
+    "__version__",
+    "command",
+    "convert",
+    "diff",
+    "inspect",
+    "layout_parts",
+    "lint",
+    "open",
+    "prune",
+    "quantize",
+    "stats",
+    "validate",
+    "version",
+]

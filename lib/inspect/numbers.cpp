@@ -1,0 +1,94 @@
+#include "lib/inspect/numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+#include "lib/checkpoint/tensor_values.h"
+#include "lib/threads/parallel.h"
+
+namespace twofour {
+
+std::optional<NamedWeights> NamedNumbers::find(std::string_view name) const {
+  const std::vector<Linear>& modules = matrices_.modules();
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const Linear& m = modules[i];
+    if (m.name != name) continue;
+    NamedWeights found{m.name, matrices_.format_of(m), {m.n, m.k}, i};
+    if (m.stacked) found.shape.insert(found.shape.begin(), m.e);
+    return found;
+  }
+  const auto matrix = matrices_.all().find(std::string(name));
+  if (matrix == matrices_.all().end()) return std::nullopt;
+  const StoredMatrix& stored = matrix->second;
+  const Linear& m = matrices_.module_of(stored);
+  return NamedWeights{matrix->first, matrices_.format_of(m), {stored.count, m.k}, stored.module, &stored};
+}
+
+void NamedNumbers::read(const NamedWeights& weights, std::span<const SliceRange> ranges,
+                        std::span<float> out) const {
+  const Linear& module = matrices_.modules()[weights.module];
+  const bool stacked = ranges.size() == 3;
+  const SliceRange experts = stacked ? ranges[0] : SliceRange{0, 1};
+  const SliceRange rows = ranges[stacked ? 1 : 0], columns = ranges[stacked ? 2 : 1];
+  const auto k = static_cast<size_t>(module.k), width = static_cast<size_t>(columns.end - columns.begin);
+  if (out.empty()) return;
+  // Pieces of about a megabyte of float32, each of one expert
+  const int64_t height = rows.end - rows.begin;
+  const int64_t piece = std::clamp<int64_t>((int64_t{1} << 18) / module.k, 1, height);
+  const int64_t pieces = (height + piece - 1) / piece;
+  parallel_workers(static_cast<size_t>((experts.end - experts.begin) * pieces), [&] {
+    return [&, reader = WeightReader(checkpoint_), buffer = std::vector<float>()](size_t i) mutable {
+      const auto at = static_cast<int64_t>(i);
+      const int64_t e = experts.begin + at / pieces, n0 = rows.begin + at % pieces * piece;
+      const int64_t n1 = std::min(n0 + piece, rows.end);
+      const auto begin = static_cast<size_t>(at / pieces * height + n0 - rows.begin) * width;
+      const auto count = static_cast<size_t>(n1 - n0);
+      const auto read_rows = [&](std::span<float> to) {
+        if (weights.matrix != nullptr) {
+          matrices_.read(reader, *weights.matrix, n0, n1, to);
+        } else {
+          reader.read_rows(module, e, n0, n1, to);
+        }
+      };
+      if (width == k) return read_rows(out.subspan(begin, count * k));
+      buffer.resize(count * k);
+      read_rows(buffer);
+      for (size_t r = 0; r < count; ++r)
+        std::copy_n(buffer.begin() + static_cast<std::ptrdiff_t>(r * k) + columns.begin, width,
+                    out.begin() + static_cast<std::ptrdiff_t>(begin + r * width));
+    };
+  });
+}
+
+std::vector<double> read_elements(const Checkpoint& c, size_t tensor, std::span<const SliceRange> ranges) {
+  const TensorInfo& t = c.tensors()[tensor];
+  if (dtype_bits(t.dtype) % 8 != 0) {
+    throw Error(fmt::format("{}: expected elements of whole bytes, found {}", c.where(tensor),
+                            describe(t.dtype, t.shape)));
+  }
+  std::vector<double> values;
+  if (std::ranges::any_of(ranges, [](const SliceRange& r) { return r.begin == r.end; })) return values;
+  const auto width = static_cast<size_t>(element_bytes(t.dtype));
+  // All but the last dimension count up like the digits of a clock; along the last one it is one read.
+  const SliceRange last = ranges.empty() ? SliceRange{0, 1, true} : ranges.back();
+  std::vector<int64_t> place;
+  for (size_t d = 0; d + 1 < ranges.size(); ++d) place.push_back(ranges[d].begin);
+  std::vector<uint8_t> bytes(static_cast<size_t>(last.end - last.begin) * width);
+  for (bool more = true; more;) {
+    int64_t row = 0;
+    for (size_t d = 0; d < place.size(); ++d) row = row * t.shape[d] + place[d];
+    const int64_t first = row * (t.shape.empty() ? 1 : t.shape.back()) + last.begin;
+    c.read(tensor, static_cast<uint64_t>(first) * width, bytes);
+    for (size_t i = 0; i < bytes.size(); i += width) values.push_back(element_number(t.dtype, &bytes[i]));
+    more = false;
+    for (size_t d = place.size(); d-- > 0 && !more;) {
+      more = ++place[d] < ranges[d].end;
+      if (!more) place[d] = ranges[d].begin;
+    }
+  }
+  return values;
+}
+
+}  // namespace twofour

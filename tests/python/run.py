@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""The tests of the module, with the program in TWOFOUR and the library in TWOFOUR_LIBRARY.
+
+    run.py [NAME ...]
+
+Without names those that need NumPy alone; 77 (skipped) where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    if importlib.util.find_spec("numpy") is None:
+        print("skipped: no numpy")
+        return 77
+    sys.path.insert(0, str(HERE))
+    names = sys.argv[1:] or ["test_module", "test_runtime"]
+    tests = unittest.defaultTestLoader.loadTestsFromNames(names)
+    return 0 if unittest.TextTestRunner(verbosity=1).run(tests).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The program's commands as functions: no process is started, and they return what `--json` prints."""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import os
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union, cast
+
+from ._library import Error, Interrupted, Progress, library
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from . import _documents as documents, _options as options
+
+Path = Union[str, "os.PathLike[str]"]
+#: Sees phase, bytes done and bytes in all about 20 times a second, on the calling thread. True stops the command.
+ProgressCallback = Callable[[str, int, int], Optional[bool]]
+
+
+def _words(given: Mapping[str, Any]) -> list[str]:
+    """Options as the program takes them: max_shard_size="5GB" is --max-shard-size=5GB, True a flag, a list repeats."""
+    words = []
+    for name, value in given.items():
+        option = "--" + name.rstrip("_").replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(option)
+            continue
+        several = value if isinstance(value, (list, tuple)) else [value]
+        words += [f"{option}={os.fspath(one) if isinstance(one, os.PathLike) else one}" for one in several]
+    return words
+
+
+def command(
+    name: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any
+) -> dict[str, Any]:
+    """Runs any command of the program: `command("graft", base, donor, out, take="mtp")`.
+
+    Arguments and options are those of tools/README.md, the result that of tools/JSON.md. Raises Error with the
+    program's message, Interrupted where `progress` returned True, and KeyboardInterrupt on Ctrl-C once the command
+    has tidied up.
+    """
+    lib = library()
+    words = [*name.split(), *_words(given), *(os.fspath(word) for word in arguments)]
+    encoded = [os.fsencode(word) for word in words]
+    raised: list[BaseException] = []
+
+    def watch(_user: Any, phase: Optional[bytes], done: int, total: int) -> int:
+        try:
+            return 1 if progress is not None and progress((phase or b"").decode(), done, total) else 0
+        except BaseException as error:  # KeyboardInterrupt among them: Python runs its handler here
+            raised.append(error)
+            return 1
+
+    code, text = c.c_int32(), c.c_void_p()
+    failed = lib.command(
+        len(encoded), (c.c_char_p * len(encoded))(*encoded), Progress(watch), None, c.byref(code), c.byref(text)
+    )
+    message = lib.last_error().decode(errors="replace") if failed else ""
+    document = lib.take(text) if text else ""
+    if raised:
+        raise raised[0]
+    if failed:
+        raise (Interrupted if code.value == 130 else Error)(message)
+    return cast("dict[str, Any]", json.loads(document))
+
+
+def inspect(
+    path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Inspect]
+) -> documents.Inspect:
+    """What a checkpoint or artifact holds: tensors and modules with names that differ only in numbers together."""
+    return cast("documents.Inspect", command("inspect", path, progress=progress, **given))
+
+
+def lint(
+    path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Lint]
+) -> documents.Lint:
+    """Known faults in a checkpoint or artifact; `sound` says whether there are none."""
+    return cast("documents.Lint", command("lint", path, progress=progress, **given))
+
+
+def diff(
+    a: Path, b: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Diff]
+) -> documents.Diff:
+    """Two checkpoints or artifacts as numbers, across dialects and layouts; `failed` counts what `fail_on` names."""
+    return cast("documents.Diff", command("diff", a, b, progress=progress, **given))
+
+
+def validate(
+    artifact: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Validate]
+) -> documents.Validate:
+    """Proves an artifact from its source, or by its own hashes; `valid` says whether it is."""
+    return cast("documents.Validate", command("validate", artifact, progress=progress, **given))
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    *,
+    progress: Optional[ProgressCallback] = None,
+    **given: Unpack[options.Convert],
+) -> documents.Convert:
+    """Converts a checkpoint to a layout, `to="v7"`, or to what another option says."""
+    return cast("documents.Convert", command("convert", source, destination, progress=progress, **given))
+
+
+def prune(
+    source: Path, destination: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Prune]
+) -> documents.Convert:
+    """Prunes a checkpoint to 2:4 or 4:8-paired, in its own dialect."""
+    return cast("documents.Convert", command("prune", source, destination, progress=progress, **given))
+
+
+def quantize(
+    source: Path,
+    destination: Path,
+    *,
+    progress: Optional[ProgressCallback] = None,
+    **given: Unpack[options.Quantize],
+) -> documents.Convert:
+    """Quantizes BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4."""
+    return cast("documents.Convert", command("quantize", source, destination, progress=progress, **given))
+
+
+def stats(
+    action: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any
+) -> dict[str, Any]:
+    """Statistics of inputs: `stats("check", file, checkpoint)`, and `inspect`, `collect`, `merge` and `import`."""
+    return command(f"stats {action}", *arguments, progress=progress, **given)
+
+
+def version() -> str:
+    """The version and commit of the library."""
+    return cast(str, library().version().decode())
+
+
+__all__: Sequence[str] = [
+    "command", "convert", "diff", "inspect", "lint", "prune", "quantize", "stats", "validate", "version",
+]
