@@ -1,0 +1,148 @@
+"""transformers 5 on artifacts, on the CPU: `.ci/nightly python` runs it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+from support import Scratch, stored
+from tiny import LAYOUTS, make_artifact, make_model
+from transformers import AutoModelForCausalLM
+
+import twofour
+import twofour.integrations.transformers  # noqa: F401
+from twofour.integrations.stored_block import StoredBlock
+
+#: Between weights of NVFP4 and those rounded to BF16, 2^-9 each at most; a wrong row or scale gives an error near 1.
+BF16_ROUNDINGS = 4 * 2**-9
+
+
+def load(path: Path, **settings: Any) -> Any:
+    model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **settings)
+    wrong = {key: value for key, value in info.items() if value}
+    assert not wrong, wrong
+    return model
+
+
+def tensor_bytes() -> int:
+    """Bytes of all tensors that are alive, those that share memory once."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type != "meta":
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+class Families(Scratch):
+    def check_family(self, family: str, blocks: int) -> None:
+        source = make_model(family, self.folder)
+        for layout in LAYOUTS:
+            with self.subTest(f"{family} {layout}"):
+                artifact, dense = self.folder / layout, self.folder / f"{layout}-bf16"
+                make_artifact(source, artifact, layout)
+                twofour.convert(artifact, dense, to="bf16")
+                self.check_bytes(artifact, blocks)
+                self.check_numbers(artifact, dense)
+
+    def check_bytes(self, artifact: Path, blocks: int) -> None:
+        before = tensor_bytes()
+        model = load(artifact, dtype=torch.bfloat16)
+        self.assertEqual(sum(isinstance(m, StoredBlock) for m in model.modules()), blocks)
+        files = sum(
+            len(data)
+            for path in artifact.glob("*.safetensors")
+            for name, (_, _, data) in stored(path).items()
+            if not name.endswith(".input_scale")
+        )
+        held = tensor_bytes() - before - sum(b.nbytes for b in model.buffers())
+        self.assertEqual(held, files, "bytes of weights that are held")
+        with torch.no_grad():
+            model(torch.tensor([[1, 2, 3]]))
+        held = tensor_bytes() - before - sum(b.nbytes for b in model.buffers())
+        self.assertEqual(held, files, "bytes of weights that are held after a step")
+
+    def check_numbers(self, artifact: Path, dense: Path) -> None:
+        ids = torch.arange(24).reshape(2, 12) % 128
+        model, plain = load(artifact, dtype=torch.float32), load(dense, dtype=torch.float32)
+        with torch.no_grad():
+            got, want = model(ids).logits.double(), plain(ids).logits.double()
+        self.assertLess(float((got - want).norm() / want.norm()), BF16_ROUNDINGS)
+        made = model.generate(ids[:1], max_new_tokens=4, do_sample=False)
+        self.assertEqual(made.shape, (1, 16))
+        again = model(made[:, :-1]).logits.argmax(-1)[0, 11:]
+        self.assertEqual(made[0, 12:].tolist(), again.tolist())
+
+    def test_llama(self) -> None:
+        self.check_family("llama", 2)
+
+    def test_mixtral(self) -> None:
+        self.check_family("mixtral", 2)
+
+    def test_qwen3_moe(self) -> None:
+        self.check_family("qwen3_moe", 2)
+
+
+class Blocks(Scratch):
+    def setUp(self) -> None:
+        super().setUp()
+        self.artifact = self.folder / "v7"
+        make_artifact(make_model("qwen3_moe", self.folder), self.artifact, "v7")
+
+    def test_a_compiled_block_gives_the_same_numbers(self) -> None:
+        block = load(self.artifact, dtype=torch.float32).model.layers[0].mlp
+        x = torch.randn(1, 5, 128)
+        torch._dynamo.reset()
+        compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), block(x))
+
+    def test_bytes_keep_their_types_wherever_they_go(self) -> None:
+        block = next(m for m in load(self.artifact, dtype=torch.float32).modules() if isinstance(m, StoredBlock))
+        types = {name: p.dtype for name, p in block.named_parameters()}
+        block.to(torch.bfloat16)
+        block.half()
+        self.assertEqual({name: p.dtype for name, p in block.named_parameters()}, types)
+
+    def test_a_model_cannot_be_saved_as_what_it_is_not(self) -> None:
+        model = load(self.artifact)
+        with self.assertRaises(Exception):
+            model.save_pretrained(self.folder / "again")
+
+    def test_damage_and_misfits_are_refused(self) -> None:
+        config = json.loads((self.artifact / "config.json").read_text())
+
+        def edited(**changes: Any) -> Path:
+            shutil.rmtree(self.folder / "edited", ignore_errors=True)
+            shutil.copytree(self.artifact, self.folder / "edited")
+            (self.folder / "edited" / "config.json").write_text(json.dumps({**config, **changes}))
+            return self.folder / "edited"
+
+        with self.assertRaisesRegex(twofour.Error, "expected the activation silu, found gelu"):
+            load(edited(hidden_act="gelu"))
+        damaged = edited()
+        file = next(damaged.glob("*.safetensors"))
+        data = bytearray(file.read_bytes())
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        at = begin + header["model.layers.0.mlp.experts.w2_meta"]["data_offsets"][0]
+        data[at] = 0x00
+        file.write_bytes(data)
+        with self.assertRaisesRegex(twofour.Error, "layers.0.mlp.experts.w2_meta: expert 0, row 0, column 0: expected two"):
+            load(damaged)
+
+    def test_what_stays_quantized_outside_of_layouts_is_refused(self) -> None:
+        twofour.quantize(self.folder / "bf16", self.folder / "all")
+        make_artifact(self.folder / "all", self.folder / "mixed", "v7")
+        with self.assertRaisesRegex(twofour.Error, "expected floats outside of layouts, found .*self_attn"):
+            load(self.folder / "mixed")
+
+
+if __name__ == "__main__":
+    unittest.main()

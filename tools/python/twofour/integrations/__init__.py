@@ -1,0 +1,1 @@
+"""Artifacts in other programs: `twofour.integrations.transformers` and `twofour.integrations.vllm`."""

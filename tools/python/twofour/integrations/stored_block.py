@@ -1,0 +1,149 @@
+"""Feed-forward blocks of an artifact as torch modules: tensors as they are stored, run through libtwofour.
+
+Imports torch alone: transformers and vLLM use it through modules of their own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import torch
+
+from .._layer import Layer, LayerShape, layout_parts
+from .._library import Error
+
+_DTYPES = {"U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+#: Modules by the number that the operator has.
+_blocks: weakref.WeakValueDictionary[int, StoredBlock] = weakref.WeakValueDictionary()
+
+
+def stored_tensors(shape: LayerShape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and types of the tensors of a block, by their names behind its prefix: "w13_comp"."""
+    n = (2 if shape.gated else 1) * shape.intermediate
+    tensors: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    for matrix, dims, gated in (
+        ("w13", (shape.experts, n, shape.hidden), shape.gated),
+        ("w2", (shape.experts, shape.hidden, shape.intermediate), False),
+    ):
+        for part in layout_parts(shape.layout, dims, gated):
+            tensors[f"{matrix}_{part.suffix}"] = (part.shape, _DTYPES[part.dtype])
+        tensors[f"{matrix}_global_scale"] = ((shape.experts,), torch.float32)
+    return tensors
+
+
+def layer_shape(name: str, found: Mapping[str, tuple[int, ...]]) -> LayerShape:
+    """What a block is, by the shapes of its tensors: "w13_comp" and so on.
+
+    Raises Error where they are those of no layout.
+    """
+    try:
+        experts = found["w2_global_scale"][0]
+        if "w2_comp" in found:
+            layout, rows, hidden, n = "v7", 4 * found["w2_comp"][1], found["w2_comp"][2], found["w13_comp"][2]
+        elif "w2_packed" in found:
+            layout, rows, hidden = "v7-packed", 8 * found["w2_packed"][1], found["w2_packed"][2] // 4
+            n = found["w13_packed"][2] // 4
+        else:
+            layout, rows, hidden = "g8", 2 * found["w2_weight"][2], found["w2_weight"][1]
+            n = found["w13_weight"][1]
+    except (KeyError, IndexError):
+        raise Error(f"{name}: expected w13 and w2 in v7, v7-packed or g8, found {sorted(found)}") from None
+    shape = LayerShape(name, layout, experts, hidden, rows, gated=n == 2 * rows)
+    for key, (dims, _) in stored_tensors(shape).items():
+        if tuple(found.get(key, ())) != dims:
+            raise Error(f"{name}.{key}: expected {list(dims)}, found {list(found.get(key, ()))}")
+    return shape
+
+
+class StoredBlock(torch.nn.Module):
+    """Routed experts, or a dense MLP as one expert, with the tensors of an artifact as parameters.
+
+    `block(hidden, ids, weights)` runs experts on hidden [M, H] with ids and weights [M, top_k]; `block(hidden)` a
+    dense MLP on [..., H]. On CUDA it works on torch's current stream without waiting.
+    """
+
+    def __init__(
+        self, shape: LayerShape, *, expert_map: Optional[Sequence[int]] = None, weight_on_input: bool = False,
+        limit: float = 0.0, device: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.shape = shape
+        self.options: dict[str, Any] = dict(expert_map=expert_map, weight_on_input=weight_on_input, limit=limit)
+        for name, (dims, dtype) in stored_tensors(shape).items():
+            empty = torch.empty(dims, dtype=dtype, device=device)
+            self.register_parameter(name, torch.nn.Parameter(empty, requires_grad=False))
+        self._layer: Optional[Layer] = None
+        self._places: tuple[Any, ...] = ()
+        self.key = id(self)
+        _blocks[self.key] = self
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> StoredBlock:
+        # Bytes go to other devices, never to other types
+        super()._apply(lambda t: t if (moved := fn(t)).device == t.device else t.to(moved.device), recurse)
+        return self
+
+    def layer(self) -> Layer:
+        """The layer over the parameters where they are now. Looks at every byte when they have been moved.
+
+        Not to be called first while a CUDA graph is captured: on CUDA it copies to the host.
+        """
+        parameters = dict(self.named_parameters())
+        places = tuple(p.data_ptr() for p in parameters.values())
+        if self._layer is None or places != self._places:
+            device = next(iter(parameters.values())).device
+            where = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
+            pointers = {name: p.data_ptr() for name, p in parameters.items()}
+            keep = tuple(p.data for p in parameters.values())
+            self._layer = Layer.over(self.shape, pointers, where, keep=keep, **self.options)
+            self._places = places
+        return self._layer
+
+    def forward(
+        self, hidden: torch.Tensor, ids: Optional[torch.Tensor] = None, weights: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """hidden [M, H] at ids and weights [M, top_k] to [M, H]; without these a dense MLP on [..., H]."""
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        if ids is None or weights is None:
+            ids = torch.zeros(flat.shape[0], 1, dtype=torch.int32, device=flat.device)
+            weights = torch.ones(flat.shape[0], 1, dtype=torch.float32, device=flat.device)
+        out = torch.ops.twofour.feed_forward(flat, ids.to(torch.int32), weights.to(torch.float32), self.key)
+        return out.reshape(hidden.shape)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        s = self.shape
+        return f"{s.layout}, experts={s.experts}, hidden={s.hidden}, intermediate={s.intermediate}"
+
+
+@torch.library.custom_op("twofour::feed_forward", mutates_args=())
+def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
+    """The block of a key on hidden [M, H], ids int32 and weights float32 [M, top_k]."""
+    block = _blocks[key]
+    layer = block.layer()
+    hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.contiguous()
+    m, top_k = ids.shape
+    if hidden.shape != (m, block.shape.hidden) or weights.shape != (m, top_k) or hidden.dtype not in _NAMES:
+        raise Error(
+            f"{block.shape.name}: expected float32, bfloat16 or float16 [{m}, {block.shape.hidden}] with weights "
+            f"[{m}, {top_k}], found {hidden.dtype} {list(hidden.shape)} with {list(weights.shape)}"
+        )
+    out = torch.empty_like(hidden)
+    if m == 0:
+        return out
+    size = layer.workspace_bytes(m, top_k)
+    workspace = torch.empty(size, dtype=torch.uint8, device=hidden.device)
+    stream = torch.cuda.current_stream(hidden.device).cuda_stream if hidden.is_cuda else 0
+    layer.run(
+        m, top_k, _NAMES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(), weights.data_ptr(), out.data_ptr(),
+        workspace.data_ptr() if size else 0, size, stream,
+    )  # fmt: skip
+    return out
+
+
+@feed_forward.register_fake
+def _(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
+    return torch.empty_like(hidden)
