@@ -146,6 +146,15 @@ float activate(float gate, float up, float limit) {
   return gate / (1 + std::exp(-gate)) * up;
 }
 
+void store(void* out, cuda::Float type, int64_t at, float value) {
+  if (type == cuda::Float::f32) {
+    static_cast<float*>(out)[at] = value;
+  } else {
+    static_cast<uint16_t*>(out)[at] =
+        type == cuda::Float::bf16 ? bf16_from_float(value) : fp16_from_float(value);
+  }
+}
+
 /// The rows of some tokens that have an expert here, those of an expert next to each other.
 class Rows {
  public:
@@ -256,17 +265,8 @@ class Rows {
           const int64_t r = at_[static_cast<size_t>(m * in_.topk + t)];
           if (r >= 0) sum += y[static_cast<size_t>(r * h + n)];
         }
-        store(m * h + n, sum);
+        store(in_.out, in_.type, m * h + n, sum);
       }
-    }
-  }
-
-  void store(int64_t at, float value) const {
-    if (in_.type == cuda::Float::f32) {
-      static_cast<float*>(in_.out)[at] = value;
-    } else {
-      static_cast<uint16_t*>(in_.out)[at] =
-          in_.type == cuda::Float::bf16 ? bf16_from_float(value) : fp16_from_float(value);
     }
   }
 
@@ -290,6 +290,47 @@ void moe(const Moe& layer, const cuda::MoeTokens& in, Isa isa) {
     some.topk_weights = in.topk_weights + m0 * in.topk;
     some.out = static_cast<char*>(in.out) + m0 * bytes;
     Rows(layer, some).run(isa);
+  }
+}
+
+void multiply(const Experts& w, int64_t rows, cuda::Float type, const void* x, const int32_t* ids, void* out,
+              Isa isa) {
+  const Multiplier by = multiplier(w, "matrix");
+  const int64_t n = w.shape.n, k = w.shape.k, bytes = cuda::size_of(type);
+  if (rows < 0 || k % kGroup != 0 || (rows > 0 && !(x && ids && out)))
+    throw Error(fmt::format("multiply: expected rows with ids and a K of groups of {}, found {} of [{}, {}]",
+                            kGroup, rows, n, k));
+  const MoeStrips& ops = moe_strips(isa);
+  const int64_t strips = (n + kStripRows - 1) / kStripRows;
+  std::vector<float> wide(static_cast<size_t>(std::min(rows, kMaxTokens) * k)), one(static_cast<size_t>(k));
+  for (int64_t r0 = 0; r0 < rows; r0 += kMaxTokens) {
+    const int64_t count = std::min(rows - r0, kMaxTokens);
+    for (int64_t r = 0; r < count; ++r) {
+      widen(cuda::dtype_of(type), static_cast<const uint8_t*>(x) + (r0 + r) * k * bytes, one);
+      for (int64_t i = 0; i < k; ++i)
+        wide[static_cast<size_t>(r * k + position(i, by.even_first))] = one[static_cast<size_t>(i)];
+    }
+    for (const auto& [e, routed] : route_rows({ids + r0, static_cast<size_t>(count)}, 1, w.shape.e, {})) {
+      const std::vector<RoutedRow>& its = routed;
+      const int64_t expert = e, all = static_cast<int64_t>(its.size());
+      std::vector<const float*> from;
+      for (const RoutedRow& row : its) from.push_back(&wide[static_cast<size_t>(row.m * k)]);
+#pragma omp parallel for schedule(dynamic)
+      for (int64_t s = 0; s < strips; ++s) {
+        const int64_t n0 = s * kStripRows, height = std::min<int64_t>(kStripRows, n - n0);
+        float sums[kStripTokens * kStripRows];
+        for (int64_t t = 0; t < all; t += kStripTokens) {
+          const int64_t some = std::min<int64_t>(kStripTokens, all - t);
+          by.multiply(w, ops, expert, n0, static_cast<int>(height), &from[static_cast<size_t>(t)],
+                      static_cast<int>(some), sums);
+          for (int64_t r = 0; r < some; ++r) {
+            const int64_t to = (r0 + its[static_cast<size_t>(t + r)].m) * n + n0;
+            for (int64_t c = 0; c < height; ++c)
+              store(out, type, to + c, w.global_scale[expert] * sums[r * kStripRows + c]);
+          }
+        }
+      }
+    }
   }
 }
 

@@ -29,4 +29,9 @@ struct Moe : MoeOptions {
 /// Throws Error on shapes that disagree and on ids outside of the map or the experts.
 void moe(const Moe& layer, const cuda::MoeTokens& tokens, Isa isa = best_isa());
 
+/// out[r] = w[ids[r]] x[r], x [rows, K] and out [rows, N] of `type`, in float32 sums as moe(). Rows of a
+/// gated w13 are gate then up. Throws Error on shapes that cannot be and on ids outside of the experts.
+void multiply(const Experts& w, int64_t rows, cuda::Float type, const void* x, const int32_t* ids, void* out,
+              Isa isa = best_isa());
+
 }  // namespace twofour::cpu

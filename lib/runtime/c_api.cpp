@@ -14,6 +14,7 @@
 #include "lib/findings/version.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/c_guard.h"
+#include "lib/runtime/matrix.h"
 #include "lib/runtime/twofour.h"
 
 struct twofour_artifact {
@@ -22,6 +23,10 @@ struct twofour_artifact {
 
 struct twofour_layer {
   twofour::RuntimeLayer layer;
+};
+
+struct twofour_matrix {
+  twofour::RuntimeMatrix matrix;
 };
 
 namespace twofour {
@@ -216,6 +221,37 @@ int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour
     LayerOptions how = options_of(options);
     const Device where = device_of(device, how);
     *loaded = new twofour_layer{RuntimeLayer::over(std::move(info), weights, where, how)};
+  });
+}
+
+int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device, twofour_matrix** matrix) {
+  return guarded([&] {
+    given(matrix, "matrix") = nullptr;
+    const twofour_stored_matrix& from = sized(stored, "twofour_stored_matrix");
+    MatrixInfo info{&given(from.name, "name"), &given(from.layout, "layout"),
+                    Shape{from.experts, from.n, from.k, from.gated != 0}};
+    PlacedMatrix at;
+    for (int part = 0; part < kMostParts; ++part)
+      at.parts[part] = static_cast<const uint8_t*>(from.parts[part]);
+    at.global_scale = from.global_scale;
+    LayerOptions how;
+    const Device where = device_of(device, how);
+    *matrix = new twofour_matrix{RuntimeMatrix::over(std::move(info), at, where, how.cuda_device)};
+  });
+}
+
+void twofour_release_matrix(twofour_matrix* matrix) { delete matrix; }
+
+int twofour_multiply_bytes(const twofour_matrix* matrix, int64_t rows, size_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = given(matrix, "matrix").matrix.workspace_bytes(rows); });
+}
+
+int twofour_multiply(const twofour_matrix* matrix, int64_t rows, int32_t dtype, const void* x,
+                     const int32_t* ids, void* out, void* workspace, size_t workspace_bytes, void* stream) {
+  return guarded([&] {
+    given(matrix, "matrix")
+        .matrix.multiply(rows, float_of(dtype), x, ids, out, workspace, workspace_bytes,
+                         static_cast<cuda::Stream>(stream));
   });
 }
 

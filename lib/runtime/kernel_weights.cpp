@@ -19,6 +19,8 @@ MoeOptions moe_options(const LayerOptions& options, const int32_t* expert_map) {
           options.limit};
 }
 
+}  // namespace
+
 cuda::SparseExperts sparse_experts(cuda::SparseLayout layout, const Shape& shape, const PlacedMatrix& at) {
   cuda::SparseExperts w;
   w.layout = layout;
@@ -36,12 +38,6 @@ cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, c
   w.global_scale = at.global_scale;
   return w;
 }
-
-/// What kernels call a layout: one of them, or neither where no kernel reads it.
-struct KernelLayout {
-  std::optional<cuda::SparseLayout> sparse;
-  std::optional<cuda::DenseLayout> dense;
-};
 
 KernelLayout kernel_layout(const std::string& layout) {
   KernelLayout found;
@@ -61,8 +57,6 @@ cpu::Experts host_experts(const std::string& layout, const Shape& shape, const P
   w.global_scale = at.global_scale;
   return w;
 }
-
-}  // namespace
 
 void check_options(const LayerInfo& info, const LayerOptions& options) {
   for (size_t i = 0; i < options.expert_map.size(); ++i) {
@@ -88,14 +82,12 @@ void check_kernel(const LayerInfo& info) {
   if (layout.dense && !info.gated) refuse(fmt::format("{} with a gate", info.layout), "none");
 }
 
-int chosen_cuda_device(const LayerInfo& info, const LayerOptions& options) {
+int chosen_cuda_device(const std::string& name, int index) {
   if (!cuda_device())
-    throw Error(fmt::format("{}: expected a CUDA device, found none ({})", info.name, no_cuda_reason()));
-  if (const int count = cuda_device_count(); options.cuda_device >= count) {
-    throw Error(fmt::format("{}: expected a CUDA device from 0 to {}, found {}", info.name, count - 1,
-                            options.cuda_device));
-  }
-  return options.cuda_device >= 0 ? options.cuda_device : current_cuda_device();
+    throw Error(fmt::format("{}: expected a CUDA device, found none ({})", name, no_cuda_reason()));
+  if (const int count = cuda_device_count(); index >= count)
+    throw Error(fmt::format("{}: expected a CUDA device from 0 to {}, found {}", name, count - 1, index));
+  return index >= 0 ? index : current_cuda_device();
 }
 
 void place_weights(LayerState& layer, const std::array<Shape, 2>& shapes,

@@ -1,5 +1,7 @@
 #pragma once
 #include <array>
+#include <optional>
+#include <string>
 
 #include "lib/runtime/state.h"
 
@@ -11,8 +13,20 @@ void check_options(const LayerInfo& info, const LayerOptions& options);
 /// Throws Error where no CUDA kernel takes the layer, before anything is copied.
 void check_kernel(const LayerInfo& info);
 
-/// The CUDA device that a layer's options name, or the current one. Throws Error where there is none.
-int chosen_cuda_device(const LayerInfo& info, const LayerOptions& options);
+/// The CUDA device of an index, or the current one (-1). Throws Error naming `name` where there is none.
+int chosen_cuda_device(const std::string& name, int index);
+
+/// What kernels call a layout: one of them, or neither where no kernel reads it.
+struct KernelLayout {
+  std::optional<cuda::SparseLayout> sparse;
+  std::optional<cuda::DenseLayout> dense;
+};
+KernelLayout kernel_layout(const std::string& layout);
+
+/// A matrix as kernels take it.
+cuda::SparseExperts sparse_experts(cuda::SparseLayout layout, const Shape& shape, const PlacedMatrix& at);
+cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, const PlacedMatrix& at);
+cpu::Experts host_experts(const std::string& layout, const Shape& shape, const PlacedMatrix& at);
 
 /// Points a layer's kernels at w13 and w2. `expert_map` is where that of the options is, in memory of the
 /// same device; nullptr without one.

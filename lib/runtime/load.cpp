@@ -119,7 +119,7 @@ class Uploader {
 
 void upload_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& matrices, uint64_t bytes,
                   LayerState& layer) {
-  layer.cuda_device = chosen_cuda_device(layer.info, layer.options);
+  layer.cuda_device = chosen_cuda_device(layer.info.name, layer.options.cuda_device);
   const CudaDeviceScope scope(layer.cuda_device);
   check_kernel(layer.info);
   layer.memory = cuda::DeviceMemory(static_cast<size_t>(bytes));

@@ -146,6 +146,29 @@ TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens
 TWOFOUR_API int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* hidden, int64_t m,
                               int64_t top_k, int32_t* topk_ids, float* topk_weights);
 
+/* A stack of matrices [experts, n, k] as the caller holds it; a linear is a stack of one. Since ABI 3. */
+typedef struct twofour_matrix twofour_matrix;
+typedef struct {
+  size_t size;        /* sizeof(twofour_stored_matrix) */
+  const char* name;   /* for messages */
+  const char* layout; /* "v7" */
+  int64_t experts, n, k;
+  int32_t gated; /* 1: rows are gate then up, which g8 interleaves; results are gate then up */
+  const void* parts[TWOFOUR_MOST_PARTS];
+  const float* global_scale; /* [experts], multipliers */
+} twofour_stored_matrix;
+/* As twofour_borrow. */
+TWOFOUR_API int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device,
+                                      twofour_matrix** matrix);
+TWOFOUR_API void twofour_release_matrix(twofour_matrix* matrix);
+/* Bytes of workspace for `rows` rows; 0 on the CPU. */
+TWOFOUR_API int twofour_multiply_bytes(const twofour_matrix* matrix, int64_t rows, size_t* bytes);
+/* out[r] = w[ids[r]] x[r], x [rows, k] and out [rows, n] of `dtype`, ids [rows]. Otherwise as
+ * twofour_forward; on CUDA an id out of range leaves its row of `out` as it is. */
+TWOFOUR_API int twofour_multiply(const twofour_matrix* matrix, int64_t rows, int32_t dtype, const void* x,
+                                 const int32_t* ids, void* out, void* workspace, size_t workspace_bytes,
+                                 void* stream);
+
 /* A checkpoint or artifact in any dialect, layout or number format, open for reading. Since ABI 3. */
 typedef struct twofour_checkpoint twofour_checkpoint;
 

@@ -81,6 +81,28 @@ class Layers(Scratch):
             with self.assertRaisesRegex(twofour.Error, "expected a block scale that is neither NaN nor negative"):
                 twofour.Layer.over(shape, pointers, "cpu")
 
+    def test_a_matrix_gives_the_products_of_its_values(self) -> None:
+        dense = stored(GOLDEN / "modelopt-qwen3" / "expect" / "dense.safetensors")
+        ids = np.array([0, 3, 1, 0, 2], np.int32)
+        for layout in LAYOUTS:
+            name = twofour.Artifact(self.artifact(layout)).layers[0].name
+            for matrix, n, k in (("w13", 96, 96), ("w2", 96, 48)):
+                tensors = {
+                    key[len(name) + len(matrix) + 2 :]: array(tensor)
+                    for path in self.artifact(layout).glob("*.safetensors")
+                    for key, tensor in stored(path).items()
+                    if key.startswith(f"{name}.{matrix}_")
+                }
+                shape = twofour.LinearShape(f"{name}.{matrix}", layout, 4, n, k, matrix == "w13")
+                pointers = {key: int(values.ctypes.data) for key, values in tensors.items()}
+                linear = twofour.Linear.over(shape, pointers, "cpu", tuple(tensors.values()))
+                values = array(dense[f"{name}.{matrix}.{'dense' if layout == 'g8' else 'pruned'}"])
+                x, out = np.ascontiguousarray(self.x[0][:, :k]), np.empty((5, n), np.float32)
+                self.assertEqual(linear.workspace_bytes(5), 0)
+                linear.run(5, "float32", x.ctypes.data, ids.ctypes.data, out.ctypes.data)
+                want = np.einsum("rnk,rk->rn", values[ids].astype(np.float64), x)
+                self.assertLess(relative_error(out, want), 2e-6)
+
     def test_wrong_arrays_are_refused(self) -> None:
         layer = twofour.Artifact(self.artifact("v7")).load(0)
         hidden, ids, weights = self.x

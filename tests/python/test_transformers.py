@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from support import Scratch, stored
-from tiny import LAYOUTS, make_artifact, make_model
+from tiny import make_artifact, make_model
+from tiny_names import LAYOUTS
 from transformers import AutoModelForCausalLM
 
 import twofour

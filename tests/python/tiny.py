@@ -11,16 +11,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import twofour
 
-LAYOUTS = ("v7", "v7-packed", "g8")
 _ALL: dict[str, Any] = dict(
     vocab_size=128, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
     max_position_embeddings=128,
 )  # fmt: skip
 _OWN: dict[str, dict[str, Any]] = {
     "llama": dict(intermediate_size=256),
-    "mixtral": dict(intermediate_size=128, num_local_experts=4, num_experts_per_tok=2),
+    "mixtral": dict(intermediate_size=256, num_local_experts=4, num_experts_per_tok=2),
     "qwen3_moe": dict(
-        intermediate_size=256, moe_intermediate_size=128, num_experts=4, num_experts_per_tok=2,
+        intermediate_size=256, moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2,
         mlp_only_layers=[1], norm_topk_prob=True,
     ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ raises `Error` with the program's message. twofour.integrations has transformers
 from ._checkpoint import Checkpoint, Matrix, Module, Tensor, open
 from ._commands import command, convert, diff, inspect, lint, prune, quantize, stats, validate, version
 from ._layer import Artifact, Layer, LayerShape, StoredPart, layout_parts
+from ._linear import Linear, LinearShape
 from ._library import Error, Interrupted
 from ._model import Model, Sequence
 
@@ -26,6 +27,8 @@ __all__ = [
     "Interrupted",
     "Layer",
     "LayerShape",
+    "Linear",
+    "LinearShape",
     "Matrix",
     "Model",
     "Module",

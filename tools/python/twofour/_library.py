@@ -98,6 +98,22 @@ class StoredLayer(c.Structure):
     ]
 
 
+class StoredMatrix(c.Structure):
+    """twofour_stored_matrix"""
+
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("name", c.c_char_p),
+        ("layout", c.c_char_p),
+        ("experts", c.c_int64),
+        ("n", c.c_int64),
+        ("k", c.c_int64),
+        ("gated", c.c_int32),
+        ("parts", c.c_void_p * MOST_PARTS),
+        ("global_scale", c.c_void_p),
+    ]
+
+
 class ModelInfo(c.Structure):
     """twofour_model_info"""
 
@@ -123,6 +139,11 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "load": (c.c_void_p, c.c_int64, c.c_int, c.POINTER(Options), _HANDLE),
     "get_part": (c.c_char_p, c.c_int64, c.c_int64, c.c_int64, c.c_int32, c.c_int32, c.POINTER(Part)),
     "borrow": (c.POINTER(StoredLayer), c.c_int, c.POINTER(Options), _HANDLE),
+    "borrow_matrix": (c.POINTER(StoredMatrix), c.c_int, _HANDLE),
+    "multiply_bytes": (c.c_void_p, c.c_int64, c.POINTER(c.c_size_t)),
+    "multiply": (
+        c.c_void_p, c.c_int64, c.c_int32, c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p, c.c_size_t, c.c_void_p,
+    ),
     "workspace_bytes": (c.c_void_p, c.c_int64, c.c_int64, c.POINTER(c.c_size_t)),
     "forward": (c.c_void_p, c.POINTER(Tokens), c.c_void_p, c.c_size_t, c.c_void_p),
     "route": (c.c_void_p, c.c_int64, c.c_void_p, c.c_int64, c.c_int64, c.c_void_p, c.c_void_p),
@@ -137,7 +158,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "command": (c.c_int32, c.POINTER(c.c_char_p), Progress, c.c_void_p, c.POINTER(c.c_int32), _HANDLE),
 }
 #: Functions that free one pointer.
-_FREEING = ("close", "unload", "free", "close_checkpoint", "close_model", "end_sequence")
+_FREEING = ("close", "unload", "release_matrix", "free", "close_checkpoint", "close_model", "end_sequence")
 
 
 def _find() -> str:

@@ -13,8 +13,9 @@ import torch
 from .._layer import Layer, LayerShape, layout_parts
 from .._library import Error
 
-_DTYPES = {"U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+#: torch's types of safetensors' names, and names of types that libtwofour takes as activations.
+DTYPES = {"U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 #: Modules by the number that the operator has.
 _blocks: weakref.WeakValueDictionary[int, StoredBlock] = weakref.WeakValueDictionary()
@@ -29,7 +30,7 @@ def stored_tensors(shape: LayerShape) -> dict[str, tuple[tuple[int, ...], torch.
         ("w2", (shape.experts, shape.hidden, shape.intermediate), False),
     ):
         for part in layout_parts(shape.layout, dims, gated):
-            tensors[f"{matrix}_{part.suffix}"] = (part.shape, _DTYPES[part.dtype])
+            tensors[f"{matrix}_{part.suffix}"] = (part.shape, DTYPES[part.dtype])
         tensors[f"{matrix}_global_scale"] = ((shape.experts,), torch.float32)
     return tensors
 
@@ -58,7 +59,7 @@ def layer_shape(name: str, found: Mapping[str, tuple[int, ...]]) -> LayerShape:
     return shape
 
 
-class StoredBlock(torch.nn.Module):
+class StoredBlock(torch.nn.Module):  # type: ignore[misc]
     """Routed experts, or a dense MLP as one expert, with the tensors of an artifact as parameters.
 
     `block(hidden, ids, weights)` runs experts on hidden [M, H] with ids and weights [M, top_k]; `block(hidden)` a
@@ -112,21 +113,21 @@ class StoredBlock(torch.nn.Module):
             ids = torch.zeros(flat.shape[0], 1, dtype=torch.int32, device=flat.device)
             weights = torch.ones(flat.shape[0], 1, dtype=torch.float32, device=flat.device)
         out = torch.ops.twofour.feed_forward(flat, ids.to(torch.int32), weights.to(torch.float32), self.key)
-        return out.reshape(hidden.shape)  # type: ignore[no-any-return]
+        return out.reshape(hidden.shape)
 
     def extra_repr(self) -> str:
         s = self.shape
         return f"{s.layout}, experts={s.experts}, hidden={s.hidden}, intermediate={s.intermediate}"
 
 
-@torch.library.custom_op("twofour::feed_forward", mutates_args=())
+@torch.library.custom_op("twofour::feed_forward", mutates_args=())  # type: ignore[untyped-decorator]
 def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
     """The block of a key on hidden [M, H], ids int32 and weights float32 [M, top_k]."""
     block = _blocks[key]
     layer = block.layer()
     hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.contiguous()
     m, top_k = ids.shape
-    if hidden.shape != (m, block.shape.hidden) or weights.shape != (m, top_k) or hidden.dtype not in _NAMES:
+    if hidden.shape != (m, block.shape.hidden) or weights.shape != (m, top_k) or hidden.dtype not in NAMES:
         raise Error(
             f"{block.shape.name}: expected float32, bfloat16 or float16 [{m}, {block.shape.hidden}] with weights "
             f"[{m}, {top_k}], found {hidden.dtype} {list(hidden.shape)} with {list(weights.shape)}"
@@ -138,12 +139,12 @@ def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor,
     workspace = torch.empty(size, dtype=torch.uint8, device=hidden.device)
     stream = torch.cuda.current_stream(hidden.device).cuda_stream if hidden.is_cuda else 0
     layer.run(
-        m, top_k, _NAMES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(), weights.data_ptr(), out.data_ptr(),
+        m, top_k, NAMES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(), weights.data_ptr(), out.data_ptr(),
         workspace.data_ptr() if size else 0, size, stream,
     )  # fmt: skip
     return out
 
 
-@feed_forward.register_fake
+@feed_forward.register_fake  # type: ignore[untyped-decorator]
 def _(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
     return torch.empty_like(hidden)

@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""Writes artifacts of every family in every layout: make_tiny.py FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import support  # noqa: F401  (the module's path)
+from tiny import make_artifact, make_model
+from tiny_names import FAMILIES, LAYOUTS
+
+for family in FAMILIES:
+    folder = Path(sys.argv[1]) / family
+    folder.mkdir()
+    source = make_model(family, folder)
+    for layout in LAYOUTS:
+        make_artifact(source, folder / layout, layout)

@@ -1,0 +1,122 @@
+"""vLLM 0.33's classes on artifacts, on the CPU: `.ci/nightly python` runs it in vLLM's environment.
+
+Artifacts come from a Python of the other environment (PRODUCERS), for vLLM's has another compressed-tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from tiny_names import FAMILIES, LAYOUTS
+
+HERE = Path(__file__).parent
+
+
+class Ranks(unittest.TestCase):
+    folder: Path
+    alone: dict[Path, dict[str, Any]] = {}
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = Path(temporary.name)
+        subprocess.run([os.environ["PRODUCERS"], str(HERE / "make_tiny.py"), str(cls.folder)], check=True)
+
+    def run_ranks(self, artifact: Path, world: int, *options: str) -> list[dict[str, Any]]:
+        """What each rank found, in processes of their own."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / str(rank) for rank in range(world)]
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, str(HERE / "vllm_rank.py"), str(artifact), str(rank), str(world),
+                     f"{folder}/sync", str(files[rank]), *options],
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                )
+                for rank in range(world)
+            ]  # fmt: skip
+            texts = [rank.communicate(timeout=300)[0] for rank in ranks]
+            for rank, text in zip(ranks, texts):
+                self.assertEqual(rank.returncode, 0, text[-3000:])
+            return [torch.load(file, weights_only=False) for file in files]
+
+    def run_alone(self, artifact: Path) -> dict[str, Any]:
+        """What one rank finds, run once."""
+        if artifact not in self.alone:
+            (self.alone[artifact],) = self.run_ranks(artifact, 1)
+        return self.alone[artifact]
+
+    def check_loaded(self, found: dict[str, Any]) -> None:
+        # Scales of the KV cache have defaults
+        left = {name for name in found["left"] if not name.endswith((".k_scale", ".v_scale", ".q_scale", ".prob_scale"))}
+        self.assertEqual(left, set(), "parameters that nothing filled")
+        self.assertEqual(found["unknown"], set())
+        self.assertEqual(found["base"], "ModelOptNvFp4Config")
+
+    def test_every_weight_is_loaded_and_none_is_left(self) -> None:
+        for family in FAMILIES:
+            for layout in LAYOUTS:
+                with self.subTest(f"{family} {layout}"):
+                    artifact = self.folder / family / layout
+                    found = self.run_alone(artifact)
+                    self.check_loaded(found)
+                    stored = {}
+                    for file in artifact.glob("*.safetensors"):
+                        with safe_open(file, "pt") as opened:
+                            for name in opened.keys():
+                                if ".w13_" in name or ".w2_" in name:
+                                    stored[name] = opened.get_tensor(name)
+                    self.assertEqual(len(found["ours"]), len(stored))
+                    for name, (shape, data) in found["ours"].items():
+                        file_name = name
+                        for part in (".routed_experts", ".gate_up_proj", ".down_proj"):
+                            file_name = file_name.replace(part, "")
+                        self.assertEqual(shape, tuple(stored[file_name].shape))
+                        self.assertTrue(torch.equal(data, stored[file_name].view(torch.uint8)), name)
+
+    def compare(self, whole: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
+        """What two ranks give against one: columns next to each other, or sums."""
+        self.assertEqual(set(whole["outputs"]), set(ranks[0]["outputs"]))
+        for name, want in whole["outputs"].items():
+            parts = [rank["outputs"][name] for rank in ranks]
+            if name.endswith("gate_up_proj"):
+                halves = [part.chunk(2, -1) for part in parts]
+                got = torch.cat([h[0] for h in halves] + [h[1] for h in halves], -1)
+            else:
+                got = sum(parts)
+            torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+    def test_two_tensor_parallel_ranks_are_one(self) -> None:
+        for family in FAMILIES:
+            for layout in LAYOUTS:
+                with self.subTest(f"{family} {layout}"):
+                    artifact = self.folder / family / layout
+                    ranks = self.run_ranks(artifact, 2)
+                    for rank in ranks:
+                        self.check_loaded(rank)
+                    self.compare(self.run_alone(artifact), ranks)
+                    size = [sum(data.numel() for _, data in rank["ours"].values()) for rank in ranks]
+                    self.assertEqual(size[0], size[1])
+
+    def test_two_expert_parallel_ranks_are_one(self) -> None:
+        for layout in LAYOUTS:
+            with self.subTest(layout):
+                artifact = self.folder / "mixtral" / layout
+                ranks = self.run_ranks(artifact, 2, "--expert-parallel")
+                for rank in ranks:
+                    self.check_loaded(rank)
+                    shapes = {shape[0] for _, (shape, _) in rank["ours"].items()}
+                    self.assertEqual(shapes, {2}, "experts of a rank")
+                self.compare(self.run_alone(artifact), ranks)
+
+
+if __name__ == "__main__":
+    unittest.main()
