@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "formats/half.h"
+#include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/moe/moe.h"
 #include "kernels/moe/moe_strips.h"
@@ -105,7 +106,7 @@ struct Multiplier {
 
 Multiplier multiplier(const Experts& w, const char* name) {
   Multiplier found;
-  const bool known = with_layout(w.layout, [&]<class L>() {
+  const bool known = with_stored(w.layout, [&]<class L>() {
     static_assert(has_strips<L>(false) && has_strips<L>(true), "a layout with rows that strips describe");
     if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
       found = {multiply_sparse_rows<L>, false};

@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 
+#include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/multiply/dense_multiply.h"
 
@@ -19,6 +20,8 @@ template <class Layout>
 inline constexpr std::optional<DenseLayout> kDenseLayout = std::nullopt;
 template <>
 inline constexpr std::optional<DenseLayout> kDenseLayout<GateUpInterleaved8> = DenseLayout::g8;
+template <>
+inline constexpr std::optional<DenseLayout> kDenseLayout<CheckpointRows> = DenseLayout::rows;
 
 /// Calls `f.template operator()<Layout>()` for the layout that kernels call `layout`, the only place that
 /// distinguishes them.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
+#include "lib/artifact/layout_names.h"
 #include "lib/runtime/kernel_weights.h"
 #include "lib/runtime/matrix.h"
 
@@ -13,6 +14,8 @@ std::array<Shape, 2> layer_shapes(const LayerInfo& info) {
 
 RuntimeLayer RuntimeLayer::over(LayerInfo info, const std::array<PlacedMatrix, 2>& weights, Device device,
                                 const LayerOptions& options) {
+  if (!is_layout(info.layout))
+    throw Error(fmt::format("{}: expected the layout {}, found {}", info.name, layout_names(), info.layout));
   auto layer = std::make_unique<LayerState>();
   layer->info = std::move(info);
   layer->device = device;

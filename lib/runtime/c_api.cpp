@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/error.h"
+#include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/findings/version.h"
@@ -187,7 +188,7 @@ int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, 
     if (experts < 0 || n < 1 || k < kGroup || k % kGroup != 0)
       throw Error(fmt::format("{}: expected N and a K that is a multiple of {}, found [{}, {}, {}]", name,
                               kGroup, experts, n, k));
-    const bool known = with_layout(name, [&]<class L>() {
+    const bool known = with_stored(name, [&]<class L>() {
       if (part < 0 || part >= L::part_count)
         throw Error(fmt::format("{}: expected a part from 0 to {}, found {}", name, L::part_count - 1, part));
       const Part found = L::part(part, shape);

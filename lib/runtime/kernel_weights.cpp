@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "kernels/multiply/device_layouts.h"
@@ -41,7 +42,7 @@ cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, c
 
 KernelLayout kernel_layout(const std::string& layout) {
   KernelLayout found;
-  with_layout(layout, [&]<class L>() {
+  with_stored(layout, [&]<class L>() {
     found = {cuda::kSparseLayout<L>, cuda::kDenseLayout<L>};
     static_assert(!cuda::kSparseLayout<L> || std::is_same_v<typename L::Atom, SparseGroup>);
     static_assert(!cuda::kDenseLayout<L> || std::is_same_v<typename L::Atom, DenseGroup>);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "formats/layouts/checkpoint_rows.h"
 #include "kernels/device/device_memory.h"
 #include "lib/runtime/kernel_weights.h"
 #include "lib/runtime/stored_part.h"
@@ -30,7 +31,7 @@ void see_bytes(const uint8_t* at, uint64_t bytes, Device device, const See& see)
 void check_part(const MatrixInfo& info, int part, const uint8_t* at, Device device) {
   std::string suffix;
   uint64_t bytes = 0;
-  with_layout(info.layout, [&]<class L>() {
+  with_stored(info.layout, [&]<class L>() {
     suffix = L::part(part, info.shape).suffix;
     bytes = static_cast<uint64_t>(info.shape.e * L::part(part, info.shape).bytes());
   });
@@ -71,8 +72,9 @@ void check_placed(const MatrixInfo& info, const PlacedMatrix& at, Device device)
                     info.name, kMost, kGroup, s.e, s.n, s.k));
   }
   int parts = 0;
-  if (!with_layout(info.layout, [&]<class L>() { parts = L::part_count; }))
-    throw Error(fmt::format("{}: expected the layout {}, found {}", info.name, layout_names(), info.layout));
+  if (!with_stored(info.layout, [&]<class L>() { parts = L::part_count; }))
+    throw Error(fmt::format("{}: expected the layout {}, or {}, found {}", info.name, layout_names(),
+                            CheckpointRows::name, info.layout));
   check_global_scales(info, at.global_scale, device);
   for (int part = 0; part < parts; ++part) check_part(info, part, at.parts[part], device);
 }

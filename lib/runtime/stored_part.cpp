@@ -6,7 +6,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/error.h"
-#include "formats/layouts/layouts.h"
+#include "formats/layouts/checkpoint_rows.h"
 #include "lib/threads/parallel.h"
 
 namespace twofour {
@@ -32,7 +32,7 @@ size_t find_illegal(std::span<const uint8_t> bytes, IsLegal legal) {
 
 StoredPart make_stored_part(std::string_view layout, int part, const Shape& shape, std::string where) {
   StoredPart stored{{}, 0, std::move(where)};
-  with_layout(layout, [&]<class L>() {
+  with_stored(layout, [&]<class L>() {
     stored.map = map_part<L>(part, shape);
     stored.cols = L::part(part, shape).cols;
   });

@@ -151,7 +151,7 @@ typedef struct twofour_matrix twofour_matrix;
 typedef struct {
   size_t size;        /* sizeof(twofour_stored_matrix) */
   const char* name;   /* for messages */
-  const char* layout; /* "v7" */
+  const char* layout; /* "v7"; "nvfp4": weight [E, N, K/2] and scale [E, N, K/16] as checkpoints store them */
   int64_t experts, n, k;
   int32_t gated; /* 1: rows are gate then up, which g8 interleaves; results are gate then up */
   const void* parts[TWOFOUR_MOST_PARTS];

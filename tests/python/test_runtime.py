@@ -103,6 +103,25 @@ class Layers(Scratch):
                 want = np.einsum("rnk,rk->rn", values[ids].astype(np.float64), x)
                 self.assertLess(relative_error(out, want), 2e-6)
 
+    def test_a_matrix_may_be_as_checkpoints_store_it(self) -> None:
+        name = "model.layers.0.mlp.experts.2.down_proj"
+        with twofour.open(SOURCE) as checkpoint:
+            values, n, k = checkpoint[name][()], *checkpoint[name].shape
+            suffixes = {"weight": "weight", "scale": "weight_scale", "global_scale": "weight_scale_2"}
+            tensors = {
+                key: np.frombuffer(bytearray(checkpoint.tensors[f"{name}.{suffix}"].tobytes()), np.uint8)
+                for key, suffix in suffixes.items()
+            }
+        pointers = {key: int(data.ctypes.data) for key, data in tensors.items()}
+        linear = twofour.Linear.over(twofour.LinearShape(name, "nvfp4", 1, n, k), pointers, "cpu")
+        x, ids = np.ascontiguousarray(self.x[0][:, :k]), np.zeros(5, np.int32)
+        out = np.empty((5, n), np.float32)
+        linear.run(5, "float32", x.ctypes.data, ids.ctypes.data, out.ctypes.data)
+        self.assertLess(relative_error(out, x.astype(np.float64) @ values.T.astype(np.float64)), 2e-6)
+        with self.assertRaises(twofour.Error):  # of a whole layer no kernel reads it
+            shape = twofour.LayerShape("mlp", "nvfp4", 1, 96, 48, True)
+            twofour.Layer.over(shape, {f"{m}_{key}": at for m in ("w13", "w2") for key, at in pointers.items()}, "cpu")
+
     def test_wrong_arrays_are_refused(self) -> None:
         layer = twofour.Artifact(self.artifact("v7")).load(0)
         hidden, ids, weights = self.x

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from support import Scratch, stored
 from tiny import make_artifact, make_model
 from tiny_names import LAYOUTS
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM
 import twofour
 import twofour.integrations.transformers  # noqa: F401
 from twofour.integrations.stored_block import StoredBlock
+from twofour.integrations.stored_linear import CheckpointLinear
 
 #: Between weights of NVFP4 and those rounded to BF16, 2^-9 each at most; a wrong row or scale gives an error near 1.
 BF16_ROUNDINGS = 4 * 2**-9
@@ -138,11 +140,31 @@ class Blocks(Scratch):
         with self.assertRaisesRegex(twofour.Error, "layers.0.mlp.experts.w2_meta: expert 0, row 0, column 0: expected two"):
             load(damaged)
 
-    def test_what_stays_quantized_outside_of_layouts_is_refused(self) -> None:
-        twofour.quantize(self.folder / "bf16", self.folder / "all")
-        make_artifact(self.folder / "all", self.folder / "mixed", "v7")
-        with self.assertRaisesRegex(twofour.Error, "expected floats outside of layouts, found .*self_attn"):
-            load(self.folder / "mixed")
+    def test_linears_that_stayed_in_nvfp4_run_too(self) -> None:
+        for dialect in ("modelopt", "compressed-tensors"):
+            with self.subTest(dialect):
+                source, mixed = self.folder / f"all-{dialect}", self.folder / f"mixed-{dialect}"
+                twofour.quantize(self.folder / "bf16", source, dialect=dialect)
+                make_artifact(source, mixed, "v7")
+                twofour.convert(mixed, self.folder / f"dense-{dialect}", to="bf16")
+                model = load(mixed, dtype=torch.float32)
+                self.assertEqual(sum(isinstance(m, CheckpointLinear) for m in model.modules()), 8)
+                plain = load(self.folder / f"dense-{dialect}", dtype=torch.float32)
+                ids = torch.arange(24).reshape(2, 12)
+                with torch.no_grad():
+                    got, want = model(ids).logits.double(), plain(ids).logits.double()
+                self.assertLess(float((got - want).norm() / want.norm()), BF16_ROUNDINGS)
+
+    def test_what_nothing_multiplies_is_refused(self) -> None:
+        tensors = {n: t for path in self.artifact.glob("*.safetensors") for n, t in load_file(path).items()}
+        name = "model.layers.0.self_attn.q_proj.weight"
+        odd = {**tensors, name: tensors[name].to(torch.float8_e4m3fn)}
+        for path in self.artifact.glob("*.safetensors"):
+            path.unlink()
+        (self.artifact / "model.safetensors.index.json").unlink()
+        save_file(odd, self.artifact / "model.safetensors")
+        with self.assertRaisesRegex(twofour.Error, "expected floats or NVFP4 outside of layouts, found .*q_proj"):
+            load(self.artifact)
 
 
 if __name__ == "__main__":

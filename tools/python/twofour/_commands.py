@@ -132,11 +132,16 @@ def stats(
     return command(f"stats {action}", *arguments, progress=progress, **given)
 
 
+def has_cuda() -> bool:
+    """Whether this library and this machine can run layers on CUDA."""
+    return bool(library().has_cuda())
+
+
 def version() -> str:
     """The version and commit of the library."""
     return cast(str, library().version().decode())
 
 
 __all__: Sequence[str] = [
-    "command", "convert", "diff", "inspect", "lint", "prune", "quantize", "stats", "validate", "version",
+    "command", "convert", "diff", "has_cuda", "inspect", "lint", "prune", "quantize", "stats", "validate", "version",
 ]

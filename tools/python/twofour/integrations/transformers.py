@@ -4,12 +4,14 @@
     model = AutoModelForCausalLM.from_pretrained("artifact", device_map="cuda")
 
 MLPs and experts of v7, v7-packed and g8 artifacts keep the tensors that are stored and run through libtwofour, on CUDA
-or (slowly) on the CPU; all else is transformers' own. No weight is decoded for good.
+or (slowly) on the CPU, and so do linears that stayed in NVFP4 (weights alone; activations are not quantized). All else is
+transformers' own. No weight is decoded for good.
 """
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,6 +25,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .._library import Error
 from .stored_block import StoredBlock, layer_shape
+from .stored_linear import CheckpointLinear
 
 #: Types that tensors outside of layouts may have: transformers multiplies by no others.
 _FLOATS = {"F64", "F32", "BF16", "F16"}
@@ -38,8 +41,17 @@ class TwofourConfig(QuantizationConfigMixin):  # type: ignore[misc]
         self.quant_method = "twofour"
 
 
-def read_blocks(files: list[str]) -> tuple[dict[str, dict[str, tuple[int, ...]]], list[str]]:
-    """Tensors of blocks in a layout by prefix and name, and other tensors that transformers cannot use, in words."""
+@dataclass
+class Stored:
+    """What files hold: blocks in layouts by prefix and tensor, linears in NVFP4 by name, and what is neither."""
+
+    blocks: dict[str, dict[str, tuple[int, ...]]]
+    linears: dict[str, tuple[int, int, bool]]  #: N, K and whether the names are those of compressed-tensors
+    odd: list[str]  #: tensors that nothing here multiplies, in words
+
+
+def read_stored(files: list[str]) -> Stored:
+    """Reads headers alone."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for file in files:
         with safe_open(file, framework="pt") as opened:
@@ -47,15 +59,20 @@ def read_blocks(files: list[str]) -> tuple[dict[str, dict[str, tuple[int, ...]]]
                 piece = opened.get_slice(name)
                 tensors[name] = (piece.get_dtype(), tuple(piece.get_shape()))
     prefixes = {n.removesuffix(".w13_global_scale") for n in tensors if n.endswith(".w13_global_scale")}
-    blocks: dict[str, dict[str, tuple[int, ...]]] = {prefix: {} for prefix in prefixes}
-    odd = []
+    stored = Stored({prefix: {} for prefix in prefixes}, {}, [])
+    for suffix, codes in ((".weight_scale_2", "weight"), (".weight_global_scale", "weight_packed")):
+        for name in [n.removesuffix(suffix) for n in tensors if n.endswith(suffix)]:
+            dtype, shape = tensors.get(f"{name}.{codes}", ("", ()))
+            scale = tensors.get(f"{name}.weight_scale", ("", ()))
+            if dtype == "U8" and len(shape) == 2 and scale == ("F8_E4M3", (shape[0], shape[1] // 8)):
+                stored.linears[name] = (shape[0], 2 * shape[1], codes == "weight_packed")
     for name, (dtype, shape) in tensors.items():
         prefix, _, leaf = name.rpartition(".")
-        if prefix in blocks and leaf.startswith(("w13_", "w2_")):
-            blocks[prefix][leaf] = shape
-        elif dtype not in _FLOATS | _INTEGERS:
-            odd.append(f"{name} ({dtype})")
-    return blocks, odd
+        if prefix in prefixes and leaf.startswith(("w13_", "w2_")):
+            stored.blocks[prefix][leaf] = shape
+        elif dtype not in _FLOATS | _INTEGERS and prefix not in stored.linears:
+            stored.odd.append(f"{name} ({dtype})")
+    return stored
 
 
 def _place_of(model: Any, prefix: str, renamings: list[WeightRenaming]) -> Optional[str]:
@@ -72,6 +89,12 @@ def _place_of(model: Any, prefix: str, renamings: list[WeightRenaming]) -> Optio
         except AttributeError:
             continue
     return None
+
+
+def _replace(model: Any, path: str, module: torch.nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter._is_hf_initialized = True
+    model.set_submodule(path, module)
 
 
 def _check(name: str, module: torch.nn.Module, experts: bool, gated: bool, config: Any) -> None:
@@ -110,45 +133,50 @@ class TwofourQuantizer(HfQuantizer):  # type: ignore[misc]
         if not files or not all(file.endswith(".safetensors") for file in files):
             raise Error(f"{model.config.name_or_path}: expected safetensors files, found {files[:1] or 'none'}")
         where = Path(files[0]).parent
-        blocks, odd = read_blocks(files)
-        if not blocks:
+        stored = read_stored(files)
+        if not stored.blocks:
             raise Error(f"{where}: expected blocks in v7, v7-packed or g8, found none")
-        if odd:
+        if stored.odd:
             raise Error(
-                f"{where}: expected floats outside of layouts, found {odd[0]}"
-                + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
+                f"{where}: expected floats or NVFP4 outside of layouts, found {stored.odd[0]}"
+                + (f" and {len(stored.odd) - 1} more" if len(stored.odd) > 1 else "")
                 + "; convert the linears that it belongs to to BF16 first"
             )
         renamings = [t for t in get_model_conversion_mapping(model) if isinstance(t, WeightRenaming)]
         config = model.config.get_text_config()
         limit = float(getattr(config, "swiglu_limit", None) or 0.0)
-        for prefix, found in sorted(blocks.items()):
+        for prefix, found in sorted(stored.blocks.items()):
             path = _place_of(model, prefix, renamings)
             if path is None:
                 continue  # layers that the model does not have, as for predicting further tokens
             shape = layer_shape(prefix, found)
             _check(prefix, model.get_submodule(path), path.endswith("experts"), shape.gated, config)
-            block = StoredBlock(shape, limit=limit, device="meta")
-            for parameter in block.parameters():
-                parameter._is_hf_initialized = True
-            model.set_submodule(path, block)
+            _replace(model, path, StoredBlock(shape, limit=limit, device="meta"))
+        for name, (n, k, compressed) in sorted(stored.linears.items()):
+            path = _place_of(model, name, renamings)
+            if path is None:
+                continue
+            linear = model.get_submodule(path)
+            if not isinstance(linear, torch.nn.Linear) or tuple(linear.weight.shape) != (n, k):
+                raise Error(f"{name}: expected a linear [{n}, {k}], found {linear}")
+            _replace(model, path, CheckpointLinear(name, n, k, compressed, linear.bias is not None, device="meta"))
         if not any(isinstance(module, StoredBlock) for module in model.modules()):
-            raise Error(f"{where}: expected blocks of {type(model).__name__}, found {sorted(blocks)[0]}")
+            raise Error(f"{where}: expected blocks of {type(model).__name__}, found {sorted(stored.blocks)[0]}")
         # Input scales of the source, which weights of FP4 with activations of 16 bits have no use for
         ignored = set(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
         model._keys_to_ignore_on_load_unexpected = ignored | {r"\.input_scale$"}
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
-        stored = {id(p) for m in model.modules() if isinstance(m, StoredBlock) for p in m.parameters()}
+        ours = [m for m in model.modules() if isinstance(m, (StoredBlock, CheckpointLinear))]
+        stored = {id(p) for m in ours for name, p in m.named_parameters() if name != "bias"}
         dtype = self.dtype or model.dtype
         kept = model._get_dtype_plan(dtype)
         for name, parameter in model.named_parameters():
             # transformers leaves renamed tensors of quantized checkpoints in their own type
             if id(parameter) not in stored and parameter.is_floating_point() and not kept:
                 parameter.data = parameter.data.to(dtype)
-        for module in model.modules():
-            if isinstance(module, StoredBlock):
-                module.layer()
+        for module in ours:
+            module.layer() if isinstance(module, StoredBlock) else module.linear()
 
     def is_serializable(self) -> bool:
         """False: an artifact is written by `twofour convert`."""

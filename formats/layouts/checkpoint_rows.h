@@ -1,0 +1,40 @@
+#pragma once
+#include <string_view>
+
+#include "formats/layouts/layouts.h"
+
+namespace twofour {
+
+/// How checkpoints store dense NVFP4, as the same map that layouts have, so that what multiplies layouts
+/// multiplies it too. No output is written so.
+///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
+///   scale  F8_E4M3 [E, N, K/16]
+struct CheckpointRows {
+  using Atom = DenseGroup;
+  static constexpr const char* name = "nvfp4";
+  static constexpr int part_count = 2;
+  static constexpr Axis outer = Axis::kN;
+
+  TWOFOUR_HD static constexpr Part part(int i, Shape s) {
+    return i == 0 ? Part{"weight", DType::kU8, s.n, s.k / 2} : Part{"scale", DType::kF8E4M3, s.n, s.k / 16};
+  }
+  TWOFOUR_HD static constexpr Source source(int part, Shape, Place at) {
+    if (part == 0) return {at.e, at.row, at.col / 8, static_cast<int>(at.col % 8)};
+    return {at.e, at.row, at.col, 8};
+  }
+  TWOFOUR_HD static constexpr int copies(int /*byte*/) { return 1; }
+  TWOFOUR_HD static constexpr Stored place(Shape, Source s, int /*copy*/ = 0) {
+    if (s.byte < 8) return {0, {s.e, s.n, s.group * 8 + s.byte}};
+    return {1, {s.e, s.n, s.group}};
+  }
+};
+
+/// As with_layout(), of layouts and of CheckpointRows.
+template <class F>
+bool with_stored(std::string_view name, F&& f) {
+  if (name != CheckpointRows::name) return with_layout(name, f);
+  f.template operator()<CheckpointRows>();
+  return true;
+}
+
+}  // namespace twofour

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# All of the module: types, the tests that need NumPy alone, those with torch and transformers, vLLM's classes, and the
+# notebook. Makes the environments of tests/loaders where they are missing. Arguments: the program, libtwofour.so.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$here/../..
+TWOFOUR=$(realpath "${1:?program}") TWOFOUR_LIBRARY=$(realpath "${2:?library}")
+export TWOFOUR TWOFOUR_LIBRARY HF_HUB_OFFLINE=1
+environments=$root/build/loaders
+"$root/tests/loaders/environments/make.sh" "$environments" vllm
+export PRODUCERS=$environments/producers/bin/python
+
+# mypy, whose version the results depend on
+types=$root/build/python-types
+[ -x "$types/bin/mypy" ] || { python3 -m venv "$types" && "$types/bin/pip" install --quiet mypy==2.4.1 numpy==2.4.6; }
+(cd "$root/tools/python" && "$types/bin/mypy" twofour make_types.py)
+
+"$PRODUCERS" "$here/run.py" test_module test_runtime test_blocks test_transformers
+"$environments/vllm/bin/python" "$here/run.py" test_vllm
+"$PRODUCERS" "$here/notebook.py" "$root/examples/python/twofour.ipynb"
