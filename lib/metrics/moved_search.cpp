@@ -1,4 +1,4 @@
-#include "lib/metrics/moved_search.h"
+#include "lib/metrics/moved_lines.h"
 
 #include <fmt/format.h>
 
@@ -9,71 +9,17 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/io/hash.h"
-#include "lib/names/sibling_name.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 
 namespace twofour {
 namespace {
 
-constexpr int64_t kRows = 16;                            ///< looked at of each matrix
 constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< kept of each matrix
-constexpr int64_t kFewColumns = 16;                      ///< a cosine of fewer numbers says nothing
-/// Rounding to four bits leaves a cosine of 0.99, pruning 0.85; of unrelated rows of 32 numbers one in ten
-/// thousand has more.
-constexpr double kLike = 0.6;
 /// Experts that grew from one ancestor are alike; what moved is far more so.
 constexpr double kCloser = 0.3;
 constexpr size_t kMostOrders = 256;  ///< matrices in which rows and columns are looked for
 constexpr size_t kMostCandidates = 4096;
-constexpr int64_t kAllRows = 1024;  ///< of matrices of no more rows each is found
-
-using Rows = std::vector<float>;  ///< [rows, K]
-
-double dot(const float* a, const float* b, int64_t count) {
-  std::array<float, 8> sums{};
-  const int64_t whole = count - count % 8;
-  for (int64_t i = 0; i < whole; i += 8) {
-    for (size_t j = 0; j < sums.size(); ++j)
-      sums[j] += a[i + static_cast<int64_t>(j)] * b[i + static_cast<int64_t>(j)];
-  }
-  double sum = 0;
-  for (const float x : sums) sum += double{x};
-  for (int64_t i = whole; i < count; ++i) sum += double{a[i]} * double{b[i]};
-  return sum;
-}
-
-/// NaN where one of them is zero.
-double cosine(const float* a, const float* b, int64_t count) {
-  const double aa = dot(a, a, count), bb = dot(b, b, count);
-  return aa > 0 && bb > 0 ? dot(a, b, count) / std::sqrt(aa * bb) : std::nan("");
-}
-
-/// A matrix of one side.
-struct Located {
-  const std::string* name;
-  const StoredMatrix* matrix;
-  SiblingName at;
-  int64_t n, k;
-  Rows sketch{};  ///< [kSketchRows, kSketchColumns]; empty where it could not be read
-};
-
-/// The rows that are looked at, the same of all matrices of a shape: anywhere, so that no pattern agrees with
-/// them, and `extra`. Where a row takes many reads they lie side by side.
-std::vector<int64_t> choose_rows(int64_t n, int64_t k, bool together, int64_t extra) {
-  std::vector<int64_t> rows;
-  const uint64_t key = hash_text(fmt::format("{} {}", n, k)).low;
-  const int64_t count = std::min(n, kRows);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t begin = i * n / count, end = (i + 1) * n / count;
-    const auto offset = static_cast<int64_t>((key >> (3 * i % 48)) % static_cast<uint64_t>(end - begin));
-    rows.push_back(together ? static_cast<int64_t>(key % static_cast<uint64_t>(n - count + 1)) + i
-                            : begin + offset);
-  }
-  if (extra >= 0 && extra < n && std::ranges::find(rows, extra) == rows.end()) rows.push_back(extra);
-  return rows;
-}
 
 class Search {
  public:
@@ -84,7 +30,7 @@ class Search {
       together_ = together_ || std::ranges::any_of(m->modules(), reads_across);
   }
 
-  std::map<std::string, MovedMatrix> run(size_t& compared) {
+  std::map<std::string, MovedMatrix> run(size_t& compared, std::vector<std::string>& unlike) {
     list(a_, own_);
     list(b_, others_);
     if (differ_ != nullptr)
@@ -107,11 +53,18 @@ class Search {
     parallel_workers(step > 0 ? rest.size() / step : 0, [&] {
       return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
         const Unlike& u = unlike_[rest[i * step]];
-        found[rest[i * step]] = guarded([&] { return find_order(own_[u.own], others_[*u.other], a, b); });
+        found[rest[i * step]] = guarded([&] {
+          return find_order(own_[u.own], others_[*u.other], rows_of(own_[u.own]), {a_, a}, {b_, b});
+        });
       };
     });
     for (size_t i = 0; i < unlike_.size(); ++i) {
-      if (found[i]) moved_[*own_[unlike_[i].own].name] = std::move(*found[i]);
+      const std::string& name = *own_[unlike_[i].own].name;
+      if (found[i]) {
+        moved_[name] = std::move(*found[i]);
+      } else if (unlike_[i].other) {
+        unlike.push_back(name);
+      }
     }
     return std::move(moved_);
   }
@@ -142,18 +95,6 @@ class Search {
     }
   }
 
-  static Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p,
-                        const std::vector<int64_t>& rows) {
-    const auto width = static_cast<size_t>(p.k);
-    Rows values(rows.size() * width);
-    for (size_t i = 0, end = 0; i < rows.size(); i = end) {
-      for (end = i + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
-      m.read(reader, *p.matrix, rows[i], rows[end - 1] + 1,
-             std::span(values).subspan(i * width, (end - i) * width));
-    }
-    return values;
-  }
-
   std::vector<int64_t> rows_of(const Located& p) const {
     int64_t extra = -1;
     if (differ_ != nullptr) {
@@ -166,7 +107,7 @@ class Search {
     Rows sketch;
     const int64_t columns = std::min(kSketchColumns, p.k);
     for (int64_t r = 0; r < std::min(kSketchRows, p.n); ++r) {
-      const float* row = rows.data() + r * std::min(kRows, p.n) / std::min(kSketchRows, p.n) * p.k;
+      const float* row = rows.data() + r * std::min(kLookedAt, p.n) / std::min(kSketchRows, p.n) * p.k;
       for (int64_t c = 0; c < columns; ++c) sketch.push_back(row[c * p.k / columns]);
     }
     return sketch;
@@ -232,7 +173,11 @@ class Search {
       if (cosine(pairs.data(), q, own.k) >= kLike) swapped.lines.push_back(rows[r]);
     }
     if (like == known) {
-      if (has_other_sizes(x, y)) moved = MovedMatrix{.how = Moved::kScales, .count = own.n};
+      if (has_other_sizes(x, y)) {
+        moved = MovedMatrix{.how = Moved::kScales, .count = own.n};
+      } else if (const double factor = factor_of(x, y); factor > kFactor || factor * kFactor < 1) {
+        moved = MovedMatrix{.how = Moved::kFactor, .count = own.n, .factor = factor};
+      }
       return;
     }
     for (MovedMatrix* m : {&turned, &swapped}) {
@@ -253,6 +198,14 @@ class Search {
     return size_correlation(x, y) < kCorrelated;
   }
   static constexpr double kUnrelated = 0.5;
+
+  /// Rounding leaves sizes as they are, and pruning four fifths of them or more.
+  static constexpr double kFactor = 1.6;
+  static double factor_of(const Rows& x, const Rows& y) {
+    const auto count = static_cast<int64_t>(x.size());
+    const double other = dot(y.data(), y.data(), count);
+    return other > 0 ? std::sqrt(dot(x.data(), x.data(), count) / other) : 1;
+  }
 
   /// Of logarithms of sizes; 1 where there are few blocks, or all of one size.
   static double size_correlation(const Rows& x, const Rows& y) {
@@ -372,100 +325,6 @@ class Search {
     return sum / static_cast<double>(known);
   }
 
-  /// Lines of `x` found among those of `y`, both [count, width]. Nothing unless nearly all are, some
-  /// elsewhere.
-  static std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vector<int64_t>& lines,
-                                               const Rows& y, int64_t count, int64_t width) {
-    MovedMatrix moved{.how = how, .count = count};
-    std::vector<double> norms(static_cast<size_t>(count));
-    for (int64_t j = 0; j < count; ++j)
-      norms[static_cast<size_t>(j)] = std::sqrt(dot(y.data() + j * width, y.data() + j * width, width));
-    size_t known = 0, elsewhere = 0;
-    for (size_t i = 0; i < lines.size(); ++i) {
-      const float* line = x.data() + static_cast<int64_t>(i) * width;
-      const double norm = std::sqrt(dot(line, line, width));
-      if (norm == 0) continue;
-      ++known;
-      double best = kLike;
-      int64_t place = -1;
-      for (int64_t j = 0; j < count; ++j) {
-        const double own = norms[static_cast<size_t>(j)];
-        if (own == 0) continue;
-        const double c = dot(line, y.data() + j * width, width) / (norm * own);
-        // Of equal lines its own place comes first.
-        if (c > best + 1e-6 || (j == lines[i] && c >= best - 1e-6)) best = c, place = j;
-      }
-      if (place < 0) continue;
-      moved.lines.push_back(lines[i]);
-      moved.places.push_back(place);
-      elsewhere += place != lines[i];
-    }
-    if (elsewhere == 0 || 10 * moved.lines.size() < 9 * known) return std::nullopt;
-    return moved;
-  }
-
-  std::optional<MovedMatrix> find_order(const Located& own, const Located& other, WeightReader& a,
-                                        WeightReader& b) const {
-    constexpr int64_t kWidth = 128, kMostLines = 1 << 16, kSomeColumns = 32;
-    if (own.n > 1 && own.n <= kMostLines) {
-      std::vector<int64_t> rows = rows_of(own);
-      if (own.n <= kAllRows) {
-        rows.resize(static_cast<size_t>(own.n));
-        for (int64_t r = 0; r < own.n; ++r) rows[static_cast<size_t>(r)] = r;
-      }
-      const int64_t width = std::min(kWidth, own.k);
-      const Rows x = own.n <= kAllRows ? narrow(a_, a, own, own.n, width) : narrow(a_, a, own, rows, width);
-      const Rows y = narrow(b_, b, other, own.n, width);
-      if (auto moved = find_lines(Moved::kRows, x, rows, y, own.n, width)) return moved;
-    }
-    if (own.k > kMostLines || own.n < kFewColumns) return std::nullopt;
-    std::vector<int64_t> rows(static_cast<size_t>(std::min(own.n, kWidth)));
-    for (size_t r = 0; r < rows.size(); ++r)
-      rows[r] = static_cast<int64_t>(r) * own.n / static_cast<int64_t>(rows.size());
-    const auto height = static_cast<int64_t>(rows.size());
-    const Rows x = read_rows(a_, a, own, rows), y = read_rows(b_, b, other, rows);
-    const std::vector<int64_t> columns = choose_rows(own.k, own.n, false, -1);
-    std::vector<int64_t> some;
-    for (int64_t c = 0; c < std::min(own.k, kSomeColumns); ++c)
-      some.push_back(c * own.k / std::min(own.k, kSomeColumns));
-    some.insert(some.end(), columns.begin(), columns.end());
-    std::ranges::sort(some);
-    some.erase(std::unique(some.begin(), some.end()), some.end());
-    Rows from(some.size() * rows.size()), to(static_cast<size_t>(own.k) * rows.size());
-    for (int64_t r = 0; r < height; ++r) {
-      for (size_t c = 0; c < some.size(); ++c)
-        from[c * rows.size() + static_cast<size_t>(r)] = x[static_cast<size_t>(r * own.k + some[c])];
-      for (int64_t c = 0; c < own.k; ++c)
-        to[static_cast<size_t>(c * height + r)] = y[static_cast<size_t>(r * own.k + c)];
-    }
-    return find_lines(Moved::kColumns, from, some, to, own.k, height);
-  }
-
-  /// Some rows, or the first `n`, of `width` columns spread over all.
-  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p,
-                     const std::vector<int64_t>& rows, int64_t width) {
-    Rows out, row(static_cast<size_t>(p.k));
-    for (const int64_t r : rows) {
-      m.read(reader, *p.matrix, r, r + 1, row);
-      for (int64_t c = 0; c < width; ++c) out.push_back(row[static_cast<size_t>(c * p.k / width)]);
-    }
-    return out;
-  }
-  static Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, int64_t n, int64_t width) {
-    Rows out, block;
-    const int64_t step = std::max<int64_t>(1, (1 << 20) / p.k);
-    for (int64_t r = 0; r < n; r += step) {
-      const int64_t end = std::min(n, r + step);
-      block.resize(static_cast<size_t>((end - r) * p.k));
-      m.read(reader, *p.matrix, r, end, block);
-      for (int64_t i = 0; i < end - r; ++i) {
-        for (int64_t c = 0; c < width; ++c)
-          out.push_back(block[static_cast<size_t>(i * p.k + c * p.k / width)]);
-      }
-    }
-    return out;
-  }
-
   const Matrices &a_, &b_;
   const std::map<std::string, int64_t>* differ_;
   bool together_ = false;
@@ -481,8 +340,8 @@ class Search {
 
 std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
                                                 const std::map<std::string, int64_t>* differ,
-                                                size_t& compared) {
-  return Search(a, b, differ).run(compared);
+                                                size_t& compared, std::vector<std::string>& unlike) {
+  return Search(a, b, differ).run(compared, unlike);
 }
 
 }  // namespace twofour

@@ -16,11 +16,12 @@ struct MovedMatrix {
   /// rows that are turned among those looked at.
   std::vector<int64_t> lines{}, places{};
   int64_t count = 0;
+  double factor = 1;  ///< of kFactor
 };
 
-/// By name in A. `differ` and `compared` as in find_moved().
+/// By name in A. `differ`, `compared` and `unlike` as in find_moved().
 std::map<std::string, MovedMatrix> search_moved(const Matrices& a, const Matrices& b,
                                                 const std::map<std::string, int64_t>* differ,
-                                                size_t& compared);
+                                                size_t& compared, std::vector<std::string>& unlike);
 
 }  // namespace twofour

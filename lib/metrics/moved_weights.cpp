@@ -290,6 +290,7 @@ class Grouping {
     }
     for (const auto& [key, names] : alike) {
       MovedWeights moved{static_cast<Moved>(std::get<0>(key)), names[0], std::get<3>(key), {}};
+      moved.factor = found_.at(names[0]).factor;
       if (names.size() > 1)
         moved.text +=
             fmt::format(", in {} of {} experts", names.size(), experts_.at(experts_of(names[0])).size());
@@ -320,6 +321,10 @@ class Grouping {
         return "the two codes of each byte are exchanged";
       case Moved::kScales:
         return "the signs are, the sizes of blocks are not: scales in another order, or of another matrix";
+      case Moved::kFactor:
+        return fmt::format("its numbers are {:.4g} times those of {}", m.factor, b_);
+      case Moved::kTransposed:
+        return fmt::format("its rows are the columns of {}", b_);
       case Moved::kSigns:
         return m.lines.size() == m.places.size()
                    ? fmt::format("signs of all {} rows are turned", m.count)
@@ -378,16 +383,19 @@ void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::strin
 }  // namespace
 
 const char* moved_name(Moved how) {
-  constexpr std::array<const char*, 10> kNames = {
-      "experts", "renumbered-experts", "layers", "gate-up", "other", "rows", "columns", "nibbles", "signs",
-      "scales"};
+  constexpr std::array<const char*, 12> kNames = {"experts", "renumbered-experts",
+                                                  "layers",  "gate-up",
+                                                  "other",   "rows",
+                                                  "columns", "nibbles",
+                                                  "signs",   "scales",
+                                                  "factor",  "transposed"};
   return kNames[static_cast<size_t>(how)];
 }
 
 MovedReport find_moved(const Matrices& a, const Matrices& b, const std::string& b_name,
                        const std::map<std::string, int64_t>* differ) {
   MovedReport report;
-  Found found = search_moved(a, b, differ, report.compared);
+  Found found = search_moved(a, b, differ, report.compared, report.unlike);
   report.moved = Grouping(a, std::move(found), b_name).run();
   for (MovedWeights& moved : report.moved) {
     if (moved.how == Moved::kRenumbered) check_renumbered(a.checkpoint(), b.checkpoint(), b_name, moved);

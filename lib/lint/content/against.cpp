@@ -4,6 +4,7 @@
 
 #include "formats/error.h"
 #include "lib/artifact/open_source.h"
+#include "lib/lint/content/against_others.h"
 #include "lib/lint/content/checks.h"
 #include "lib/metrics/moved_weights.h"
 
@@ -22,15 +23,38 @@ const char* rule_of(Moved how) {
       return "gate-up-swap";
     case Moved::kRows:
     case Moved::kColumns:
+    case Moved::kTransposed:
       return "moved-rows";
     case Moved::kNibbles:
       return "nibble-swap";
     case Moved::kScales:
       return "scale-order";
+    case Moved::kFactor:
+      return "other-weights";
     case Moved::kSigns:
       break;
   }
   return "turned-signs";
+}
+
+/// Matrices of the same name that have nothing in common: most of them, of another model.
+void report_unlike(const MovedReport& report, const Matrices& own, const LintInput& s,
+                   const Checkpoint& subject, LintReporter& reporter) {
+  const size_t count = report.unlike.size();
+  if (2 * count > report.compared) {
+    reporter.add("other-weights", "", report.unlike[0],
+                 fmt::format("expected another checkpoint of the same model, found that {} of {} matrices of "
+                             "the same names have nothing in common",
+                             count, report.compared));
+    return;
+  }
+  for (const std::string& name : report.unlike) {
+    const Linear& module = own.module_of(own.all().at(name));
+    const auto tensor = s.find(subject.tensors()[module.weight].name);
+    reporter.add(
+        "other-weights", tensor ? s.file_of(*tensor) : "", name,
+        "expected the weights that OTHER has under this name, found that the two have nothing in common");
+  }
 }
 
 }  // namespace
@@ -55,7 +79,16 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
     throw Error(
         fmt::format("--against {}: expected linears of the same names and shapes as the {} of {}, found none",
                     other.string(), own.all().size(), path.string()));
+  LayerFactors factors;
+  std::set<std::string> moved;
   for (const MovedWeights& m : report.moved) {
+    if (m.how == Moved::kFactor) factors[layer_of(m.name)].push_back(m.factor);
+    for (const auto& [name, place] : m.pairs) moved.insert(name);
+  }
+  const LayerFactors norms = lint_other_tensors(*subject, own, reference, factors, moved, reporter);
+  report_unlike(report, own, s, *subject, reporter);
+  for (const MovedWeights& m : report.moved) {
+    if (m.how == Moved::kFactor && is_made_up(norms, m.name, m.factor)) continue;
     const auto matrix = own.all().find(m.pairs.empty() ? m.name : m.pairs[0].first);
     const auto tensor = matrix != own.all().end()
                             ? s.find(subject->tensors()[own.module_of(matrix->second).weight].name)

@@ -63,6 +63,12 @@ std::vector<Planted> widths() {
        "lm_head | vocab_size", resize_rows("lm_head.weight", 250)},
       {"1.3", kQwenRow, kFault, "nested, of the published model", "embedding and head are allocated too long",
        "vocab_size", set_key("text_config.vocab_size", 248320)},
+      {"1.3", kLlama, kFault, "a tokenizer of another model", "tokens without a row of the embedding",
+       "tokenizer.json",
+       [](Save& s, auto&) {
+         s.files["tokenizer.json"] =
+             R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 99999999}, "merges": []}})";
+       }},
       {"1.3", kMixtral, kHarmless, "a padding token", "it pads batches and is masked", "",
        set_key("pad_token_id", 1)},
   };
