@@ -166,7 +166,11 @@ constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"nemotron_h"},
      .parameters = {kNemotronFrame, kNemotronMamba, kNemotronExperts},
      .defaults =
-         R"({"moe_latent_size": "hidden_size", "num_key_value_heads": 8, "attention_bias": false, "mlp_bias": false,
+         R"({"moe_latent_size": "hidden_size", "hidden_size": 4096, "intermediate_size": 21504, "vocab_size": 131072,
+       "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "ssm_state_size": 128,
+       "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "conv_kernel": 4, "n_routed_experts": 8,
+       "num_experts_per_tok": 2, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+       "attention_bias": false, "mlp_bias": false,
        "use_conv_bias": true, "mamba_proj_bias": false, "tie_word_embeddings": false})",
      .experts = "n_routed_experts",
      .top_k = "num_experts_per_tok",

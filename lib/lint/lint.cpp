@@ -60,6 +60,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       lint_headers();
       lint_zero_tails(input, reporter);
       lint_scalars(input, reporter);
+      lint_promised_values(input, reporter);
     };
     const std::vector<MatrixFigures> figures =
         lint_weights(input, options.jobs, lint_small, reporter, progress);

@@ -29,6 +29,9 @@ void lint_types(const LintInput& input, LintReporter& reporter);
 void lint_parts(const LintInput& input, LintReporter& reporter);
 /// Global, input and KV scales.
 void lint_scalars(const LintInput& input, LintReporter& reporter);
+/// Small values that a config promises something of: zero points, orders of groups, scales that are powers of
+/// two.
+void lint_promised_values(const LintInput& input, LintReporter& reporter);
 /// Every byte of every tensor, and the hashes of an artifact's manifest. The figures of all whole matrices,
 /// by tensor and expert. `beside` runs once, on one of the threads while the others read.
 std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, const std::function<void()>& beside,

@@ -145,7 +145,8 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
     return std::any_of(all.begin(), all.end(), [&](const char* end) { return name.ends_with(end); });
   };
   std::error_code error;
-  fs::recursive_directory_iterator it(s.path, error), end;
+  // A folder that may not be listed holds nothing that engines load.
+  fs::recursive_directory_iterator it(s.path, fs::directory_options::skip_permission_denied, error), end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     const fs::path relative = it->path().lexically_relative(s.path);

@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "lib/lint/bytes/checks.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint64_t kMostBytes = 1u << 20;  ///< read of a tensor
+
+class PromisedValues {
+ public:
+  PromisedValues(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
+
+  void run() {
+    const std::string method = text("quant_method");
+    if (method == "gptq") {
+      check_zero_points();
+      check_groups(".g_idx", flag("desc_act"), "desc_act");
+    }
+    if (method == "compressed-tensors") check_groups(".weight_g_idx", std::nullopt, "");
+    if (text("scale_fmt") == "ue8m0") check_powers();
+  }
+
+ private:
+  const Json* member(const char* key) const {
+    const auto at = s_.quantization.find(key);
+    return at == s_.quantization.end() || at->is_null() ? nullptr : &*at;
+  }
+  std::string text(const char* key) const {
+    const Json* value = member(key);
+    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+  }
+  std::optional<bool> flag(const char* key) const {
+    const Json* value = member(key);
+    return value != nullptr && value->is_boolean() ? std::optional(value->get<bool>()) : std::nullopt;
+  }
+  std::optional<int64_t> number(const char* key) const {
+    const Json* value = member(key);
+    return value != nullptr && value->is_number_integer() ? std::optional(value->get<int64_t>())
+                                                          : std::nullopt;
+  }
+  std::string key(const char* name) const {
+    return s_.quantization_key.empty() ? name : s_.quantization_key + "." + name;
+  }
+
+  template <class T>
+  std::vector<T> read(size_t tensor) const {
+    const TensorInfo& t = s_.tensors[tensor];
+    if (!s_.whole[tensor]) return {};
+    std::vector<T> values(std::min(t.bytes(), kMostBytes) / sizeof(T));
+    s_.read(tensor, 0, {reinterpret_cast<uint8_t*>(values.data()), values.size() * sizeof(T)});
+    return values;
+  }
+  /// Calls f(tensor) for those of a type whose name ends so.
+  template <class F>
+  void for_each(std::string_view end, DType dtype, F&& f) const {
+    for (size_t i = 0; i < s_.tensors.size(); ++i) {
+      if (s_.tensors[i].dtype == dtype && s_.tensors[i].name.ends_with(end)) f(i);
+    }
+  }
+
+  /// Symmetric codes have the middle of the range, or one less in the first format, everywhere.
+  void check_zero_points() {
+    const auto bits = number("bits");
+    if (flag("sym") != true || !bits || (*bits != 2 && *bits != 4 && *bits != 8)) return;
+    const auto width = static_cast<int>(*bits);
+    const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
+    std::optional<size_t> first;
+    size_t count = 0;
+    for_each(".qzeros", DType::kI32, [&](size_t i) {
+      const std::vector<uint32_t> words = read<uint32_t>(i);
+      const bool odd = std::any_of(words.begin(), words.end(), [&](uint32_t word) {
+        for (int at = 0; at < 32; at += width) {
+          const uint32_t zero = word >> at & mask;
+          if (zero != middle && zero != middle - 1) return true;
+        }
+        return false;
+      });
+      if (!odd) return;
+      if (count++ == 0) first = i;
+    });
+    if (!first) return;
+    reporter_.add("config-format", s_.quantization_file, key("sym"),
+                  fmt::format("expected false, as {}{} has other zero points than {}, found true",
+                              s_.tensors[*first].name,
+                              count > 1 ? fmt::format(" and {} more", count - 1) : "", middle));
+  }
+
+  /// Groups of columns: all of one size, and in order where the config says that columns were not sorted.
+  void check_groups(std::string_view end, std::optional<bool> sorted, const char* name) {
+    std::optional<size_t> disordered;
+    for_each(end, DType::kI32, [&](size_t i) {
+      const std::vector<int32_t> groups = read<int32_t>(i);
+      const std::string& tensor = s_.tensors[i].name;
+      const std::string module = tensor.substr(0, tensor.size() - end.size());
+      const int64_t count = groups_of(module), columns = std::ssize(groups);
+      // Minus one says that the order is that of the columns.
+      const bool none = std::all_of(groups.begin(), groups.end(), [](int32_t g) { return g == -1; });
+      if (count <= 0 || columns == 0 || columns % count != 0 || none) return;
+      std::vector<int64_t> sizes(static_cast<size_t>(count));
+      bool in_order = true;
+      for (int64_t k = 0; k < columns; ++k) {
+        const int32_t g = groups[static_cast<size_t>(k)];
+        if (g < 0 || g >= count) {
+          reporter_.add("odd-codes", s_.file_of(i), tensor,
+                        fmt::format("expected numbers of {} groups, found {} for column {}", count, g, k));
+          return;
+        }
+        ++sizes[static_cast<size_t>(g)];
+        in_order = in_order && g == k / (columns / count);
+      }
+      const auto odd =
+          std::find_if(sizes.begin(), sizes.end(), [&](int64_t n) { return n != columns / count; });
+      if (odd != sizes.end()) {
+        reporter_.add("odd-codes", s_.file_of(i), tensor,
+                      fmt::format("expected {} columns in each of {} groups, found {} in group {}",
+                                  columns / count, count, *odd, odd - sizes.begin()));
+      }
+      if (!in_order && !disordered) disordered = i;
+    });
+    if (disordered && sorted == false) {
+      reporter_.add("config-format", s_.quantization_file, key(name),
+                    fmt::format("expected true, as {} puts columns into groups out of order, found false",
+                                s_.tensors[*disordered].name));
+    }
+  }
+  /// Rows of a GPTQ module's scales, columns of compressed-tensors'.
+  int64_t groups_of(const std::string& module) const {
+    if (const auto scales = s_.find(module + ".scales"); scales && s_.tensors[*scales].shape.size() == 2)
+      return s_.tensors[*scales].shape[0];
+    if (const auto scales = s_.find(module + ".weight_scale");
+        scales && s_.tensors[*scales].shape.size() == 2)
+      return s_.tensors[*scales].shape[1];
+    return 0;
+  }
+
+  /// Readers that take scales for exponents drop what is behind them.
+  void check_powers() {
+    std::optional<size_t> first;
+    size_t count = 0;
+    float found = 0;
+    for (const char* end : {".weight_scale_inv", ".scale", ".weight_scale"}) {
+      for_each(end, DType::kF32, [&](size_t i) {
+        const std::vector<float> values = read<float>(i);
+        const auto odd = std::find_if(values.begin(), values.end(), [](float v) {
+          uint32_t bits = 0;
+          std::memcpy(&bits, &v, sizeof(bits));
+          return (bits & 0x7FFFFFu) != 0;
+        });
+        if (odd == values.end()) return;
+        if (count++ > 0) return;
+        first = i;
+        found = *odd;
+      });
+    }
+    if (!first) return;
+    reporter_.add(
+        "config-format", s_.quantization_file, key("scale_fmt"),
+        fmt::format("expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
+                    s_.tensors[*first].name, count > 1 ? fmt::format(" and {} more", count - 1) : "", found));
+  }
+
+  const LintInput& s_;
+  LintReporter& reporter_;
+};
+
+}  // namespace
+
+void lint_promised_values(const LintInput& s, LintReporter& reporter) {
+  if (s.quantization.is_object() && s.layout.empty()) PromisedValues(s, reporter).run();
+}
+
+}  // namespace twofour
