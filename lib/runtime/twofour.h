@@ -212,11 +212,12 @@ TWOFOUR_API int twofour_append(twofour_sequence* sequence, const int32_t* tokens
 /* Sees how far a command is: bytes done of a total. Returns 0 to go on, another number to stop it. */
 typedef int (*twofour_progress)(void* user, const char* phase, uint64_t done, uint64_t total);
 /* Runs a command of the program, `words` being its name and arguments as tools/README.md has them, without
- * starting a process: nothing is printed. `progress`, which may be NULL, is called on this thread about 20
- * times a second. `code` is the exit code of the program: 0, 1 (findings or differences), 2, or 130 (stopped
- * by `progress`). With 0 and 1 the result is TWOFOUR_OK and `json` the document that tools/JSON.md describes,
- * for twofour_free(). One command runs at a time, others wait. Stopping one stops twofour_load and
- * twofour_append of other threads, too. Since ABI 3. */
+ * starting a process: nothing is printed. `progress`, which may be NULL, is called on this thread before
+ * the command, about 20 times a second, and behind it; it must call no command. `code` is the exit code of
+ * the program: 0, 1 (findings or differences), 2, or 130 (stopped by `progress`). With 0 and 1 the result is
+ * TWOFOUR_OK and `json` the document that tools/JSON.md describes, for twofour_free(). One command runs at a
+ * time, others wait. Stopping one stops twofour_load and twofour_append of other threads, too. Since ABI 3.
+ */
 TWOFOUR_API int twofour_command(int32_t count, const char* const* words, twofour_progress progress,
                                 void* user, int32_t* code, char** json);
 

@@ -39,6 +39,7 @@ class Commands(Scratch):
              lambda: twofour.convert(SOURCE, self.folder / "x", to="v8")),
             (["diff", str(SOURCE), str(SOURCE), "--tolerance", "much"],
              lambda: twofour.diff(SOURCE, SOURCE, tolerance="much")),
+            (["stats", "inspect", "no/such"], lambda: twofour.stats("inspect", "no/such")),
             (["inspect", str(SOURCE), "--tensor", "nothing"], lambda: twofour.inspect(SOURCE, tensor="nothing")),
         ):  # fmt: skip
             with self.assertRaises(twofour.Error) as raised:
@@ -89,10 +90,20 @@ class Progress(Scratch):
 
     def test_true_stops_it_and_the_directory_is_known_as_unfinished_or_gone(self) -> None:
         with self.assertRaises(twofour.Interrupted):
-            twofour.convert(self.source, self.folder / "v7", to="v7", progress=lambda *_: True)
-        self.assertFalse((self.folder / "v7" / "twofour.json").exists())
-        made = twofour.convert(self.source, self.folder / "v7", to="v7", resume=(self.folder / "v7").exists())
-        self.assertGreater(made["bytes_written"], 0)
+            twofour.convert(self.source, self.folder / "none", to="v7", progress=lambda *_: True)
+        self.assertFalse((self.folder / "none").exists())
+        try:
+            twofour.convert(self.source, self.folder / "v7", to="v7", progress=lambda _, done, total: 0 < done < total)
+        except twofour.Interrupted:
+            self.assertFalse((self.folder / "v7" / "twofour.json").exists())
+            made = twofour.convert(self.source, self.folder / "v7", to="v7", resume=(self.folder / "v7").exists())
+            self.assertGreater(made["bytes_written"], 0)
+        else:
+            self.skipTest("the conversion ended before it was stopped")
+
+    def test_a_callback_calls_no_command(self) -> None:
+        with self.assertRaisesRegex(twofour.Error, "expected one command at a time"):
+            twofour.lint(SOURCE, progress=lambda *_: bool(twofour.lint(SOURCE)))
 
     def test_an_exception_of_the_callback_comes_out(self) -> None:
         def stop(phase: str, done: int, total: int) -> None:
@@ -104,8 +115,9 @@ class Progress(Scratch):
 
     def test_ctrl_c_stops_it(self) -> None:
         code = (
-            "import sys, twofour\n"
-            "twofour.convert(sys.argv[1], sys.argv[2], to='v7', progress=lambda *a: print(flush=True) and False)"
+            "import sys, time, twofour\n"
+            "watch = lambda *seen: print(flush=True) or time.sleep(60)\n"
+            "twofour.convert(sys.argv[1], sys.argv[2], to='v7', progress=watch)"
         )
         child = subprocess.Popen(
             [sys.executable, "-c", code, str(self.source), str(self.folder / "v7")],

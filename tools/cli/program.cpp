@@ -205,11 +205,20 @@ int run_program(int argc, char** argv, const Program& program) {
 
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch) {
   static std::timed_mutex one_at_a_time;
+  thread_local bool is_calling = false;
+  if (is_calling)
+    throw Error("expected one command at a time, found a command that a progress callback called");
   std::unique_lock turn(one_at_a_time, std::defer_lock);
   while (!turn.try_lock_for(kWatchPeriod)) {
     if (!watch({"waiting"})) return {kInterrupted, "interrupted"};
   }
+  is_calling = true;
+  struct Ended {
+    ~Ended() { is_calling = false; }
+  } const at_end;
+  if (!watch({})) return {kInterrupted, "interrupted"};
   CallResult result;
+  ShownProgress last;
   std::mutex mutex;
   std::condition_variable ended;
   CapturedConsole* console = nullptr;  // while the command runs
@@ -227,6 +236,7 @@ CallResult call_program(const Program& program, std::vector<std::string> words, 
     Common common;
     const Outcome outcome = run(static_cast<int>(words.size()), argv.data(), program, common);
     const std::lock_guard lock(mutex);
+    last = here.progress();
     result = {outcome.code,
               outcome.lines.empty() ? here.take_text() : fmt::format("{}", fmt::join(outcome.lines, "\n"))};
     console = nullptr;
@@ -244,6 +254,7 @@ CallResult call_program(const Program& program, std::vector<std::string> words, 
     }
   }
   clear_interrupt();
+  if (last.total > 0) watch(last);
   return result;
 }
 

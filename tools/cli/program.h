@@ -34,9 +34,9 @@ struct CallResult {
 using CallWatch = std::function<bool(const ShownProgress&)>;
 
 /// Runs a command inside a process that belongs to another program: `words` are its name and arguments.
-/// Prints nothing and handles no signals. `watch` is called on this thread about 20 times a second while the
-/// command runs on a thread of its own. One call runs at a time; a further one waits. Throws Error where no
-/// thread can be started.
+/// Prints nothing and handles no signals. `watch` is called on this thread before the command, about 20 times
+/// a second while it runs on a thread of its own, and behind it. One call runs at a time; a further one
+/// waits. Throws Error where no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
 /// What --help prints, of a command or (without a name) of the program. Throws Error on an unknown command.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from . import _documents as documents, _options as options
 
 Path = Union[str, "os.PathLike[str]"]
-#: Sees phase, bytes done and bytes in all about 20 times a second, on the calling thread. True stops the command.
+#: Sees phase, bytes done and bytes in all, on the calling thread: before the command, about 20 times a second, and
+#: behind it. True stops the command. It must call no command.
 ProgressCallback = Callable[[str, int, int], Optional[bool]]
 
 
