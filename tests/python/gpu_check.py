@@ -231,22 +231,26 @@ class Checks:
             ids = torch.stack([torch.randperm(shape.experts)[:2] for _ in range(24)]).to(torch.int32)
             want = self.block(shape, tensors, "cpu")(x, ids, shares)
             here = [t.to(self.device) for t in (x, ids, shares)]
-            check(f"plugin {layout} whole", relative_error(self.block(shape, tensors, self.device)(*here), want), 2 * KERNEL)
+            check(
+                f"plugin {layout} whole",
+                relative_error(self.block(shape, tensors, self.device)(*here), want),
+                2 * KERNEL,
+            )
 
             half = shape.intermediate // 2
             part = twofour.LayerShape(prefix, layout, shape.experts, shape.hidden, half, shape.gated)
             total = torch.zeros_like(want, device=self.device)
             for begin in (0, half):
                 cut = {
-                    n: rank_slice(layout, n, t, shape.hidden, shape.intermediate, shape.gated, begin, begin + half, join)
+                    n: rank_slice(
+                        layout, n, t, shape.hidden, shape.intermediate, shape.gated, begin, begin + half, join
+                    )
                     for n, t in tensors.items()
                 }
                 total += self.block(part, cut, self.device)(*here)
             check(f"plugin {layout} two tensor parallel ranks", relative_error(total, want), 2 * KERNEL)
 
-            part = twofour.LayerShape(
-                prefix, layout, shape.experts // 2, shape.hidden, shape.intermediate, shape.gated
-            )
+            part = twofour.LayerShape(prefix, layout, shape.experts // 2, shape.hidden, shape.intermediate, shape.gated)
             total = torch.zeros_like(want, device=self.device)
             for rank in (0, 1):
                 mine = list(range(rank, shape.experts, 2))

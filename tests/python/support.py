@@ -25,7 +25,11 @@ def stored(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
     begin = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:begin])
     return {
-        name: (entry["dtype"], entry["shape"], data[begin + entry["data_offsets"][0] : begin + entry["data_offsets"][1]])
+        name: (
+            entry["dtype"],
+            entry["shape"],
+            data[begin + entry["data_offsets"][0] : begin + entry["data_offsets"][1]],
+        )
         for name, entry in header.items()
         if name != "__metadata__"
     }

@@ -12,6 +12,7 @@ from tiny import make_artifact, make_model
 from tiny_names import LAYOUTS
 
 import twofour
+from twofour.integrations.fp8_linear import Fp8Linear
 from twofour.integrations.slices import rank_slice
 from twofour.integrations.stored_block import StoredBlock, layer_shape
 from twofour.integrations.stored_linear import StoredLinear
@@ -115,6 +116,30 @@ class Slices(Scratch):
                 block(wrong)
         with self.assertRaisesRegex(twofour.Error, r"expected \[1, 32, 256\], found \[1, 32, 511\]"):
             layer_shape("mlp", {n: (1, 32, 511) if n == "w13_comp" else tuple(t.shape) for n, t in tensors.items()})
+
+
+class Fp8(unittest.TestCase):
+    def test_every_kind_of_scale_meets_its_weights(self) -> None:
+        torch.manual_seed(4)
+        n, k = 1100, 300  # more rows than are decoded at a time, and odd blocks
+        weight = torch.randn(n, k).to(torch.float8_e4m3fn)
+        x, bias = torch.randn(3, k), torch.randn(n)
+        wide = {
+            (): lambda s: s,
+            (n,): lambda s: s[:, None],
+            (n, 1): lambda s: s,
+            (9, 3): lambda s: torch.stack([torch.stack([s[i // 128, j // 128] for j in range(k)]) for i in range(n)]),
+        }
+        for shape, spread in wide.items():
+            with self.subTest(shape):
+                linear = Fp8Linear("linear", n, k, "weight_scale", shape, torch.float32, bias=True)
+                scale = torch.rand(shape) + 0.5
+                for name, values in (("weight", weight), ("weight_scale", scale), ("bias", bias)):
+                    getattr(linear, name).data.copy_(values)
+                want = x.double() @ (weight.double() * spread(scale).double()).T + bias
+                torch.testing.assert_close(linear(x).double(), want, rtol=1e-4, atol=1e-4)
+        with self.assertRaisesRegex(twofour.Error, r"found \[9, 4\]"):
+            Fp8Linear("linear", n, k, "weight_scale", (9, 4), torch.float32, bias=False)
 
 
 if __name__ == "__main__":

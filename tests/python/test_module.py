@@ -242,7 +242,9 @@ class Promises(unittest.TestCase):
 
     def test_the_library_is_of_the_modules_version(self) -> None:
         self.assertTrue(twofour.version().startswith(twofour.__version__ + " ("))
-        self.assertIn(twofour.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
+        self.assertIn(
+            twofour.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+        )
 
     def test_options_and_documents_are_those_of_the_program(self) -> None:
         script = ROOT / "tools" / "python" / "make_types.py"

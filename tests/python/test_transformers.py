@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 import twofour
 import twofour.integrations.transformers  # noqa: F401
+from twofour.integrations.fp8_linear import Fp8Linear
 from twofour.integrations.stored_block import StoredBlock
 from twofour.integrations.stored_linear import CheckpointLinear
 
@@ -115,7 +116,7 @@ class Blocks(Scratch):
 
     def test_a_model_cannot_be_saved_as_what_it_is_not(self) -> None:
         model = load(self.artifact)
-        with self.assertRaises(Exception):
+        with self.assertRaises(ValueError):
             model.save_pretrained(self.folder / "again")
 
     def test_damage_and_misfits_are_refused(self) -> None:
@@ -137,7 +138,9 @@ class Blocks(Scratch):
         at = begin + header["model.layers.0.mlp.experts.w2_meta"]["data_offsets"][0]
         data[at] = 0x00
         file.write_bytes(data)
-        with self.assertRaisesRegex(twofour.Error, "layers.0.mlp.experts.w2_meta: expert 0, row 0, column 0: expected two"):
+        with self.assertRaisesRegex(
+            twofour.Error, "layers.0.mlp.experts.w2_meta: expert 0, row 0, column 0: expected two"
+        ):
             load(damaged)
 
     def test_linears_that_stayed_in_nvfp4_run_too(self) -> None:
@@ -155,15 +158,48 @@ class Blocks(Scratch):
                     got, want = model(ids).logits.double(), plain(ids).logits.double()
                 self.assertLess(float((got - want).norm() / want.norm()), BF16_ROUNDINGS)
 
+    def test_linears_that_stayed_in_fp8_run_too(self) -> None:
+        for how, scales in (("tensor", {}), ("row", {}), ("block", dict(dialect="deepseek", odd_blocks="write"))):
+            with self.subTest(how):
+                fp8, graft = self.folder / f"fp8-{how}", self.folder / f"mixed-fp8-{how}"
+                granularity = {} if how == "block" else dict(granularity=how)
+                twofour.convert(self.artifact, self.folder / f"plain-{how}", to="bf16")
+                twofour.quantize(self.folder / "bf16", self.folder / f"q-{how}")
+                twofour.convert(self.folder / f"q-{how}", fp8, to="fp8", **granularity, **scales)
+                # Attention of one, experts and MLPs of the other
+                tensors = {n: t for path in self.artifact.glob("*.safetensors") for n, t in load_file(path).items()}
+                other = {n: t for path in fp8.glob("*.safetensors") for n, t in load_file(path).items()}
+                tensors = {n: t for n, t in tensors.items() if ".self_attn." not in n or "norm" in n}
+                tensors |= {n: t for n, t in other.items() if ".self_attn." in n and "norm" not in n}
+                shutil.copytree(self.artifact, graft, ignore=shutil.ignore_patterns("*.safetensors*"))
+                save_file(tensors, graft / "model.safetensors")
+                dense = {n: t for path in (self.folder / f"plain-{how}").glob("*.safetensors")
+                         for n, t in load_file(path).items()}  # fmt: skip
+                with twofour.open(fp8) as checkpoint:
+                    for name in dense:
+                        if ".self_attn." in name and "norm" not in name:
+                            values = torch.from_numpy(checkpoint[name.removesuffix(".weight")][()])
+                            dense[name] = values.to(torch.bfloat16)
+                plain_folder = self.folder / f"dense-{how}"
+                shutil.copytree(self.folder / f"plain-{how}", plain_folder,
+                                ignore=shutil.ignore_patterns("*.safetensors*"))  # fmt: skip
+                save_file(dense, plain_folder / "model.safetensors")
+                model, plain = load(graft, dtype=torch.float32), load(plain_folder, dtype=torch.float32)
+                self.assertEqual(sum(isinstance(m, Fp8Linear) for m in model.modules()), 8)
+                ids = torch.arange(24).reshape(2, 12)
+                with torch.no_grad():
+                    got, want = model(ids).logits.double(), plain(ids).logits.double()
+                self.assertLess(float((got - want).norm() / want.norm()), BF16_ROUNDINGS)
+
     def test_what_nothing_multiplies_is_refused(self) -> None:
         tensors = {n: t for path in self.artifact.glob("*.safetensors") for n, t in load_file(path).items()}
         name = "model.layers.0.self_attn.q_proj.weight"
-        odd = {**tensors, name: tensors[name].to(torch.float8_e4m3fn)}
+        odd = {**tensors, name: tensors[name].to(torch.float8_e5m2)}
         for path in self.artifact.glob("*.safetensors"):
             path.unlink()
         (self.artifact / "model.safetensors.index.json").unlink()
         save_file(odd, self.artifact / "model.safetensors")
-        with self.assertRaisesRegex(twofour.Error, "expected floats or NVFP4 outside of layouts, found .*q_proj"):
+        with self.assertRaisesRegex(twofour.Error, "expected floats, NVFP4 or FP8 outside of layouts, found .*q_proj"):
             load(self.artifact)
 
 

@@ -56,7 +56,9 @@ class Ranks(unittest.TestCase):
 
     def check_loaded(self, found: dict[str, Any]) -> None:
         # Scales of the KV cache have defaults
-        left = {name for name in found["left"] if not name.endswith((".k_scale", ".v_scale", ".q_scale", ".prob_scale"))}
+        left = {
+            name for name in found["left"] if not name.endswith((".k_scale", ".v_scale", ".q_scale", ".prob_scale"))
+        }
         self.assertEqual(left, set(), "parameters that nothing filled")
         self.assertEqual(found["unknown"], set())
         self.assertEqual(found["base"], "ModelOptNvFp4Config")

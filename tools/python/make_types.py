@@ -99,9 +99,9 @@ def field_type(text: str, shapes: set[str]) -> str:
     if plain.endswith(" or null"):
         made = f"Optional[{field_type(plain[: -len(' or null')], shapes)}]"
     elif plain.startswith("list of "):
-        made = f"list[{field_type(plain[len('list of '):], shapes)}]"
+        made = f"list[{field_type(plain[len('list of ') :], shapes)}]"
     elif plain.startswith("map of "):
-        made = f"dict[str, {field_type(plain[len('map of '):], shapes)}]"
+        made = f"dict[str, {field_type(plain[len('map of ') :], shapes)}]"
     elif plain in simple:
         made = simple[plain]
     elif plain in shapes:
@@ -136,7 +136,7 @@ def make_documents(schemas: str) -> str:
             items = ", ".join(f'"{key}": "{kind}"' for key, kind, _ in typed)
             text += f'\n\n#: {name}\n{camel(name)} = TypedDict("{camel(name)}", {{{items}}})\n'
             continue
-        text += f"\n\nclass {camel(name)}(TypedDict):\n    \"\"\"{name}\"\"\"\n\n"
+        text += f'\n\nclass {camel(name)}(TypedDict):\n    """{name}"""\n\n'
         for key, kind, meaning in typed:
             text += field(key, kind, meaning)
     return text

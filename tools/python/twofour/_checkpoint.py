@@ -125,9 +125,7 @@ class Checkpoint(Mapping[str, Module]):
             for t in found["tensors"]
         }
         self.modules: Mapping[str, Module] = {
-            m["name"]: Module(
-                m["name"], m["format"], tuple(m["shape"]), m["bytes"], tuple(m["tensors"]), self
-            )
+            m["name"]: Module(m["name"], m["format"], tuple(m["shape"]), m["bytes"], tuple(m["tensors"]), self)
             for m in found["modules"]
         }
         self.matrices: Mapping[str, Matrix] = {

@@ -35,9 +35,7 @@ def _words(given: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def command(
-    name: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any
-) -> dict[str, Any]:
+def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
     """Runs any command of the program: `command("graft", base, donor, out, take="mtp")`.
 
     Arguments and options are those of tools/README.md, the result that of tools/JSON.md. Raises Error with the
@@ -76,9 +74,7 @@ def inspect(
     return cast("documents.Inspect", command("inspect", path, progress=progress, **given))
 
 
-def lint(
-    path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Lint]
-) -> documents.Lint:
+def lint(path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Lint]) -> documents.Lint:
     """Known faults in a checkpoint or artifact; `sound` says whether there are none."""
     return cast("documents.Lint", command("lint", path, progress=progress, **given))
 
@@ -126,9 +122,7 @@ def quantize(
     return cast("documents.Convert", command("quantize", source, destination, progress=progress, **given))
 
 
-def stats(
-    action: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any
-) -> dict[str, Any]:
+def stats(action: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
     """Statistics of inputs: `stats("check", file, checkpoint)`, and `inspect`, `collect`, `merge` and `import`."""
     return command(f"stats {action}", *arguments, progress=progress, **given)
 
@@ -144,5 +138,15 @@ def version() -> str:
 
 
 __all__: Sequence[str] = [
-    "command", "convert", "diff", "has_cuda", "inspect", "lint", "prune", "quantize", "stats", "validate", "version",
+    "command",
+    "convert",
+    "diff",
+    "has_cuda",
+    "inspect",
+    "lint",
+    "prune",
+    "quantize",
+    "stats",
+    "validate",
+    "version",
 ]

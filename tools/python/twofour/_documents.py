@@ -181,7 +181,7 @@ class MovedWeights(TypedDict):
     """moved weights"""
 
     #: `experts`, `renumbered-experts` (the router's rows with them), `layers`, `gate-up`, `other`, `rows`,
-    #: `columns`, `nibbles`, `signs`, `scales`
+    #: `columns`, `nibbles`, `signs`, `scales`, `factor`, `transposed`
     how: str
     name: str  #: in A: a matrix, a block of experts, a layer
     message: str

@@ -77,9 +77,7 @@ class Artifact:
         self._handle: Optional[c.c_void_p] = None
         self.path = os.fspath(path)
         self._handle = self._library.handle("open", os.fsencode(self.path))
-        self.layers: Sequence[LayerShape] = [
-            self._shape(i) for i in range(self._library.layer_count(self._handle))
-        ]
+        self.layers: Sequence[LayerShape] = [self._shape(i) for i in range(self._library.layer_count(self._handle))]
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
@@ -200,9 +198,7 @@ class Layer:
         workspace: int = 0, workspace_bytes: int = 0, stream: int = 0, error_flag: int = 0,
     ) -> None:  # fmt: skip
         """The layer on pointers: hidden and out [m, H] of `dtype`, ids int32 and weights float32 [m, top_k]."""
-        tokens = Tokens(
-            c.sizeof(Tokens), m, top_k, _DTYPES[dtype], hidden, ids, weights, out, error_flag or None
-        )
+        tokens = Tokens(c.sizeof(Tokens), m, top_k, _DTYPES[dtype], hidden, ids, weights, out, error_flag or None)
         self._library.check(
             "forward", self._handle, c.byref(tokens), workspace or None, workspace_bytes, stream or None
         )
@@ -255,9 +251,7 @@ def _bytes_at(workspace: Any) -> tuple[int, int]:
     return int(interface["data"][0]), size * int(interface["typestr"][2:])
 
 
-def _expect(
-    name: str, found: Array, shape: tuple[int, ...], dtypes: tuple[str, ...], device: Optional[int]
-) -> None:
+def _expect(name: str, found: Array, shape: tuple[int, ...], dtypes: tuple[str, ...], device: Optional[int]) -> None:
     if found.shape == shape and found.dtype in dtypes and found.device == device:
         return
     where = "the CPU" if device is None else f"CUDA device {device}"

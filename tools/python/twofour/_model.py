@@ -90,8 +90,6 @@ class Sequence:
         some = _tokens(tokens)
         shape = (some.size, self._model.vocabulary) if all else (self._model.vocabulary,)
         logits = np.empty(shape, np.float32)
-        self._library.check(
-            "append", self._handle, some.ctypes.data, some.size, int(all), logits.ctypes.data
-        )
+        self._library.check("append", self._handle, some.ctypes.data, some.size, int(all), logits.ctypes.data)
         self.size += some.size
         return cast("Floats", logits)

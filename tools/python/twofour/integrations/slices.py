@@ -40,7 +40,14 @@ def scale_along_k(layout: str, tensor: Any, k: int, begin: int, end: int) -> Any
 
 
 def along_n(
-    layout: str, part: str, tensor: Any, n: int, begin: int, end: int, gated: bool, join: Callable[[Sequence[Any], int], Any]
+    layout: str,
+    part: str,
+    tensor: Any,
+    n: int,
+    begin: int,
+    end: int,
+    gated: bool,
+    join: Callable[[Sequence[Any], int], Any],
 ) -> Any:
     """Rows [begin, end) of a matrix [E, N, K]; `gated`: rows [begin, end) of gate and the same of up, N = 2I.
 

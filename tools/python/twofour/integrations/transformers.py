@@ -4,8 +4,8 @@
     model = AutoModelForCausalLM.from_pretrained("artifact", device_map="cuda")
 
 MLPs and experts of v7, v7-packed and g8 artifacts keep the tensors that are stored and run through libtwofour, on CUDA
-or (slowly) on the CPU, and so do linears that stayed in NVFP4 (weights alone; activations are not quantized). All else is
-transformers' own. No weight is decoded for good.
+or (slowly) on the CPU, and so do linears that stayed in NVFP4; those in FP8 are decoded some rows at a time. Weights
+alone are quantized, not activations. All else is transformers' own. No weight is decoded for good.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .._library import Error
+from .fp8_linear import Fp8Linear
 from .stored_block import StoredBlock, layer_shape
 from .stored_linear import CheckpointLinear
 
 #: Types that tensors outside of layouts may have: transformers multiplies by no others.
 _FLOATS = {"F64", "F32", "BF16", "F16"}
 _INTEGERS = {"I64", "I32", "BOOL"}
+#: Types of scales of FP8.
+_SCALES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @register_quantization_config("twofour")
@@ -43,10 +46,13 @@ class TwofourConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 @dataclass
 class Stored:
-    """What files hold: blocks in layouts by prefix and tensor, linears in NVFP4 by name, and what is neither."""
+    """What files hold."""
 
-    blocks: dict[str, dict[str, tuple[int, ...]]]
-    linears: dict[str, tuple[int, int, bool]]  #: N, K and whether the names are those of compressed-tensors
+    blocks: dict[str, dict[str, tuple[int, ...]]]  #: shapes by prefix of a block in a layout, and tensor
+    linears: dict[str, tuple[int, int, bool]]  #: in NVFP4: N, K and whether the names are those of compressed-tensors
+    fp8: dict[
+        str, tuple[tuple[int, ...], str, str, tuple[int, ...]]
+    ]  #: in FP8: [N, K], and name, type and shape of scales
     odd: list[str]  #: tensors that nothing here multiplies, in words
 
 
@@ -59,18 +65,24 @@ def read_stored(files: list[str]) -> Stored:
                 piece = opened.get_slice(name)
                 tensors[name] = (piece.get_dtype(), tuple(piece.get_shape()))
     prefixes = {n.removesuffix(".w13_global_scale") for n in tensors if n.endswith(".w13_global_scale")}
-    stored = Stored({prefix: {} for prefix in prefixes}, {}, [])
+    stored = Stored({prefix: {} for prefix in prefixes}, {}, {}, [])
     for suffix, codes in ((".weight_scale_2", "weight"), (".weight_global_scale", "weight_packed")):
         for name in [n.removesuffix(suffix) for n in tensors if n.endswith(suffix)]:
             dtype, shape = tensors.get(f"{name}.{codes}", ("", ()))
             scale = tensors.get(f"{name}.weight_scale", ("", ()))
             if dtype == "U8" and len(shape) == 2 and scale == ("F8_E4M3", (shape[0], shape[1] // 8)):
                 stored.linears[name] = (shape[0], 2 * shape[1], codes == "weight_packed")
+    for suffix in ("weight_scale", "weight_scale_inv"):
+        for name in [n.removesuffix(f".{suffix}") for n in tensors if n.endswith(f".{suffix}")]:
+            dtype, shape = tensors.get(f"{name}.weight", ("", ()))
+            scale_dtype, scale_shape = tensors[f"{name}.{suffix}"]
+            if dtype == "F8_E4M3" and len(shape) == 2 and scale_dtype in _SCALES:
+                stored.fp8[name] = (shape, suffix, scale_dtype, scale_shape)
     for name, (dtype, shape) in tensors.items():
         prefix, _, leaf = name.rpartition(".")
         if prefix in prefixes and leaf.startswith(("w13_", "w2_")):
             stored.blocks[prefix][leaf] = shape
-        elif dtype not in _FLOATS | _INTEGERS and prefix not in stored.linears:
+        elif dtype not in _FLOATS | _INTEGERS and prefix not in stored.linears and prefix not in stored.fp8:
             stored.odd.append(f"{name} ({dtype})")
     return stored
 
@@ -89,6 +101,19 @@ def _place_of(model: Any, prefix: str, renamings: list[WeightRenaming]) -> Optio
         except AttributeError:
             continue
     return None
+
+
+def _linear_of(
+    model: Any, name: str, dims: tuple[int, ...], renamings: list[WeightRenaming]
+) -> Optional[tuple[str, bool]]:
+    """The path of a linear and whether it has a bias; None where the model does not have it."""
+    path = _place_of(model, name, renamings)
+    if path is None:
+        return None
+    linear = model.get_submodule(path)
+    if not isinstance(linear, torch.nn.Linear) or tuple(linear.weight.shape) != dims:
+        raise Error(f"{name}: expected a linear {list(dims)}, found {linear}")
+    return path, linear.bias is not None
 
 
 def _replace(model: Any, path: str, module: torch.nn.Module) -> None:
@@ -138,7 +163,7 @@ class TwofourQuantizer(HfQuantizer):  # type: ignore[misc]
             raise Error(f"{where}: expected blocks in v7, v7-packed or g8, found none")
         if stored.odd:
             raise Error(
-                f"{where}: expected floats or NVFP4 outside of layouts, found {stored.odd[0]}"
+                f"{where}: expected floats, NVFP4 or FP8 outside of layouts, found {stored.odd[0]}"
                 + (f" and {len(stored.odd) - 1} more" if len(stored.odd) > 1 else "")
                 + "; convert the linears that it belongs to to BF16 first"
             )
@@ -153,13 +178,12 @@ class TwofourQuantizer(HfQuantizer):  # type: ignore[misc]
             _check(prefix, model.get_submodule(path), path.endswith("experts"), shape.gated, config)
             _replace(model, path, StoredBlock(shape, limit=limit, device="meta"))
         for name, (n, k, compressed) in sorted(stored.linears.items()):
-            path = _place_of(model, name, renamings)
-            if path is None:
-                continue
-            linear = model.get_submodule(path)
-            if not isinstance(linear, torch.nn.Linear) or tuple(linear.weight.shape) != (n, k):
-                raise Error(f"{name}: expected a linear [{n}, {k}], found {linear}")
-            _replace(model, path, CheckpointLinear(name, n, k, compressed, linear.bias is not None, device="meta"))
+            if (at := _linear_of(model, name, (n, k), renamings)) is not None:
+                _replace(model, at[0], CheckpointLinear(name, n, k, compressed, at[1], device="meta"))
+        for name, (dims, scale, dtype, scale_shape) in sorted(stored.fp8.items()):
+            if (at := _linear_of(model, name, dims, renamings)) is not None:
+                n, k = dims
+                _replace(model, at[0], Fp8Linear(name, n, k, scale, scale_shape, _SCALES[dtype], at[1], device="meta"))
         if not any(isinstance(module, StoredBlock) for module in model.modules()):
             raise Error(f"{where}: expected blocks of {type(model).__name__}, found {sorted(stored.blocks)[0]}")
         # Input scales of the source, which weights of FP4 with activations of 16 bits have no use for
@@ -167,16 +191,20 @@ class TwofourQuantizer(HfQuantizer):  # type: ignore[misc]
         model._keys_to_ignore_on_load_unexpected = ignored | {r"\.input_scale$"}
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
-        ours = [m for m in model.modules() if isinstance(m, (StoredBlock, CheckpointLinear))]
+        ours = [m for m in model.modules() if isinstance(m, (StoredBlock, CheckpointLinear, Fp8Linear))]
         stored = {id(p) for m in ours for name, p in m.named_parameters() if name != "bias"}
         dtype = self.dtype or model.dtype
-        kept = model._get_dtype_plan(dtype)
-        for name, parameter in model.named_parameters():
+        keeps_float32 = bool(model._get_dtype_plan(dtype))
+        for parameter in model.parameters():
             # transformers leaves renamed tensors of quantized checkpoints in their own type
+            kept = keeps_float32 and parameter.dtype == torch.float32
             if id(parameter) not in stored and parameter.is_floating_point() and not kept:
                 parameter.data = parameter.data.to(dtype)
         for module in ours:
-            module.layer() if isinstance(module, StoredBlock) else module.linear()
+            if isinstance(module, StoredBlock):
+                module.layer()
+            elif isinstance(module, CheckpointLinear):
+                module.linear()
 
     def is_serializable(self) -> bool:
         """False: an artifact is written by `twofour convert`."""

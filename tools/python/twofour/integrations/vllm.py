@@ -165,9 +165,7 @@ class TwofourMoEMethod(FusedMoEMethodBase):  # type: ignore[misc]
         if layer.swiglu_alpha is not None or layer.swiglu_beta is not None or self.moe.has_bias:
             raise Error(f"{self.name}: expected experts without biases, alpha and beta, found some")
         shape = LayerShape(self.name, self.layout, num_experts, hidden_size, intermediate_size_per_partition, gated)
-        block = StoredBlock(
-            shape, weight_on_input=layer.apply_router_weight_on_input, limit=layer.swiglu_limit or 0.0
-        )
+        block = StoredBlock(shape, weight_on_input=layer.apply_router_weight_on_input, limit=layer.swiglu_limit or 0.0)
         object.__setattr__(layer, "twofour_block", block)  # its parameters are the layer's own
         for name, parameter in block.named_parameters():
             _register(layer, name, parameter, functools.partial(self.load, layer, name))
@@ -239,16 +237,20 @@ class TwofourLinearMethod(LinearMethodBase):  # type: ignore[misc]
             _register(layer, f"{self.matrix}_{name}", parameter, loader)
 
     def load(
-        self, layer: Any, name: str, sizes: tuple[int, int], parameter: torch.nn.Parameter, tensor: torch.Tensor, *_: Any
+        self,
+        layer: Any,
+        name: str,
+        sizes: tuple[int, int],
+        parameter: torch.nn.Parameter,
+        tensor: torch.Tensor,
+        *_: Any,
     ) -> None:
         """Copies this rank's part of a stored tensor."""
         shape = layer.twofour_linear.shape
         hidden, intermediate = sizes
         mine = intermediate // layer.tp_size
         begin = layer.tp_rank * mine
-        piece = rank_slice(
-            shape.layout, name, tensor, hidden, intermediate, shape.gated, begin, begin + mine, _join
-        )
+        piece = rank_slice(shape.layout, name, tensor, hidden, intermediate, shape.gated, begin, begin + mine, _join)
         _fill(f"{self.name.rpartition('.')[0]}.{name}", parameter, piece)
 
     def process_weights_after_loading(self, layer: Any) -> None:
