@@ -28,10 +28,13 @@ int run_planned(const ConvertArguments& o, const Common& common) {
   const TaskFile tasks = parse_task_plan(o.plan, read_text(o.plan));
   const Io io = parse_io(o.common.io);
   const Device device = choose_solver_device(common, !tasks.statistics.empty());
-  const PlannedSource planned = open_planned(o.plan, tasks, io, solver_of(common, device));
+  const bool is_remote = is_remote_address(tasks.source.string());
+  const auto cache = is_remote ? std::optional(cache_of(o.common.remote)) : std::nullopt;
+  const PlannedSource planned = open_planned(o.plan, tasks, io, solver_of(common, device), cache);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
+    planned.opened->download_whole_files(&progress);
     ConvertOptions options;
     options.jobs = common.jobs;
     options.verify = !o.common.no_verify;
@@ -40,6 +43,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
     options.io = io;
     result = run_task(planned, tasks, files, options, progress);
   });
+  planned.opened->remove_downloads();
   print_findings(common, result.findings);
   if (common.json) {
     print_json({{"task", number.index},
@@ -94,8 +98,8 @@ std::function<int()> setup_convert(Arguments& args, const Common& common) {
           "--plan", o->plan,
           "Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion")
       .value_name("FILE");
-  args.replaces_all("--plan",
-                    {"--no-verify", "--io"});  // run_convert() asks for SRC, DST and --to or --recipe
+  args.replaces_all("--plan", {"--no-verify", "--io", "--cache",
+                               "--cache-size"});  // run_convert() asks for SRC, DST and --to or --recipe
   args.option("--task", o->task, "Task to run: number I, from 0, of N")
       .value_name("I/N")
       .default_text("by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX");

@@ -24,6 +24,7 @@ struct DiffArguments {
   std::string a, b, html;
   std::vector<std::string> include, exclude, fail_on;
   double tolerance = 0;
+  bool headers_only = false;
 };
 
 Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
@@ -123,6 +124,7 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
   const Json head = {{"a", {{"path", r.a}, {"what", r.a_what}, {"tensors", r.a_tensors}}},
                      {"b", {{"path", r.b}, {"what", r.b_what}, {"tensors", r.b_tensors}}},
                      {"tolerance", r.tolerance},
+                     {"headers_only", r.headers_only},
                      {"failed", failed},
                      {"counts", counts_to_json(r.counts)},
                      {"renamed", r.renamed},
@@ -237,8 +239,9 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
   print_moved(r, common.verbose ? r.moved.size() : kFewRows);
   print_rows(r, common.verbose ? r.rows.size() : kFewRows);
   print_files(r);
-  std::string text = fmt::format("{} compared: {} equal ({} byte for byte)", r.entries.size(),
-                                 r.count(DiffClass::kEqual), r.same_bytes);
+  std::string text = r.headers_only ? fmt::format("{} compared by headers, no weights read", r.entries.size())
+                                    : fmt::format("{} compared: {} equal ({} byte for byte)",
+                                                  r.entries.size(), r.count(DiffClass::kEqual), r.same_bytes);
   if (r.count(DiffClass::kReciprocal) > 0) {
     text += fmt::format(", {} equal up to a reciprocal's last bit", r.count(DiffClass::kReciprocal));
   }
@@ -255,10 +258,17 @@ int run_diff(const DiffArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_pattern_option("--include", o.include),
-                            parse_pattern_option("--exclude", o.exclude), o.tolerance};
+                            parse_pattern_option("--exclude", o.exclude), o.tolerance, o.headers_only};
   if (!std::isfinite(o.tolerance))
     throw Error(fmt::format("--tolerance: expected a finite number, found {}", o.tolerance));
-  const Checkpoint a = open_source(o.a), b = open_source(o.b);
+  if (o.headers_only && gate.asks_for_figures())
+    throw Error(
+        "--fail-on: expected classes with --headers-only, which has no figures, found a limit of one");
+  for (const std::string& path : {o.a, o.b}) {
+    if (!o.headers_only) refuse_remote(path, "diff reads all weights of it without --headers-only");
+  }
+  const RemoteSource first(o.a), second(o.b);
+  const Checkpoint a = open_source(first.path()), b = open_source(second.path());
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
   result.a = o.a;  // a file's own name rather than its directory's
@@ -278,11 +288,15 @@ int run_diff(const DiffArguments& o, const Common& common) {
 
 std::function<int()> setup_diff(Arguments& args, const Common& common) {
   auto o = std::make_shared<DiffArguments>();
-  args.option("A", o->a, "Checkpoint or artifact, in any dialect or layout").required();
-  args.option("B", o->b, "Checkpoint or artifact to compare with A").required();
+  args.option("A", o->a, or_url("Checkpoint or artifact, in any dialect or layout")).required();
+  args.option("B", o->b, or_url("Checkpoint or artifact to compare with A")).required();
   args.option("--include", o->include, "Compare only these modules or tensors: name, glob or re:regex")
       .value_name("PATTERN");
   args.option("--exclude", o->exclude, "Do not compare these modules or tensors").value_name("PATTERN");
+  args.flag("--headers-only", o->headers_only,
+            "Compare names, shapes, formats and small files; read no weights")
+      .excludes("--tolerance")
+      .excludes("--html");
   args.option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
       .range(0.0, 1e30);
   args.option("--fail-on", o->fail_on,

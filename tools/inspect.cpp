@@ -198,8 +198,8 @@ Json values_to_json(const SliceValues& s) {
   return {{"name", s.name}, {"format", s.format}, {"whole", s.whole}, {"shape", s.shape}, {"values", values}};
 }
 
-int run_values(const InspectArguments& o, const Common& common) {
-  const SliceValues slice = read_slice(open_source(o.path), o.values);
+int run_values(const InspectArguments& o, const RemoteSource& source, const Common& common) {
+  const SliceValues slice = read_slice(open_source(source.path()), o.values);
   if (common.json) {
     print_json(values_to_json(slice));
     return kDone;
@@ -213,8 +213,10 @@ int run_values(const InspectArguments& o, const Common& common) {
 }
 
 int run_inspect(const InspectArguments& o, const Common& common) {
-  if (!o.values.empty()) return run_values(o, common);
-  const Checkpoint checkpoint = Checkpoint::open(o.path);
+  if (o.stats || !o.html.empty()) refuse_remote(o.path, "--stats and --html read all weights");
+  const RemoteSource source(o.path);
+  if (!o.values.empty()) return run_values(o, source, common);
+  const Checkpoint checkpoint = Checkpoint::open(source.path());
   if (!o.at.empty()) {
     const size_t colon = o.at.rfind(':');
     const std::string digits = colon == std::string::npos ? "" : o.at.substr(colon + 1);
@@ -247,7 +249,8 @@ int run_inspect(const InspectArguments& o, const Common& common) {
 
 std::function<int()> setup_inspect(Arguments& args, const Common& common) {
   auto o = std::make_shared<InspectArguments>();
-  args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file").required();
+  args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"))
+      .required();
   args.option("--tensor", o->tensors, "Show only these tensors and modules: name, glob or re:regex")
       .value_name("PATTERN");
   args.flag("--stats", o->stats,

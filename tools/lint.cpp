@@ -13,6 +13,7 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/lint_text.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
@@ -50,7 +51,10 @@ int run_lint(const LintArguments& o, const Common& common) {
   std::optional<LintBaseline> baseline;
   if (!o.baseline.empty()) options.baseline = &baseline.emplace(read_baseline(o.baseline));
   LintReport report;
-  with_progress(common, [&](Progress& progress) { report = lint(o.path, options, progress); });
+  if (!o.headers_only) refuse_remote(o.path, "lint reads all weights of it without --headers-only");
+  refuse_remote(o.against, "--against reads all weights");
+  const RemoteSource source(o.path);
+  with_progress(common, [&](Progress& progress) { report = lint(source.path(), options, progress); });
   if (!o.html.empty()) write_report(o.html, lint_report(report, o.path));
   if (!o.write_baseline.empty()) write_baseline(o.write_baseline, report);
   if (o.sarif) {
@@ -70,7 +74,7 @@ std::function<int()> setup_lint(Arguments& args, const Common& common) {
   auto o = std::make_shared<LintArguments>();
   std::vector<std::string> profiles;
   for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
-  args.option("PATH", o->path, "Checkpoint or artifact directory, or one safetensors file");
+  args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"));
   args.flag("--rules", o->rules, "List every rule and exit");
   args.option("--explain", o->explain, "Say what a rule finds, what follows and what to do; all: every rule")
       .value_name("RULE");

@@ -34,7 +34,13 @@ Recipe edit_recipe(const PlanArguments& o) {
   return {make_edit(o.edit, o.common.source), parse_size_option("--max-shard-size", size)};
 }
 
-int run_plan(const PlanArguments& o, const Common& common) {
+int run_plan(const PlanArguments& given, const Common& common) {
+  refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
+  if (given.recipe.budget || given.recipe.max_loss)
+    refuse_remote(given.common.source, "--budget and --max-loss read all weights");
+  const RemoteSource remote(given.common.source);
+  PlanArguments o = given;
+  o.common.source = remote.path().string();
   check_output_file(o.output, "plan", [](const fs::path& file) {
     try {
       parse_task_plan(file.string(), read_text(file));

@@ -138,6 +138,8 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     }
     if (const auto base = json.at("source").find("base"); base != json.at("source").end())
       manifest.graft_base = graft_base_from_json(where, *base);
+    if (const auto remote = json.at("source").find("remote"); remote != json.at("source").end())
+      manifest.remote = *remote;
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a twofour manifest, found something else", where));

@@ -46,6 +46,7 @@ struct Manifest {
   Recipe recipe;
   std::vector<SourceFile> sources;      ///< its weight files
   std::string source_content;           ///< hash over all that was read
+  Json remote;                          ///< where the source was, if behind a URL; or null
   std::optional<GraftBase> graft_base;  ///< of a graft that replaced nothing
   std::vector<uint32_t> raw_bits;       ///< of the source's global scales: of its targets, then modules
   /// A module as the source stored it: bits of its scales, 0 of an input scale where none became a

@@ -19,6 +19,7 @@
 #include "lib/io/file_batch.h"
 #include "lib/io/hash.h"
 #include "lib/io/page_cache.h"
+#include "lib/io/remote_file.h"
 #include "lib/output/manifest_writer.h"
 #include "lib/output/output_directory.h"
 #include "lib/plan/output_files.h"
@@ -199,6 +200,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));
   record.files = files;
+  record.remote = remote_note(source.path());
   files[kManifestName] = write_manifest(directory.add(kManifestName), source, plan, record);
   if (options.verify) {
     for (const OutputFile& file : plan.files) files.erase(file.name);  // verified when each was finished
@@ -226,6 +228,7 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
   for (const auto& [name, text] : plan.texts) files.push_back({name, text.size()});
   files.push_back({kIndexName, artifact_index(plan).size()});
   ConversionRecord record;
+  record.remote = remote_note(source.path());
   record.outputs.resize(plan.tensors.size());
   for (size_t t = 0; t < plan.transformations.size(); ++t) {
     Json result = plan.transformations[t]->empty_result();

@@ -115,7 +115,13 @@ std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   return files;
 }
 
-void compare_files(const Checkpoint& a, const Checkpoint& b, DiffResult& result) {
+/// Whether --headers-only reads a file beside the weights.
+bool is_small(uint64_t bytes) {
+  constexpr uint64_t kMost = 64u << 20;
+  return bytes <= kMost;
+}
+
+void compare_files(const Checkpoint& a, const Checkpoint& b, bool headers_only, DiffResult& result) {
   const auto ours = other_files(a), theirs = other_files(b);
   std::set<std::string> names;
   for (const auto* files : {&ours, &theirs}) {
@@ -127,6 +133,7 @@ void compare_files(const Checkpoint& a, const Checkpoint& b, DiffResult& result)
     if (x == ours.end()) {
       state = DiffFile::State::kOnlyB;
     } else if (y != theirs.end()) {
+      if (headers_only && x->second == y->second && !is_small(x->second)) continue;
       const bool same = x->second == y->second && same_contents(a.path() / name, b.path() / name);
       state = same ? DiffFile::State::kSame : DiffFile::State::kDifferent;
     }
@@ -151,9 +158,9 @@ void find_elsewhere(const Matrices& ours, const Matrices& theirs, const std::vec
 }  // namespace
 
 const char* diff_class_name(DiffClass cls) {
-  constexpr std::array<const char*, kDiffClasses> kNames = {"equal",      "reciprocal",   "within-tolerance",
-                                                            "different",  "unlike-shape", "unlike-type",
-                                                            "unreadable", "removed",      "added"};
+  constexpr std::array<const char*, kDiffClasses> kNames = {
+      "equal",       "reciprocal", "within-tolerance", "different", "unlike-shape",
+      "unlike-type", "unreadable", "removed",          "added",     "not-read"};
   return kNames[static_cast<size_t>(cls)];
 }
 
@@ -177,6 +184,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   result.a_tensors = a.tensors().size();
   result.b_tensors = b.tensors().size();
   result.tolerance = options.tolerance;
+  result.headers_only = options.headers_only;
   for (const Checkpoint* c : {&a, &b}) {
     result.findings.insert(result.findings.end(), c->findings().begin(), c->findings().end());
   }
@@ -191,8 +199,8 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   std::vector<DiffPair> pairs = pair_up(ours, theirs);
   restrict_to(ours, theirs, options, pairs);
   for (DiffPair& p : pairs) p.entry.expert = place_of(p.entry.name).expert;
-  compare_pairs(ours, theirs, options.tolerance, progress, pairs);
-  find_elsewhere(ours, theirs, pairs, result);
+  compare_pairs(ours, theirs, options, progress, pairs);
+  if (!options.headers_only) find_elsewhere(ours, theirs, pairs, result);
   for (DiffPair& p : pairs) {
     ++result.counts[static_cast<size_t>(p.entry.cls)];
     result.renamed += p.entry.renamed();
@@ -200,7 +208,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
     result.entries.push_back(std::move(p.entry));
   }
   add_rows(result);
-  compare_files(a, b, result);
+  compare_files(a, b, options.headers_only, result);
   return result;
 }
 

@@ -27,10 +27,11 @@ enum class DiffClass {
   kUnreadable,  ///< of one side at least: scales that are NaN, and so on
   kRemoved,     ///< only in A
   kAdded,       ///< only in B
+  kUnread,      ///< alike by headers, and nothing else was compared
 };
-inline constexpr size_t kDiffClasses = 9;
+inline constexpr size_t kDiffClasses = 10;
 /// "equal", "reciprocal", "within-tolerance", "different", "unlike-shape", "unlike-type", "unreadable",
-/// "removed", "added".
+/// "removed", "added", "not-read".
 const char* diff_class_name(DiffClass cls);
 
 /// What an entry is. The weights of a linear take two or three tensors in most formats.
@@ -97,6 +98,7 @@ struct DiffResult {
   std::string a_what, b_what;  ///< "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7"
   size_t a_tensors = 0, b_tensors = 0;
   double tolerance = 0;
+  bool headers_only = false;
   std::vector<DiffEntry> entries;               ///< in natural order of names
   std::vector<DiffRow> rows;                    ///< in natural order of layer, then projection
   std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
@@ -116,6 +118,8 @@ struct DiffOptions {
   /// A value differs where the difference is larger than this times A's value (of subnormal ones, 2^-126);
   /// integers where there is any.
   double tolerance = 0;
+  /// Read no weights: names, shapes and formats alone; unlike formats are kType.
+  bool headers_only = false;
 };
 
 /// Compares the tensors of two checkpoints or artifacts as numbers, by bounded reads on OpenMP's threads; the

@@ -38,7 +38,8 @@ std::optional<double> limit_of(const std::string& word, std::string_view name, d
 DiffGate default_diff_gate() {
   DiffGate gate;
   gate.classes.fill(true);
-  for (const DiffClass passed : {DiffClass::kEqual, DiffClass::kReciprocal, DiffClass::kWithin}) {
+  for (const DiffClass passed :
+       {DiffClass::kEqual, DiffClass::kReciprocal, DiffClass::kWithin, DiffClass::kUnread}) {
     gate.classes[static_cast<size_t>(passed)] = false;
   }
   return gate;

@@ -29,7 +29,7 @@ std::vector<DiffPair> pair_up(const Matrices& a, const Matrices& b);
 
 /// Gives every pair's entry its class and figures. Bytes first, as they are stored; as numbers only what
 /// differs there.
-void compare_pairs(const Matrices& a, const Matrices& b, double tolerance, Progress& progress,
+void compare_pairs(const Matrices& a, const Matrices& b, const DiffOptions& options, Progress& progress,
                    std::vector<DiffPair>& pairs);
 
 }  // namespace twofour

@@ -84,6 +84,14 @@ class Comparison {
              std::vector<DiffPair>& pairs)
       : a_(a), b_(b), tolerance_(tolerance), progress_(progress), pairs_(pairs), states_(pairs.size()) {}
 
+  void run_on_headers() {
+    for (DiffPair& p : pairs_) {
+      if (settle_by_headers(p)) continue;
+      const bool alike = p.entry.a.format == p.entry.b.format;
+      settle(p.entry, alike ? DiffClass::kUnread : DiffClass::kType, alike ? "" : "unlike formats");
+    }
+  }
+
   void run() {
     std::vector<size_t> open;
     for (size_t i = 0; i < pairs_.size(); ++i) {
@@ -318,9 +326,10 @@ class Comparison {
 
 }  // namespace
 
-void compare_pairs(const Matrices& a, const Matrices& b, double tolerance, Progress& progress,
+void compare_pairs(const Matrices& a, const Matrices& b, const DiffOptions& options, Progress& progress,
                    std::vector<DiffPair>& pairs) {
-  Comparison(a, b, tolerance, progress, pairs).run();
+  Comparison comparison(a, b, options.tolerance, progress, pairs);
+  options.headers_only ? comparison.run_on_headers() : comparison.run();
 }
 
 }  // namespace twofour

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/io/remote_file.h"
 
 namespace twofour {
 
@@ -76,6 +77,12 @@ fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) throw ReadError(path, error.value(), "look at");
+  if (!fs::exists(status) && path.string().find("://") != std::string::npos) {
+    throw Error(fmt::format(
+        "{}: expected a path: URLs are read by inspect, lint --headers-only, diff --headers-only, plan, "
+        "convert, quantize and prune; download it first",
+        path.string()));
+  }
   if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
   return status;
 }
@@ -103,6 +110,11 @@ InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> w
   size_ = static_cast<uint64_t>(st.st_size);
   modified_ = modified_at(st);
   status_changed_ = nanoseconds(st.st_ctim);
+  remote_ = find_remote_file(path);
+  if (remote_) {
+    modified_ = status_changed_ = remote_->version();
+    return;
+  }
   if (io == Io::kCached || is_in_memory(fd_)) return;
   windows_ = windows ? std::move(windows) : std::make_shared<ReadWindows>();
   resident_ = resident_windows(fd_, size_);
@@ -117,7 +129,8 @@ InputFile::InputFile(InputFile&& other) noexcept
       status_changed_(other.status_changed_),
       direct_(std::move(other.direct_)),
       windows_(std::move(other.windows_)),
-      resident_(std::move(other.resident_)) {}
+      resident_(std::move(other.resident_)),
+      remote_(std::move(other.remote_)) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -128,6 +141,7 @@ InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(direct_, other.direct_);
   std::swap(windows_, other.windows_);
   std::swap(resident_, other.resident_);
+  std::swap(remote_, other.remote_);
   return *this;
 }
 
@@ -140,6 +154,7 @@ InputFile::~InputFile() {
 Io InputFile::io() const { return direct_.is_open() ? Io::kDirect : windows_ ? Io::kBuffered : Io::kCached; }
 
 void InputFile::check_unchanged() const {
+  if (remote_) return;  // each answer says of which contents it is
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
@@ -148,6 +163,13 @@ void InputFile::check_unchanged() const {
 }
 
 void InputFile::read(uint64_t offset, std::span<uint8_t> out) const {
+  if (remote_) {
+    if (offset > size_ || out.size() > size_ - offset) {
+      throw Error(fmt::format("{}: expected {} bytes at {}, found a file of {}", path_.string(), out.size(),
+                              offset, size_));
+    }
+    return remote_->read(offset, out);
+  }
   read_directly(direct_, path_, offset, out);
   if (out.empty()) return;
   read_all(fd_, path_, offset, out);

@@ -17,6 +17,8 @@
 
 namespace twofour {
 
+class RemoteFile;
+
 /// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
 /// tolerates damaged files must let this one through.
 struct ReadError : Error {
@@ -25,8 +27,8 @@ struct ReadError : Error {
 };
 
 /// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
-/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Reading is safe from several
-/// threads.
+/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Of a RemoteFile, bytes are
+/// read where they are. Reading is safe from several threads.
 class InputFile {
  public:
   /// `windows` is shared by files that are read together; without, a file has its own.
@@ -38,6 +40,8 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
+  /// Whether its bytes are elsewhere, so that its descriptor has none.
+  bool is_remote() const { return remote_ != nullptr; }
   /// For mmap; stays the file's own.
   int descriptor() const { return fd_; }
   /// When it was last written to, as it was opened: nanoseconds since 1970.
@@ -60,6 +64,7 @@ class InputFile {
   DirectFile direct_;
   std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache keeps what is read
   std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
+  std::shared_ptr<RemoteFile> remote_;    ///< where the bytes are; none: here
 };
 
 /// The temporary name of a file until it is whole: ".NAME.unfinished", in the same folder.

@@ -16,6 +16,10 @@ MappedBytes::MappedBytes(const InputFile& file, uint64_t offset, uint64_t bytes)
     throw Error(fmt::format("{}: expected {} bytes at {}, found a file of {}", file.path().string(), bytes,
                             offset, file.size()));
   }
+  if (file.is_remote()) {
+    throw Error(fmt::format("{}: expected a file on this machine, found one behind a URL; download it first",
+                            file.path().string()));
+  }
   file.check_unchanged();
   if (bytes == 0) return;
   const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

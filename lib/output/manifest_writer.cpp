@@ -71,6 +71,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   put("],\n");
   const Json hf_quant_config = plan.shown_hf_quant_config.value_or(source.hf_quant_config());
   if (!hf_quant_config.is_null()) put(fmt::format("\"hf_quant_config\": {},\n", json_line(hf_quant_config)));
+  if (!record.remote.is_null()) put(fmt::format("\"remote\": {},\n", json_line(record.remote)));
   const Json note = source.source_note();
   if (note.is_object()) {
     for (const auto& [key, value] : note.items())

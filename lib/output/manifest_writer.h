@@ -18,6 +18,7 @@ struct ConversionRecord {
   std::vector<Hash128> outputs;          ///< one a tensor of the plan
   std::map<uint32_t, Json> results;      ///< by transformation of the plan, of those that have any
   std::map<std::string, Hash128> files;  ///< all other files; of weight files what is before the data
+  Json remote;  ///< where the source was behind a URL, as RemoteFolder notes it; or null
 
   const Json& result(size_t transformation) const;
   /// The hashes of a transformation's parts.

@@ -44,6 +44,12 @@ void check_seal(std::string_view where, std::string_view text) {
       where, hash_text(before).hex()));
 }
 
+/// How a plan names a source.
+fs::path name_of_source(const Checkpoint& source) {
+  const std::string remote = remote_name(given_path(source));
+  return remote.empty() ? whole_path(given_path(source)) : fs::path(remote);
+}
+
 Hash128 hash_outputs(const Plan& plan) {
   Hasher hasher;
   for (const OutputFile& file : plan.files) {
@@ -72,7 +78,7 @@ Hash128 TaskFile::id() const { return hash_text(fingerprint + outputs.hex()); }
 
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
                         const ReferenceCheckpoint* kept, const fs::path& donor) {
-  return {whole_path(given_path(source)),
+  return {name_of_source(source),
           whole_path(destination),
           kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),
           donor.empty() ? donor : whole_path(donor),
@@ -102,7 +108,8 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
   const Json json = parse_json(where, text);
   const auto path = [&](const char* key) {
     const fs::path found = json.at(key).get<std::string>();
-    if (found.is_absolute()) return found;
+    const bool is_address = key == std::string_view("source") && is_remote_address(found.string());
+    if (found.is_absolute() || is_address) return found;
     throw Error(fmt::format("{}: {}: expected an absolute path, found {}", where, key,
                             json_quote_short(found.string())));
   };
@@ -142,12 +149,16 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
                   planned.outputs.hex(), found.outputs.hex()));
 }
 
-PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io, const Compute& compute) {
+PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io, const Compute& compute,
+                           const std::optional<CacheOptions>& cache) {
   Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
   open_statistics(recipe, planned.statistics);
   open_masks(recipe, planned.masks);
-  PlannedSource found{recipe.edit ? open_edited(planned.source, planned.donor, recipe.edit, io)
-                                  : open_to_convert(planned.source, recipe, io, {}, compute),
+  auto opened = std::make_unique<RemoteSource>(planned.source.string(), cache);
+  const fs::path& path = opened->path();
+  PlannedSource found{std::move(opened),
+                      recipe.edit ? open_edited(path, planned.donor, recipe.edit, io)
+                                  : open_to_convert(path, recipe, io, {}, compute),
                       {},
                       nullptr};
   if (!planned.kept.empty())

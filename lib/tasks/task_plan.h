@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/hub/remote_source.h"
 #include "lib/io/hash.h"
 #include "lib/plan/plan.h"
 #include "lib/transform/reference_checkpoint.h"
@@ -14,10 +15,11 @@ namespace twofour {
 /// A conversion that tasks on several machines share, as plan.json says it. Each task plans again, from the
 /// source's headers and the recipe; that it comes to the same is what the rest is for.
 struct TaskFile {
-  std::filesystem::path source, destination;  ///< absolute
-  std::filesystem::path kept;                 ///< quantize: the reference checkpoint; empty if none
-  std::filesystem::path donor;                ///< of a graft; empty if none
-  std::filesystem::path statistics, masks;    ///< files that weights are chosen by; empty if none
+  /// Absolute; a source behind a URL is its address, of the Hub with the commit.
+  std::filesystem::path source, destination;
+  std::filesystem::path kept;               ///< quantize: the reference checkpoint; empty if none
+  std::filesystem::path donor;              ///< of a graft; empty if none
+  std::filesystem::path statistics, masks;  ///< files that weights are chosen by; empty if none
   std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
   Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
@@ -42,13 +44,15 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
 
 /// The source that a plan names, planned again.
 struct PlannedSource {
+  std::unique_ptr<RemoteSource> opened;
   Checkpoint source;
   Plan plan;
   std::unique_ptr<const ReferenceCheckpoint> kept;  ///< nullptr where the plan names none
 };
 /// Throws Error naming `where` if source, recipe or tool are not those of the plan. `compute` as
-/// open_to_convert() has it.
+/// open_to_convert() has it; `cache` as RemoteSource has it.
 PlannedSource open_planned(const std::string& where, const TaskFile& plan, Io io = Io::kCached,
-                           const Compute& compute = {best_isa()});
+                           const Compute& compute = {best_isa()},
+                           const std::optional<CacheOptions>& cache = std::nullopt);
 
 }  // namespace twofour

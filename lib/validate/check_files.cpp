@@ -129,6 +129,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
   // Tensors and files were held against these already.
   for (const OutputTensor& t : plan.tensors) record.outputs.push_back(manifest.outputs.at(t.info.name).hash);
   record.files = manifest.files;
+  record.remote = manifest.remote;
   record.results = std::move(results);
   const InputFile file(artifact.path() / kManifestName);
   uint64_t position = 0;

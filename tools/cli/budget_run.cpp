@@ -163,6 +163,7 @@ void warn_of_small_budget(const RecipeOptions& options, const BudgetChoice& choi
 }
 
 int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+  if (o.opened != nullptr) o.opened->download_whole_files();
   check_budget(recipe_options);
   const Device device = choose_solver_device(common, true);
   Recipe recipe = make_recipe(recipe_options, o);

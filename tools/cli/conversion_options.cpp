@@ -170,7 +170,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
 }
 
 void add_source_and_selection(Arguments& args, ConversionOptions& o) {
-  args.option("SRC", o.source, "Hugging Face checkpoint directory").required();
+  args.option("SRC", o.source, or_url("Hugging Face checkpoint directory")).required();
   args.option("DST", o.destination, "Directory to write; absent or empty").required();
   args.option("--include", o.include, "Convert only these modules: name, glob or re:regex")
       .value_name("PATTERN");
@@ -203,6 +203,7 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check)
     args.flag("--check", o.check,
               "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
   }
+  if (with_check) add_cache_options(args, o.remote);
   add_io_option(args, o.io);
   const std::string to = with_check ? "DST" : "OUT";
   args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");
@@ -289,7 +290,13 @@ Existing existing_of(const ConversionOptions& o) {
   return o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
 }
 
-int run_conversion(const ConversionOptions& o, const RecipeOptions& recipe_options, const Common& common) {
+int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_options,
+                   const Common& common) {
+  ConversionOptions o = given;
+  const bool is_read = is_remote_address(given.source) && !given.dry_run;
+  RemoteSource remote(given.source, is_read ? std::optional(cache_of(given.remote)) : std::nullopt);
+  o.opened = &remote;
+  o.source = remote.path().string();
   const Device device = choose_solver_device(common, !recipe_options.statistics.empty());
   if (recipe_options.budget || recipe_options.max_loss) return run_by_budget(o, recipe_options, common);
   if (!recipe_options.html.empty())
@@ -317,6 +324,7 @@ int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const
   }
   ConvertResult result;
   with_progress(common, [&](Progress& progress) {
+    if (o.opened != nullptr) o.opened->download_whole_files(&progress);
     if (o.check) {
       progress.phase = "checking";
       check_tensor_hashes(o.source, "", progress);
@@ -325,6 +333,7 @@ int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const
                                  parse_io(o.io), kept};
     result = convert(source, plan, o.destination, options, progress);
   });
+  if (o.opened != nullptr) o.opened->remove_downloads();
   print_findings(common, result.findings);
   if (common.json) {
     print_json(result_to_json(plan, result, device));

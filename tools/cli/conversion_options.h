@@ -8,6 +8,7 @@
 #include "lib/plan/plan.h"
 #include "lib/transform/reference_checkpoint.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"
 
 namespace twofour {
@@ -18,11 +19,14 @@ struct ConversionOptions {
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
+  RemoteOptions remote{};
+  RemoteSource* opened = nullptr;  ///< SRC, where it may be a URL; `source` is its path here then
 };
 
 /// Adds them to a command.
 void add_conversion_options(Arguments& args, ConversionOptions& options);
-/// Adds those that say how the destination is written; `with_check`: --check, too, which reads SRC first.
+/// Adds those that say how the destination is written; `with_check`: --check, which reads SRC first, and
+/// where the files of a URL are kept, too.
 void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check);
 
 /// Adds --io, the way that the bytes of large files pass.

@@ -162,4 +162,31 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
   return texts;
 }
 
+void add_cache_options(Arguments& args, RemoteOptions& o) {
+  args.option(
+          "--cache", o.cache,
+          "If SRC is a URL: where its weight files are while they are read. They are removed at the end of a "
+          "run that succeeds, and kept for --resume by one that does not")
+      .value_name("DIRECTORY")
+      .default_text("XDG_CACHE_HOME/twofour, ~/.cache/twofour");
+  args.option("--cache-size", o.cache_size, "Most bytes of files in --cache, such as 20GB or 16GiB")
+      .value_name("SIZE");
+}
+
+CacheOptions cache_of(const RemoteOptions& o) {
+  CacheOptions options{o.cache, parse_size_option("--cache-size", o.cache_size)};
+  if (!options.folder.empty()) return options;
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (cache != nullptr && *cache != '\0') {
+    options.folder = std::filesystem::path(cache) / "twofour";
+  } else if (home != nullptr && *home != '\0') {
+    options.folder = std::filesystem::path(home) / ".cache/twofour";
+  } else {
+    throw Error("--cache: expected a directory, found none and no HOME for the usual one");
+  }
+  return options;
+}
+
+std::string or_url(const std::string& what) { return what + ", or hf://org/name[@revision] or https://"; }
+
 }  // namespace twofour

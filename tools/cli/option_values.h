@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/hub/remote_source.h"
 #include "lib/names/pattern.h"
 #include "tools/cli/arguments.h"
 
@@ -47,5 +48,19 @@ void add_token_options(Arguments& args, TokenOptions& to);
 /// tokenizer.json.
 std::vector<std::vector<int32_t>> read_texts(const TokenOptions& options, const std::string& model,
                                              int64_t vocabulary);
+
+/// What commands that read all of a source behind a URL ask for.
+struct RemoteOptions {
+  std::string cache, cache_size = "32GB";  ///< an empty folder: that of the user
+};
+
+/// Adds --cache and --cache-size.
+void add_cache_options(Arguments& args, RemoteOptions& options);
+
+/// The folder and the size that they ask for. Throws Error where there is no home for the usual folder.
+CacheOptions cache_of(const RemoteOptions& options);
+
+/// The help of a source: `what` it is, and that it may be behind a URL.
+std::string or_url(const std::string& what);
 
 }  // namespace twofour

@@ -22,6 +22,7 @@
 #include "kernels/device/isa.h"
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
+#include "lib/io/remote_file.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 #include "tools/cli/arguments.h"
@@ -86,7 +87,7 @@ struct Outcome {
 };
 
 Outcome failed(int code, std::vector<std::string> lines) {
-  for (std::string& line : lines) line = shortened(line);
+  for (std::string& line : lines) line = shortened(with_remote_names(std::move(line)));
   return {code, std::move(lines)};
 }
 

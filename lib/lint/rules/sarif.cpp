@@ -87,7 +87,8 @@ void write_sarif(const LintReport& report, const std::filesystem::path& path,
                  const std::function<void(std::string_view)>& write) {
   std::error_code error;
   const bool is_directory = std::filesystem::is_directory(path, error);
-  const auto directory = (is_directory ? path : path.parent_path()).lexically_normal();
+  const bool is_url = path.string().find("://") != std::string::npos;
+  const auto directory = is_url ? path : (is_directory ? path : path.parent_path()).lexically_normal();
   Json rules = Json::array();
   for (const LintRule& rule : lint_rules()) rules.push_back(rule_to_json(rule));
   const Json driver = {{"name", "twofour"}, {"version", version()}, {"rules", rules}};

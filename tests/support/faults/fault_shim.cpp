@@ -3,7 +3,7 @@
 // each with what else comes to the same, or pthread_create, whose error is EAGAIN) does what ACTION says:
 // EIO, ENOSPC or "kill", which is SIGKILL before anything is done. "pwrite flip N" writes another first byte.
 // "pread short 0" and "pwrite short 0" let every call transfer only a part. Of pread, TWOFOUR_FAULT_FILE
-// leaves only calls on files of that name.
+// leaves only calls on files of that name. "dlopen short 0" opens no library.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -113,6 +113,10 @@ int fallocate64(int fd, int mode, off64_t at, off64_t bytes) { return fallocate(
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*), void* with) noexcept {
   return fails("pthread_create") ? EAGAIN : NEXT(pthread_create)(thread, how, run, with);
+}
+
+void* dlopen(const char* file, int how) noexcept {
+  return file != nullptr && fault_of("dlopen") == Fault::kShort ? nullptr : NEXT(dlopen)(file, how);
 }
 
 }  // extern "C"

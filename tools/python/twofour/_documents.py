@@ -54,6 +54,7 @@ class Diff(TypedDict):
     a: Side
     b: Side
     tolerance: float
+    headers_only: bool  #: no weights were read
     failed: int  #: entries that `--fail-on` counts
     counts: dict[str, int]  #: entries of each class
     renamed: int  #: entries under other names

@@ -52,6 +52,7 @@ class Diff(TypedDict, total=False):
     #: Compare only these modules or tensors: name, glob or re:regex (may be given again)
     include: Union[Value, Sequence[Value]]
     exclude: Union[Value, Sequence[Value]]  #: Do not compare these modules or tensors (may be given again)
+    headers_only: bool  #: Compare names, shapes, formats and small files; read no weights
     tolerance: Value  #: Largest difference of a value that passes, relative to A's (0 to 1e+30; default: 0)
     #: Differences that end with exit code 1: any, none, a class (different, removed, added, unlike-shape, unlike-
     #: type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, max-abs>X. Commas separate several
@@ -99,6 +100,10 @@ class Convert(TypedDict, total=False):
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
+    #: If SRC is a URL: where its weight files are while they are read. They are removed at the end of a run that
+    #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+    cache: Value
+    cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
@@ -199,6 +204,10 @@ class Prune(TypedDict, total=False):
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
+    #: If SRC is a URL: where its weight files are while they are read. They are removed at the end of a run that
+    #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+    cache: Value
+    cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
@@ -246,6 +255,10 @@ class Quantize(TypedDict, total=False):
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
+    #: If SRC is a URL: where its weight files are while they are read. They are removed at the end of a run that
+    #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+    cache: Value
+    cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)

@@ -1,0 +1,294 @@
+#include "lib/hub/download_cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/hub/sha256.h"
+#include "lib/io/file.h"
+#include "lib/io/hash.h"
+#include "lib/threads/interrupt.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLockName = ".twofour-cache";
+/// How often a file may be downloaded: more means that files read together do not fit.
+constexpr int kMostDownloads = 2;
+constexpr uint64_t kPiece = 1u << 20;
+constexpr const char* kDownloading = "downloading";
+
+void write_at(int fd, const fs::path& path, uint64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw_io_error(path, "write", errno);
+    offset += static_cast<uint64_t>(put);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+void read_at(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw ReadError(path, errno);
+    if (got == 0)
+      throw Error(
+          fmt::format("{}: expected {} more bytes, found the end of the file", path.string(), out.size()));
+    offset += static_cast<uint64_t>(got);
+    out = out.subspan(static_cast<size_t>(got));
+  }
+}
+
+/// Hashes the first `bytes` bytes.
+void hash_begin(int fd, const fs::path& path, uint64_t bytes, Sha256& hasher) {
+  const auto read = [&](uint64_t at, std::span<uint8_t> piece) { read_at(fd, path, at, piece); };
+  read_in_pieces(bytes, kPiece, read,
+                 [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
+}
+
+/// Whether a file has a name that cached_name() gives, or that of one that is begun.
+bool is_cached_name(const std::string& name) {
+  const std::string whole = name_of_temporary(name);
+  const std::string& base = whole.empty() ? name : whole;
+  const size_t dot = base.rfind('.');
+  return dot != base.npos && base.size() - dot == 33 &&
+         base.find_first_not_of("0123456789abcdef", dot + 1) == base.npos;
+}
+
+}  // namespace
+
+std::string cached_name(const RemoteObject& object) {
+  // A SHA-256 says all; else where it is and what its server says of it.
+  const std::string contents = !object.sha256.empty() ? object.sha256
+                                                      : fmt::format("{} {} {}", shown_url(object.url.text()),
+                                                                    object.etag, object.modified);
+  return fmt::format("{}.{}", fs::path(object.name).filename().string(),
+                     hash_text(fmt::format("{} {}", contents, object.size)).hex());
+}
+
+struct DownloadCache::File {
+  enum class State { kAbsent, kLoading, kWhole };
+  State state = State::kAbsent;
+  bool reserved = false;  ///< while it is loaded: there is room for it
+  uint64_t bytes = 0;     ///< that it takes, or will
+  uint64_t last_use = 0;  ///< by DownloadCache::clock_
+  int readers = 0;
+  int fd = -1;
+  fs::path path;
+
+  ~File() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit) : folder_(folder), limit_(limit) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) throw Error(fmt::format("{}: cannot create: {}", folder_.string(), error.message()));
+  const fs::path lock = folder_ / kLockName;
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (lock_ < 0) throw_io_error(lock, "create", errno);
+  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(lock_);
+    throw Error(
+        fmt::format("{}: expected a cache that no other run has, found one in use; give each run its own "
+                    "--cache",
+                    folder_.string()));
+  }
+  for (const auto& [name, bytes] : files_below(folder_)) {
+    if (!is_cached_name(name)) continue;
+    const std::string whole = name_of_temporary(name);
+    auto& file = files_[whole.empty() ? name : whole];
+    if (!file) file = std::make_shared<File>();
+    file->path = folder_ / (whole.empty() ? name : whole);
+    file->bytes = std::max(file->bytes, bytes);
+  }
+}
+
+DownloadCache::~DownloadCache() { ::close(lock_); }
+
+void DownloadCache::begin_phase() {
+  if (active_++ == 0 && progress_ != nullptr) phase_ = progress_->phase.exchange(kDownloading);
+}
+
+void DownloadCache::end_phase() {
+  const char* expected = kDownloading;
+  if (--active_ == 0 && progress_ != nullptr) progress_->phase.compare_exchange_strong(expected, phase_);
+}
+
+void DownloadCache::remove(const RemoteObject& object) {
+  const std::string name = cached_name(object);
+  const std::lock_guard lock(mutex_);
+  std::error_code ignored;
+  fs::remove(folder_ / name, ignored);
+  fs::remove(folder_ / temporary_name(name), ignored);
+  files_.erase(name);
+}
+
+/// Removes files that nobody reads, the longest unused first, until there is room for `object`.
+void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
+                              const std::string& name) {
+  if (object.size > limit_) {
+    throw Error(fmt::format("--cache-size: expected room for {}, {} bytes, found {}", object.shown,
+                            object.size, limit_));
+  }
+  for (;;) {
+    uint64_t taken = 0;
+    bool others_move = false;
+    auto oldest = files_.end();
+    for (auto it = files_.begin(); it != files_.end(); ++it) {
+      if (it->first == name) continue;
+      const File& file = *it->second;
+      taken += file.bytes;
+      const bool is_busy = file.readers > 0 || file.reserved;
+      others_move = others_move || is_busy;
+      if (is_busy || file.bytes == 0) continue;
+      if (oldest == files_.end() || file.last_use < oldest->second->last_use) oldest = it;
+    }
+    if (taken + object.size <= limit_) return;
+    if (oldest != files_.end()) {
+      std::error_code ignored;
+      fs::remove(oldest->second->path, ignored);
+      fs::remove(folder_ / temporary_name(oldest->first), ignored);
+      oldest->second->bytes = 0;
+      if (oldest->second->state != File::State::kLoading)
+        files_.erase(oldest);  // else it waits for room, too
+      continue;
+    }
+    if (!others_move)
+      throw Error(
+          fmt::format("{}: expected room for {} bytes, found none to make", folder_.string(), object.size));
+    changed_.wait_for(lock, std::chrono::milliseconds(200));
+    check_interrupt();
+  }
+}
+
+void DownloadCache::download(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher,
+                             File& file) {
+  Sha256 hasher;
+  const auto check = [&](const fs::path& path) {
+    const std::string found = object.sha256.empty() ? "" : hasher.hex();
+    if (found == object.sha256) return true;
+    if (path != file.path) {
+      std::error_code ignored;
+      fs::remove(path, ignored);
+      throw Error(fmt::format("{}: expected SHA-256 {}, found {} in what was downloaded; start again",
+                              object.shown, object.sha256, found));
+    }
+    hasher = Sha256();
+    return false;
+  };
+  // What an earlier run left whole.
+  file.fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file.fd >= 0) {
+    struct stat st {};
+    const bool fits = ::fstat(file.fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == object.size;
+    if (fits && !object.sha256.empty()) hash_begin(file.fd, file.path, object.size, hasher);
+    if (fits && check(file.path)) return;
+    ::close(std::exchange(file.fd, -1));
+  }
+  const fs::path begun = folder_ / temporary_name(file.path.filename().string());
+  file.fd = ::open(begun.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file.fd < 0) throw_io_error(begun, "create", errno);
+  struct stat st {};
+  if (::fstat(file.fd, &st) != 0) throw_io_error(begun, "look at", errno);
+  uint64_t at = static_cast<uint64_t>(st.st_size);
+  if (at > object.size || object.sha256.empty()) at = 0;  // without a hash, nothing proves the old bytes
+  if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
+  if (at > 0) hash_begin(file.fd, begun, at, hasher);
+  fetcher.read(object, redirects, at, object.size - at, [&](std::span<const uint8_t> piece) {
+    write_at(file.fd, begun, at, piece);
+    if (!object.sha256.empty()) hasher.update(piece);
+    at += piece.size();
+  });
+  check(begun);
+  if (::rename(begun.c_str(), file.path.c_str()) != 0) throw_io_error(begun, "rename into place", errno);
+}
+
+std::shared_ptr<DownloadCache::File> DownloadCache::whole(const RemoteObject& object,
+                                                          RedirectCache& redirects, const Fetcher& fetcher) {
+  const std::string name = cached_name(object);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    auto& slot = files_[name];
+    if (!slot) {
+      slot = std::make_shared<File>();
+      slot->path = folder_ / name;
+    }
+    const std::shared_ptr<File> file = slot;
+    if (file->state == File::State::kLoading) {
+      changed_.wait_for(lock, std::chrono::milliseconds(200));
+      check_interrupt();
+      continue;
+    }
+    file->last_use = ++clock_;
+    if (file->state == File::State::kWhole) {
+      ++file->readers;
+      return file;
+    }
+    if (downloads_[name] == kMostDownloads) {
+      throw Error(
+          fmt::format("--cache-size: expected room for the files that are read together, found {} needed "
+                      "again after it was "
+                      "removed for others {} times; make it larger than {} bytes",
+                      object.shown, kMostDownloads, limit_));
+    }
+    ++downloads_[name];
+    file->state = File::State::kLoading;
+    begin_phase();
+    try {
+      make_room(lock, object, name);
+      file->bytes = object.size;
+      file->reserved = true;
+      lock.unlock();
+      download(object, redirects, fetcher, *file);
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      file->state = File::State::kAbsent;
+      file->reserved = false;
+      end_phase();
+      if (file->fd >= 0) ::close(std::exchange(file->fd, -1));
+      --downloads_[name];
+      changed_.notify_all();
+      throw;
+    }
+    lock.lock();
+    file->state = File::State::kWhole;
+    file->reserved = false;
+    end_phase();
+    ++file->readers;
+    changed_.notify_all();
+    return file;
+  }
+}
+
+void DownloadCache::read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher,
+                         uint64_t offset, std::span<uint8_t> out) {
+  const std::shared_ptr<File> file = whole(object, redirects, fetcher);
+  const auto done = [&] {
+    const std::lock_guard lock(mutex_);
+    --file->readers;
+    changed_.notify_all();
+  };
+  try {
+    read_at(file->fd, file->path, offset, out);
+  } catch (...) {
+    done();
+    throw;
+  }
+  done();
+}
+
+}  // namespace twofour

@@ -1,0 +1,64 @@
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "lib/hub/fetcher.h"
+#include "lib/threads/progress.h"
+
+namespace twofour {
+
+/// Whole files in a folder, downloaded as they are needed and removed as others need the room. Files that an
+/// earlier run left, whole or begun, are continued. One run at a time has a folder. Safe from several
+/// threads.
+class DownloadCache {
+ public:
+  /// Makes the folder if it is absent. At most `limit` bytes of files are in it. Throws Error where another
+  /// run has it.
+  DownloadCache(const std::filesystem::path& folder, uint64_t limit);
+  ~DownloadCache();
+  DownloadCache(const DownloadCache&) = delete;
+  DownloadCache& operator=(const DownloadCache&) = delete;
+
+  /// While a file is downloaded, the phase of `progress` says so; nullptr: none. It outlives all reading.
+  void show(Progress* progress) { progress_ = progress; }
+
+  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not here. Its SHA-256 is
+  /// compared where it is known. Throws Error where it does not fit, and where it is needed once more and
+  /// again after it was removed for others.
+  void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,
+            std::span<uint8_t> out);
+
+  /// Removes an object, also one that an earlier run left, once nobody reads it.
+  void remove(const RemoteObject& object);
+
+ private:
+  struct File;
+  std::shared_ptr<File> whole(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher);
+  void make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object, const std::string& name);
+  void begin_phase();
+  void end_phase();
+  void download(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, File& file);
+
+  const std::filesystem::path folder_;
+  const uint64_t limit_;
+  int lock_ = -1;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::shared_ptr<File>> files_;  ///< by name in the folder
+  std::map<std::string, int> downloads_;                ///< how often each was begun
+  uint64_t clock_ = 0;
+  Progress* progress_ = nullptr;
+  int active_ = 0;               ///< downloads
+  const char* phase_ = nullptr;  ///< before them
+};
+
+/// The name of an object in the folder: its own, and what identifies its contents.
+std::string cached_name(const RemoteObject& object);
+
+}  // namespace twofour

@@ -1,0 +1,438 @@
+#include "lib/hub/fetcher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "lib/findings/version.h"
+#include "lib/threads/interrupt.h"
+
+namespace twofour {
+namespace {
+
+using std::chrono::milliseconds, std::chrono::seconds;
+
+constexpr int kMostRedirects = 5;
+/// The Hub signs URLs of its storage for an hour.
+constexpr std::chrono::minutes kRedirectAge{10};
+/// What is read and dropped of an answer that has the whole file in place of a range.
+constexpr uint64_t kMostSkipped = 16u << 20;
+
+/// A failure that may pass.
+struct Passing {
+  std::string what;
+  std::optional<seconds> retry_after{};
+};
+
+std::optional<uint64_t> number_of(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+bool is_redirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+bool is_passing(int status) { return status == 408 || status == 425 || status == 429 || status >= 500; }
+bool is_refused(int status) { return status == 401 || status == 403 || status == 404 || status == 410; }
+
+/// Takes the answer behind redirects; of a redirect only where it leads.
+class RedirectReceiver : public HttpReceiver {
+ public:
+  using Look = std::function<void(const HttpHead&)>;
+  RedirectReceiver(HttpReceiver& to, const Look& look) : to_(to), look_(look) {}
+  bool head(const HttpHead& head) override {
+    if (!is_redirect(head.status)) return to_.head(head);
+    location = head.field("location");
+    if (location->empty()) throw Error("a redirect: expected a field Location, found none");
+    look_(head);
+    return false;
+  }
+  bool body(std::span<const uint8_t> piece) override { return to_.body(piece); }
+
+  std::optional<std::string> location;
+
+ private:
+  HttpReceiver& to_;
+  const Look& look_;
+};
+
+/// Asks for `url` and where its redirects lead; returns the last URL.
+Url request(const HubSettings& settings, Url url, const std::vector<std::string>& fields,
+            HttpReceiver& receiver, const RedirectReceiver::Look& look) {
+  for (int i = 0; i <= kMostRedirects; ++i) {
+    HttpRequest one{url.text(), fields};
+    one.fields.push_back("Accept-Encoding: identity");
+    one.fields.push_back(fmt::format("User-Agent: twofour/{}", version()));
+    if (settings.takes_token(url)) one.fields.push_back("Authorization: Bearer " + settings.token);
+    RedirectReceiver hop(receiver, look);
+    http_get(one, hop);
+    if (!hop.location) return url;
+    url = follow(url, *hop.location, settings.http_allowed());
+  }
+  throw Error(
+      fmt::format("{}: expected at most {} redirects, found more", shown_url(url.text()), kMostRedirects));
+}
+
+/// The repository of "hf://org/name@revision/path".
+std::string_view repo_of(std::string_view shown) {
+  if (!shown.starts_with("hf://")) return {};
+  shown.remove_prefix(5);
+  return shown.substr(0, shown.find('@'));
+}
+
+/// What an answer that is no content means, and what to do about it.
+[[noreturn]] void refuse(const HubSettings& settings, const std::string& what, const HttpHead& head) {
+  const std::string code = head.field("x-error-code");
+  const std::string_view repo = repo_of(what);
+  const std::string access = settings.token.empty()
+                                 ? "set HF_TOKEN to a token of an account that can read it"
+                                 : "the token that is set is not of an account that can read it";
+  if (code == "GatedRepo") {
+    throw Error(
+        fmt::format("{}: expected access, found a gated repository ({}): accept its terms at {}/{}, and {}",
+                    what, head.status, settings.endpoint.text(), repo, access));
+  }
+  if (code == "RevisionNotFound")
+    throw Error(fmt::format("{}: expected a branch, tag or commit of that name, found none", what));
+  if (code == "EntryNotFound") throw Error(fmt::format("{}: expected a file, found none", what));
+  if (!repo.empty() && (head.status == 401 || code == "RepoNotFound")) {
+    throw Error(fmt::format(
+        "{}: expected a repository that can be read, found none ({}): its name is wrong, or it is private or "
+        "gated: {}",
+        what, head.status, access));
+  }
+  const std::string message = head.field("x-error-message");
+  throw Error(fmt::format("{}: expected its content, found status {}{}{}", what, head.status,
+                          message.empty() ? "" : ": " + json_quote_short(message),
+                          head.status == 401 || head.status == 403 ? "; " + access : ""));
+}
+
+Passing passing(const HttpHead& head) {
+  Passing failure{fmt::format("status {}", head.status)};
+  if (const auto wait = number_of(head.field("retry-after"))) {
+    failure.retry_after = seconds(std::min<uint64_t>(*wait, 1u << 20));
+  }
+  return failure;
+}
+
+void wait_for(milliseconds time) {
+  constexpr milliseconds kStep{50};
+  for (; time.count() > 0; time -= kStep) {
+    check_interrupt();
+    std::this_thread::sleep_for(std::min(time, kStep));
+  }
+}
+
+/// Calls `attempt` until it returns nothing. `progress` counts what arrived: failures are counted from the
+/// last byte.
+template <class Attempt>
+void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
+  uint64_t before = progress;
+  for (int failures = 0;;) {
+    std::optional<Passing> failure;
+    try {
+      failure = attempt();
+    } catch (const ConnectionError& e) {
+      failure = Passing{e.what()};
+    }
+    if (!failure) return;
+    failures = progress == before ? failures + 1 : 1;
+    before = progress;
+    if (failures >= policy.attempts) {
+      throw Error(fmt::format("{}: expected an answer, found {} in {} attempts; try again later", what,
+                              failure->what, failures));
+    }
+    if (failure->retry_after && *failure->retry_after > policy.longest_retry_after) {
+      throw Error(fmt::format("{}: expected an answer, found {} and a server that asks to wait for {} s",
+                              what, failure->what, failure->retry_after->count()));
+    }
+    wait_for(failure->retry_after ? milliseconds(*failure->retry_after)
+                                  : policy.first_wait * (1 << std::min(failures - 1, 10)));
+  }
+}
+
+/// Collects a small body.
+class TextReceiver : public HttpReceiver {
+ public:
+  TextReceiver(const std::string& what, uint64_t limit) : what_(what), limit_(limit) {}
+  bool head(const HttpHead& head) override {
+    answer = head;
+    return head.status == 200;
+  }
+  bool body(std::span<const uint8_t> piece) override {
+    if (text.size() + piece.size() > limit_)
+      throw Error(fmt::format("{}: expected at most {} bytes, found more", what_, limit_));
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    return true;
+  }
+  HttpHead answer;
+  std::string text;
+
+ private:
+  const std::string& what_;
+  const uint64_t limit_;
+};
+
+/// Takes the head alone.
+class HeadReceiver : public HttpReceiver {
+ public:
+  bool head(const HttpHead& head) override {
+    answer = head;
+    return false;
+  }
+  bool body(std::span<const uint8_t>) override { return false; }
+  HttpHead answer;
+};
+
+/// "bytes 0-99/1234".
+struct ContentRange {
+  uint64_t first, last;
+  std::optional<uint64_t> total;
+};
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  if (!text.starts_with("bytes ")) return std::nullopt;
+  text.remove_prefix(6);
+  const size_t dash = text.find('-'), slash = text.find('/');
+  if (dash == text.npos || slash == text.npos || slash < dash) return std::nullopt;
+  const auto first = number_of(text.substr(0, dash)),
+             last = number_of(text.substr(dash + 1, slash - dash - 1));
+  if (!first || !last || *last < *first) return std::nullopt;
+  return ContentRange{*first, *last, number_of(text.substr(slash + 1))};
+}
+
+[[noreturn]] void refuse_change(const RemoteObject& object, const char* of, const std::string& expected,
+                                const std::string& found) {
+  throw Error(fmt::format("{}: expected {} {}, found {}: it changed since it was listed; start again",
+                          object.shown, of, json_quote_short(expected), json_quote_short(found)));
+}
+
+/// Throws Error where an answer is of other contents than the object was listed with.
+void check_contents(const RemoteObject& object, const HttpHead& head, bool is_redirect) {
+  const auto differs = [](const std::string& expected, const std::string& found) {
+    return !expected.empty() && !found.empty() && expected != found;
+  };
+  if (object.commit.empty()) {
+    if (is_redirect) return;
+    const std::string etag = normalized_etag(head.field("etag")), modified = head.field("last-modified");
+    if (differs(object.etag, etag)) refuse_change(object, "ETag", object.etag, etag);
+    if (object.etag.empty() && differs(object.modified, modified))
+      refuse_change(object, "Last-Modified", object.modified, modified);
+    return;
+  }
+  std::string etag = normalized_etag(head.field("x-linked-etag"));
+  if (etag.empty() && !is_redirect) etag = normalized_etag(head.field("etag"));
+  if (differs(object.etag, etag)) refuse_change(object, "ETag", object.etag, etag);
+  const auto size = number_of(head.field("x-linked-size"));
+  if (size && *size != object.size)
+    refuse_change(object, "a size of", std::to_string(object.size), std::to_string(*size));
+  const std::string commit = head.field("x-repo-commit");
+  if (differs(object.commit, commit)) refuse_change(object, "commit", object.commit, commit);
+}
+
+/// Takes bytes [begin, begin + bytes) of an object from one answer.
+class RangeReceiver : public HttpReceiver {
+ public:
+  using Sink = std::function<void(std::span<const uint8_t>)>;
+  RangeReceiver(const RemoteObject& object, uint64_t begin, uint64_t bytes, const Sink& sink)
+      : object_(object), begin_(begin), left_(bytes), sink_(sink) {}
+
+  bool head(const HttpHead& head) override {
+    answer = head;
+    if (head.status == 206) return take_part(head);
+    if (head.status == 200) return take_whole(head);
+    return false;
+  }
+  bool body(std::span<const uint8_t> piece) override {
+    const size_t skipped = std::min<uint64_t>(piece.size(), skip_);
+    skip_ -= skipped;
+    piece = piece.subspan(skipped);
+    if (!is_whole_ && piece.size() > left_) {
+      throw Error(fmt::format("{}: expected {} more bytes, found more in the answer", object_.shown, left_));
+    }
+    piece = piece.first(std::min<uint64_t>(piece.size(), left_));
+    if (!piece.empty()) sink_(piece);
+    left_ -= piece.size();
+    return !is_whole_ || left_ > 0;
+  }
+  uint64_t left() const { return left_; }
+  HttpHead answer;
+
+ private:
+  bool take_part(const HttpHead& head) {
+    const std::string text = head.field("content-range");
+    const auto range = parse_content_range(text);
+    if (!range || range->first != begin_ || range->last - range->first >= left_) {
+      throw Error(fmt::format("{}: expected bytes {} to {}, found an answer with {}", object_.shown, begin_,
+                              begin_ + left_ - 1, text.empty() ? "no range" : json_quote_short(text)));
+    }
+    check_size(range->total);
+    return true;
+  }
+  bool take_whole(const HttpHead& head) {
+    check_size(number_of(head.field("content-length")));
+    if (begin_ > kMostSkipped) {
+      throw Error(
+          fmt::format("{}: expected a server that answers with ranges of bytes, found one that sends whole "
+                      "files; download "
+                      "the checkpoint first",
+                      object_.shown));
+    }
+    is_whole_ = true;
+    skip_ = begin_;
+    return true;
+  }
+  void check_size(std::optional<uint64_t> size) const {
+    if (size && *size != object_.size)
+      refuse_change(object_, "a size of", std::to_string(object_.size), std::to_string(*size));
+  }
+
+  const RemoteObject& object_;
+  const uint64_t begin_;
+  uint64_t left_, skip_ = 0;
+  bool is_whole_ = false;
+  const Sink& sink_;
+};
+
+}  // namespace
+
+std::string normalized_etag(std::string etag) {
+  if (etag.starts_with("W/")) etag.erase(0, 2);
+  std::erase(etag, '"');
+  return etag;
+}
+
+std::string RedirectCache::find() const {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::steady_clock::now() - since_ < kRedirectAge ? url_ : "";
+}
+
+void RedirectCache::keep(const Url& url) {
+  const std::lock_guard lock(mutex_);
+  if (url_ == url.text()) return;
+  url_ = url.text();
+  since_ = std::chrono::steady_clock::now();
+}
+
+void RedirectCache::forget() {
+  const std::lock_guard lock(mutex_);
+  url_.clear();
+}
+
+bool RedirectCache::is_same_content(const Url& url, const std::string& etag) {
+  if (etag.empty()) return true;
+  const std::lock_guard lock(mutex_);
+  return etags_.try_emplace(shown_url(url.text()), etag).first->second == etag;
+}
+
+Fetcher::Fetcher(HubSettings settings, RetryPolicy policy)
+    : settings_(std::move(settings)), policy_(policy) {}
+
+std::string Fetcher::get_text(const Url& url, const std::string& what, uint64_t limit) const {
+  std::string text;
+  const uint64_t none = 0;
+  repeat(policy_, what, none, [&]() -> std::optional<Passing> {
+    TextReceiver receiver(what, limit);
+    request(settings_, url, {}, receiver, [](const HttpHead&) {});
+    if (is_passing(receiver.answer.status)) return passing(receiver.answer);
+    if (receiver.answer.status != 200) refuse(settings_, what, receiver.answer);
+    text = std::move(receiver.text);
+    return std::nullopt;
+  });
+  return text;
+}
+
+bool Fetcher::look_at(RemoteObject& object, bool optional) const {
+  bool is_there = true;
+  const uint64_t none = 0;
+  repeat(policy_, object.shown, none, [&]() -> std::optional<Passing> {
+    HeadReceiver receiver;
+    // A URL that is signed for GET refuses HEAD.
+    request(settings_, object.url, {"Range: bytes=0-0"}, receiver, [](const HttpHead&) {});
+    const HttpHead& head = receiver.answer;
+    if (is_passing(head.status)) return passing(head);
+    is_there = head.status != 404 && head.status != 410 && !(optional && head.status == 403);
+    if (!is_there) return std::nullopt;
+    const auto range = parse_content_range(head.field("content-range"));
+    // 416: there is no first byte.
+    const std::optional<uint64_t> size = head.status == 206   ? (range ? range->total : std::nullopt)
+                                         : head.status == 200 ? number_of(head.field("content-length"))
+                                         : head.status == 416 ? std::optional<uint64_t>(0)
+                                                              : std::nullopt;
+    if (head.status != 206 && head.status != 200 && head.status != 416) refuse(settings_, object.shown, head);
+    if (!size)
+      throw Error(fmt::format("{}: expected an answer with the file's size, found none", object.shown));
+    object.size = *size;
+    object.etag = normalized_etag(head.field("etag"));
+    object.modified = head.field("last-modified");
+    return std::nullopt;
+  });
+  return is_there;
+}
+
+void Fetcher::read(const RemoteObject& object, RedirectCache& redirects, uint64_t offset, uint64_t bytes,
+                   const std::function<void(std::span<const uint8_t>)>& sink) const {
+  if (bytes == 0) return;
+  uint64_t done = 0;
+  const std::function<void(std::span<const uint8_t>)> count = [&](std::span<const uint8_t> piece) {
+    sink(piece);
+    done += piece.size();
+  };
+  repeat(policy_, object.shown, done, [&]() -> std::optional<Passing> {
+    const std::string known = redirects.find();
+    const Url first = known.empty() ? object.url : parse_url(object.shown, known);
+    RangeReceiver receiver(object, offset + done, bytes - done, count);
+    // The checks of an answer need its URL, which is known only as the redirects were followed.
+    struct Checked : HttpReceiver {
+      Checked(RangeReceiver& range, const RemoteObject& o, RedirectCache& cache)
+          : to(range), object(o), redirects(cache) {}
+      bool head(const HttpHead& head) override {
+        if (head.status == 200 || head.status == 206) {
+          if (at.origin() == object.url.origin() || object.commit.empty()) {
+            check_contents(object, head, false);
+          } else if (const std::string etag = normalized_etag(head.field("etag"));
+                     !redirects.is_same_content(at, etag)) {
+            refuse_change(object, "at its storage an ETag as", "before", etag);
+          }
+        }
+        return to.head(head);
+      }
+      bool body(std::span<const uint8_t> piece) override { return to.body(piece); }
+      RangeReceiver& to;
+      const RemoteObject& object;
+      RedirectCache& redirects;
+      Url at{};
+    } checked(receiver, object, redirects);
+    checked.at = first;
+    const std::string range = fmt::format("Range: bytes={}-{}", offset + done, offset + bytes - 1);
+    const Url last = request(settings_, first, {range}, checked, [&](const HttpHead& head) {
+      check_contents(object, head, true);
+      checked.at = follow(checked.at, head.field("location"), settings_.http_allowed());
+    });
+    const int status = receiver.answer.status;
+    if (status == 200 || status == 206) {
+      if (last.origin() != object.url.origin()) redirects.keep(last);
+      if (receiver.left() == 0) return std::nullopt;
+      return Passing{fmt::format("an answer that ended {} bytes early", receiver.left())};
+    }
+    if (!known.empty() && is_refused(status)) {  // signed for a time that is over
+      redirects.forget();
+      return Passing{fmt::format("status {}", status), seconds(0)};
+    }
+    if (is_passing(status)) {
+      redirects.forget();
+      return passing(receiver.answer);
+    }
+    if (status == 416) refuse_change(object, "a size of", std::to_string(object.size), "less");
+    refuse(settings_, object.shown, receiver.answer);
+  });
+}
+
+}  // namespace twofour

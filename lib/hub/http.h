@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+
+namespace twofour {
+
+/// The connection failed or broke: another attempt may succeed.
+struct ConnectionError : Error {
+  using Error::Error;
+};
+
+struct HttpRequest {
+  std::string url;
+  std::vector<std::string> fields{};  ///< "Range: bytes=0-99"
+};
+
+/// Status and header fields of an answer.
+struct HttpHead {
+  int status = 0;
+  std::map<std::string, std::string> fields{};  ///< by names in small letters
+  /// Empty where there is none.
+  std::string field(const std::string& name) const;
+};
+
+/// What takes an answer as it comes. Both functions may throw, and end the transfer by returning false.
+class HttpReceiver {
+ public:
+  virtual ~HttpReceiver() = default;
+  /// Once, before the body.
+  virtual bool head(const HttpHead& head) = 0;
+  virtual bool body(std::span<const uint8_t> piece) = 0;
+};
+
+/// One GET by libcurl, which is opened at the first call; redirects are not followed. Connections are kept
+/// for the next request. Safe from several threads. Throws ConnectionError where the connection fails, stalls
+/// for 60 s or ends before the length that was announced, Interrupted on Ctrl-C, and Error where there is no
+/// libcurl.
+void http_get(const HttpRequest& request, HttpReceiver& receiver);
+
+}  // namespace twofour

@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/hub/address.h"
+#include "lib/hub/fetcher.h"
+
+namespace twofour {
+
+/// The files behind an address, each pinned to its contents.
+struct RemoteListing {
+  std::string name;  ///< "hf://org/name@COMMIT", with the path within it; a URL without its query
+  std::string file;  ///< the address names this one file; empty: a folder
+  Json note;         ///< what twofour.json keeps: repository and commit, or the URL
+  std::vector<RemoteObject> files;
+};
+
+/// Asks the Hub once for the commit, the files, their sizes and hashes; all later requests name the commit.
+/// Of another server, which has no list, looks for the files that checkpoints have: configs, tokenizer, index
+/// and what it names. Throws Error where a request is refused, where a name leaves the folder and where there
+/// are more than 100,000 files.
+RemoteListing list_remote(const RemoteAddress& address, const Fetcher& fetcher);
+
+}  // namespace twofour

@@ -1,0 +1,22 @@
+#pragma once
+#include <filesystem>
+
+namespace twofour {
+
+/// A new folder in that for temporary files, "twofour-remote-XXXXXX", for files that have names and sizes but
+/// not their bytes. It goes with this, and those of runs that were killed go when the next is made.
+class PlaceholderFolder {
+ public:
+  /// Throws Error where it cannot be made.
+  PlaceholderFolder();
+  ~PlaceholderFolder();
+  PlaceholderFolder(const PlaceholderFolder&) = delete;
+  PlaceholderFolder& operator=(const PlaceholderFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int lock_ = -1;  ///< of the folder: held as long as it is used
+};
+
+}  // namespace twofour

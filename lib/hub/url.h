@@ -1,0 +1,34 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// An absolute URL, taken apart.
+struct Url {
+  std::string scheme;  ///< "https", in small letters
+  std::string host;    ///< with its port, in small letters
+  std::string path;    ///< from the first slash to before '?' or '#'; at least "/"
+  std::string query;   ///< with its '?'; empty: none
+  /// "https://host:port": who gets what belongs to one server alone.
+  std::string origin() const { return scheme + "://" + host; }
+  std::string text() const { return origin() + path + query; }
+};
+
+/// Throws Error naming `where` on what is not http:// or https:// with a host, and on URLs with a user or a
+/// password, which would show in messages.
+Url parse_url(std::string_view where, std::string_view text);
+
+/// The URL that a redirect from `from` leads to; `location` may be relative. Throws Error where it leads from
+/// https to another scheme; http leads to http only where `http_allowed`.
+Url follow(const Url& from, std::string_view location, bool http_allowed);
+
+/// A URL for messages: without query, which may hold a signature.
+std::string shown_url(std::string_view url);
+
+/// A path with each byte that is not unreserved in a URL as %XX; slashes stay with `keep_slashes`.
+std::string percent_encoded(std::string_view text, bool keep_slashes);
+/// The opposite. Throws Error naming `where` on a '%' without two digits.
+std::string percent_decoded(std::string_view where, std::string_view text);
+
+}  // namespace twofour
