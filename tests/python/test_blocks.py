@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import unittest
 from typing import Any
 
@@ -116,6 +117,19 @@ class Slices(Scratch):
                 block(wrong)
         with self.assertRaisesRegex(twofour.Error, r"expected \[1, 32, 256\], found \[1, 32, 511\]"):
             layer_shape("mlp", {n: (1, 32, 511) if n == "w13_comp" else tuple(t.shape) for n, t in tensors.items()})
+
+    def test_a_copy_is_a_module_of_its_own(self) -> None:
+        tensors = self.tensors("v7", "model.layers.1.mlp")
+        shape = layer_shape("model.layers.1.mlp", {name: tuple(t.shape) for name, t in tensors.items()})
+        block = self.block(shape, tensors)
+        want = block(self.x)
+        copied = copy.deepcopy(block)
+        self.assertEqual((block.key, copied.key), ("model.layers.1.mlp", "model.layers.1.mlp#2"))
+        copied.w2_global_scale.data.mul_(2)
+        torch.testing.assert_close(copied(self.x), 2 * want)
+        torch.testing.assert_close(block(self.x), want)
+        del block, copied
+        self.assertEqual(self.block(shape, tensors).key, "model.layers.1.mlp")
 
 
 class Fp8(unittest.TestCase):

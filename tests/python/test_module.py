@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import unittest
-from pathlib import Path
 
 import numpy as np
 from support import GOLDEN, PROGRAM, ROOT, Scratch, run, stored, without_times

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 
 from .._library import Error
+from .stored_module import StoredModule
 
 #: Rows that are decoded at a time: no more of the matrix is ever in another type than FP8.
 PIECE = 1024
@@ -24,30 +25,20 @@ def scale_block(name: str, n: int, k: int, shape: tuple[int, ...]) -> tuple[int,
     raise Error(f"{name}: expected scales of the tensor, of rows or of blocks of {BLOCK}, found {list(shape)}")
 
 
-class Fp8Linear(torch.nn.Module):  # type: ignore[misc]
+class Fp8Linear(StoredModule):
     """A linear [N, K] of E4M3 weights times float scales. Weights alone: activations are not quantized."""
 
     def __init__(
         self, name: str, n: int, k: int, scale: str, scale_shape: tuple[int, ...], scale_dtype: torch.dtype, bias: bool,
         device: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(name)
         self.block = scale_block(name, n, k, scale_shape)
         self.scale_name = scale
-        self._add("weight", torch.empty(n, k, dtype=torch.float8_e4m3fn, device=device))
-        self._add(scale, torch.empty(scale_shape, dtype=scale_dtype, device=device))
+        self.add("weight", torch.empty(n, k, dtype=torch.float8_e4m3fn, device=device))
+        self.add(scale, torch.empty(scale_shape, dtype=scale_dtype, device=device))
         if bias:
-            self._add("bias", torch.empty(n, device=device))
-
-    def _add(self, name: str, empty: torch.Tensor) -> None:
-        self.register_parameter(name, torch.nn.Parameter(empty, requires_grad=False))
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Fp8Linear:
-        bias = self._parameters.pop("bias", None)
-        super()._apply(lambda t: t if (moved := fn(t)).device == t.device else t.to(moved.device), recurse)
-        if bias is not None:
-            self._add("bias", fn(bias.data))
-        return self
+            self.add("bias", torch.empty(n, device=device))
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
         """Rows [begin, end) as float32; `begin` a multiple of the block."""

@@ -5,20 +5,13 @@ Imports torch alone: transformers and vLLM use it through modules of their own.
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
 from .._layer import Layer, LayerShape, layout_parts
 from .._library import Error
-
-#: torch's types of safetensors' names, and names of types that libtwofour takes as activations.
-DTYPES = {"U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-
-#: Modules by the number that the operator has.
-_blocks: weakref.WeakValueDictionary[int, StoredBlock] = weakref.WeakValueDictionary()
+from .stored_module import DTYPES, NAMES, StoredModule, module_of, workspace_of
 
 
 def stored_tensors(shape: LayerShape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -59,7 +52,7 @@ def layer_shape(name: str, found: Mapping[str, tuple[int, ...]]) -> LayerShape:
     return shape
 
 
-class StoredBlock(torch.nn.Module):  # type: ignore[misc]
+class StoredBlock(StoredModule):
     """Routed experts, or a dense MLP as one expert, with the tensors of an artifact as parameters.
 
     `block(hidden, ids, weights)` runs experts on hidden [M, H] with ids and weights [M, top_k]; `block(hidden)` a
@@ -67,42 +60,32 @@ class StoredBlock(torch.nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, shape: LayerShape, *, expert_map: Optional[Sequence[int]] = None, weight_on_input: bool = False,
-        limit: float = 0.0, device: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
+        self,
+        shape: LayerShape,
+        *,
+        expert_map: Optional[Sequence[int]] = None,
+        weight_on_input: bool = False,
+        limit: float = 0.0,
+        device: Any = None,
+    ) -> None:
+        super().__init__(shape.name)
         self.shape = shape
         self.options: dict[str, Any] = dict(expert_map=expert_map, weight_on_input=weight_on_input, limit=limit)
         for name, (dims, dtype) in stored_tensors(shape).items():
-            empty = torch.empty(dims, dtype=dtype, device=device)
-            self.register_parameter(name, torch.nn.Parameter(empty, requires_grad=False))
-        self._layer: Optional[Layer] = None
-        self._places: tuple[Any, ...] = ()
-        self.key = id(self)
-        _blocks[self.key] = self
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> StoredBlock:
-        # Bytes go to other devices, never to other types
-        super()._apply(lambda t: t if (moved := fn(t)).device == t.device else t.to(moved.device), recurse)
-        return self
+            self.add(name, torch.empty(dims, dtype=dtype, device=device))
 
     def layer(self) -> Layer:
         """The layer over the parameters where they are now. Looks at every byte when they have been moved.
 
         Not to be called first while a CUDA graph is captured: on CUDA it copies to the host.
         """
-        parameters = dict(self.named_parameters())
-        places = tuple(p.data_ptr() for p in parameters.values())
-        if self._layer is None or places != self._places:
-            device = next(iter(parameters.values())).device
-            where = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
-            if device.type == "cuda":
-                torch.cuda.current_stream(device).synchronize()
-            pointers = {name: p.data_ptr() for name, p in parameters.items()}
-            keep = tuple(p.data for p in parameters.values())
-            self._layer = Layer.over(self.shape, pointers, where, keep=keep, **self.options)
-            self._places = places
-        return self._layer
+
+        def load(device: str) -> Layer:
+            tensors = {name: p.data for name, p in self.named_parameters()}
+            pointers = {name: t.data_ptr() for name, t in tensors.items()}
+            return Layer.over(self.shape, pointers, device, keep=tuple(tensors.values()), **self.options)
+
+        return self.loaded(load)  # type: ignore[no-any-return]
 
     def forward(
         self, hidden: torch.Tensor, ids: Optional[torch.Tensor] = None, weights: Optional[torch.Tensor] = None
@@ -121,9 +104,9 @@ class StoredBlock(torch.nn.Module):  # type: ignore[misc]
 
 
 @torch.library.custom_op("twofour::feed_forward", mutates_args=())  # type: ignore[untyped-decorator]
-def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
+def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: str) -> torch.Tensor:
     """The block of a key on hidden [M, H], ids int32 and weights float32 [M, top_k]."""
-    block = _blocks[key]
+    block = module_of(key)
     layer = block.layer()
     hidden, ids, weights = hidden.contiguous(), ids.contiguous(), weights.contiguous()
     m, top_k = ids.shape
@@ -136,15 +119,12 @@ def feed_forward(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor,
     if m == 0:
         return out
     size = layer.workspace_bytes(m, top_k)
-    workspace = torch.empty(size, dtype=torch.uint8, device=hidden.device)
-    stream = torch.cuda.current_stream(hidden.device).cuda_stream if hidden.is_cuda else 0
-    layer.run(
-        m, top_k, NAMES[hidden.dtype], hidden.data_ptr(), ids.data_ptr(), weights.data_ptr(), out.data_ptr(),
-        workspace.data_ptr() if size else 0, size, stream,
-    )  # fmt: skip
+    workspace, place, stream = workspace_of(size, hidden.device)
+    pointers = (hidden.data_ptr(), ids.data_ptr(), weights.data_ptr(), out.data_ptr())
+    layer.run(m, top_k, NAMES[hidden.dtype], *pointers, place, size, stream)
     return out
 
 
 @feed_forward.register_fake  # type: ignore[untyped-decorator]
-def _(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: int) -> torch.Tensor:
+def _(hidden: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, key: str) -> torch.Tensor:
     return torch.empty_like(hidden)
