@@ -5,16 +5,20 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import sys
 import unittest
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from support import Scratch, stored
+from support import ROOT, Scratch, stored
 from tiny import make_artifact, make_model
 from tiny_names import LAYOUTS
 from transformers import AutoModelForCausalLM
+
+sys.path.insert(0, str(ROOT / "tests" / "loaders"))
+import models
 
 import twofour
 import twofour.integrations.transformers  # noqa: F401
@@ -91,6 +95,37 @@ class Families(Scratch):
 
     def test_qwen3_moe(self) -> None:
         self.check_family("qwen3_moe", 2)
+
+
+class AllFamilies(Scratch):
+    """Every family of tests/loaders, all of it quantized, experts and MLPs in v7."""
+
+    #: What is refused, and why.
+    REFUSED = {
+        "deepseek_v4": "expected a linear .*, found DeepseekV4GroupedLinear",
+        "gpt_oss": "expected weights alone, found gate_up_proj_bias",
+        "llama4_text": "expected a module that takes hidden, ids and weights, found Llama4TextExperts",
+        "gemma4_text": "expected the activation silu, found gelu",
+    }
+
+    def test_logits_of_most_tokens_are_those_of_bf16(self) -> None:
+        for family in models.FAMILIES:
+            with self.subTest(family):
+                folder = self.folder / family
+                models.make(f"TINY/{family}", folder / "source")
+                twofour.quantize(folder / "source", folder / "nvfp4")
+                twofour.convert(folder / "nvfp4", folder / "v7", to="v7")
+                if family in self.REFUSED:
+                    with self.assertRaisesRegex(twofour.Error, self.REFUSED[family]):
+                        load(folder / "v7", dtype=torch.float32)
+                    continue
+                twofour.convert(folder / "v7", folder / "bf16", to="bf16")
+                model, plain = load(folder / "v7", dtype=torch.float32), load(folder / "bf16", dtype=torch.float32)
+                with torch.no_grad():
+                    got, want = (m(models.tokens()).logits.double() for m in (model, plain))
+                # Routers of random models choose other experts for single tokens, where two are nearly equal
+                error = ((got - want).norm(dim=-1) / want.norm(dim=-1)).median()
+                self.assertLess(float(error), 2 * BF16_ROUNDINGS)
 
 
 class Blocks(Scratch):

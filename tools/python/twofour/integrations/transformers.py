@@ -111,7 +111,7 @@ def _linear_of(
     if path is None:
         return None
     linear = model.get_submodule(path)
-    if not isinstance(linear, torch.nn.Linear) or tuple(linear.weight.shape) != dims:
+    if type(linear) is not torch.nn.Linear or tuple(linear.weight.shape) != dims:
         raise Error(f"{name}: expected a linear {list(dims)}, found {linear}")
     return path, linear.bias is not None
 
@@ -126,7 +126,8 @@ def _check(name: str, module: torch.nn.Module, experts: bool, gated: bool, confi
     """Refuses what a module computes beyond its weights."""
     if biases := [n for n, _ in module.named_parameters() if "bias" in n]:
         raise Error(f"{name}: expected weights alone, found {biases[0]}, which libtwofour does not add")
-    activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None) or "silu"
+    names = ("mlp_hidden_act", "hidden_act", "hidden_activation")
+    activation = next((value for name in names if (value := getattr(config, name, None))), "silu")
     known = ("silu", "swish") if gated else ("relu2",)
     if activation not in known:
         raise Error(f"{name}: expected the activation {known[0]}, found {activation}")
