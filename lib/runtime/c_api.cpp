@@ -185,7 +185,8 @@ int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, 
     twofour_part& to = sized(out, "twofour_part");
     const std::string name = &given(layout, "layout");
     const Shape shape{experts, n, k, gated != 0};
-    if (experts < 0 || n < 1 || k < kGroup || k % kGroup != 0)
+    constexpr int64_t kMost = INT32_MAX;
+    if (experts < 0 || n < 1 || k < kGroup || k % kGroup != 0 || std::max({experts, n, k}) > kMost)
       throw Error(fmt::format("{}: expected N and a K that is a multiple of {}, found [{}, {}, {}]", name,
                               kGroup, experts, n, k));
     const bool known = with_stored(name, [&]<class L>() {

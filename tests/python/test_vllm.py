@@ -120,5 +120,65 @@ class Ranks(unittest.TestCase):
                 self.compare(self.run_alone(artifact), ranks)
 
 
+class Configuration(unittest.TestCase):
+    """quantization_config as artifacts have it."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        os.environ["VLLM_TARGET_DEVICE"] = "cpu"
+        import vllm.platforms
+        from vllm.platforms.cpu import CpuPlatform
+
+        vllm.platforms._current_platform = CpuPlatform()
+        import support  # noqa: F401  (the module's path)
+
+        from twofour.integrations import vllm as plugin
+
+        cls.plugin = plugin
+
+    def parsed(self, **settings: Any) -> Any:
+        return self.plugin.TwofourVllmConfig.from_config({"quant_method": "twofour", **settings})
+
+    def test_one_layout_or_groups_of_several(self) -> None:
+        one = self.parsed(layout="v7", pattern="2:4", modules=["model.layers.*.mlp.experts", "model.layers.0.mlp"])
+        self.assertEqual(one.layout_of("model.layers.11.mlp.experts"), "v7")
+        self.assertEqual(one.layout_of("model.layers.0.mlp"), "v7")
+        self.assertIsNone(one.layout_of("model.layers.1.mlp"))
+        several = self.parsed(
+            layout="mixed",
+            groups=[
+                {"layout": "v7", "pattern": "2:4", "modules": ["model.layers.0.mlp.experts"]},
+                {"layout": "g8", "pattern": "dense", "modules": ["model.layers.1.mlp.experts"]},
+            ],
+        )
+        self.assertEqual(several.layout_of("model.layers.1.mlp.experts"), "g8")
+        with self.assertRaises(ValueError):
+            self.parsed(layout="v7", modules=[])
+
+    def test_the_base_is_the_sources_own_configuration(self) -> None:
+        modules = dict(layout="v7", modules=["model.layers.*.mlp"])
+        bases = {
+            "ModelOptNvFp4Config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+            "CompressedTensorsConfig": {"quant_method": "compressed-tensors", "config_groups": {}, "ignore": []},
+            "Fp8Config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+        }
+        for name, base in bases.items():
+            self.assertEqual(type(self.parsed(**modules, base=base).base).__name__, name)
+        self.assertIsNone(self.parsed(**modules).base)
+
+    def test_names_of_files_become_those_of_linears(self) -> None:
+        config = self.parsed(layout="v7", modules=["model.layers.*.mlp.experts", "model.layers.0.mlp"])
+        mapper = config.get_checkpoint_weight_mapper()
+        for name, want in (
+            ("model.layers.0.mlp.w13_comp", "model.layers.0.mlp.gate_up_proj.w13_comp"),
+            ("model.layers.0.mlp.w2_global_scale", "model.layers.0.mlp.down_proj.w2_global_scale"),
+            ("model.layers.0.mlp.up_proj.input_scale", None),
+            ("model.layers.3.mlp.experts.7.down_proj.input_scale", None),
+            ("model.layers.3.mlp.experts.w13_comp", "model.layers.3.mlp.experts.w13_comp"),
+            ("model.layers.0.self_attn.q_proj.input_scale", "model.layers.0.self_attn.q_proj.input_scale"),
+        ):
+            self.assertEqual(mapper.map_name(name), want)
+
+
 if __name__ == "__main__":
     unittest.main()
