@@ -21,11 +21,10 @@ std::pair<std::string, int> output_of(const std::string& command) {
   return {text, ::pclose(pipe)};
 }
 
-/// The client's command line, behind an emulator's where it needs one.
-std::string client() {
+/// A program's command line, behind an emulator's where it needs one.
+std::string line_of(std::initializer_list<const char*> words) {
   std::string line;
-  for (const char* word : {TWOFOUR_EMULATOR TWOFOUR_C_CLIENT})
-    line += std::string(line.empty() ? "" : " ") + word;
+  for (const char* word : words) line += std::string(line.empty() ? "" : " ") + word;
   return line;
 }
 
@@ -36,7 +35,8 @@ TEST_CASE("a C program runs layers of every layout through libtwofour.so and lea
     CAPTURE(layout);
     const ConvertedLayer made(layout, 5, 32, 48);
     const int64_t m = 6;
-    const auto [text, status] = output_of(client() + " " + made.path().string() + " 3 " + std::to_string(m));
+    const auto [text, status] = output_of(line_of({TWOFOUR_EMULATOR TWOFOUR_C_CLIENT}) + " " +
+                                          made.path().string() + " 3 " + std::to_string(m));
     CHECK(status == 0);
     std::istringstream lines(text);
     std::string first;
@@ -60,6 +60,24 @@ TEST_CASE("a C program runs layers of every layout through libtwofour.so and lea
     const MoeInput input{m, 48, 2, hidden, ids, weights, {}, false, 2.0};
     CHECK(relative_error(got, moe_reference(input, made.w13(), made.w2())) < 2e-6);
   }
+}
+
+TEST_CASE("a C program calls commands, stops one, and reads values and bytes") {
+  const Scratch scratch;
+  TensorData line{"line", DType::kF32, {3}, {}};
+  for (const float value : {1.5f, -2.0f, 8.0f}) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+    line.bytes.insert(line.bytes.end(), bytes, bytes + sizeof(float));
+  }
+  write_checkpoint(scratch / "c", {{line}});
+  const auto [text, status] =
+      output_of(line_of({TWOFOUR_EMULATOR TWOFOUR_C_COMMANDS}) + " " + (scratch / "c").string() + " line 3");
+  CHECK(status == 0);
+  CHECK(text.starts_with("{\n  \"schema_version\": 1,"));
+  const std::string want =
+      "\n130 interrupted\n2 unknown option --no-such-option\nSee twofour lint --help.\n1\n1.5 -2 8 0\n"
+      "line: expected room for 3 values, found 4\n";
+  CHECK_MESSAGE(text.ends_with(want), text);
 }
 
 }  // namespace c_api_test
