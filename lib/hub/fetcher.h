@@ -2,26 +2,15 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <span>
 #include <string>
 
-#include "lib/hub/http.h"
+#include "lib/hub/range_answer.h"
 #include "lib/hub/settings.h"
 
 namespace twofour {
-
-/// A file behind a URL, pinned to the contents that it had when it was listed.
-struct RemoteObject {
-  std::string name;   ///< relative to its folder
-  std::string shown;  ///< for messages: "hf://org/name@COMMIT/model.safetensors"
-  Url url;            ///< without redirects
-  uint64_t size = 0;
-  std::string etag;      ///< of the contents, normalized; empty: the server gives none
-  std::string modified;  ///< Last-Modified, where there is no ETag; empty: unknown
-  std::string sha256;    ///< in hexadecimal digits; empty: unknown
-  std::string commit;    ///< that X-Repo-Commit must name; empty: not of the Hub
-};
 
 /// How requests that fail for a while are repeated.
 struct RetryPolicy {
@@ -71,8 +60,5 @@ class Fetcher {
   HubSettings settings_;
   RetryPolicy policy_;
 };
-
-/// An ETag without "W/" and quotes.
-std::string normalized_etag(std::string etag);
 
 }  // namespace twofour

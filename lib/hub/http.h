@@ -24,7 +24,10 @@ struct HttpHead {
   int status = 0;
   std::map<std::string, std::string> fields{};  ///< by names in small letters
   /// Empty where there is none.
-  std::string field(const std::string& name) const;
+  std::string field(const std::string& name) const {
+    const auto at = fields.find(name);
+    return at == fields.end() ? "" : at->second;
+  }
 };
 
 /// What takes an answer as it comes. Both functions may throw, and end the transfer by returning false.

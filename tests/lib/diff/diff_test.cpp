@@ -305,4 +305,28 @@ TEST_CASE("what makes a comparison fail can be chosen") {
     CHECK(parse_diff_gate({word}).count(infinite) == 1);
 }
 
+TEST_CASE("by headers alone names, shapes and formats are compared, and no value") {
+  Tensors a, b;
+  add_bf16(a, "same", {4, 8}, 1);
+  add_bf16(b, "same", {4, 8}, 2);
+  add_bf16(a, "shape", {4, 8}, 1);
+  add_bf16(b, "shape", {8, 4}, 1);
+  add_bf16(a, "format", {4, 8}, 1);
+  b.push_back(f32("format", {4, 8}, std::vector<float>(32, 1.0f)));
+  add_bf16(a, "gone", {4, 8}, 1);
+  add_bf16(b, "new", {4, 8}, 1);
+  DiffOptions options;
+  options.headers_only = true;
+  const DiffResult r = diff_of(a, b, options);
+  CHECK(r.headers_only);
+  CHECK(entry(r, "same").cls == DiffClass::kUnread);
+  CHECK(entry(r, "shape").cls == DiffClass::kShape);
+  CHECK(entry(r, "format").cls == DiffClass::kType);
+  CHECK(entry(r, "format").message == "unlike formats");
+  CHECK(entry(r, "gone").cls == DiffClass::kRemoved);
+  CHECK(entry(r, "new").cls == DiffClass::kAdded);
+  CHECK(default_diff_gate().count(r) == 4);
+  CHECK(entry(diff_of(a, b), "same").cls == DiffClass::kDifferent);
+}
+
 }  // namespace diff_test

@@ -3,18 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <memory>
-#include <set>
+#include <cstdio>
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/hub/sha256.h"
-#include "lib/io/file.h"
-#include "tests/support/checkpoint_builder.h"
-#include "tests/support/environment.h"
-#include "tests/support/hub_server.h"
-#include "tests/support/message.h"
-#include "tests/support/scratch.h"
+#include "tests/support/hub_fixture.h"
 
 namespace remote_source_test {
 
@@ -24,66 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRepo = "org/name";
 constexpr const char* kShard = "model-00002-of-00002.safetensors";
-
-/// Waits of milliseconds in place of seconds.
-constexpr RetryPolicy kQuick{4, std::chrono::milliseconds(1), std::chrono::seconds(5)};
-
-/// A checkpoint of two files, a server of it, and an environment that leads there.
-struct Fixture {
-  explicit Fixture(int64_t rows = 700) {
-    Tensors one, two;
-    add_bf16(one, "a", {rows, 512}, 1);
-    add_bf16(two, "b", {rows, 512}, 2);
-    add_bf16(two, "c", {3}, 3);
-    write_checkpoint(scratch / "source", {one, two}, R"({"model_type": "llama"})");
-    write_text(scratch / "source" / "tokenizer.json", "{}");
-    server.emplace(kRepo, scratch / "source");
-    endpoint.emplace("HF_ENDPOINT", server->endpoint());
-  }
-  fs::path source() const { return scratch / "source"; }
-  /// Every answer that `is_meant` is met by `answer` for the first `times` of them.
-  void fail(int times, std::function<bool(const HubRequest&)> is_meant,
-            std::function<ServerAnswer(const ServerAnswer&)> answer) {
-    auto left = std::make_shared<std::atomic<int>>(times);
-    server->set_fault([=](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
-      if (!is_meant(r) || (*left)-- <= 0) return std::nullopt;
-      return answer(usual);
-    });
-  }
-
-  Scratch scratch;
-  std::optional<HubServer> server;
-  Variable home{"HF_HOME", scratch.path.string()}, token{"HF_TOKEN", std::nullopt},
-      token_path{"HF_TOKEN_PATH", std::nullopt}, proxy{"no_proxy", "127.0.0.1"};
-  std::optional<Variable> endpoint;
-};
-
-bool any(const HubRequest&) { return true; }
-bool at_storage(const HubRequest& r) { return r.to_storage; }
-bool at_resolve(const HubRequest& r) { return r.request.path.find("/resolve/") != std::string::npos; }
-
-std::vector<uint8_t> bytes_of(const fs::path& file) {
-  const InputFile input(file);
-  std::vector<uint8_t> bytes(input.size());
-  input.read(0, bytes);
-  return bytes;
-}
-
-/// All files below a folder read as those of the source.
-void check_same(const fs::path& source, const fs::path& remote) {
-  CHECK(files_below(source) == files_below(remote));
-  for (const auto& [name, size] : files_below(source))
-    CHECK_MESSAGE(bytes_of(source / name) == bytes_of(remote / name), name);
-}
-
-std::string message_of_opening(const std::string& source = "hf://org/name") {
-  return message_of([&] {
-    const RemoteSource remote(source, std::nullopt, kQuick);
-    check_same(remote.path(), remote.path());
-  });
-}
 
 uint64_t bytes_sent(const std::vector<HubRequest>& requests) {
   uint64_t sum = 0;
@@ -95,13 +29,6 @@ uint64_t bytes_sent(const std::vector<HubRequest>& requests) {
   return sum;
 }
 
-ServerAnswer with_status(int status, const std::string& field = "") {
-  ServerAnswer answer;
-  answer.status = status;
-  if (!field.empty()) answer.fields.push_back(field);
-  return answer;
-}
-
 }  // namespace
 
 TEST_CASE("a path of this machine is left as it is") {
@@ -111,7 +38,7 @@ TEST_CASE("a path of this machine is left as it is") {
 }
 
 TEST_CASE("a checkpoint of the Hub opens by its headers, and every byte of it can be read") {
-  Fixture f;
+  HubFixture f;
   fs::path folder;
   {
     const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
@@ -132,7 +59,7 @@ TEST_CASE("a checkpoint of the Hub opens by its headers, and every byte of it ca
 }
 
 TEST_CASE("the next run removes the folder of one that was killed, and no other") {
-  Fixture f;
+  HubFixture f;
   const Variable temporary("TMPDIR", (f.scratch / "temporary").string());
   const auto make = [&](const std::string& name, bool is_old) {
     const fs::path folder = f.scratch / "temporary" / name;
@@ -152,7 +79,7 @@ TEST_CASE("the next run removes the folder of one that was killed, and no other"
 }
 
 TEST_CASE("the revision is asked for once, and all files by its commit") {
-  Fixture f;
+  HubFixture f;
   const RemoteSource remote("hf://org/name@main", std::nullopt, kQuick);
   check_same(f.source(), remote.path());
   size_t lists = 0;
@@ -164,7 +91,7 @@ TEST_CASE("the revision is asked for once, and all files by its commit") {
 }
 
 TEST_CASE("revisions with slashes and files of a folder are found") {
-  Fixture f;
+  HubFixture f;
   const std::string slashes =
       message_of([] { RemoteSource("hf://org/name@refs/pr/1", std::nullopt, kQuick); });
   CHECK(slashes.empty());
@@ -175,7 +102,7 @@ TEST_CASE("revisions with slashes and files of a folder are found") {
 }
 
 TEST_CASE("the token goes to the endpoint and never to the storage behind a redirect") {
-  Fixture f;
+  HubFixture f;
   f.server->demand("hf_secret");
   const std::string refused = message_of_opening();
   contains(refused, "hf://org/name@main: expected a repository that can be read, found none (401)");
@@ -198,7 +125,7 @@ TEST_CASE("the token goes to the endpoint and never to the storage behind a redi
 }
 
 TEST_CASE("a gated repository's message says where its terms are") {
-  Fixture f;
+  HubFixture f;
   f.server->gate();
   const std::string message = message_of_opening();
   contains(message,
@@ -206,7 +133,7 @@ TEST_CASE("a gated repository's message says where its terms are") {
 }
 
 TEST_CASE("what is not there is one error") {
-  Fixture f;
+  HubFixture f;
   contains(message_of_opening("hf://org/other"),
            "hf://org/other@main: expected a repository that can be read");
   contains(message_of_opening("hf://org/name@v9"),
@@ -249,7 +176,7 @@ TEST_CASE("failures that pass are repeated from the byte where they came, others
   for (const Case& c : cases) {
     CAPTURE(c.what);
     for (const auto& where : {at_storage, at_resolve}) {
-      Fixture f;
+      HubFixture f;
       f.fail(3, where, c.answer);
       const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
       check_same(f.source(), remote.path());
@@ -260,13 +187,13 @@ TEST_CASE("failures that pass are repeated from the byte where they came, others
 }
 
 TEST_CASE("a server that asks to wait too long is an error") {
-  Fixture f;
+  HubFixture f;
   f.fail(1000, any, [](const ServerAnswer&) { return with_status(429, "Retry-After: 3600"); });
   contains(message_of_opening(), "asks to wait for 3600 s");
 }
 
 TEST_CASE("a server that waits as Retry-After says is waited for") {
-  Fixture f;
+  HubFixture f;
   f.fail(1, any, [](const ServerAnswer&) { return with_status(429, "Retry-After: 1"); });
   const auto before = std::chrono::steady_clock::now();
   CHECK(message_of_opening().empty());
@@ -298,14 +225,14 @@ TEST_CASE("answers of a wrong length or place are refused") {
             },
             "found more in the answer"},
            {[](const ServerAnswer&) { return with_status(416); }, "it changed since it was listed"}}) {
-    Fixture f;
+    HubFixture f;
     f.fail(1 << 20, at_storage, c.answer);
     contains(message_of_opening(), c.error);
   }
 }
 
 TEST_CASE("of a server that ignores ranges only what is near the beginning is read") {
-  Fixture f;
+  HubFixture f;
   const auto whole = [&](const HubRequest& r, const ServerAnswer&) -> std::optional<ServerAnswer> {
     if (!r.to_storage) return std::nullopt;
     ServerRequest without = r.request;
@@ -325,7 +252,7 @@ TEST_CASE("of a server that ignores ranges only what is near the beginning is re
 }
 
 TEST_CASE("a file that changes after it was listed is refused") {
-  Fixture f;
+  HubFixture f;
   const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
   const auto bytes = bytes_of(f.source() / "tokenizer.json");
   f.server->change("tokenizer.json", "[]");
@@ -343,7 +270,7 @@ TEST_CASE("a file that changes after it was listed is refused") {
 }
 
 TEST_CASE("an ETag that changes at the storage between two ranges is refused") {
-  Fixture f;
+  HubFixture f;
   const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
   f.fail(1 << 20, at_storage, [](const ServerAnswer& usual) {
     ServerAnswer answer = usual;
@@ -356,91 +283,21 @@ TEST_CASE("an ETag that changes at the storage between two ranges is refused") {
 }
 
 TEST_CASE("a signed URL that is over is asked for again") {
-  Fixture f;
+  HubFixture f;
   const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
   f.fail(1, at_storage, [](const ServerAnswer&) { return with_status(403); });
   check_same(f.source(), remote.path());
 }
 
 TEST_CASE("redirects that go on are refused") {
-  Fixture f;
+  HubFixture f;
   f.server->set_fault([&](const HubRequest& r, const ServerAnswer&) -> std::optional<ServerAnswer> {
     if (!at_resolve(r)) return std::nullopt;
     return with_status(307, "Location: " + r.request.path);
   });
   contains(message_of_opening(), "expected at most 5 redirects, found more");
-}
-
-TEST_CASE("lists with names that leave the folder, without sizes or without a commit are refused") {
-  const std::string commit = HubServer::kCommit;
-  const auto file = [](const std::string& name) {
-    return R"({"rfilename": ")" + name + R"(", "size": 3, "blobId": "x"})";
-  };
-  struct Case {
-    std::string sha, siblings, error;
-  };
-  for (const Case& c :
-       std::vector<Case>{{commit, "[" + file("../x") + "]", "expected names of files"},
-                         {commit, "[" + file("/etc/x") + "]", "expected names of files"},
-                         {commit, "[" + file("a//b") + "]", "expected names of files"},
-                         {commit, "[" + file("a/./b") + "]", "expected names of files"},
-                         {commit, "[" + file("") + "]", "expected names of files"},
-                         {commit, "[" + file("a") + "," + file("a") + "]", "expected one file of each name"},
-                         {commit, "[" + file("a") + "," + file("a/b") + "]", "a"},
-                         {commit, R"([{"rfilename": "a"}])", "expected a size"},
-                         {commit, R"([{"rfilename": "a", "size": -1}])", "expected a size"},
-                         {commit, R"([{"rfilename": "a", "size": 1, "lfs": {"sha256": "xyz", "size": 1}}])",
-                          "expected a SHA-256"},
-                         {commit, "{}", "expected a list"},
-                         {"main", "[]", "expected a commit of 40 digits"},
-                         {"", "[]", "expected a commit of 40 digits"}}) {
-    Fixture f;
-    f.fail(
-        1 << 20, [](const HubRequest& r) { return r.request.path.starts_with("/api/"); },
-        [&](const ServerAnswer&) {
-          ServerAnswer answer;
-          answer.body = R"({"sha": ")" + c.sha + R"(", "siblings": )" + c.siblings + "}";
-          return answer;
-        });
-    CAPTURE(c.siblings);
-    contains(message_of_opening(), c.error);
-  }
-  Fixture f;
-  f.fail(1 << 20, any, [](const ServerAnswer&) {
-    ServerAnswer answer;
-    answer.body = "<!doctype html>";
-    return answer;
-  });
-  CHECK(!message_of_opening().empty());
-}
-
-TEST_CASE("a folder on another server is read by its index, and each file by its ETag") {
-  const Fixture f;
-  std::atomic<bool> changed{false};
-  std::set<std::string> tokens;
-  std::mutex mutex;
-  const HttpServer other([&](const ServerRequest& request) {
-    {
-      const std::lock_guard lock(mutex);
-      tokens.insert(request.field("authorization"));
-    }
-    const fs::path file = f.source() / request.path.substr(std::string("/models/x/").size());
-    if (!fs::exists(file)) return with_status(404);
-    const auto bytes = bytes_of(file);
-    ServerAnswer answer = answer_range(request, std::string(bytes.begin(), bytes.end()));
-    answer.fields.push_back(changed ? "ETag: \"new\"" : "ETag: \"old\"");
-    return answer;
-  });
-  const Variable token("HF_TOKEN", "hf_secret");
-  const RemoteSource remote(other.origin() + "/models/x", std::nullopt, kQuick);
-  check_same(f.source(), remote.path());
-  CHECK(tokens == std::set<std::string>{""});
-  const RemoteSource file(other.origin() + "/models/x/" + kShard + "?sig=secret", std::nullopt, kQuick);
-  CHECK(Checkpoint::open(file.path()).tensors().size() == 2);
-  CHECK(remote_name(file.path()) == other.origin() + "/models/x/" + kShard);
-  changed = true;
-  contains(message_of([&] { bytes_of(file.path()); }), "expected ETag \"old\", found \"new\"");
-  contains(message_of_opening(other.origin() + "/models/x/none.safetensors"), "expected a file, found none");
+  f.fail(1 << 20, at_resolve, [](const ServerAnswer&) { return with_status(302); });
+  contains(message_of_opening(), "expected a field Location, found none");
 }
 
 }  // namespace remote_source_test

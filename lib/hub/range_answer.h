@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/hub/http.h"
+#include "lib/hub/url.h"
+
+namespace twofour {
+
+/// A file behind a URL, pinned to the contents that it had when it was listed.
+struct RemoteObject {
+  std::string name;   ///< relative to its folder
+  std::string shown;  ///< for messages: "hf://org/name@COMMIT/model.safetensors"
+  Url url;            ///< without redirects
+  uint64_t size = 0;
+  std::string etag;      ///< of the contents, normalized; empty: the server gives none
+  std::string modified;  ///< Last-Modified, where there is no ETag; empty: unknown
+  std::string sha256;    ///< in hexadecimal digits; empty: unknown
+  std::string commit;    ///< that X-Repo-Commit must name; empty: not of the Hub
+};
+
+/// An ETag without "W/" and quotes.
+std::string normalized_etag(std::string etag);
+
+/// A whole number as a header field has it; nullopt for all else.
+std::optional<uint64_t> number_of(std::string_view text);
+
+/// "bytes 0-99/1234" of a field Content-Range, the total without a number where it is not known.
+struct ContentRange {
+  uint64_t first, last;
+  std::optional<uint64_t> total;
+};
+std::optional<ContentRange> parse_content_range(std::string_view text);
+
+/// Throws Error: the object changed since it was listed.
+[[noreturn]] void refuse_change(const RemoteObject& object, const char* of, const std::string& expected,
+                                const std::string& found);
+
+/// Throws Error where an answer is of other contents than the object was listed with. Of a redirect only what
+/// the Hub says of the file that it leads to counts.
+void check_contents(const RemoteObject& object, const HttpHead& head, bool is_redirect);
+
+/// Takes bytes [begin, begin + bytes) of an object from one answer: a part of it, or all of it, of which what
+/// is before them is dropped. Throws Error where the answer is of another length or place.
+class RangeReceiver : public HttpReceiver {
+ public:
+  using Sink = std::function<void(std::span<const uint8_t>)>;
+  RangeReceiver(const RemoteObject& object, uint64_t begin, uint64_t bytes, const Sink& sink)
+      : object_(object), begin_(begin), left_(bytes), sink_(sink) {}
+  bool head(const HttpHead& head) override;
+  bool body(std::span<const uint8_t> piece) override;
+  /// Bytes that did not come.
+  uint64_t left() const { return left_; }
+
+  HttpHead answer;
+
+ private:
+  bool take_part(const HttpHead& head);
+  bool take_whole(const HttpHead& head);
+  void check_size(std::optional<uint64_t> size) const;
+
+  const RemoteObject& object_;
+  const uint64_t begin_;
+  uint64_t left_, skip_ = 0;
+  bool is_whole_ = false;
+  const Sink& sink_;
+};
+
+}  // namespace twofour
