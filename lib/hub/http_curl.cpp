@@ -218,7 +218,10 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
   if (transfer.failure) std::rethrow_exception(transfer.failure);
   if (transfer.ended) return;
   const std::string failure = fmt::format("{}: {}", shown_url(request.url), curl().strerror(code));
-  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) throw Error(failure);
+  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
+    throw Error(fmt::format("{}: expected a certificate that this system trusts, found another",
+                            shown_url(request.url)));
+  }
   if (code != CURLE_OK) throw ConnectionError(failure);
   long status = 0;
   curl().getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
