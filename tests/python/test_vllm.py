@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from tiny_names import FAMILIES, LAYOUTS
+from transformers import AutoModelForCausalLM
 
 HERE = Path(__file__).parent
 
@@ -63,6 +64,18 @@ class Ranks(unittest.TestCase):
         self.assertEqual(found["unknown"], set())
         self.assertEqual(found["base"], "ModelOptNvFp4Config")
 
+    def check_blocks(self, artifact: Path, found: dict[str, Any]) -> None:
+        """vLLM's MLPs and MoE blocks against those of transformers on the same artifact in BF16."""
+        plain = AutoModelForCausalLM.from_pretrained(artifact.with_name(f"{artifact.name}-bf16"), dtype=torch.float32)
+        torch.manual_seed(5)
+        x = torch.randn(6, 128, dtype=torch.bfloat16).float()[None]
+        self.assertEqual(len(found["blocks"]), len(plain.model.layers))
+        for name, got in found["blocks"].items():
+            with torch.no_grad():
+                want = plain.get_submodule(name).mlp(x)[0].double()
+            error = float((got.double() - want).norm() / want.norm())
+            self.assertLess(error, 8 * 2**-9, f"{artifact} {name}")  # vLLM's in BF16 between all steps
+
     def test_every_weight_is_loaded_and_none_is_left(self) -> None:
         for family in FAMILIES:
             for layout in LAYOUTS:
@@ -70,6 +83,7 @@ class Ranks(unittest.TestCase):
                     artifact = self.folder / family / layout
                     found = self.run_alone(artifact)
                     self.check_loaded(found)
+                    self.check_blocks(artifact, found)
                     stored = {}
                     for file in artifact.glob("*.safetensors"):
                         with safe_open(file, "pt") as opened:
@@ -87,6 +101,9 @@ class Ranks(unittest.TestCase):
     def compare(self, whole: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
         """What two ranks give against one: columns next to each other, or sums."""
         self.assertEqual(set(whole["outputs"]), set(ranks[0]["outputs"]))
+        for name, block in whole["blocks"].items():
+            for rank in ranks:  # of all ranks, added up by vLLM itself
+                torch.testing.assert_close(rank["blocks"][name], block, rtol=2**-6, atol=2**-10)
         for name, want in whole["outputs"].items():
             parts = [rank["outputs"][name] for rank in ranks]
             if name.endswith("gate_up_proj"):

@@ -1,8 +1,8 @@
 """One rank of vLLM's classes on an artifact, on the CPU: vllm_rank.py ARTIFACT RANK WORLD SYNC OUT [--expert-parallel]
 
 Writes a torch file: what load_weights loaded and left, the parameters of twofour's methods with their shapes and bytes,
-and what these methods give on fixed tokens. vLLM's own attention needs kernels that a CPU wheel does not have, so whole
-models are not run.
+what these methods give on fixed tokens, and what vLLM's own feed-forward blocks with their routers and reductions give.
+vLLM's attention needs kernels that the wheel has for GPUs alone, so whole models are not run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from vllm.platforms.cpu import CpuPlatform
 
 vllm.platforms._current_platform = CpuPlatform()
 
+
 import support  # noqa: F401  (the module's path)
 from safetensors import safe_open
 from vllm.config import DeviceConfig, ModelConfig, ParallelConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.model_loader.utils import initialize_model
 
 import twofour.integrations.vllm as plugin
@@ -56,6 +59,22 @@ def outputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
+def forward_blocks(model: torch.nn.Module, config: VllmConfig) -> dict[str, torch.Tensor]:
+    """vLLM's MLPs and MoE blocks on the same tokens, by the name of their layer."""
+    for module in model.modules():
+        if isinstance(module, LinearBase):  # whose products are done by an extension that is missing here
+            object.__setattr__(module, "cpu_linear", torch.nn.functional.linear)
+    torch.manual_seed(5)
+    x = torch.randn(6, 128, dtype=torch.bfloat16)
+    found = {}
+    with set_forward_context(None, config, num_tokens=6), torch.no_grad():
+        for name, module in model.named_modules():
+            layer, _, last = name.rpartition(".")
+            if last in ("mlp", "block_sparse_moe"):
+                found[layer] = module(x)
+    return found
+
+
 def main() -> None:
     artifact, rank, world, sync, out = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
     plugin.register()
@@ -86,6 +105,7 @@ def main() -> None:
         }
         torch.save(
             {"left": names - loaded, "unknown": loaded - names, "ours": ours, "outputs": outputs(model),
+             "blocks": forward_blocks(model, config),
              "layouts": config.quant_config.layouts, "base": type(config.quant_config.base).__name__},
             out,
         )  # fmt: skip
