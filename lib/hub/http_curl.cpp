@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <exception>
 #include <memory>
@@ -222,7 +223,12 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
     throw Error(fmt::format("{}: expected a certificate that this system trusts, found another",
                             shown_url(request.url)));
   }
+  // Who is offline should not wait; whose network fails between two requests should.
+  static std::atomic<bool> any_answer{false};
+  const bool is_unknown = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
+  if (is_unknown && !any_answer) throw Error(failure + ": expected a network that leads there");
   if (code != CURLE_OK) throw ConnectionError(failure);
+  any_answer = true;
   long status = 0;
   curl().getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   transfer.head.status = static_cast<int>(status);
