@@ -107,6 +107,53 @@ bool has_weights(const fs::path& folder) {
                      [](const auto& f) { return f.first.find(".safetensors") != std::string::npos; });
 }
 
+/// Ends a conversion by a signal while it waits for its third file, and resumes it.
+void end_and_resume(int signal, int code) {
+  Fixture f;
+  REQUIRE(
+      f.run({"convert", f.source().string(), f.path("local"), "--to", "v7", "-q", "--max-shard-size", "60KB"})
+          .code == 0);
+  std::atomic<bool> stops{true}, stopped{false};
+  std::atomic<int> ranges{0};
+  f.server->set_fault([&](const HubRequest& r, const ServerAnswer&) -> std::optional<ServerAnswer> {
+    if (!r.to_storage || ++ranges < 6) return std::nullopt;  // three headers and two files
+    while (stops) {
+      stopped = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return std::nullopt;
+  });
+  const std::vector<std::string> words = {
+      "convert", kUrl, f.path("remote"), "--to",          "v7",
+      "-j",      "1",  "--cache",        f.path("cache"), "--max-shard-size",
+      "60KB",    "-q"};
+  {
+    Run run(words, f.environment());
+    for (int i = 0; i < 2000 && !stopped && run.is_running(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(stopped);
+    run.send(signal);
+    CHECK(run.wait().code == code);
+  }
+  stops = false;
+  f.server->set_fault(nullptr);
+  CHECK(fs::exists(f.path("remote/.twofour-unfinished")));
+  CHECK(has_weights(f.path("cache")));
+  if (signal == SIGKILL) {  // which leaves its temporary folder
+    fs::remove_all(f.path("temporary"));
+    fs::create_directory(f.path("temporary"));
+  }
+  f.server->forget_requests();
+  std::vector<std::string> again = words;
+  again.push_back("--resume");
+  const Outcome o = f.run(again);
+  CHECK_MESSAGE(o.code == 0, o.err);
+  check_same_artifact(f.path("local"), f.path("remote"));
+  const auto requests = f.server->requests();
+  CHECK(std::count_if(requests.begin(), requests.end(), [](const HubRequest& r) { return r.to_storage; }) ==
+        4);  // three headers and the file that was missing
+}
+
 }  // namespace
 
 TEST_CASE("inspect, lint and diff by headers say of a URL what they say of a directory") {
@@ -184,45 +231,10 @@ TEST_CASE("a dry run downloads nothing") {
 }
 
 TEST_CASE("a conversion that was killed while it downloaded goes on") {
-  Fixture f;
-  REQUIRE(
-      f.run({"convert", f.source().string(), f.path("local"), "--to", "v7", "-q", "--max-shard-size", "60KB"})
-          .code == 0);
-  std::atomic<bool> stops{true}, stopped{false};
-  std::atomic<int> ranges{0};
-  f.server->set_fault([&](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
-    // Headers and scales come by ranges of the first bytes; the third file then ends in its middle.
-    const bool is_whole = r.to_storage && r.request.field("range").starts_with("bytes=0-") && ++ranges > 3;
-    if (!is_whole || ranges < 6) return std::nullopt;
-    while (stops) {
-      stopped = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return usual;
-  });
-  const std::vector<std::string> words = {
-      "convert", kUrl, f.path("remote"), "--to",          "v7",
-      "-j",      "1",  "--cache",        f.path("cache"), "--max-shard-size",
-      "60KB",    "-q"};
-  {
-    Run run(words, f.environment());
-    for (int i = 0; i < 2000 && !stopped && run.is_running(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    CHECK(stopped);
-    run.send(SIGKILL);
-    run.wait();
-  }
-  stops = false;
-  f.server->set_fault(nullptr);
-  CHECK(fs::exists(f.path("remote/.twofour-unfinished")));
-  fs::remove_all(f.path("temporary"));  // what the killed run left
-  fs::create_directory(f.path("temporary"));
-  std::vector<std::string> again = words;
-  again.push_back("--resume");
-  const Outcome o = f.run(again);
-  CHECK_MESSAGE(o.code == 0, o.err);
-  check_same_artifact(f.path("local"), f.path("remote"));
+  end_and_resume(SIGKILL, 128 + SIGKILL);
 }
+
+TEST_CASE("Ctrl-C ends a conversion while it downloads, and it goes on") { end_and_resume(SIGINT, 130); }
 
 TEST_CASE("a resumed run refuses a repository that changed") {
   Fixture f;
