@@ -13,6 +13,8 @@ constexpr Command kCommands[] = {
      "quantize bf16-checkpoint nvfp4-checkpoint --block-scale four-over-six", false, CudaWork::kSolvers},
     {"convert", "Convert a checkpoint to a layout that kernels read", setup_convert,
      "convert checkpoint artifact --to v7", false, CudaWork::kSolvers},
+    {"compress", "Collect statistics with a text, choose weights by them and write them, layer by layer",
+     setup_compress, "compress model artifact --text book.txt --to v7", false, CudaWork::kSolvers},
     {"graft", "Take modules of another checkpoint into a checkpoint: draft layers, an embedding, a layer",
      setup_graft, "graft checkpoint donor grafted --take mtp"},
     {"drop", "Drop modules or experts of a checkpoint, all other bytes as they are", setup_drop,

@@ -14,4 +14,8 @@ void multiply(const float* x, int64_t m, const float* w, int64_t n, int64_t k, f
 /// time, in tiles of a fixed size, on all threads.
 void add_products(const float* x, int64_t m, int64_t k, float* sums, Isa isa = best_isa());
 
+/// sums += a' b of `m` rows: `a` [m, n], `b` [m, k], `sums` [n, k], likewise.
+void add_cross_products(const float* a, int64_t n, const float* b, int64_t k, int64_t m, float* sums,
+                        Isa isa = best_isa());
+
 }  // namespace twofour::cpu

@@ -72,6 +72,8 @@ struct Rule {
   int sweeps = -1;                   ///< of descent; below 0: the method's own
   bool strict_statistics = false;    ///< refuse those of other weights of the model; decides no byte
   std::string statistics_hash = {};  ///< XXH3-128 of the file; empty: none
+  std::string statistics_from =
+      {};  ///< device and instruction set that collected them, where the file says so
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
   std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: they are chosen
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()

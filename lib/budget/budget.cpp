@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -17,9 +16,7 @@
 #include "lib/names/natural.h"
 #include "lib/names/pattern.h"
 #include "lib/plan/plan.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
-#include "lib/transform/encoder.h"
+#include "lib/transform/encode_groups.h"
 #include "lib/view/layout_choice.h"
 #include "lib/view/plan_computed.h"
 
@@ -107,25 +104,20 @@ double tokens_of_model(const Statistics& s) {
   return static_cast<double>(std::max<int64_t>(1, all > 0 ? all : of_experts));
 }
 
-/// The groups of a plan, and what encoding each shows.
-struct Measured {
-  const QuantizedGroup* group = nullptr;
-  std::vector<EncodedResult> results = {};
-};
-
 template <class Transformations>
-std::vector<Measured> groups_of(const Transformations& transformations) {
-  std::vector<Measured> groups;
+std::vector<GroupEncoding> groups_of(const Transformations& transformations) {
+  std::vector<GroupEncoding> groups;
   for (const auto& one : transformations) {
-    if (const auto* group = dynamic_cast<const QuantizedGroup*>(one.get())) groups.push_back({group});
+    if (const auto* group = dynamic_cast<const QuantizedGroup*>(one.get()))
+      groups.push_back({group, [](int, std::span<const uint8_t>) {}});
   }
   return groups;
 }
 
-void check_fisher(const std::vector<Measured>& groups) {
+void check_fisher(const std::vector<GroupEncoding>& groups) {
   size_t without = 0, all = 0;
   std::string first;
-  for (const Measured& g : groups) {
+  for (const GroupEncoding& g : groups) {
     for (const EncodedMatrix& m : g.group->matrices()) {
       ++all;
       const bool has = m.solving.entry != nullptr && m.solving.entry->fisher &&
@@ -149,38 +141,6 @@ void check_all_solved(const Plan& plan, const Checkpoint& source) {
                     "--exclude leaves it",
                     one->name(source)));
   }
-}
-
-/// Encodes groups, as many at a time as the promised memory has room for.
-void measure(const Checkpoint& source, const std::vector<Measured*>& groups, int jobs, Compute compute,
-             Progress& progress) {
-  uint64_t largest = 1;
-  for (const Measured* one : groups) {
-    largest = std::max(largest, one->group->worker_bytes() + source.reader_bytes());
-    for (const Unit& unit : one->group->units(source)) progress.total += unit.read;
-  }
-  const uint64_t fit = std::max<uint64_t>(1, MemoryLimits{}.solving_buffers / largest);
-  const int workers = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
-  compute.threads = std::min((std::max(jobs, 1) + workers - 1) / workers, kSolverThreads);
-  JobQueue<Measured*> queue(groups);
-  Problems problems;
-  std::mutex mutex;
-  const auto make_worker = [&] {
-    const auto worker = std::make_shared<Worker>(source, compute);
-    const auto encoder = std::make_shared<Encoder>(*worker);
-    return [&, worker, encoder](Measured* const& one) {
-      check_interrupt();
-      const uint64_t before = encoder->bytes_read();
-      one->results = encoder->encode(*one->group, [](int, std::span<const uint8_t>) {});
-      progress.done += encoder->bytes_read() - before;
-      const std::lock_guard lock(mutex);
-      for (const EncodedResult& r : one->results) {
-        for (const std::string& problem : r.problems) problems.add(problem);
-      }
-    };
-  };
-  queue.run(workers, make_worker, [] {});
-  problems.refuse();
 }
 
 /// Whether a unit is an MLP or the experts of a layer.
@@ -229,12 +189,13 @@ double BudgetChoice::cost(size_t count) const {
 namespace {
 
 /// What each unit costs, from the groups that are pruned and those that are only quantized.
-std::vector<PruningUnit> units_of(const std::vector<Measured>& pruned, const std::vector<Measured>& dense,
-                                  const Statistics& statistics, bool by_blocks) {
+std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
+                                  const std::vector<GroupEncoding>& dense, const Statistics& statistics,
+                                  bool by_blocks) {
   const double tokens = tokens_of_model(statistics);
   std::map<std::string, PruningUnit, decltype(&natural_less)> units(&natural_less);
-  const auto for_each_matrix = [&](const std::vector<Measured>& groups, auto&& f) {
-    for (const Measured& g : groups) {
+  const auto for_each_matrix = [&](const std::vector<GroupEncoding>& groups, auto&& f) {
+    for (const GroupEncoding& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
         // Of a matrix that stays plain, as all zeros do, nothing is lost.
@@ -267,7 +228,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
   std::optional<ComputedPlan> pruned_groups, dense_groups;
-  std::vector<Measured> pruned, dense;
+  std::vector<GroupEncoding> pruned, dense;
   if (makes_layout(rule)) {
     pruned_groups = plan_computed(source, Recipe(rule));
     dense_groups = plan_computed(source, Recipe(dense_rule(rule)));
@@ -295,12 +256,15 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
     dense = groups_of(dense_plan.transformations);
   }
   check_fisher(pruned);
-  std::vector<Measured*> all;
+  std::vector<GroupEncoding*> all;
   for (auto* groups : {&pruned, &dense}) {
-    for (Measured& one : *groups) all.push_back(&one);
+    for (GroupEncoding& one : *groups) all.push_back(&one);
   }
   progress.phase = "measuring";
-  measure(source, all, jobs, compute, progress);
+  for (const GroupEncoding* one : all) {
+    for (const Unit& unit : one->group->units(source)) progress.total += unit.read;
+  }
+  encode_groups(source, all, jobs, compute, progress);
   return units_of(pruned, dense, *rule.statistics, is_by_blocks(rule));
 }
 

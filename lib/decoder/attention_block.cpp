@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "lib/decoder/state.h"
 
@@ -19,17 +20,15 @@ void clip(std::vector<float>& x, double limit) {
 
 class AttentionBlock {
  public:
-  AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens, LayerWatcher* watcher)
-      : s_(state),
-        a_(state.shape.attention),
-        w_(state.layers[at(layer)].attention),
-        m_(tokens),
-        watcher_(watcher) {}
+  AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens, const HalfRun& run)
+      : s_(state), a_(state.shape.attention), w_(state.layers[at(layer)].attention), m_(tokens), run_(run) {}
 
-  /// Heads of the input [tokens, H], before they are rotated.
-  Heads project(const std::vector<float>& x) const {
+  /// Heads of the input [tokens, H], before they are rotated; none where the run ends before.
+  std::optional<Heads> project(const std::vector<float>& x) const {
     see(w_.input_group, x);
-    return a_.kv_rank > 0 ? project_latent(x) : project_plain(x);
+    if (run_.last == LayerStage::kAttentionInput) return std::nullopt;
+    if (a_.kv_rank > 0) return project_latent(x);
+    return run_.last == LayerStage::kLatent ? std::nullopt : std::optional(project_plain(x));
   }
 
   void rotate(Heads& heads, std::span<const SequencePart> batch) const {
@@ -57,7 +56,7 @@ class AttentionBlock {
   }
 
   void see(size_t group, const std::vector<float>& x) const {
-    if (watcher_ != nullptr) watcher_->see_input(group, x);
+    if (run_.watcher != nullptr) run_.watcher->see_input(group, x, {});
   }
 
   Heads project_plain(const std::vector<float>& x) const {
@@ -74,14 +73,15 @@ class AttentionBlock {
 
   /// Norms of latents have an epsilon of their own in the models' code.
   static constexpr double kLatentEpsilon = 1e-6;
-  Heads project_latent(const std::vector<float>& x) const {
+  std::optional<Heads> project_latent(const std::vector<float>& x) const {
     Heads h;
+    const bool ends = run_.last == LayerStage::kLatent;
     if (a_.q_rank > 0) {
       std::vector<float> low = product(w_.q_a, x);
       normalize(low, w_.q_a_norm, kLatentEpsilon);
       see(w_.q_group, low);
-      h.q = product(w_.q_b, low);
-    } else {
+      if (!ends) h.q = product(w_.q_b, low);
+    } else if (!ends) {
       h.q = product(w_.q, x);
     }
     const int64_t rotated = a_.head_size - a_.rotated_from, from = a_.rotated_from;
@@ -91,6 +91,7 @@ class AttentionBlock {
       std::copy_n(low.data() + i * (a_.kv_rank + rotated), a_.kv_rank, latent.data() + i * a_.kv_rank);
     normalize(latent, w_.kv_a_norm, kLatentEpsilon);
     see(w_.latent_group, latent);
+    if (ends) return std::nullopt;
     const std::vector<float> both = product(w_.kv_b, latent);
     h.k.resize(at(m_ * a_.heads * a_.head_size));
     h.v.resize(at(m_ * a_.heads * a_.value_size));
@@ -108,7 +109,7 @@ class AttentionBlock {
   const AttentionShape& a_;
   const AttentionWeights& w_;
   int64_t m_;
-  LayerWatcher* watcher_;
+  const HalfRun& run_;
 };
 
 /// Puts keys or values of `count` tokens behind those of a cache, and gives all.
@@ -122,14 +123,16 @@ const float* append(std::vector<float>& cache, const float* rows, int64_t begin,
 }  // namespace
 
 void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden, LayerWatcher* watcher) {
+                   std::span<float> hidden, const HalfRun& run) {
   const AttentionShape& a = s.shape.attention;
   const AttentionWeights& w = s.layers[at(layer)].attention;
   const auto m = static_cast<int64_t>(hidden.size()) / s.shape.hidden;
   std::vector<float> x(hidden.size());
   cpu::rms_norm(hidden.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
-  const AttentionBlock block(s, layer, m, watcher);
-  Heads heads = block.project(x);
+  const AttentionBlock block(s, layer, m, run);
+  std::optional<Heads> projected = block.project(x);
+  if (!projected) return;
+  Heads& heads = *projected;
   block.rotate(heads, batch);
 
   std::vector<float> sinks;
@@ -158,7 +161,8 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
                 mixed.data() + row * a.heads * a.value_size);
     row += part.count;
   }
-  if (watcher != nullptr) watcher->see_input(w.output_group, mixed);
+  if (run.watcher != nullptr) run.watcher->see_input(w.output_group, mixed, {});
+  if (run.last == LayerStage::kAttentionOutput) return;
   s.weights.multiply(w.o, mixed.data(), m, x.data());
   for (size_t i = 0; i < x.size(); ++i) hidden[i] += x[i];
 }

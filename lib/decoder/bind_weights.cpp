@@ -115,41 +115,48 @@ class LayerBinder {
   }
 
   /// Adds a group of those of the matrices that there are.
-  static size_t add_group(std::vector<InputGroup>& groups,
-                          std::initializer_list<const ModelMatrix*> matrices) {
+  size_t add_group(std::vector<InputGroup>& groups, LayerStage stage,
+                   std::initializer_list<const ModelMatrix*> matrices, bool adds = false) const {
     InputGroup group;
+    group.stage = stage;
+    group.adds = adds;
     for (const ModelMatrix* m : matrices) {
       if (!*m) continue;
       group.linears.push_back(m->name);
       group.k = m->k;
+      s_.linears.emplace(m->name, *m);
     }
     groups.push_back(std::move(group));
     return groups.size() - 1;
   }
-  static void group_attention(AttentionWeights& a, std::vector<InputGroup>& groups) {
-    a.input_group = add_group(groups, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
-    if (a.q_b) a.q_group = add_group(groups, {&a.q_b});
-    if (a.kv_b) a.latent_group = add_group(groups, {&a.kv_b});
-    a.output_group = add_group(groups, {&a.o});
+  void group_attention(AttentionWeights& a, std::vector<InputGroup>& groups) const {
+    a.input_group = add_group(groups, LayerStage::kAttentionInput, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
+    if (a.q_b) a.q_group = add_group(groups, LayerStage::kLatent, {&a.q_b});
+    if (a.kv_b) a.latent_group = add_group(groups, LayerStage::kLatent, {&a.kv_b});
+    a.output_group = add_group(groups, LayerStage::kAttentionOutput, {&a.o}, true);
   }
   void group_feed_forward(FeedForwardWeights& f, std::vector<InputGroup>& groups) const {
-    f.input_group = add_group(groups, {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate});
-    if (f.mlp.down) f.down_group = add_group(groups, {&f.mlp.down});
+    f.input_group =
+        add_group(groups, LayerStage::kFeedForwardInput, {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate});
+    if (f.mlp.down) f.down_group = add_group(groups, LayerStage::kDown, {&f.mlp.down}, !f.shared_gate);
     if (f.experts.empty()) return;
     InputGroup all;
     all.k = s_.shape.hidden;
+    all.stage = LayerStage::kFeedForwardInput;
     all.times = s_.shape.top_k;
     all.block = s_.weights.expert_block(prefix_);
     for (const MlpWeights& e : f.experts) {
-      all.linears.push_back(e.gate.name);
-      all.linears.push_back(e.up.name);
+      for (const ModelMatrix* m : {&e.gate, &e.up}) {
+        all.linears.push_back(m->name);
+        s_.linears.emplace(m->name, *m);
+      }
     }
     f.expert_group = groups.size();
     f.first_expert = groups.size() + 1;
     const std::string block = all.block;
     groups.push_back(std::move(all));
     for (size_t e = 0; e < f.experts.size(); ++e) {
-      const size_t group = add_group(groups, {&f.experts[e].down});
+      const size_t group = add_group(groups, LayerStage::kDown, {&f.experts[e].down});
       groups[group].expert = static_cast<int64_t>(e);
       groups[group].block = block;
     }

@@ -90,9 +90,34 @@ void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std:
   int64_t tokens = 0;
   for (const SequencePart& part : batch) tokens += part.count;
   check(hidden.size() == static_cast<size_t>(tokens * state_->shape.hidden), "the tokens of the batch");
-  run_attention(*state_, layer, batch, hidden, watcher);
-  run_feed_forward(*state_, layer, hidden, watcher);
+  run_attention(*state_, layer, batch, hidden, {.watcher = watcher});
+  run_feed_forward(*state_, layer, hidden, {.watcher = watcher});
 }
+
+LayerHalf half_of(LayerStage stage) {
+  return stage < LayerStage::kFeedForwardInput ? LayerHalf::kAttention : LayerHalf::kFeedForward;
+}
+
+void Decoder::run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,
+                       std::span<float> hidden, const HalfRun& run) const {
+  check_interrupt();
+  check(!run.last || half_of(*run.last) == half, "a stage of the half");
+  if (half == LayerHalf::kAttention) {
+    run_attention(*state_, layer, batch, hidden, run);
+  } else {
+    run_feed_forward(*state_, layer, hidden, run);
+  }
+}
+
+void Decoder::replace_weights(Checkpoint weights) { state_->weights.replace(std::move(weights)); }
+
+void Decoder::restore_weights() { state_->weights.restore(); }
+
+void Decoder::read_linear(const std::string& name, int64_t n0, int64_t n1, std::span<float> out) const {
+  state_->weights.read_rows(state_->linears.at(name), n0, n1, out);
+}
+
+int64_t Decoder::rows_of_linear(const std::string& name) const { return state_->linears.at(name).n; }
 
 const std::vector<InputGroup>& Decoder::input_groups(int64_t layer) const {
   return state_->layers[at(layer)].groups;
@@ -100,7 +125,7 @@ const std::vector<InputGroup>& Decoder::input_groups(int64_t layer) const {
 
 std::optional<InputGroup> Decoder::head_group() const {
   if (state_->shape.is_tied) return std::nullopt;
-  return InputGroup{{state_->head.name}, state_->shape.hidden};
+  return InputGroup{.linears = {state_->head.name}, .k = state_->shape.hidden};
 }
 
 void Decoder::normalize(std::span<float> hidden) const {

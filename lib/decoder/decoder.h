@@ -25,10 +25,17 @@ struct SequencePart {
   LayerCache* cache = nullptr;
 };
 
+/// What linears of a layer see depends on those of earlier stages alone.
+enum class LayerStage { kAttentionInput, kLatent, kAttentionOutput, kFeedForwardInput, kDown };
+enum class LayerHalf { kAttention, kFeedForward };
+LayerHalf half_of(LayerStage stage);
+
 /// Linears of a layer with one input.
 struct InputGroup {
   std::vector<std::string> linears;  ///< by the files' names, or as experts apart where these hold stacks
   int64_t k = 0;
+  LayerStage stage = LayerStage::kAttentionInput;
+  bool adds = false;       ///< what its one linear puts out is added to the residual stream as it is
   int64_t times = 1;       ///< linears of this many experts see each token
   int64_t expert = -1;     ///< that these are of, alone; -1: of none, or of all
   std::string block = {};  ///< of experts: "model.layers.0.mlp.experts"
@@ -38,14 +45,26 @@ struct InputGroup {
 class LayerWatcher {
  public:
   virtual ~LayerWatcher() = default;
-  /// The inputs of a group, by its place in Decoder::input_groups(): `x` [rows, k]. Groups of experts come
-  /// from several threads at a time, each group from one.
-  virtual void see_input(size_t group, std::span<const float> x) = 0;
+  /// The inputs of a group, by its place in Decoder::input_groups(): `x` [rows, k], of these tokens of the
+  /// batch; empty: of all, in order. Groups of experts come from several threads at a time, each group from
+  /// one.
+  virtual void see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) = 0;
   /// The sum over tokens of the norms of what an expert adds to its layer.
   virtual void see_expert(int64_t expert, double sum_of_norms) = 0;
 };
 
 struct DecoderState;
+struct ExpertChoice;
+
+/// How half a layer runs.
+struct HalfRun {
+  LayerWatcher* watcher = nullptr;
+  /// The stage whose inputs are the last to be computed; `hidden` stays as it was. Nothing: all are, and
+  /// `hidden` is what the half makes of it.
+  std::optional<LayerStage> last{};
+  ExpertChoice* chosen = nullptr;       ///< takes the experts that the router chooses
+  const ExpertChoice* given = nullptr;  ///< experts in place of those that it would choose
+};
 
 /// A whole model, run layer by layer in float32 on the CPU from what its directory stores: each matrix is
 /// decoded when it is used, and none is kept. A batch's tokens lie one after another, sequence after
@@ -77,6 +96,17 @@ class Decoder {
   /// Runs a layer on `hidden` [tokens, H] in place. `watcher` may be nullptr.
   void run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden,
                  LayerWatcher* watcher = nullptr) const;
+  /// Runs half a layer on `hidden` [tokens, H].
+  void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
+                const HalfRun& run) const;
+  /// From now on matrices of `weights` take the place of those of the same names, sizes and experts.
+  void replace_weights(Checkpoint weights);
+  /// All matrices are those of the model again.
+  void restore_weights();
+  /// Rows [n0, n1) of a linear of input_groups(), in float32: `out` [n1 - n0, K].
+  void read_linear(const std::string& name, int64_t n0, int64_t n1, std::span<float> out) const;
+  /// Rows of such a linear.
+  int64_t rows_of_linear(const std::string& name) const;
   /// The linears of a layer by their inputs.
   const std::vector<InputGroup>& input_groups(int64_t layer) const;
   /// The head, where it is a linear of its own and no embedding.

@@ -25,9 +25,9 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
 
-/// The MLP of `x` [m, H], on all threads.
+/// The MLP of `x` [m, H], on all threads; nothing where the run ends before down.
 std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
-                           size_t down_group, LayerWatcher* watcher) {
+                           size_t down_group, const HalfRun& run) {
   std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
   s.weights.multiply(w.gate, x, m, gate.data());
   s.weights.multiply(w.up, x, m, up.data());
@@ -35,7 +35,8 @@ std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const flo
     const int64_t from = static_cast<int64_t>(i) * w.gate.n;
     apply_gate(s.shape.gate, gate.data() + from, up.data() + from, w.gate.n);
   });
-  if (watcher != nullptr) watcher->see_input(down_group, gate);
+  if (run.watcher != nullptr) run.watcher->see_input(down_group, gate, {});
+  if (run.last == LayerStage::kDown) return {};
   s.weights.multiply(w.down, gate.data(), m, out.data());
   return out;
 }
@@ -44,6 +45,7 @@ std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const flo
 struct ExpertWorker {
   ModelWeights::Worker weights;
   std::vector<float> x, gate, up;
+  std::vector<int64_t> tokens;
 };
 
 /// A token at one of its experts.
@@ -52,9 +54,9 @@ struct Routed {
   float weight;
 };
 
-/// The MLP of one expert on its tokens, [rows, H].
+/// The MLP of one expert on its tokens, [rows, H]; nothing where the run ends before down.
 std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
-                              const std::vector<Routed>& rows, size_t down_group, LayerWatcher* watcher,
+                              const std::vector<Routed>& rows, size_t down_group, const HalfRun& run,
                               ExpertWorker& worker) {
   const auto m = static_cast<int64_t>(rows.size());
   const int64_t h = s.shape.hidden;
@@ -67,7 +69,12 @@ std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const 
   s.weights.multiply(worker.weights, w.gate, worker.x.data(), m, worker.gate.data());
   s.weights.multiply(worker.weights, w.up, worker.x.data(), m, worker.up.data());
   apply_gate(s.shape.gate, worker.gate.data(), worker.up.data(), m * w.gate.n);
-  if (watcher != nullptr) watcher->see_input(down_group, worker.gate);
+  if (run.watcher != nullptr) {
+    worker.tokens.clear();
+    for (const Routed& row : rows) worker.tokens.push_back(row.token);
+    run.watcher->see_input(down_group, worker.gate, worker.tokens);
+  }
+  if (run.last == LayerStage::kDown) return {};
   s.weights.multiply(worker.weights, w.down, worker.gate.data(), m, out.data());
   return out;
 }
@@ -88,8 +95,8 @@ double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64
 /// Experts that run at a time: their results are added to the tokens in the order of experts.
 constexpr size_t kExpertsAtOnce = 32;
 
-void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,
-                 LayerWatcher* watcher, std::vector<float>& out) {
+/// Where the router of a layer sends the tokens.
+ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m) {
   std::vector<float> logits(at(m * s.shape.experts)), correction;
   s.weights.multiply(f.router, x, m, logits.data());
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -99,8 +106,13 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
     }
   }
   if (f.correction) correction = s.weights.read(f.correction);
-  const ExpertChoice chosen =
-      choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
+  return choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
+}
+
+void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,
+                 const HalfRun& run, std::vector<float>& out) {
+  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, x, m);
+  if (run.chosen != nullptr) *run.chosen = chosen;
   std::vector<std::vector<Routed>> rows(f.experts.size());
   for (size_t i = 0; i < chosen.ids.size(); ++i) {
     rows[static_cast<size_t>(chosen.ids[i])].push_back(
@@ -114,17 +126,18 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
     const size_t count = std::min(kExpertsAtOnce, used.size() - first);
     std::vector<std::vector<float>> results(count);
     parallel_workers(count, [&] {
-      return [&, worker = std::make_shared<ExpertWorker>(ExpertWorker{s.weights.make_worker(), {}, {}, {}})](
-                 size_t i) {
+      return [&, worker = std::make_shared<ExpertWorker>(
+                     ExpertWorker{s.weights.make_worker(), {}, {}, {}, {}})](size_t i) {
         const size_t e = used[first + i];
-        results[i] = run_expert(s, f.experts[e], x, rows[e], f.first_expert + e, watcher, *worker);
+        results[i] = run_expert(s, f.experts[e], x, rows[e], f.first_expert + e, run, *worker);
       };
     });
+    if (run.last) continue;
     for (size_t i = 0; i < count; ++i) {
       const float* from = results[i].data();
-      if (watcher != nullptr)
-        watcher->see_expert(static_cast<int64_t>(used[first + i]),
-                            sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
+      if (run.watcher != nullptr)
+        run.watcher->see_expert(static_cast<int64_t>(used[first + i]),
+                                sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
       for (const Routed& row : rows[used[first + i]]) {
         float* to = out.data() + row.token * s.shape.hidden;
         for (int64_t j = 0; j < s.shape.hidden; ++j) to[j] += row.weight * from[j];
@@ -136,22 +149,23 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
 
 }  // namespace
 
-void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden, LayerWatcher* watcher) {
+void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden, const HalfRun& run) {
   const FeedForwardWeights& f = s.layers[at(layer)].feed_forward;
   const int64_t h = s.shape.hidden, m = static_cast<int64_t>(hidden.size()) / h;
   std::vector<float> x(hidden.size());
   cpu::rms_norm(hidden.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
-  if (watcher != nullptr) {
-    watcher->see_input(f.input_group, x);
-    if (!f.experts.empty()) watcher->see_input(f.expert_group, x);
+  if (run.watcher != nullptr) {
+    run.watcher->see_input(f.input_group, x, {});
+    if (!f.experts.empty()) run.watcher->see_input(f.expert_group, x, {});
   }
+  if (run.last == LayerStage::kFeedForwardInput) return;
   std::vector<float> out;
   if (f.mlp.gate) {
-    out = run_mlp(s, f.mlp, x.data(), m, f.down_group, watcher);
+    out = run_mlp(s, f.mlp, x.data(), m, f.down_group, run);
   } else {
     out.assign(hidden.size(), 0.0f);
   }
-  if (f.shared_gate) {
+  if (f.shared_gate && !run.last) {
     std::vector<float> gates(at(m));
     s.weights.multiply(f.shared_gate, x.data(), m, gates.data());
     for (int64_t i = 0; i < m; ++i) {
@@ -159,7 +173,8 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hid
       for (int64_t j = 0; j < h; ++j) out[at(i * h + j)] *= gate;
     }
   }
-  if (!f.experts.empty()) run_experts(s, f, x.data(), m, watcher, out);
+  if (!f.experts.empty()) run_experts(s, f, x.data(), m, run, out);
+  if (run.last) return;
   for (size_t i = 0; i < out.size(); ++i) hidden[i] += out[i];
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/attention/attention.h"
@@ -48,6 +50,7 @@ struct DecoderState {
   ModelWeights weights;
   ModelShape shape;
   std::vector<LayerWeights> layers;
+  std::map<std::string, ModelMatrix> linears;  ///< of the layers' groups, by name
   ModelMatrix embedding, head;
   ModelVector norm;
 };
@@ -57,8 +60,7 @@ void bind_weights(DecoderState& state, const FamilySizes& sizes);
 
 /// hidden += attention(norm(hidden)), and the same of the MLP or the experts.
 void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden, LayerWatcher* watcher);
-void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden,
-                      LayerWatcher* watcher);
+                   std::span<float> hidden, const HalfRun& run);
+void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden, const HalfRun& run);
 
 }  // namespace twofour

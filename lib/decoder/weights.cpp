@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "formats/error.h"
+#include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_multiply.h"
 #include "kernels/floats/float_ops.h"
@@ -16,8 +17,8 @@ namespace twofour {
 namespace {
 
 /// Rows of a matrix that a thread decodes at a time: some 256 KB, a multiple of 16.
-int64_t strip_rows(const ModelMatrix& w) {
-  if (w.module->reads_across()) return w.n;
+int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
+  if (module.reads_across()) return w.n;
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
@@ -149,15 +150,40 @@ std::vector<float> ModelWeights::read(const ModelVector& v) const {
   return all;
 }
 
+void ModelWeights::replace(Checkpoint weights) {
+  const auto made = std::make_shared<const Replacement>(std::move(weights));
+  if (!made->findings.empty())
+    throw Error(fmt::format("{}: {}", made->findings.front().where, made->findings.front().message));
+  for (const auto& [name, place] : made->matrices.all())
+    replaced_[made->matrices.name_in_files(name, place)] = {made, place};
+}
+
+ModelWeights::Stored ModelWeights::stored(const ModelMatrix& w) const {
+  const auto at = replaced_.find(w.name);
+  if (at == replaced_.end()) return {checkpoint_, *w.module, w.place};
+  const auto& [by, place] = at->second;
+  const Linear& module = by->matrices.module_of(place);
+  check(place.count == w.n && module.k == w.k, "a matrix in place of one of its size");
+  return {by->checkpoint, module, place};
+}
+
 void ModelWeights::read_rows(const ModelMatrix& w, int64_t n0, int64_t n1, std::span<float> out) const {
-  WeightReader reader(checkpoint_);
-  read_stored_rows(reader, w.module[0], w.place, n0, n1, out);
+  const Stored from = stored(w);
+  WeightReader reader(from.checkpoint);
+  read_stored_rows(reader, from.module, from.place, n0, n1, out);
+}
+
+void ModelWeights::read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
+                               std::span<float> out) const {
+  if (&from.checkpoint == &checkpoint_) return read_stored_rows(reader, from.module, from.place, n0, n1, out);
+  WeightReader other(from.checkpoint);
+  read_stored_rows(other, from.module, from.place, n0, n1, out);
 }
 
 void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t n0, int64_t n1,
                                   const float* x, int64_t m, float* out) const {
   worker.rows.resize(static_cast<size_t>((n1 - n0) * w.k));
-  read_stored_rows(worker.reader, *w.module, w.place, n0, n1, worker.rows);
+  read_stored(worker.reader, stored(w), n0, n1, worker.rows);
   float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
 }
 
@@ -172,13 +198,14 @@ void ModelWeights::add_bias(const ModelMatrix& w, int64_t m, float* out) const {
 
 void ModelWeights::multiply(Worker& worker, const ModelMatrix& w, const float* x, int64_t m,
                             float* out) const {
-  const int64_t rows = strip_rows(w);
+  const int64_t rows = strip_rows(stored(w).module, w);
   for (int64_t n = 0; n < w.n; n += rows) multiply_strip(worker, w, n, std::min(w.n, n + rows), x, m, out);
   add_bias(w, m, out);
 }
 
 void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, float* out) const {
-  const int64_t rows = strip_rows(w);
+  const Stored from = stored(w);
+  const int64_t rows = strip_rows(from.module, w);
   if (m == 0) return;
   constexpr int64_t kFew = 16;  // rows of x, for which tiles of them are not worth a buffer of all weights
   if (m <= kFew) {
@@ -198,9 +225,9 @@ void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, flo
     parallel_workers(static_cast<size_t>((count + rows - 1) / rows), [&] {
       return [&, reader = std::make_shared<WeightReader>(checkpoint_)](size_t strip) {
         const int64_t begin = static_cast<int64_t>(strip) * rows, end = std::min(count, begin + rows);
-        read_stored_rows(*reader, *w.module, w.place, n0 + begin, n0 + end,
-                         std::span(chunk).subspan(static_cast<size_t>(begin * w.k),
-                                                  static_cast<size_t>((end - begin) * w.k)));
+        read_stored(*reader, from, n0 + begin, n0 + end,
+                    std::span(chunk).subspan(static_cast<size_t>(begin * w.k),
+                                             static_cast<size_t>((end - begin) * w.k)));
       };
     });
     cpu::multiply(x, m, chunk.data(), count, w.k, out + n0, w.n);

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -54,6 +56,11 @@ class ModelWeights {
   /// Rows [n0, n1) of a matrix, in float32.
   void read_rows(const ModelMatrix& matrix, int64_t n0, int64_t n1, std::span<float> out) const;
 
+  /// From now on matrices of `weights` take the place of those that the files give the same names.
+  void replace(Checkpoint weights);
+  /// All matrices are the model's own again.
+  void restore() { replaced_.clear(); }
+
   /// What a thread decodes into, and reads with.
   struct Worker {
     explicit Worker(const Checkpoint& checkpoint) : reader(checkpoint) {}
@@ -67,6 +74,23 @@ class ModelWeights {
   void multiply(Worker& worker, const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
 
  private:
+  /// A checkpoint whose matrices take the place of others.
+  struct Replacement {
+    explicit Replacement(Checkpoint weights)
+        : checkpoint(std::move(weights)), matrices(checkpoint, findings) {}
+    Checkpoint checkpoint;
+    Findings findings;
+    Matrices matrices;
+  };
+  /// Where the rows of a matrix are stored.
+  struct Stored {
+    const Checkpoint& checkpoint;
+    const Linear& module;
+    StoredMatrix place;
+  };
+  Stored stored(const ModelMatrix& matrix) const;
+  void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
+                   std::span<float> out) const;
   /// Outputs [n0, n1) of `x`.
   void multiply_strip(Worker& worker, const ModelMatrix& matrix, int64_t n0, int64_t n1, const float* x,
                       int64_t m, float* out) const;
@@ -78,6 +102,7 @@ class ModelWeights {
   std::set<const Linear*> used_modules_;
   std::set<size_t> used_;
   std::vector<std::unique_ptr<Linear>> tables_;
+  std::map<std::string, std::pair<std::shared_ptr<const Replacement>, StoredMatrix>> replaced_;
 };
 
 }  // namespace twofour

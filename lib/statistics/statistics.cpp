@@ -123,6 +123,11 @@ std::string Statistics::metadata(const std::string& key) const {
   return at == header_.metadata.end() ? "" : at->second;
 }
 
+std::string Statistics::collected_on() const {
+  const std::string device = metadata("device"), isa = metadata("isa");
+  return device.empty() || isa.empty() ? device : fmt::format("{}, {}", device, isa);
+}
+
 Hash128 Statistics::hash() const { return hash_file(path()); }
 
 std::string Statistics::where(size_t tensor) const {

@@ -49,6 +49,8 @@ class Statistics {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// A value of the metadata, empty where it is absent.
   std::string metadata(const std::string& key) const;
+  /// Where it was collected, as far as it says so: "cpu, avx512".
+  std::string collected_on() const;
   /// XXH3-128 of the whole file, by bounded reads.
   Hash128 hash() const;
 

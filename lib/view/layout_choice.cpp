@@ -149,6 +149,8 @@ bool makes_layout(const Rule& rule) {
   return found;
 }
 
+bool can_solve(const Rule& rule) { return rule.to == "quantize" || rule.to == "prune" || makes_layout(rule); }
+
 bool makes_sparse_layout(const Rule& rule) { return !layout_pattern(rule.to).empty(); }
 
 }  // namespace twofour

@@ -26,5 +26,7 @@ std::vector<ComputedLinears> choose_computed(const Checkpoint& source, const std
 bool makes_layout(const Rule& rule);
 /// Whether that layout holds a pattern.
 bool makes_sparse_layout(const Rule& rule);
+/// Whether weights that a rule makes can be chosen by statistics.
+bool can_solve(const Rule& rule);
 
 }  // namespace twofour

@@ -14,6 +14,7 @@
 #include "lib/dialects/output_dialect.h"
 #include "lib/io/file.h"
 #include "lib/plan/method.h"
+#include "lib/view/layout_choice.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/suggest.h"
 
@@ -268,10 +269,8 @@ void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statist
   rule.strict_statistics = o.strict_statistics;
   rule.statistics = statistics;
   rule.statistics_hash = statistics->hash().hex();
+  rule.statistics_from = statistics->collected_on();
 }
-
-/// Whether weights that a rule makes can be chosen by statistics.
-bool can_solve(const Rule& rule) { return rule.to == "quantize" || rule.to == "prune" || is_layout(rule.to); }
 
 std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
   if (!o.statistics.empty()) return std::make_shared<const Statistics>(Statistics::open(o.statistics));

@@ -48,7 +48,7 @@ struct CollectModel {
 /// Products of the inputs of a group in double, one token after another.
 struct SlowSums : LayerWatcher {
   explicit SlowSums(const std::vector<InputGroup>& all) : groups(all), sums(all.size()), counts(all.size()) {}
-  void see_input(size_t group, std::span<const float> x) override {
+  void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
     const auto k = static_cast<size_t>(groups[group].k);
     sums[group].resize(k * k);
     for (size_t row = 0; row < x.size(); row += k) {

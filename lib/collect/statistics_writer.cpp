@@ -1,0 +1,109 @@
+#include "lib/collect/statistics_writer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "formats/error.h"
+#include "kernels/device/isa.h"
+#include "lib/statistics/statistics.h"
+
+namespace twofour {
+namespace {
+
+void check_finite(const std::string& name, std::span<const float> values) {
+  for (const float v : values) {
+    if (!std::isfinite(v)) throw Error(fmt::format("{}: expected sums that are finite, found {}", name, v));
+  }
+}
+
+}  // namespace
+
+void StatisticsWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
+  TensorInfo t{std::move(name), dtype, std::move(shape), 0, 0};
+  t.end = tensor_bytes(t.name, t.dtype, t.shape);
+  tensors_.push_back(std::move(t));
+}
+
+void StatisticsWriter::plan(const PlannedEntry& e, bool held_out) {
+  ++entries_;
+  for (const std::string& linear : e.linears) linears_.emplace(linear, e.k);
+  if (e.linears != std::vector<std::string>{e.name}) groups_[e.name] = e.linears;
+  for (const char* prefix : {"", kHeldOut}) {
+    if (*prefix != '\0' && !held_out) continue;
+    const std::string name = prefix + e.name;
+    add_tensor(name + ".hessian", DType::kF32, {e.k * (e.k + 1) / 2});
+    add_tensor(name + ".count", DType::kI64, {});
+    add_tensor(name + ".amax", DType::kF32, {});
+    add_tensor(name + ".sum_squared_weights", DType::kF64, {});
+  }
+  for (const PlannedEntry::Target& t : e.targets)
+    add_tensor(t.linear + ".target_offset", DType::kF32, {t.n, e.k});
+}
+
+void StatisticsWriter::plan_saliency(const std::string& block, int64_t experts) {
+  add_tensor(block + ".saliency", DType::kF32, {experts});
+}
+
+uint64_t StatisticsWriter::begin(StatisticsMetadata metadata, Put put) {
+  const uint64_t bytes = assign_offsets(tensors_);
+  for (const TensorInfo& t : tensors_) places_.emplace(t.name, t.begin);
+  metadata["format"] = "twofour statistics 1";
+  metadata["structure"] = structure_of(linears_);
+  metadata["groups"] = groups_.dump();
+  metadata["device"] = "cpu";
+  metadata["isa"] = isa_name(best_isa());
+  header_ = format_safetensors_header(tensors_, metadata);
+  put_ = std::move(put);
+  return header_.size() + bytes;
+}
+
+void StatisticsWriter::write_header() const {
+  put_(0, {reinterpret_cast<const uint8_t*>(header_.data()), header_.size()});
+}
+
+template <class T>
+void StatisticsWriter::put(const std::string& name, uint64_t offset, std::span<const T> values) const {
+  put_(header_.size() + places_.at(name) + offset,
+       {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+}
+
+void StatisticsWriter::write(const PlannedEntry& e, const InputSums& sums, const std::string& prefix) const {
+  const std::string name = prefix + e.name;
+  const double mean = sums.mean_weight(name);
+  const auto factor = static_cast<float>(static_cast<double>(e.times) / mean);
+  std::vector<float> row(static_cast<size_t>(e.k));
+  uint64_t offset = 0;
+  for (int64_t i = 0; i < e.k; ++i) {
+    for (int64_t j = i; j < e.k; ++j)
+      row[static_cast<size_t>(j)] =
+          sums.products.empty() ? 0.0f : sums.products[static_cast<size_t>(i * e.k + j)] * factor;
+    const std::span<const float> own = std::span<const float>(row).subspan(static_cast<size_t>(i));
+    check_finite(name, own);
+    put(name + ".hessian", offset, own);
+    offset += own.size_bytes();
+  }
+  const double squares = sums.squares * static_cast<double>(e.times) / (mean * mean);
+  put(name + ".amax", 0, std::span<const float>(&sums.amax, 1));
+  put(name + ".sum_squared_weights", 0, std::span<const double>(&squares, 1));
+  const int64_t count = sums.count * e.times;
+  put(name + ".count", 0, std::span<const int64_t>(&count, 1));
+}
+
+void StatisticsWriter::write_count(const PlannedEntry& e, int64_t count) const {
+  put(e.name + ".count", 0, std::span<const int64_t>(&count, 1));
+}
+
+void StatisticsWriter::write_target(const std::string& linear, int64_t row, int64_t k,
+                                    std::span<const float> rows) const {
+  check_finite(linear + ".target_offset", rows);
+  put(linear + ".target_offset", static_cast<uint64_t>(row * k) * sizeof(float), rows);
+}
+
+void StatisticsWriter::write_saliency(const std::string& block, const std::vector<double>& sums) const {
+  const std::vector<float> values(sums.begin(), sums.end());
+  put(block + ".saliency", 0, std::span<const float>(values));
+}
+
+}  // namespace twofour

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "lib/collect/input_sums.h"
+
+namespace twofour {
+
+/// Before the names of sums over other tokens.
+inline constexpr const char* kHeldOut = "heldout.";
+
+/// What names a run in a statistics file: `weights`, `tokens`, `text` and `weighting`, see
+/// lib/statistics/README.md.
+using StatisticsMetadata = std::map<std::string, std::string>;
+
+/// A statistics file, its tensors all known before the first is written.
+class StatisticsWriter {
+ public:
+  /// Takes bytes of the file from an offset on.
+  using Put = std::function<void(uint64_t offset, std::span<const uint8_t> bytes)>;
+
+  /// Plans an entry, a second time under `heldout.` where there are such sums.
+  void plan(const PlannedEntry& entry, bool held_out = false);
+  void plan_saliency(const std::string& block, int64_t experts);
+  size_t entries() const { return entries_; }
+
+  /// The end of planning. -> the bytes of the whole file.
+  uint64_t begin(StatisticsMetadata metadata, Put put);
+  void write_header() const;
+  /// A planned entry. `prefix`: "" or "heldout.". Throws Error on sums that are not finite.
+  void write(const PlannedEntry& entry, const InputSums& sums, const std::string& prefix = "") const;
+  /// Its count alone.
+  void write_count(const PlannedEntry& entry, int64_t count) const;
+  /// Rows of a target offset from `row` on, a sum over tokens.
+  void write_target(const std::string& linear, int64_t row, int64_t k, std::span<const float> rows) const;
+  void write_saliency(const std::string& block, const std::vector<double>& sums) const;
+
+ private:
+  void add_tensor(std::string name, DType dtype, std::vector<int64_t> shape);
+  template <class T>
+  void put(const std::string& name, uint64_t offset, std::span<const T> values) const;
+
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, uint64_t> places_;
+  std::map<std::string, int64_t> linears_;
+  Json groups_ = Json::object();
+  size_t entries_ = 0;
+  std::string header_;
+  Put put_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,271 @@
+#include "lib/compress/compress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "formats/error.h"
+#include "kernels/device/isa.h"
+#include "lib/convert/resume.h"
+#include "lib/io/file.h"
+#include "lib/io/hash.h"
+#include "lib/statistics/check_statistics.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kState = "state.json";
+constexpr const char* kStatistics = "statistics.safetensors";
+
+/// In place of the hash of statistics that are not whole yet.
+const std::string kNoHash(32, '0');
+
+/// A folder that goes with its object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "twofour-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw_io_error(name, "create", errno);
+    path_ = name;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+const char* sequential_word(Sequential s) {
+  return s == Sequential::kNone ? "none" : s == Sequential::kLayers ? "layer" : "group";
+}
+
+Hash128 hash_tokens(const std::vector<std::vector<int32_t>>& windows) {
+  Hasher hasher;
+  for (const auto& w : windows) {
+    const uint64_t size = w.size();
+    hasher.update({reinterpret_cast<const uint8_t*>(&size), sizeof size});
+    hasher.update({reinterpret_cast<const uint8_t*>(w.data()), w.size() * sizeof(int32_t)});
+  }
+  return hasher.digest();
+}
+
+}  // namespace
+
+Compression::Compression(const fs::path& model, const Recipe& recipe, CompressInput input,
+                         const Compute& compute, int jobs)
+    : path_(model),
+      recipe_(recipe),
+      input_(std::move(input)),
+      compute_(compute),
+      jobs_(jobs),
+      dense_(Decoder::open(model)),
+      compressed_(Decoder::open(model)) {
+  check_windows(dense_, input_.windows);
+  for (const auto& w : input_.windows) tokens_ += static_cast<int64_t>(w.size());
+  std::set<std::string> all;
+  for (int64_t layer = 0; layer < dense_.shape().layers; ++layer) {
+    for (const InputGroup& g : dense_.input_groups(layer)) all.insert(g.linears.begin(), g.linears.end());
+  }
+  // Of all linears, to learn which of them the recipe takes.
+  const auto plan_entries = [&](const std::set<std::string>& linears, bool apart) {
+    entries_.clear();
+    for (int64_t layer = 0; layer < dense_.shape().layers; ++layer)
+      entries_.push_back(layer_entries(dense_, layer, linears, apart, is_sequential()));
+  };
+  plan_entries(all, false);
+  batches_ = batches_of(input_.windows, 0, bytes_per_token());
+  planned_ = std::make_unique<SolvedLinears>(model, with_statistics(recipe_, planning_statistics(), kNoHash),
+                                             compute_);
+  std::set<std::string> wanted;
+  std::set_intersection(all.begin(), all.end(), planned_->by_statistics().begin(),
+                        planned_->by_statistics().end(), std::inserter(wanted, wanted.end()));
+  if (wanted.empty())
+    throw Error(fmt::format("{}: expected linears that the options choose, found none", model.string()));
+  if (!input_.token_weights.empty()) weights_ = TokenWeights::open(input_.token_weights, tokens_, wanted);
+  plan_entries(wanted, weights_.has_value());
+  plan_file();
+}
+
+void Compression::plan_file() {
+  writer_ = {};
+  for (const auto& layer : entries_) {
+    for (const LayerEntry& e : layer) writer_.plan(e.planned);
+  }
+}
+
+int64_t Compression::expected_count(const LayerEntry& e, int64_t layer) const {
+  const std::vector<InputGroup>& groups = dense_.input_groups(layer);
+  const int64_t routed = tokens_ * dense_.shape().top_k;
+  if (e.group == LayerEntry::kShared) return std::max<int64_t>(1, routed);
+  if (groups[e.group].expert < 0) return std::max<int64_t>(1, tokens_ * e.planned.times);
+  return std::max<int64_t>(1, routed / experts_of(groups));
+}
+
+/// Statistics of all entries, their counts about those that will be found, without sums.
+std::shared_ptr<const Statistics> Compression::planning_statistics() const {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / kStatistics;
+  StatisticsWriter writer;
+  for (const auto& layer : entries_) {
+    for (const LayerEntry& e : layer) writer.plan(e.planned);
+  }
+  std::unique_ptr<WorkFile> file;
+  const uint64_t bytes =
+      writer.begin({{"weights", final_norm_hash(dense_.checkpoint())}},
+                   [&](uint64_t offset, std::span<const uint8_t> some) { file->write(offset, some); });
+  file = std::make_unique<WorkFile>(path, bytes);
+  writer.write_header();
+  for (size_t layer = 0; layer < entries_.size(); ++layer) {
+    for (const LayerEntry& e : entries_[layer])
+      writer.write_count(e.planned, expected_count(e, static_cast<int64_t>(layer)));
+  }
+  return std::make_shared<const Statistics>(Statistics::open(path));
+}
+
+uint64_t Compression::bytes_per_token() const {
+  uint64_t widest = 0;
+  for (int64_t layer = 0; layer < dense_.shape().layers; ++layer) {
+    uint64_t seen = 0;
+    for (const InputGroup& g : dense_.input_groups(layer))
+      seen += g.expert < 0 ? static_cast<uint64_t>(g.k) : 0;
+    const uint64_t routed =
+        static_cast<uint64_t>(dense_.shape().top_k * std::max<int64_t>(0, dense_.shape().expert_width));
+    widest = std::max(widest, seen + routed);
+  }
+  // Inputs of both models, once more while they are added, and streams before and behind.
+  return dense_.bytes_per_token() +
+         (4 * widest + 6 * static_cast<uint64_t>(dense_.shape().hidden)) * sizeof(float);
+}
+
+CompressNeeds Compression::needs() const {
+  CompressNeeds needs;
+  StatisticsWriter writer = writer_;
+  needs.statistics_bytes = writer.begin({}, {});
+  needs.entries = writer.entries();
+  needs.tokens = tokens_;
+  uint64_t sums = 0;
+  for (size_t layer = 0; layer < entries_.size(); ++layer) {
+    for (const Round& round : rounds(static_cast<int64_t>(layer))) {
+      uint64_t own = 0;
+      for (const LayerEntry& e : entries_[layer]) {
+        if (std::find(round.begin(), round.end(), e.stage) != round.end()) own += bytes_of_sums(e);
+      }
+      sums = std::max(sums, own);
+    }
+  }
+  needs.work_bytes = needs.statistics_bytes +
+                     Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
+                               planned_->peak_memory(jobs_));
+  return needs;
+}
+
+/// What decides the statistics, apart from places and times.
+Json Compression::find_identity() const {
+  return {{"tokens", hash_tokens(input_.windows).hex()},
+          {"text", input_.text},
+          {"sequential", sequential_word(input_.sequential)},
+          {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""},
+          {"weights", final_norm_hash(dense_.checkpoint())},
+          {"recipe", recipe_to_json(planned_->plan().recipe)},
+          {"device", "cpu"},
+          {"isa", std::string(isa_name(best_isa()))}};
+}
+
+Json Compression::state(int64_t layers) const {
+  Json json = {{"format", "twofour compress 1"}, {"layers", layers}};
+  json["run"] = fingerprint(planned_->source(), planned_->plan(), nullptr);
+  json["run"]["compress"] = identity_;
+  return json;
+}
+
+fs::path Compression::statistics_of(const fs::path& work) { return work / kStatistics; }
+
+std::optional<int64_t> Compression::layers_done(const fs::path& work) {
+  const fs::path path = work / kState;
+  if (is_absent(path)) return std::nullopt;
+  const Json json = parse_json(path.string(), read_text(path));
+  if (!json.is_object() || json.value("format", "") != "twofour compress 1")
+    throw Error(fmt::format("{}: expected the state of a compression, found something else", path.string()));
+  return json.at("layers").get<int64_t>();
+}
+
+bool Compression::is_work_folder(const fs::path& work) {
+  if (!fs::is_directory(work)) return false;
+  for (const auto& entry : fs::directory_iterator(work)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours = name == kState || name == temporary_name(kState) || name == kStatistics ||
+                         name.starts_with("streams-") || name.starts_with("solved-");
+    if (!is_ours) return false;
+  }
+  return true;
+}
+
+void Compression::start(const fs::path& work) {
+  work_ = work;
+  identity_ = find_identity();
+  const std::optional<int64_t> done = layers_done(work);
+  if (done) {
+    const fs::path path = work / kState;
+    check_fingerprint(path.string(), parse_json(path.string(), read_text(path)).at("run"),
+                      state(0).at("run"));
+  } else {
+    fs::create_directories(work);
+  }
+  plan_file();
+  StatisticsMetadata metadata = {{"weights", identity_.at("weights").get<std::string>()},
+                                 {"text", input_.text},
+                                 {"tokens", fmt::format("{}", tokens_)},
+                                 {"weighting", weights_ ? "guided" : "plain"}};
+  if (is_sequential()) metadata["predecessor"] = hash_text(identity_.dump()).hex();
+  const uint64_t bytes =
+      writer_.begin(std::move(metadata),
+                    [this](uint64_t offset, std::span<const uint8_t> some) { file_->write(offset, some); });
+  file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
+  streams_ = std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  if (done) return;
+  writer_.write_header();
+  for (size_t layer = 0; layer < entries_.size(); ++layer) {
+    for (const LayerEntry& e : entries_[layer])
+      writer_.write_count(e.planned, expected_count(e, static_cast<int64_t>(layer)));
+  }
+  const std::vector<int32_t> ids = join_windows(input_.windows);
+  std::vector<float> rows;
+  for (const TokenBatch& b : batches_) {
+    rows.resize(b.rows * static_cast<size_t>(dense_.shape().hidden));
+    dense_.embed(std::span(ids).subspan(b.row, b.rows), rows);
+    streams_->write_first(b.row, rows);
+  }
+}
+
+void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {
+  start(work);
+  progress.phase = "collecting";
+  const int64_t layers = dense_.shape().layers;
+  const int64_t done = layers_done(work).value_or(0);
+  uint64_t weights = 0;
+  for (const TensorInfo& t : dense_.checkpoint().tensors()) weights += t.bytes();
+  const uint64_t of_layer = weights / static_cast<uint64_t>(layers);
+  progress.total = static_cast<uint64_t>(layers - done) * of_layer;
+  for (int64_t layer = done; layer < std::min(layers, end); ++layer) {
+    collect_layer(layer);
+    progress.done += of_layer;
+    streams_->flush();
+    file_->flush();
+    write_text(work_ / kState, state(layer + 1).dump());
+  }
+  streams_.reset();
+  if (end < layers) return;
+  for (const char* name : {"streams-even", "streams-odd"}) fs::remove(work_ / name);
+}
+
+}  // namespace twofour

@@ -1,0 +1,63 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/artifact/recipe.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/plan/plan.h"
+#include "lib/threads/progress.h"
+#include "lib/transform/encode_groups.h"
+#include "lib/view/plan_computed.h"
+
+namespace twofour {
+
+/// A recipe with these statistics for every rule that can be solved by them.
+Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash);
+
+/// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
+class SolvedLinears {
+ public:
+  /// `recipe` has statistics, as with_statistics() gives them. Throws what planning a conversion throws.
+  SolvedLinears(const std::filesystem::path& source, const Recipe& recipe, const Compute& compute);
+  SolvedLinears(const SolvedLinears&) = delete;
+  SolvedLinears& operator=(const SolvedLinears&) = delete;
+
+  /// By the names that are written: of stacks those of experts apart.
+  const std::set<std::string>& all() const { return all_; }
+  /// Those among them whose weights statistics choose.
+  const std::set<std::string>& by_statistics() const { return by_statistics_; }
+  /// The conversion that the recipe asks for.
+  const Plan& plan() const { return plan_; }
+  const Checkpoint& source() const { return view_; }
+  /// Bytes that encoding takes at most, beside the program.
+  uint64_t peak_memory(int jobs) const;
+
+  /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint without
+  /// all else.
+  Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
+                   Progress& progress) const;
+
+ private:
+  /// Groups, the checkpoint that they read and the config files that name their formats.
+  struct Source {
+    const Checkpoint* checkpoint;
+    const std::map<std::string, std::string>* texts;
+    std::vector<const QuantizedGroup*> groups = {};
+  };
+  template <class Transformations>
+  void take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
+            const Transformations& transformations);
+
+  Checkpoint stored_, view_;
+  std::optional<ComputedPlan> computed_;  ///< of what layouts pack
+  Plan plan_;
+  Compute compute_;
+  std::vector<Source> sources_;
+  std::set<std::string> all_, by_statistics_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "lib/io/work_file.h"
+
+namespace twofour {
+
+/// Which of the two models a residual stream is of.
+enum class StreamOf { kDense, kCompressed };
+
+/// The residual streams of all tokens, [tokens, H] of each model, in files: those before a layer stay until
+/// those behind it are whole, so that a run that is killed takes up the layer again.
+class Streams {
+ public:
+  /// Files in `folder`. `models`: 1 or 2.
+  Streams(const std::filesystem::path& folder, int models, uint64_t tokens, int64_t hidden);
+  /// Begins a layer, with the streams before it.
+  void begin_layer(int64_t layer);
+  /// Rows from `row` on, as they are by now: before the layer until they are written.
+  void read(StreamOf model, uint64_t row, std::span<float> out) const;
+  void write(StreamOf model, uint64_t row, std::span<const float> rows);
+  /// From now on rows of a model are read as they were written.
+  void advance(StreamOf model);
+  /// The streams before the first layer.
+  void write_first(uint64_t row, std::span<const float> rows);
+  /// Puts the streams behind the layer on disk.
+  void flush() const;
+  static uint64_t bytes(int models, uint64_t tokens, int64_t hidden);
+
+ private:
+  uint64_t offset(StreamOf model, uint64_t row) const;
+
+  int models_;
+  uint64_t tokens_;
+  int64_t hidden_;
+  std::unique_ptr<WorkFile> files_[2];
+  int before_ = 0;
+  bool advanced_[2] = {false, false};
+};
+
+}  // namespace twofour

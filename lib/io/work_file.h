@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace twofour {
+
+/// A file of intermediate results of one run, written in any order and read back, which stays for the run
+/// that resumes it. Safe from several threads.
+class WorkFile {
+ public:
+  /// Opens a file of `size` bytes; one that is there keeps its bytes, others are zeros that take no room
+  /// until they are written. Never follows a link.
+  WorkFile(const std::filesystem::path& path, uint64_t size);
+  WorkFile(const WorkFile&) = delete;
+  WorkFile& operator=(const WorkFile&) = delete;
+  ~WorkFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  void write(uint64_t offset, std::span<const uint8_t> bytes) const;
+  void read(uint64_t offset, std::span<uint8_t> out) const;
+  /// Puts what was written on disk.
+  void flush() const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace twofour

@@ -1,0 +1,193 @@
+#include <doctest/doctest.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "tests/support/conversion.h"
+#include "tests/support/decoder_golden.h"
+#include "tests/support/letter_tokenizer.h"
+#include "tests/support/outcome.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+namespace cli_compress_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+struct CompressFiles {
+  explicit CompressFiles(const std::string& name)
+      : golden(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", name)) {
+    write_decoder_checkpoint(golden, scratch / "model");
+    std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer();
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 4 * 256; ++i) tokens.push_back((i * i + i / 5) % 48);
+    TensorData t{"tokens", DType::kI32, {4, 256}, {}};
+    t.bytes.resize(tokens.size() * sizeof(int32_t));
+    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
+    write_safetensors(scratch / "tokens.safetensors", {t});
+  }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+  Words words(const std::string& out, const Words& more) const {
+    Words all{"compress", path("model"), path(out), "--tokens", path("tokens.safetensors"), "-q"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Outcome compress(const std::string& out, const Words& more) const { return run_program(words(out, more)); }
+  double divergence(const std::string& out) const {
+    const Json json = json_of(run_program({"eval", path(out), "--tokens", path("tokens.safetensors"),
+                                           "--against", path("model"), "--json", "-q"}));
+    return json["against"]["divergence"].get<double>();
+  }
+  Scratch scratch;
+  DecoderGolden golden;
+};
+
+}  // namespace
+
+TEST_CASE("compress brings a model nearer to itself than rounding, and its statistics prove it") {
+  const CompressFiles files("qwen3_moe");
+  struct Case {
+    const char* name;
+    Words words, rounded;
+  };
+  const Case cases[] = {
+      {"nvfp4", {"--to", "nvfp4", "--pattern", "2:4"}, {"quantize", "--pattern", "2:4"}},
+      {"v7", {"--to", "v7"}, {"convert", "--to", "v7"}},
+      {"g8", {"--to", "g8"}, {"convert", "--to", "g8"}},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    const std::string out = c.name, stats = files.path(out + ".stats");
+    Words words = c.words;
+    words.insert(words.end(), {"--keep-stats", stats});
+    const Outcome made = files.compress(out, words);
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    CHECK_FALSE(fs::exists(files.path(out + ".compressing")));
+    Words rounded = c.rounded;
+    rounded.insert(rounded.begin() + 1, {files.path("model"), files.path(out + "-rounded")});
+    rounded.push_back("-q");
+    const Outcome other = run_program(rounded);
+    REQUIRE_MESSAGE(other.code == 0, other.err);
+    CHECK(files.divergence(out) < files.divergence(out + "-rounded"));
+
+    Words proof{"validate", files.path(out), "--source", files.path("model"), "--stats", stats};
+    const Outcome proven = run_program(proof);
+    CHECK_MESSAGE(proven.code == 0, proven.err);
+    const Json manifest = parse_json("twofour.json", read_tree(files.path(out)).at("twofour.json"));
+    CHECK(manifest.dump().find("\"statistics_from\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("without its statistics validate proves all but the choice of weights, and says so") {
+  const CompressFiles files("llama");
+  REQUIRE(files.compress("out", {"--to", "nvfp4", "--pattern", "2:4"}).code == 0);
+  const Outcome o = run_program({"validate", files.path("out"), "--source", files.path("model")});
+  CHECK_MESSAGE(o.code == 0, o.err);
+  CHECK((o.out + o.err).find("not solved again") != std::string::npos);
+}
+
+TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
+  const CompressFiles files("qwen3_moe");
+  const Words options{"--to", "nvfp4", "--pattern", "2:4"};
+  const auto started = std::chrono::steady_clock::now();
+  REQUIRE(files.compress("whole", options).code == 0);
+  const auto length =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started);
+  const auto expected = read_tree(files.path("whole"));
+  std::mt19937 random(19);
+  int kills = 0, taken_up = 0;
+  for (int trial = 0; trial < 12; ++trial) {
+    CAPTURE(trial);
+    Words words = files.words("out", options);
+    words.push_back("--resume");
+    const auto life =
+        std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, length.count())(random));
+    {
+      Run run(words);
+      std::this_thread::sleep_for(life);
+      if (run.is_running()) ++kills;
+      if (run.is_running()) run.send(SIGKILL);
+      run.wait();
+    }
+    taken_up += fs::exists(files.path("out.compressing") + "/state.json");
+    if (fs::exists(files.path("out")) && !fs::is_empty(files.path("out")) &&
+        !fs::exists(files.path("out") + "/.twofour-unfinished"))
+      CHECK((read_tree(files.path("out")) == expected));
+    const Outcome o = run_program(words);
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK((read_tree(files.path("out")) == expected));
+    CHECK_FALSE(fs::exists(files.path("out.compressing")));
+    fs::remove_all(files.path("out"));
+  }
+  CHECK(kills > 0);
+  CHECK(taken_up > 0);
+}
+
+TEST_CASE("the same bytes for any number of threads, and what a dry run says of them") {
+  const CompressFiles files("deepseek_v2");
+  for (const std::string sequential : {"group", "layer", "none"}) {
+    CAPTURE(sequential);
+    const Words options{"--to", "nvfp4", "--sequential", sequential};
+    Words one = options, three = options;
+    one.insert(one.end(), {"-j", "1"});
+    three.insert(three.end(), {"-j", "3"});
+    const Outcome first = files.compress("one-" + sequential, one);
+    REQUIRE_MESSAGE(first.code == 0, first.err);
+    REQUIRE(files.compress("three-" + sequential, three).code == 0);
+    CHECK((read_tree(files.path("one-" + sequential)) == read_tree(files.path("three-" + sequential))));
+  }
+  const Json dry = json_of(files.compress("dry", {"--to", "nvfp4", "--dry-run", "--json"}));
+  CHECK_FALSE(fs::exists(files.path("dry")));
+  CHECK_FALSE(fs::exists(files.path("dry.compressing")));
+  CHECK(dry["compress"]["tokens"] == 1024);
+  CHECK(dry["files"][0]["bytes"] ==
+        fs::file_size(files.path("one-group") + "/model-00001-of-00001.safetensors"));
+  CHECK(dry["compress"]["peak_memory"].get<uint64_t>() > 0);
+}
+
+TEST_CASE("compress refuses what it cannot do, one message each") {
+  const CompressFiles files("llama");
+  const auto refused = [&](const Words& words, const std::string& message) {
+    CAPTURE(message);
+    const Outcome o = run_program(words);
+    CHECK(o.code == 2);
+    CHECK_MESSAGE(o.err.find(message) != std::string::npos, o.err);
+    CHECK_FALSE(fs::exists(files.path("out")));
+  };
+  const std::string model = files.path("model"), out = files.path("out"),
+                    tokens = files.path("tokens.safetensors");
+  refused({"compress", model, out, "--to", "nvfp4"},
+          "compress: expected one of --tokens and --text, found none");
+  refused({"compress", model, out, "--tokens", tokens}, "compress: expected --to or --recipe, found neither");
+  refused(
+      {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--pattern", "2:4", "--budget", "0.5"},
+      "--budget: expected --budget-stats beside it, found none");
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--include", "nothing"}, "nothing");
+  refused(
+      {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
+      "config.json");
+  // Of a family that the decoder does not know.
+  Json config = files.golden.config;
+  config["model_type"] = "mamba";
+  write_decoder_checkpoint(files.golden, files.scratch / "other", config.dump());
+  refused({"compress", files.path("other"), out, "--tokens", tokens, "--to", "nvfp4"},
+          "model_type: expected a family that can be run");
+  // Beside what an unfinished run left.
+  fs::create_directories(files.path("out.compressing"));
+  std::ofstream(files.path("out.compressing") + "/mine") << "x";
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4"},
+          "expected no folder, found one that twofour did not make");
+}
+
+}  // namespace cli_compress_test

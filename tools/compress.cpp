@@ -1,0 +1,255 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/error.h"
+#include "formats/layouts/layouts.h"
+#include "lib/artifact/manifest.h"
+#include "lib/artifact/open_source.h"
+#include "lib/compress/compress.h"
+#include "lib/eval/windows.h"
+#include "lib/io/file.h"
+#include "lib/output/output_directory.h"
+#include "lib/statistics/statistics.h"
+#include "lib/transform/row_encoder.h"
+#include "lib/view/layout_choice.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/budget_run.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/option_values.h"
+#include "tools/cli/recipe_options.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CompressArguments {
+  ConversionOptions common;
+  RecipeOptions recipe;
+  TokenOptions input;
+  std::string sequential = "group", token_weights, keep_statistics, budget_statistics, method;
+  int64_t context = 1024, sweeps = -1;
+  std::optional<int64_t> limit;
+};
+
+/// Where statistics and streams are until the artifact is whole: beside it.
+fs::path work_folder(const std::string& destination) {
+  fs::path path = fs::path(destination).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.parent_path() / (path.filename().string() + ".compressing");
+}
+
+void check_options(const CompressArguments& o) {
+  if (o.input.tokens.empty() == o.input.text.empty())
+    throw Error("compress: expected one of --tokens and --text, found " +
+                std::string(o.input.text.empty() ? "none" : "both"));
+  if (o.recipe.layout.empty() && o.recipe.recipe.empty())
+    throw Error("compress: expected --to or --recipe, found neither");
+  if (o.recipe.budget.has_value() != !o.budget_statistics.empty())
+    throw Error(fmt::format("{}: expected {} beside it, found none",
+                            o.recipe.budget ? "--budget" : "--budget-stats",
+                            o.recipe.budget ? "--budget-stats" : "--budget"));
+  if (!o.recipe.recipe.empty() && (!o.method.empty() || o.sweeps >= 0))
+    throw Error("--recipe: expected --method and --sweeps as words of its rules, found them as options");
+  check_inputs_apart(o.common.destination, {{"--token-weights", o.token_weights},
+                                            {"--keep-stats", o.keep_statistics},
+                                            {"--text", o.input.text},
+                                            {"--tokens", o.input.tokens}});
+  if (!o.keep_statistics.empty()) {
+    check_output_file(o.keep_statistics, "statistics file", is_statistics_file);
+    if (!o.common.force && !o.common.resume && !is_absent(o.keep_statistics))
+      throw Error(fmt::format("{}: expected no file, found a statistics file; --force replaces it",
+                              o.keep_statistics));
+  }
+}
+
+/// The rules of the options, of a budget those that it chose, without statistics.
+Recipe rules_of(const CompressArguments& o, Device device, const Common& common) {
+  RecipeOptions words = o.recipe;
+  if (words.layout == "nvfp4") words.layout = "quantize";
+  words.statistics = o.budget_statistics;
+  Recipe recipe = make_recipe(words, o.common);
+  if (words.budget) choose_by_budget(o.common, words, device, common, recipe);
+  for (Rule& rule : recipe.rules) {
+    rule.statistics = nullptr;
+    rule.statistics_hash.clear();
+    rule.statistics_from.clear();
+    if (!words.recipe.empty() || !can_solve(rule)) continue;
+    rule.method = o.method;
+    rule.sweeps = static_cast<int>(o.sweeps);
+  }
+  return recipe;
+}
+
+CompressInput read_input(const CompressArguments& o) {
+  CompressInput input;
+  input.text = fs::path(o.input.file()).filename().string();
+  input.token_weights = o.token_weights;
+  input.sequential = o.sequential == "none"    ? Sequential::kNone
+                     : o.sequential == "layer" ? Sequential::kLayers
+                                               : Sequential::kGroups;
+  const int64_t vocabulary = Decoder::open(o.common.source).shape().vocabulary;
+  for (const std::vector<int32_t>& text : read_texts(o.input, o.common.source, vocabulary)) {
+    for (EvalWindow& w : cut_windows(text, o.context, o.context)) {
+      if (!o.limit || static_cast<int64_t>(input.windows.size()) < *o.limit)
+        input.windows.push_back(std::move(w.tokens));
+    }
+  }
+  if (input.windows.empty())
+    throw Error(fmt::format("{}: expected two tokens or more, found fewer", o.input.file()));
+  return input;
+}
+
+int show_plan(const CompressArguments& o, const Compression& compression, Device device,
+              const Common& common) {
+  const CompressNeeds needs = compression.needs();
+  const Plan& plan = compression.linears().plan();
+  if (common.json) {
+    Json json = plan_to_json(compression.linears().source(), plan, common.jobs, device);
+    json["compress"] = {{"tokens", needs.tokens},
+                        {"entries", needs.entries},
+                        {"statistics_bytes", needs.statistics_bytes},
+                        {"work_bytes", needs.work_bytes},
+                        {"work", work_folder(o.common.destination).string()},
+                        {"peak_memory", needs.peak_memory}};
+    print_json(json);
+    return kDone;
+  }
+  const int code = write_checkpoint(o.common, compression.linears().source(), plan, nullptr, common);
+  print_stdout(
+      "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
+      "memory\n",
+      counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
+      format_bytes(needs.work_bytes), work_folder(o.common.destination).string(),
+      format_bytes(needs.peak_memory));
+  return code;
+}
+
+/// What an earlier run left is taken up with --resume, and goes with --force.
+void prepare_work(const CompressArguments& o, const fs::path& work) {
+  if (is_absent(work) || o.common.resume) return;
+  if (!o.common.force && Compression::layers_done(work)) {
+    throw Error(
+        fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
+                    "from there, --force begins again",
+                    work.string()));
+  }
+  if (!Compression::is_work_folder(work))
+    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work.string()));
+  fs::remove_all(work);
+}
+
+/// Statistics go to their file, which another file system may have.
+void keep_statistics(const fs::path& from, const fs::path& to) {
+  const InputFile in(from);
+  AtomicFile out(to);
+  read_in_pieces(
+      in.size(), 1u << 20, [&](uint64_t at, std::span<uint8_t> piece) { in.read(at, piece); },
+      [&](uint64_t at, std::span<const uint8_t> piece) { out.write(at, piece); });
+  out.commit();
+}
+
+int run_compress(const CompressArguments& o, const Common& common) {
+  check_options(o);
+  const Device device = choose_solver_device(common, true);
+  OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
+  const fs::path work = work_folder(o.common.destination);
+  if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work)) {
+    with_progress(common, [&](Progress& progress) {
+      progress.phase = "checking";
+      check_tensor_hashes(o.common.destination, "", progress);
+    });
+    if (!common.json && !common.quiet)
+      print_stdout("{}: was complete; every tensor has its hash\n", o.common.destination);
+    if (common.json) print_json({{"was_complete", true}, {"path", o.common.destination}});
+    return kDone;
+  }
+  const Recipe recipe = rules_of(o, device, common);
+  Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
+  if (o.common.dry_run) return show_plan(o, compression, device, common);
+  prepare_work(o, work);
+  with_progress(common, [&](Progress& progress) {
+    try {
+      compression.collect(work, progress);
+    } catch (const Interrupted& e) {
+      throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; --resume goes on from there",
+                                    e.what(), work.string(), Compression::layers_done(work).value_or(0),
+                                    counted(static_cast<uint64_t>(compression.layers()), "layer")));
+    }
+  });
+  const fs::path file = Compression::statistics_of(work);
+  const auto statistics = std::make_shared<const Statistics>(Statistics::open(file));
+  const Recipe solved = with_statistics(recipe, statistics, statistics->hash().hex());
+  const Checkpoint source =
+      open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));
+  const int code = write_checkpoint(o.common, source, make_plan(source, solved), nullptr, common);
+  if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);
+  fs::remove_all(work);
+  return code;
+}
+
+}  // namespace
+
+std::function<int()> setup_compress(Arguments& args, const Common& common) {
+  auto o = std::make_shared<CompressArguments>();
+  add_conversion_options(args, o->common);
+  add_token_options(args, o->input);
+  std::vector<std::string> targets{"nvfp4"};
+  for_each_layout([&]<class L>() { targets.push_back(L::name); });
+  args.option("--to", o->recipe.layout, "Layout to write, or nvfp4 as quantize writes it").one_of(targets);
+  args.option("--pattern", o->recipe.pattern, "nvfp4: prune to 2:4 or 4:8-paired")
+      .one_of({"2:4", "4:8-paired"})
+      .default_text("none; a layout has its own");
+  args.option("--dialect", o->recipe.dialect, "nvfp4: names and configuration to write")
+      .one_of({"modelopt", "compressed-tensors"})
+      .default_text("modelopt");
+  args.option("--recipe", o->recipe.recipe, "Rules in place of --to: a YAML or JSON file, or a name")
+      .value_name("FILE");
+  for (const char* word : {"--to", "--pattern", "--dialect", "--include", "--exclude", "--also"})
+    args.at("--recipe").excludes(word);
+  args.option(
+          "--sequential", o->sequential,
+          "Which model the statistics are of. group: one whose groups of linears before are compressed, as "
+          "q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by layer, "
+          "in a third of the passes. none: the model as it is")
+      .one_of({"group", "layer", "none"});
+  args.option("--token-weights", o->token_weights,
+              "How much each token counts for each linear: M.token_weights F32 [windows, length], which "
+              "examples/statistics/collect.py makes of gradients")
+      .value_name("FILE")
+      .default_text("1");
+  args.option("--keep-stats", o->keep_statistics,
+              "Keep the statistics in this file, with which validate --source --stats solves rows again")
+      .value_name("FILE");
+  args.option("--context", o->context, "Tokens of a window").range(2, 1 << 24);
+  args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
+  args.option("--method", o->method, "How weights are chosen, see twofour help quantize")
+      .one_of({"joint", "gptq", "sparsegpt", "wanda", "rtn"})
+      .default_text("joint or gptq");
+  args.option("--sweeps", o->sweeps, "Sweeps of descent after that")
+      .range(0, 64)
+      .default_text("4 with a pattern, else 2");
+  args.option("--budget", o->recipe.budget,
+              "Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first")
+      .value_name("SHARE")
+      .default_text("all is pruned");
+  args.option("--budget-stats", o->budget_statistics,
+              "Statistics with fisher_hessian, which say what pruning costs the model")
+      .value_name("FILE");
+  args.footer(
+      "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
+      "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
+      "compressed "
+      "so far. The CPU runs the model; lib/decoder/README.md lists the families.\n"
+      "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
+      "last "
+      "whole layer with --resume.");
+  return [o, &common] { return run_compress(*o, common); };
+}
+
+}  // namespace twofour
