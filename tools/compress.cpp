@@ -166,7 +166,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
     });
     if (!common.json && !common.quiet)
       print_stdout("{}: was complete; every tensor has its hash\n", o.common.destination);
-    if (common.json) print_json({{"was_complete", true}, {"path", o.common.destination}});
+    if (common.json) print_json({{"was_complete", true}, {"destination", o.common.destination}});
     return kDone;
   }
   const Recipe recipe = rules_of(o, device, common);
@@ -217,7 +217,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
           "Which model the statistics are of. group: one whose groups of linears before are compressed, as "
           "q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by layer, "
           "in a third of the passes. none: the model as it is")
-      .one_of({"group", "layer", "none"});
+      .one_of({"group", "layer", "none"})
+      .alone("group");
   args.option("--token-weights", o->token_weights,
               "How much each token counts for each linear: M.token_weights F32 [windows, length], which "
               "examples/statistics/collect.py makes of gradients")

@@ -35,7 +35,7 @@ struct RunArguments {
 
 /// Tokens of a run and what routed them.
 struct RoutedTokens {
-  TokenFile tokens;
+  ActivationFile tokens;
   const char* routing;  ///< "given", "router" or "random"
 };
 
@@ -85,7 +85,7 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
              std::move(drawn.weights)},
             "random"};
   }
-  TokenFile tokens = read_token_file(o.input, info);
+  ActivationFile tokens = read_activation_file(o.input, info);
   if (tokens.topk > 0) {
     if (o.topk && *o.topk != tokens.topk)
       throw Error(fmt::format("--top-k: expected the {} of topk_ids, found {}", tokens.topk, *o.topk));
@@ -126,7 +126,7 @@ int run_layer(const RunArguments& o, const Common& common) {
     check_tensor_hashes(o.artifact, artifact.layers()[index].name + ".", progress);
   }
   const RoutedTokens routed = tokens_of(o, artifact, index);
-  const TokenFile& tokens = routed.tokens;
+  const ActivationFile& tokens = routed.tokens;
   if (device == Device::cpu) std::signal(SIGBUS, on_bus_error);
   LayerOptions options = o.layer_options;
   options.limit = o.limit ? *o.limit : artifact.swiglu_limit();

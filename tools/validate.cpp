@@ -101,6 +101,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
                {"tensors", r.tensors},
                {"bytes", r.bytes},
                {"seconds", r.seconds}};
+  if (r.without_statistics) json["without_statistics"] = true;
   if (r.solved_rows > 0) json["solved_rows"] = {{"all", r.solved_rows}, {"not_drawn", r.rows_not_drawn}};
   if (with_source) {
     json["source_tensors"] = r.source_tensors;
@@ -292,9 +293,10 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
   print_stdout("{}: {}, {}: {}\n", o.artifact, counted(r.tensors, "tensor"), format_bytes(r.bytes),
                sound_verdict(r, !o.source.empty()));
   if (!o.source.empty()) {
-    print_stdout("{}: {} accounted for, {}\n", o.source,
-                 r.source_tensors == 1 ? "its tensor" : fmt::format("all {} tensors", r.source_tensors),
-                 format_bytes(r.source_bytes));
+    const std::string which = r.without_statistics    ? fmt::format("{} kept, all", r.source_tensors)
+                              : r.source_tensors == 1 ? "its tensor"
+                                                      : fmt::format("all {} tensors", r.source_tensors);
+    print_stdout("{}: {} accounted for, {}\n", o.source, which, format_bytes(r.source_bytes));
   }
   print_stdout("{}, {:.2f} s: {:.2f} GB/s {}\n", device_text(common, device), r.seconds,
                static_cast<double>(r.bytes + r.source_bytes) / 1e9 / std::max(r.seconds, 1e-9),
@@ -340,7 +342,7 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
       .value_name("PATH");
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
       .value_name("FILE")
-      .default_text("none, which suffices for all other artifacts");
+      .default_text("none: rows that statistics chose are not solved again");
   args.option("--mask", o->masks, "With --source, of what --mask of other commands pruned: the file of masks")
       .value_name("FILE")
       .default_text("none");

@@ -31,13 +31,18 @@ class Checkpoint:
     with safe_open(self.files[name], "pt") as f:
       return f.get_tensor(name)
 
+  def block_in_files(self, block):
+    """The name that the files give a block of experts: Mixtral's differs from the model's."""
+    other = block.replace(".mlp.experts", ".block_sparse_moe.experts")
+    return other if block not in self.experts and other in self.experts else block
+
   def members(self, parameter, expert=None):
     """Modules that the product with a parameter, or with an expert's slice of it, multiplies with."""
     stack = STACK.match(parameter.removesuffix(".weight"))
     if expert is None or stack is None:
       module = parameter.removesuffix(".weight")
       return [module] if f"{module}.weight" in self.shapes else []
-    block, leaf = stack[1], stack[2]
+    block, leaf = self.block_in_files(stack[1]), stack[2]
     wanted = LAST if leaf == "down_proj" else FIRST
     if self.is_stacked(parameter):
       leaves = {"gate_up_proj": ["gate_proj", "up_proj"]}.get(leaf, [leaf])
@@ -53,7 +58,7 @@ class Checkpoint:
   def count_experts(self, parameter):
     module = parameter.removesuffix(".weight")
     shape = self.shapes.get(module) or self.shapes.get(f"{module}.weight")
-    return shape[0] if shape else max(self.experts.get(STACK.match(module)[1], {0: 0})) + 1
+    return shape[0] if shape else max(self.experts.get(self.block_in_files(STACK.match(module)[1]), {0: 0})) + 1
 
   def final_norm(self):
     """XXH3-128 of the bytes of the norm before the head."""

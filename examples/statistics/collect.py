@@ -80,7 +80,8 @@ class Collector:
       if unseen and not self.per_expert:
         first = next(iter(experts.values()))
         shared = Entry(first.k, first.hessian.device, self.fisher)
-        shared.name, shared.members = weight.removesuffix(".weight"), unseen
+        block, leaf = STACK.match(weight.removesuffix(".weight")).groups()
+        shared.name, shared.members = f"{self.checkpoint.block_in_files(block)}.{leaf}", unseen
         for e in experts.values():
           shared.add_entry(e)
         seen.append(shared)
@@ -98,7 +99,7 @@ class Saliency:
     if block is None or block[2] != "down_proj":
       return
     count = self.checkpoint.count_experts(product.weight)
-    sums = self.sums.setdefault(block[1], torch.zeros(count, device=scaled.device, dtype=torch.float64))
+    sums = self.sums.setdefault(self.checkpoint.block_in_files(block[1]), torch.zeros(count, device=scaled.device, dtype=torch.float64))
     sums[product.expert] += scaled.detach().double().norm(dim=-1).sum()
 
   def tensors(self):

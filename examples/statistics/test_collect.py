@@ -32,6 +32,10 @@ def qwen3_moe():
       **SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48, decoder_sparse_step=1, mlp_only_layers=[]))
 
 
+def mixtral():
+  return transformers.MixtralForCausalLM(transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2))
+
+
 class Collecting(unittest.TestCase):
   def collect(self, make, *words, tokens=None):
     torch.manual_seed(1)
@@ -116,6 +120,14 @@ class Collected(Collecting):
     self.same(stats[name + ".hessian"], (x * w[:, None]).T @ x)
     self.same(stats[name + ".fisher_hessian"], (x * e[:, None]).T @ x)
     self.same(stats[name + ".sum_squared_weights"], w.double().square().sum())
+
+  def test_mixtrals_experts_have_the_names_of_its_files(self):
+    stats = self.collect(mixtral, "--saliency", "--batch", "6")
+    block = "model.layers.1.block_sparse_moe.experts"
+    self.assertEqual(stats[f"{block}.saliency"].shape, (4,))
+    self.assertTrue((stats[f"{block}.saliency"] > 0).all())
+    self.assertIn(f"{block}.0.w1.hessian", stats)
+    self.assertIn(f"{block}.0.w2.hessian", stats)
 
   def test_saliency_sums_what_experts_add(self):
     stats = self.collect(qwen3_moe, "--saliency")

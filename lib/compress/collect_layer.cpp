@@ -125,7 +125,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
       weights = weights_->read(e.planned.name);
       seen.weights = std::span(weights).subspan(batch.row, batch.rows);
     }
-    add_batch(e, seen, sums[i]);
+    add_batch(e, seen, dense_, sums[i]);
   }
 }
 

@@ -47,29 +47,47 @@ void scale_rows(std::vector<float>& rows, const std::vector<float>& factors) {
   for (size_t i = 0; i < rows.size() && !factors.empty(); ++i) rows[i] *= factors[i / width];
 }
 
+/// Whether it is less work to add up what outputs lack than what inputs do.
+bool adds_outputs(const LayerEntry& e) {
+  return e.adds && !e.planned.targets.empty() && e.planned.targets[0].n < e.planned.k;
+}
+
+/// lacking [rows, n] += differences [rows, k] W'.
+void add_outputs(const LayerEntry& e, const Decoder& dense, const std::vector<float>& differences,
+                 std::vector<float>& lacking) {
+  const PlannedEntry::Target& t = e.planned.targets[0];
+  const int64_t k = e.planned.k, rows = static_cast<int64_t>(differences.size()) / k;
+  std::vector<float> weights(static_cast<size_t>(t.n * k)), made(lacking.size());
+  dense.read_linear(t.linear, 0, t.n, weights);
+  cpu::multiply(differences.data(), rows, weights.data(), t.n, k, made.data(), t.n);
+  for (size_t i = 0; i < lacking.size(); ++i) lacking[i] += made[i];
+}
+
 void add_rows(const LayerEntry& e, std::span<const float> x, std::vector<float> d, std::span<const float> r,
-              const std::vector<float>& roots, EntrySums& sums) {
+              const std::vector<float>& roots, const Decoder& dense, EntrySums& sums) {
   const int64_t k = e.planned.k, rows = static_cast<int64_t>(x.size()) / k;
   if (rows == 0) return;
   sums.input.add(x, k, roots);
   if (e.planned.targets.empty()) return;
   check(d.size() == x.size(), "as many inputs of one model as of the other");
   for (size_t i = 0; i < d.size(); ++i) d[i] -= x[i];
+  std::vector<float> lacking;
+  if (e.adds) lacking.assign(r.begin(), r.end());
+  if (adds_outputs(e)) add_outputs(e, dense, d, lacking);
   std::vector<float> scaled;
   if (!roots.empty()) {
     scaled.assign(x.begin(), x.end());
-    scale_rows(scaled, roots);
-    scale_rows(d, roots);
+    for (std::vector<float>* some : {&scaled, &d, &lacking}) scale_rows(*some, roots);
     x = scaled;
   }
-  sums.differences.resize(static_cast<size_t>(k * k));
-  cpu::add_cross_products(x.data(), k, d.data(), k, rows, sums.differences.data());
+  if (!adds_outputs(e)) {
+    sums.differences.resize(static_cast<size_t>(k * k));
+    cpu::add_cross_products(x.data(), k, d.data(), k, rows, sums.differences.data());
+  }
   if (!e.adds) return;
   const int64_t n = e.planned.targets[0].n;
-  std::vector<float> lacking(r.begin(), r.end());
-  scale_rows(lacking, roots);
-  sums.residual.resize(static_cast<size_t>(n * k));
-  cpu::add_cross_products(lacking.data(), n, x.data(), k, rows, sums.residual.data());
+  sums.outputs.resize(static_cast<size_t>(n * k));
+  cpu::add_cross_products(lacking.data(), n, x.data(), k, rows, sums.outputs.data());
 }
 
 }  // namespace
@@ -104,14 +122,14 @@ std::vector<LayerEntry> layer_entries(const Decoder& model, int64_t layer,
   return entries;
 }
 
-void add_batch(const LayerEntry& e, const SeenBatch& batch, EntrySums& sums) {
+void add_batch(const LayerEntry& e, const SeenBatch& batch, const Decoder& dense, EntrySums& sums) {
   if (!batch.weights.empty()) {
     const CountedRows counted = weighted_rows(e, batch);
-    return add_rows(e, counted.x, counted.d, counted.r, counted.roots, sums);
+    return add_rows(e, counted.x, counted.d, counted.r, counted.roots, dense, sums);
   }
   add_rows(e, batch.compressed->input(e.group),
            batch.dense == nullptr ? std::vector<float>{} : batch.dense->input(e.group), batch.residual, {},
-           sums);
+           dense, sums);
 }
 
 void write_entry(const StatisticsWriter& writer, const Decoder& dense, const LayerEntry& e,
@@ -131,7 +149,7 @@ void write_entry(const StatisticsWriter& writer, const Decoder& dense, const Lay
         cpu::multiply(weights.data(), count, sums.differences.data(), k, k, rows.data(), k);
       }
       for (size_t i = 0; i < rows.size(); ++i) {
-        if (!sums.residual.empty()) rows[i] += sums.residual[static_cast<size_t>(row * k) + i];
+        if (!sums.outputs.empty()) rows[i] += sums.outputs[static_cast<size_t>(row * k) + i];
         rows[i] *= factor;
       }
       writer.write_target(t.linear, row, k, rows);
@@ -142,7 +160,7 @@ void write_entry(const StatisticsWriter& writer, const Decoder& dense, const Lay
 uint64_t bytes_of_sums(const LayerEntry& e) {
   const auto k = static_cast<uint64_t>(e.planned.k);
   uint64_t numbers = k * k;
-  if (!e.planned.targets.empty()) numbers += k * k;
+  if (!e.planned.targets.empty() && !adds_outputs(e)) numbers += k * k;
   if (e.adds && !e.planned.targets.empty()) numbers += k * static_cast<uint64_t>(e.planned.targets[0].n);
   return numbers * sizeof(float);
 }

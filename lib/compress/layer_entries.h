@@ -31,8 +31,9 @@ std::vector<LayerEntry> layer_entries(const Decoder& model, int64_t layer,
 /// outputs lack beside the dense model's, whose inputs are d.
 struct EntrySums {
   InputSums input;
-  std::vector<float> differences;  ///< sum of w x (d - x)' [K, K]; empty: no target
-  std::vector<float> residual;     ///< sum of w r x' [N, K], r what the residual stream lacks; empty: 0
+  std::vector<float> differences;  ///< sum of w x (d - x)' [K, K], of which W makes the target offset
+  /// Sum of w r x' [N, K], r what the residual stream lacks; with W (d - x) in r where that is less work.
+  std::vector<float> outputs;
 };
 
 /// The inputs of a batch as a run showed them, by group.
@@ -63,8 +64,8 @@ struct SeenBatch {
   std::span<const float> residual;  ///< [rows, N], the dense stream minus the compressed one
   std::span<const float> weights;   ///< of all tokens of the batch, for this entry; empty: 1
 };
-/// Adds a batch to the sums of an entry.
-void add_batch(const LayerEntry& entry, const SeenBatch& batch, EntrySums& sums);
+/// Adds a batch to the sums of an entry; `dense` has the weights.
+void add_batch(const LayerEntry& entry, const SeenBatch& batch, const Decoder& dense, EntrySums& sums);
 
 /// Writes the entry and the target offsets of its linears, W of `dense`. Throws Error on sums that are not
 /// finite.

@@ -154,8 +154,7 @@ class ShapeReader {
     if (traits_.router == RouterRule::kSoftmax) return;
     r.scaling = s_.positive("routed_scaling_factor", traits_.scaling);
     if (!r.sigmoid) {
-      // transformers ignores it, DeepSeek's own code scales only where it does not renormalize.
-      if (r.renormalized) s_.refuse("norm_topk_prob", "false for deepseek_v2, whose readers differ on it");
+      r.renormalized = false;  // transformers ignores norm_topk_prob of deepseek_v2
       expect_text("topk_method", {"greedy", "group_limited_greedy"});
       if (s_.text("topk_method") != "group_limited_greedy") return;
     } else {

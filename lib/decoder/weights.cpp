@@ -39,6 +39,11 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
     : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {
   if (!findings_.empty())
     throw Error(fmt::format("{}: {}", findings_.front().where, findings_.front().message));
+  if (checkpoint.is_view()) return;
+  for (const Shard& shard : checkpoint.shards()) {
+    shard.file.check_unchanged();
+    files_.emplace_back(shard.file, 0, shard.file.size());
+  }
 }
 
 ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
@@ -173,6 +178,17 @@ void ModelWeights::read_rows(const ModelMatrix& w, int64_t n0, int64_t n1, std::
   read_stored_rows(reader, from.module, from.place, n0, n1, out);
 }
 
+const uint8_t* ModelWeights::mapped(const Stored& from, int64_t n0) const {
+  const Linear& m = from.module;
+  const bool is_plain = m.format == WeightFormat::kFloat && !m.k_outer && from.place.step == 1;
+  if (files_.empty() || &from.checkpoint != &checkpoint_ || !is_plain) return nullptr;
+  const TensorInfo& t = checkpoint_.tensors()[m.weight];
+  const auto row = static_cast<uint64_t>(from.place.e * m.n + from.place.first + n0);
+  const uint64_t offset = checkpoint_.shard_of(m.weight).data_begin + t.begin +
+                          row * static_cast<uint64_t>(m.k) * static_cast<uint64_t>(dtype_bits(t.dtype) / 8);
+  return files_[checkpoint_.shard_index_of(m.weight)].bytes().data() + offset;
+}
+
 void ModelWeights::read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                                std::span<float> out) const {
   if (&from.checkpoint == &checkpoint_) return read_stored_rows(reader, from.module, from.place, n0, n1, out);
@@ -183,7 +199,12 @@ void ModelWeights::read_stored(WeightReader& reader, const Stored& from, int64_t
 void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t n0, int64_t n1,
                                   const float* x, int64_t m, float* out) const {
   worker.rows.resize(static_cast<size_t>((n1 - n0) * w.k));
-  read_stored(worker.reader, stored(w), n0, n1, worker.rows);
+  const Stored from = stored(w);
+  if (const uint8_t* bytes = mapped(from, n0)) {
+    widen(checkpoint_.tensors()[from.module.weight].dtype, bytes, worker.rows);
+  } else {
+    read_stored(worker.reader, from, n0, n1, worker.rows);
+  }
   float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/checkpoint/matrices.h"
+#include "lib/io/mapped_file.h"
 
 namespace twofour {
 
@@ -91,6 +92,8 @@ class ModelWeights {
   Stored stored(const ModelMatrix& matrix) const;
   void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                    std::span<float> out) const;
+  /// Rows [n0, n1) of a matrix of floats where its file is mapped; nullptr: they are to be read.
+  const uint8_t* mapped(const Stored& from, int64_t n0) const;
   /// Outputs [n0, n1) of `x`.
   void multiply_strip(Worker& worker, const ModelMatrix& matrix, int64_t n0, int64_t n1, const float* x,
                       int64_t m, float* out) const;
@@ -99,6 +102,7 @@ class ModelWeights {
   const Checkpoint& checkpoint_;
   Findings findings_;
   Matrices matrices_;
+  std::vector<MappedBytes> files_;  ///< by shard; none of a checkpoint that is not stored as it is
   std::set<const Linear*> used_modules_;
   std::set<size_t> used_;
   std::vector<std::unique_ptr<Linear>> tables_;

@@ -95,7 +95,7 @@ std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float 
   return values;
 }
 
-TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& layer) {
+ActivationFile read_activation_file(const std::filesystem::path& path, const LayerInfo& layer) {
   const Checkpoint file = Checkpoint::open(path);
   if (file.is_directory())
     throw Error(fmt::format("{}: expected a safetensors file, found a directory", path.string()));
@@ -109,7 +109,7 @@ TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& la
     if (i != hidden && i != ids && i != weights)
       refuse(file, i, "no tensors but hidden, topk_ids and topk_weights");
   }
-  TokenFile tokens;
+  ActivationFile tokens;
   const TensorInfo& x = file.tensors()[*hidden];
   std::optional<cuda::Float> type;
   for (const auto known : {cuda::Float::f32, cuda::Float::bf16, cuda::Float::f16})

@@ -33,8 +33,8 @@ Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t
 std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
 std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
 
-/// Tokens as a safetensors file brings them.
-struct TokenFile {
+/// Activations and routing as a safetensors file brings them.
+struct ActivationFile {
   cuda::Float type = cuda::Float::f32;  ///< of hidden in the file
   int64_t m = 0;
   int64_t topk = 0;            ///< 0: without ids
@@ -45,7 +45,7 @@ struct TokenFile {
 
 /// Reads `hidden` F32, BF16 or F16 [M, H] and, both or neither, `topk_ids` I32 and `topk_weights` F32 [M, T].
 /// Throws Error on anything else, on another H than the layer's and on other tensors.
-TokenFile read_token_file(const std::filesystem::path& path, const LayerInfo& layer);
+ActivationFile read_activation_file(const std::filesystem::path& path, const LayerInfo& layer);
 
 /// Marks, in a file's metadata, what a run wrote.
 inline constexpr const char* kOutputMark = "twofour.run";

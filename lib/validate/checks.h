@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -43,6 +44,11 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
 /// would read wrongly is a difference, unless the source's config is read wrongly, too, or not known:
 /// nullptr.
 void check_engines(const Checkpoint& artifact, const Checkpoint* source, ValidateReport& report);
+
+/// Of an artifact with weights that statistics chose, without these: the source's files are those that
+/// twofour.json names, kept tensors are the source's, and codes keep to pattern and layout.
+void check_unsolved(const std::filesystem::path& artifact, const std::filesystem::path& source,
+                    const Manifest& manifest, Io io, Progress& progress, ValidateReport& report);
 
 /// Which modules of the source to look at.
 using ModuleFilter = std::function<bool(const Linear&)>;

@@ -88,6 +88,7 @@ struct ValidateReport {
   LayerCoverage device_coverage;                  ///< of `device_layers`
   uint64_t solved_rows = 0;                       ///< of matrices that were solved by statistics
   uint64_t rows_not_drawn = 0;  ///< of these, those of which only the pattern and the loss were derived again
+  bool without_statistics = false;  ///< of such an artifact: no row was solved again
   double seconds = 0;
 };
 
@@ -100,6 +101,7 @@ ValidateReport validate(const std::filesystem::path& artifact, const ValidateOpt
 
 /// Proves an artifact from its source: same files and headers, every byte derived again through the slow
 /// path, every source tensor accounted for, twofour.json said again, layers run against the double reference.
+/// Where statistics chose weights and `options` names none: hashes, kept tensors, pattern and layout alone.
 ValidateReport validate(const std::filesystem::path& artifact, const std::filesystem::path& source,
                         const ValidateOptions& options, Progress& progress);
 

@@ -94,7 +94,29 @@ TEST_CASE("without its statistics validate proves all but the choice of weights,
   REQUIRE(files.compress("out", {"--to", "nvfp4", "--pattern", "2:4"}).code == 0);
   const Outcome o = run_program({"validate", files.path("out"), "--source", files.path("model")});
   CHECK_MESSAGE(o.code == 0, o.err);
-  CHECK((o.out + o.err).find("not solved again") != std::string::npos);
+  CHECK(o.out.find("not solved again") != std::string::npos);
+  // A third weight in a quad, and a kept tensor of another source.
+  const fs::path file = files.scratch / "out" / "model-00001-of-00001.safetensors";
+  const Checkpoint made = Checkpoint::open(files.path("out"));
+  const size_t codes = *made.find("model.layers.1.mlp.down_proj.weight");
+  const uint64_t at = made.shard_of(codes).data_begin + made.tensors()[codes].begin;
+  std::fstream edit(file, std::ios::in | std::ios::out | std::ios::binary);
+  edit.seekp(static_cast<std::streamoff>(at));
+  edit.write("\x11\x11", 2);
+  edit.close();
+  const Outcome spoilt = run_program({"validate", files.path("out"), "--source", files.path("model")});
+  CHECK(spoilt.code == 1);
+  CHECK_MESSAGE(
+      spoilt.out.find("expected 2:4 as twofour.json says, found more at row 0, k 0") != std::string::npos,
+      spoilt.out);
+  write_decoder_checkpoint(files.golden, files.scratch / "other", {}, [](Tensors& tensors) {
+    for (TensorData& t : tensors) {
+      if (t.name == "model.norm.weight") t.bytes[0] ^= 1;
+    }
+  });
+  const Outcome other = run_program({"validate", files.path("out"), "--source", files.path("other")});
+  CHECK(other.code == 1);
+  CHECK_MESSAGE(other.out.find("model.norm.weight: expected") != std::string::npos, other.out);
 }
 
 TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
@@ -147,6 +169,8 @@ TEST_CASE("the same bytes for any number of threads, and what a dry run says of 
     REQUIRE(files.compress("three-" + sequential, three).code == 0);
     CHECK((read_tree(files.path("one-" + sequential)) == read_tree(files.path("three-" + sequential))));
   }
+  REQUIRE(files.compress("alone", {"--to", "nvfp4", "--sequential"}).code == 0);
+  CHECK((read_tree(files.path("alone")) == read_tree(files.path("one-group"))));
   const Json dry = json_of(files.compress("dry", {"--to", "nvfp4", "--dry-run", "--json"}));
   CHECK_FALSE(fs::exists(files.path("dry")));
   CHECK_FALSE(fs::exists(files.path("dry.compressing")));
@@ -177,6 +201,8 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
       "config.json");
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--sequential", "groups"},
+          "--sequential: expected group, layer, none, found 'groups'");
   // Of a family that the decoder does not know.
   Json config = files.golden.config;
   config["model_type"] = "mamba";

@@ -239,6 +239,15 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("stats inspect", collect);
   collect.insert(collect.end(), {"--dry-run", "--force"});
   hold("stats collect --dry-run", collect);
+  Words compress{"compress", in("model"), in("compressed"), "--tokens", in("tokens.safetensors"),
+                 "--to",     "nvfp4"};
+  Words dry = compress, again = compress;
+  dry.push_back("--dry-run");
+  hold("convert --dry-run", dry);
+  hold("convert", compress);
+  again.push_back("--resume");
+  hold("merge of a complete directory", again);
+  hold("validate", {"validate", in("compressed"), "--source", in("model")});
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
   hold("help", {"help", "convert"});

@@ -80,6 +80,20 @@ TEST_CASE("every setting that tells models apart changes what they say") {
   }
 }
 
+TEST_CASE("deepseek_v2 says the same whatever norm_topk_prob, which transformers ignores there") {
+  const DecoderGolden golden = golden_of("deepseek_v2");
+  const Scratch scratch;
+  write_decoder_checkpoint(golden, scratch / "model", with(golden, "norm_topk_prob", true));
+  const Decoder decoder = Decoder::open(scratch / "model");
+  const std::vector<float> logits = DecoderSequence(decoder).append(golden.tokens, true);
+  const std::span<const float> last = std::span(logits).last(golden.logits.size());
+  double largest = 0;
+  for (size_t i = 0; i < last.size(); ++i)
+    largest =
+        std::max(largest, std::abs(static_cast<double>(last[i]) - static_cast<double>(golden.logits[i])));
+  CHECK(largest < 1e-4);
+}
+
 TEST_CASE("the same floats for any number of threads") {
   const int before = omp_get_max_threads();
   for (const char* name : {"qwen2_moe", "deepseek_v3", "gpt_oss"}) {
