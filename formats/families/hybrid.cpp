@@ -143,6 +143,12 @@ constexpr FamilyParameter kLfm2Block[] = {
 
 /// Gemma-4: sizes of attention are in per_layer_config or global_head_dim too, and left open.
 constexpr FamilyParameter kGemma4[] = {
+    {Kind::kNorm, "model.layers.#.post_per_layer_input_norm", "hidden_size", "",
+     "hidden_size_per_layer_input"},
+    {Kind::kLinear, "model.layers.#.per_layer_input_gate", "hidden_size_per_layer_input", "hidden_size",
+     "hidden_size_per_layer_input"},
+    {Kind::kLinear, "model.layers.#.per_layer_projection", "hidden_size", "hidden_size_per_layer_input",
+     "hidden_size_per_layer_input"},
     {Kind::kVector, "model.layers.#.router.scale", "hidden_size", "", "enable_moe_block"},
     {Kind::kVector, "model.layers.#.router.per_expert_scale", "num_experts", "", "enable_moe_block"},
     {Kind::kRouter, "model.layers.#.router.proj", "num_experts", "hidden_size", "enable_moe_block"},
@@ -245,7 +251,8 @@ constexpr FamilyShapes kFamilies[] = {
      .is_open = true},
     {.model_types = {"gemma4_text"},
      .parameters = {kFrame, kFourNorms, kMlp, kGemma4},
-     .defaults = R"({"num_key_value_heads": 4, "head_dim": 256, "enable_moe_block": false,
+     .defaults =
+         R"({"num_key_value_heads": 4, "head_dim": 256, "enable_moe_block": false, "hidden_size_per_layer_input": 256,
        "tie_word_embeddings": true})",
      .experts = "num_experts",
      .top_k = "top_k_experts",

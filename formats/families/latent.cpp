@@ -60,7 +60,7 @@ constexpr std::array<FamilyParameter, 18> block(const char* correction) {
   }};
 }
 constexpr auto kBlock = block("@sparse");
-constexpr auto kV2Block = block("@sparse may");
+constexpr auto kV2Block = block("@sparse topk_method=noaux_tc");
 
 constexpr auto kQkvBiased = attention("attention_bias", nullptr);
 constexpr FamilyParameter kQkNorms[] = {
@@ -106,6 +106,8 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kVector, "layers.#.attn.attn_sink", "num_attention_heads"},
     {Kind::kLinear, "layers.#.attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups"},
     {Kind::kLinear, "layers.#.attn.wo_b", "hidden_size", "o_groups*o_lora_rank"},
+    {Kind::kLinear, "layers.#.attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", "may"},
+    {Kind::kLinear, "layers.#.attn.indexer.weights_proj", "index_n_heads", "hidden_size", "may"},
     {Kind::kRouter, "layers.#.ffn.gate", "n_routed_experts", "hidden_size"},
     {Kind::kVector, "layers.#.ffn.gate.bias", "n_routed_experts", "", "@sparse"},
     {Kind::kMatrix, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "@hash"},

@@ -128,6 +128,10 @@ MatrixFigures FigureCounter::figures() const {
       f.scale_mean = share_of(sum, numbers) - 127;
       f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
     }
+    if (int8) {
+      f.unevenness = unevenness_of(numbers_);
+      f.integers = static_cast<int>(std::ranges::count_if(numbers_, [](uint64_t n) { return n > 0; }));
+    }
     zeros = static_cast<double>(fp8 ? numbers_[0] + numbers_[0x80] : numbers_[0]);
     if (fp8) {
       f.octaves = octaves_of(numbers_);
@@ -154,7 +158,7 @@ MatrixFigures FigureCounter::figures() const {
     f.small_share = share_of(small, numbers - zeros);
   }
   if (blocks_ > 0) {
-    f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_));
+    f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
     double count = 0, sum = 0, squares = 0;
     for (unsigned s = 1; s < kE4m3Nan; ++s) {
       if (scale_bytes_[s] == 0) continue;

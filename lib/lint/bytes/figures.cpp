@@ -167,13 +167,30 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
 
 void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (plan_.kind == NumberKind::kUnknown) return;
-  if (plan_.is_rows) take_columns(bytes.data());
+  if (plan_.is_rows) {
+    take_columns(bytes.data());
+    sums_.echo_lines += is_echo(bytes);
+  }
   if (plan_.scale_bytes > 0) {
     take_blocks(bytes.data(), scales);
     sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
   } else {
     take_numbers(bytes);
   }
+}
+
+/// Whether the numbers of a line are there twice: both halves, or each and its neighbour.
+bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
+  constexpr size_t kFewNumbers = 16;
+  const auto width = static_cast<size_t>(width_of(plan_.kind));
+  if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0 ||
+      is_zero_line(plan_.kind, bytes))
+    return false;
+  if (std::memcmp(bytes.data(), &bytes[bytes.size() / 2], bytes.size() / 2) == 0) return true;
+  for (size_t i = 0; i < bytes.size(); i += 2 * width) {
+    if (std::memcmp(&bytes[i], &bytes[i + width], width) != 0) return false;
+  }
+  return true;
 }
 
 void FigureCounter::take_columns(const uint8_t* bytes) {
@@ -204,6 +221,7 @@ void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
       ++numbers_[byte];
     }
     const uint64_t m = word_of(block) & kCodeBits;
+    zero_blocks_ += energy == 0;
     full_blocks_ += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
     ++scale_bytes_[scales[b]];
     scale_energies_[scales[b]] += energy;
@@ -247,6 +265,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.doubled_lines += o.sums_.doubled_lines;
   sums_.same_scale_lines += o.sums_.same_scale_lines;
   sums_.flat_scale_lines += o.sums_.flat_scale_lines;
+  sums_.echo_lines += o.sums_.echo_lines;
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
                       (o.sums_.longest_zero_lines == sums_.longest_zero_lines &&
                        o.sums_.first_zero_line < sums_.first_zero_line);
@@ -268,6 +287,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   }
   blocks_ += o.blocks_;
   full_blocks_ += o.full_blocks_;
+  zero_blocks_ += o.zero_blocks_;
   negative_ += o.negative_;
   energy_ += o.energy_;
   octaves_ += o.octaves_;

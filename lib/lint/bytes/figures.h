@@ -59,6 +59,7 @@ struct MatrixFigures {
   static constexpr uint64_t kTorn = 1024;
   /// With the codes or values of an earlier one, and not zero; those of them that have it just before them.
   uint64_t repeated_lines = 0, doubled_lines = 0;
+  uint64_t echo_lines = 0;  ///< of those that statistics take: one half, or each second number, is the other
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;  ///< in the lines that statistics take
   uint64_t sampled = 0;                                               ///< numbers behind the following
   double log2_rms = 0, log2_amax = 0;                                 ///< of zeros alone -infinity
@@ -68,14 +69,15 @@ struct MatrixFigures {
   double small_share = 0;     ///< of floats and FP8: smaller than a sixteenth of the RMS, zeros aside
   double constant_share = 0;  ///< of the most frequent code, byte or float32 exponent
   std::array<float, 16> code_shares{};  ///< of E2M1
-  double full_blocks = 0;               ///< of E2M1 with block scales: share of blocks with a code of 6
+  double full_blocks = 0;  ///< of E2M1 with block scales: share of blocks, zeros aside, with a code of 6
   double scale_mean = 0, scale_sd = 0;  ///< log2 of block scales, zeros aside; of E8M0 of the numbers
   int scale_values = 0;                 ///< different block scales
   /// Lines with the block scales of the line before; of those that statistics take, lines of one scale.
   uint64_t same_scale_lines = 0, flat_scale_lines = 0;
   double octaves = 0;  ///< of FP8: by how many octaves the density falls over eight codes; 0: unknown
   double unevenness =
-      1;  ///< of FP8: how far shares of bytes are from equal ones; 0: every byte equally often
+      1;  ///< of FP8 and INT8: how far shares of bytes are from equal ones; 0: every byte equally often
+  int integers = 0;       ///< of INT8: different ones
   double full_share = 0;  ///< of FP8: of 448, the largest number
   /// How much of the block scales' variance rows and columns explain, beyond chance: as they lie, and if they
   /// lay in another order; both of the same bytes. 0 where it cannot be told.
@@ -113,6 +115,7 @@ class FigureCounter {
   void take_numbers(std::span<const uint8_t> bytes);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
+  bool is_echo(std::span<const uint8_t> bytes) const;
   bool is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const;
   uint64_t hash_in_order() const;
 
@@ -127,7 +130,7 @@ class FigureCounter {
   std::array<uint64_t, 256> numbers_{};         ///< by byte, or by exponent of float32
   std::array<uint64_t, 256> scale_bytes_{};     ///< by block scale
   std::array<uint64_t, 256> scale_energies_{};  ///< likewise, sums of squared codes in halves
-  uint64_t blocks_ = 0, full_blocks_ = 0, negative_ = 0;
+  uint64_t blocks_ = 0, full_blocks_ = 0, zero_blocks_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0, octaves_ = 0;
   std::vector<float> floats_;
 };

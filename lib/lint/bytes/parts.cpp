@@ -44,7 +44,10 @@ class Parts {
     for (const auto& [part, without] : lack_) {
       const size_t with = have_[part];
       // A config of quantization promises scales whether others have one or not.
-      const bool is_promised = s_.quantization.is_object() && part.second.find("scale") != part.second.npos;
+      const bool is_groups = s_.quantization.is_object() && s_.quantization.contains("config_groups");
+      const bool is_promised =
+          s_.quantization.is_object() &&
+          (part.second.find("scale") != part.second.npos || (is_groups && part.second == ".weight_shape"));
       if (with <= without.size() && !is_promised) continue;
       const std::string reason = with > without.size()
                                      ? fmt::format("{} of {} like it have", with, with + without.size())

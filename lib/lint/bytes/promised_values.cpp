@@ -26,6 +26,30 @@ class PromisedValues {
     if (text("scale_fmt") == "ue8m0") check_powers();
   }
 
+  /// Tables of tokens that choose experts: each token's are there, and differ.
+  void check_tables() {
+    for_each(".tid2eid", DType::kI64, [&](size_t i) {
+      const TensorInfo& t = s_.tensors[i];
+      const auto router = s_.find(t.name.substr(0, t.name.size() - 8) + ".weight");
+      if (!router || t.shape.size() != 2 || t.shape[1] <= 0 || s_.tensors[*router].shape.size() != 2) return;
+      const int64_t experts = s_.tensors[*router].shape[0], chosen = t.shape[1];
+      const std::vector<int64_t> ids = read<int64_t>(i);
+      const bool is_unset = std::all_of(ids.begin(), ids.end(), [](int64_t id) { return id == 0; });
+      if (is_unset) return;
+      for (int64_t at = 0; at + chosen <= std::ssize(ids); at += chosen) {
+        std::vector<int64_t> row(ids.begin() + at, ids.begin() + at + chosen);
+        std::sort(row.begin(), row.end());
+        const bool twice = std::adjacent_find(row.begin(), row.end()) != row.end();
+        if (!twice && row.front() >= 0 && row.back() < experts) continue;
+        reporter_.add(
+            "odd-codes", s_.file_of(i), t.name,
+            fmt::format("expected {} different experts of {} for each token, found {} for token {}", chosen,
+                        experts, twice ? "one twice" : fmt::format("{}", row.back()), at / chosen));
+        return;
+      }
+    });
+  }
+
  private:
   const Json* member(const char* key) const {
     const auto at = s_.quantization.find(key);
@@ -64,12 +88,14 @@ class PromisedValues {
     }
   }
 
-  /// Symmetric codes have the middle of the range, or one less in the first format, everywhere.
+  /// Symmetric codes have the middle of the range everywhere.
   void check_zero_points() {
     const auto bits = number("bits");
     if (flag("sym") != true || !bits || (*bits != 2 && *bits != 4 && *bits != 8)) return;
     const auto width = static_cast<int>(*bits);
     const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
+    // The first format stores one less.
+    const uint32_t wanted = text("checkpoint_format") == "gptq_v2" ? middle : middle - 1;
     std::optional<size_t> first;
     size_t count = 0;
     for_each(".qzeros", DType::kI32, [&](size_t i) {
@@ -77,7 +103,7 @@ class PromisedValues {
       const bool odd = std::any_of(words.begin(), words.end(), [&](uint32_t word) {
         for (int at = 0; at < 32; at += width) {
           const uint32_t zero = word >> at & mask;
-          if (zero != middle && zero != middle - 1) return true;
+          if (zero != wanted) return true;
         }
         return false;
       });
@@ -85,10 +111,12 @@ class PromisedValues {
       if (count++ == 0) first = i;
     });
     if (!first) return;
-    reporter_.add("config-format", s_.quantization_file, key("sym"),
-                  fmt::format("expected false, as {}{} has other zero points than {}, found true",
-                              s_.tensors[*first].name,
-                              count > 1 ? fmt::format(" and {} more", count - 1) : "", middle));
+    reporter_.add(
+        "config-format", s_.quantization_file, key("sym"),
+        fmt::format("expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
+                    "found true",
+                    s_.tensors[*first].name, count > 1 ? fmt::format(" and {} more", count - 1) : "",
+                    wanted));
   }
 
   /// Groups of columns: all of one size, and in order where the config says that columns were not sorted.
@@ -172,7 +200,9 @@ class PromisedValues {
 }  // namespace
 
 void lint_promised_values(const LintInput& s, LintReporter& reporter) {
-  if (s.quantization.is_object() && s.layout.empty()) PromisedValues(s, reporter).run();
+  PromisedValues values(s, reporter);
+  values.check_tables();
+  if (s.quantization.is_object() && s.layout.empty()) values.run();
 }
 
 }  // namespace twofour

@@ -112,6 +112,11 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
       input = read_scales(s, *m.input_scale);
       check_values(s, *m.input_scale, input, m.dialect->divides, "bad-input-scale", reporter);
     }
+    if (input.size() == 1 && global.size() == 1 && input[0] == global[0] && is_scale(input[0]) &&
+        input[0] != 1) {
+      reporter.add("copied-scale", s.file_of(*m.input_scale), s.tensors[*m.input_scale].name,
+                   fmt::format("expected the scale of the inputs, found that of the weights, {}", input[0]));
+    }
     const auto key = m.dialect->stacked ? std::nullopt : fused_group(m.name);
     if (!key) continue;
     if (global.size() == 1) groups[*key].global.push_back({&m, global[0]});
@@ -142,6 +147,16 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i].name;
     const bool divides = name.ends_with(".input_global_scale");
+    // Gemma-4 multiplies layers and experts by them.
+    if (name.ends_with(".layer_scalar") || name.ends_with(".per_expert_scale")) {
+      const std::vector<float> values = read_scales(s, i);
+      const auto zero = std::find(values.begin(), values.end(), 0.0f);
+      if (zero != values.end()) {
+        reporter.add("zero-scale", s.file_of(i), name,
+                     fmt::format("expected numbers other than 0, found 0{}",
+                                 at_expert(static_cast<size_t>(zero - values.begin()), values.size())));
+      }
+    }
     const bool kv = name.ends_with(".k_scale") || name.ends_with(".v_scale");
     const bool ours = !s.layout.empty() && name.ends_with("global_scale") && !is_input_scale(name) &&
                       !name.ends_with(".weight_global_scale");

@@ -12,10 +12,11 @@
 namespace twofour {
 namespace {
 
-/// Counts elements with all bits of `mask` set: the exponent of NaN and infinity.
+/// Counts elements with all bits of `mask` set: the exponent of NaN and infinity; and those of at least
+/// `huge`.
 template <class T>
 void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T magnitude,
-                    TensorCounts& counts) {
+                    TensorCounts& counts, T huge) {
   const uint64_t count = bytes.size() / sizeof(T);
   const auto at = [&](uint64_t i) {
     T value;
@@ -33,11 +34,14 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
     }
     counts.any = counts.any || bits != 0;
     if constexpr (sizeof(T) == 1) counts.largest = std::max(counts.largest, largest);
-    if (largest != mask) continue;
+    if (largest < huge) continue;
     for (uint64_t i = begin; i < end; ++i) {
-      if ((at(i) & mask) != mask) continue;
-      ++counts.wrong;
-      counts.first = std::min(counts.first, offset / sizeof(T) + i);
+      const T exponent = static_cast<T>(at(i) & mask);
+      if (exponent < huge) continue;
+      const bool finite = exponent != mask;
+      (finite ? counts.huge : counts.wrong) += 1;
+      uint64_t& first = finite ? counts.first_huge : counts.first;
+      first = std::min(first, offset / sizeof(T) + i);
     }
   }
 }
@@ -63,7 +67,11 @@ template <class T>
 void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
                  TensorCounts& counts) {
   constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
-  count_all_ones<T>(offset, bytes, exponent, kMagnitude, counts);
+  // 2^64, of types with an exponent of eight bits.
+  constexpr int kMantissa = sizeof(T) == 4 ? 23 : 7;
+  const bool wide = exponent >> kMantissa == 0xFF;
+  const T huge = wide ? static_cast<T>(T{127 + 64} << kMantissa) : exponent;
+  count_all_ones<T>(offset, bytes, exponent, kMagnitude, counts, huge);
   if (scan.scaled) count_no_scales<T>(scan, offset, bytes, exponent, counts);
 }
 
@@ -213,6 +221,8 @@ std::optional<size_t> find_scaled(const LintInput& s, const TensorInfo& t) {
 TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
   wrong += o.wrong;
   first = std::min(first, o.first);
+  huge += o.huge;
+  first_huge = std::min(first_huge, o.first_huge);
   negative += o.negative;
   first_negative = std::min(first_negative, o.first_negative);
   zero += o.zero;
@@ -272,9 +282,9 @@ void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t
     case TensorCheck::kF32:
       return scan_floats<uint32_t>(scan, offset, bytes, 0x7F800000u, counts);
     case TensorCheck::kE4m3:
-      return count_all_ones<uint8_t>(offset, bytes, 0x7F, 0x7F, counts);
+      return count_all_ones<uint8_t>(offset, bytes, 0x7F, 0x7F, counts, 0x7F);
     case TensorCheck::kE8m0:
-      return count_all_ones<uint8_t>(offset, bytes, 0xFF, 0xFF, counts);
+      return count_all_ones<uint8_t>(offset, bytes, 0xFF, 0xFF, counts, 0xFF);
     case TensorCheck::kBlockScales:
       return count_scales(bytes.data(), bytes.size(), offset, counts.scales);
     case TensorCheck::kMeta:

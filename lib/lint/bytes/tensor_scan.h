@@ -28,6 +28,7 @@ enum class TensorCheck {
 struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t wrong = 0, first = kNone;              ///< elements that the check refuses, and the first of them
+  uint64_t huge = 0, first_huge = kNone;          ///< of kBf16 and kF32: 2^64 or more, and finite
   uint64_t negative = 0, first_negative = kNone;  ///< elements of floats that are scales
   uint64_t zero = 0, first_zero = kNone;          ///< likewise
   uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPart that differ from their copy

@@ -299,6 +299,11 @@ class WeightLint {
                 fmt::format("expected finite numbers, found {} that are not, the first at element {}",
                             c.wrong, c.first));
     }
+    if (c.huge > 0 && t.name.ends_with("weight")) {
+      sink_.add("implausible-weights", file, t.name,
+                fmt::format("expected numbers below 1e19, found {} beyond, the first at element {}", c.huge,
+                            c.first_huge));
+    }
     if (c.negative > 0) {
       sink_.add("bad-block-scale", file, t.name,
                 fmt::format("expected scales that are not negative, found {}, the first at element {}",

@@ -33,6 +33,9 @@ void lint_drafts(const LintInput& input, const ModelFacts& model, LintReporter& 
 /// Settings of config.json that are not what model classes read, or contradict each other.
 void lint_settings(const LintInput& input, LintReporter& reporter);
 
+/// The scaling of rotary embeddings.
+void lint_rope(const LintInput& input, LintReporter& reporter);
+
 /// Settings that are one of some texts, and texts where a number or a switch belongs.
 void lint_choices(const LintInput& input, LintReporter& reporter);
 

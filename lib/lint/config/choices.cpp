@@ -70,6 +70,7 @@ class Choices {
       if (value != nullptr && !is_one_of(*value, choice.texts))
         odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")), *value);
     }
+    check_nulls();
     check_layer_kinds();
     check_routing();
     check_texts();
@@ -105,11 +106,23 @@ class Choices {
     }
   }
 
+  /// Null where model classes take a number or a text as it is.
+  void check_nulls() {
+    if (!model_) return;
+    for (const char* key : {"hidden_act", "rms_norm_eps", "norm_epsilon", "hidden_size", "num_hidden_layers",
+                            "num_attention_heads", "vocab_size", "embedding_multiplier",
+                            "residual_multiplier", "attention_multiplier", "logits_scaling"}) {
+      const auto at = config_->find(key);
+      if (at != config_->end() && at->is_null()) odd(key, "a value or no such key", *at);
+    }
+  }
+
   /// Code of its own may have kinds of its own.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
     const Json* list = said("layer_types");
-    if (list == nullptr || !list->is_array()) return;
+    if (list == nullptr) return;
+    if (!list->is_array()) return odd("layer_types", "a list", *list);
     const auto unknown = std::find_if(list->begin(), list->end(),
                                       [&](const Json& kind) { return !is_one_of(kind, kLayerKinds); });
     if (unknown != list->end()) odd("layer_types", "kinds of layers that loaders know", *unknown);

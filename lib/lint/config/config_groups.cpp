@@ -178,7 +178,8 @@ class GroupLint {
           shown_setting(block));
     }
     // Words hold K at the stated bits, the last one perhaps in part.
-    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && bits <= 32 && m.scales_k > 1 && size > 0) {
+    const bool in_groups = m.scales_k > 1 || (m.scales_k == 1 && strategy_of(weights) == "group");
+    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && bits <= 32 && in_groups && size > 0) {
       const int64_t most = m.words * 32 / bits, groups = (most - 1) / size + 1;
       votes_.add(place + ".group_size", i,
                  groups == m.scales_k ? ""

@@ -79,6 +79,7 @@ class MeaningLint {
     check_zero_points();
     check_outputs();
     check_floats();
+    check_listed();
   }
 
  private:
@@ -94,7 +95,8 @@ class MeaningLint {
       while (at != s_.tensors.begin() && std::prev(at)->name.starts_with(below)) --at;
       for (; at != s_.tensors.end() && at->name.starts_with(below); ++at) {
         const std::string_view leaf = std::string_view(at->name).substr(below.size());
-        if (leaf.find('.') != leaf.npos || is_known_part(leaf)) continue;
+        const bool is_zero_point = leaf == "weight_zero_point" && m.codes != CodedModule::Codes::kInt;
+        if (leaf.find('.') != leaf.npos || (is_known_part(leaf) && !is_zero_point)) continue;
         auto& [first, count] = found.try_emplace(std::string(leaf), at - s_.tensors.begin(), 0).first->second;
         ++count;
       }
@@ -162,6 +164,17 @@ class MeaningLint {
       }
       return name.find(text.first) != name.npos;
     });
+  }
+
+  /// Codes where the config promises floats.
+  void check_listed() {
+    if (p_.method != Method::kGptq && p_.method != Method::kAwq) return;
+    for (const CodedModule& m : modules_) {
+      if (!is_listed(m.name)) continue;
+      reporter_.add(
+          "config-dtype", s_.file_of(m.tensor), m.name,
+          fmt::format("expected floats as the config's list of modules that stay says, found {}", m.text()));
+    }
   }
 
   /// Floats among codes, by methods whose readers want codes wherever there is such a linear.

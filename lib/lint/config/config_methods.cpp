@@ -7,6 +7,7 @@
 #include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"
+#include "lib/names/config_pattern.h"
 
 namespace twofour {
 namespace {
@@ -73,6 +74,7 @@ class MethodLint {
   bool run() {
     if (modules_.empty()) return check_codes();
     if (check_method()) return false;
+    check_experts();
     if (p_.method == Method::kModelOpt) check_algorithms();
     if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
     if (p_.method == Method::kGptq || p_.method == Method::kAwq) check_integers();
@@ -141,7 +143,32 @@ class MethodLint {
            loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4;
   }
 
+  /// DeepSeek-V4's key for the codes of routed experts; FP4 where it is missing.
+  void check_experts() {
+    if (p_.method != Method::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
+      return;
+    std::string said = text_of(s_.config, "expert_dtype");
+    if (said.empty()) said = text_of(*p_.words, "expert_dtype");
+    const bool is_fp8 = said == "fp8";
+    for (const CodedModule& m : modules_) {
+      if (m.name.find(".experts.") == m.name.npos || m.name.starts_with("mtp.")) continue;
+      const bool stored_fp8 = m.codes == Codes::kFp8;
+      if (stored_fp8 == is_fp8) return;
+      reporter_.add("config-format", "config.json", "expert_dtype",
+                    fmt::format("expected {} as {} has, found {}", stored_fp8 ? "fp8" : "fp4", m.name,
+                                said.empty() ? "none" : json_quote_short(said)));
+      return;
+    }
+  }
+
   void check_algorithms() {
+    if (p_.method_text == "modelopt_fp8") {
+      const auto fp4 = std::find_if(modules_.begin(), modules_.end(),
+                                    [](const CodedModule& m) { return m.codes == Codes::kNvfp4; });
+      if (fp4 != modules_.end())
+        add(key("quant_method"),
+            fmt::format("expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name));
+    }
     const std::string single = lookups::algorithm_of(*p_.words);
     const Json& layers = member(*p_.words, "quantized_layers");
     if (single.empty() && layers.is_object() && !layers.empty()) {
@@ -269,10 +296,17 @@ class MethodLint {
   }
 
   void check_fp8() {
+    size_t unnamed = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
       if ((m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8) || m.is_stack) continue;
       check_blocks(i, m);
+      const bool other_name = m.codes == Codes::kFp8 && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
+      if (other_name && unnamed++ == 0) {
+        reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
+                      "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "
+                      "weight_scale");
+      }
       const bool wide = s_.tensors[m.tensor].dtype == DType::kF8E5M2;
       const Json& format = member(*p_.words, "fmt");
       const std::string text = text_of(*p_.words, "fmt");
@@ -310,6 +344,36 @@ class MethodLint {
     return m.scales_n == 1 && m.scales_k == 1 ? "none" : "blocks";
   }
 
+  /// Numbers and switches in quotes, which readers compare as they are.
+  void check_texts() {
+    for (const char* name :
+         {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
+      const Json& value = member(*p_.words, name);
+      if (value.is_string())
+        add(key(name), fmt::format("expected a number or a switch, found the text {}", shown_setting(value)));
+    }
+  }
+
+  /// GPTQModel's exceptions: "-:PATTERN" modules that are in floats, "+:PATTERN" or a pattern alone with
+  /// other keys.
+  void check_dynamic() {
+    const Json& rules = member(*p_.words, "dynamic");
+    if (!rules.is_object()) return;
+    for (const auto& [text, keys] : rules.items()) {
+      const bool floats = text.starts_with("-:");
+      const ConfigPattern pattern("re:" + (floats || text.starts_with("+:") ? text.substr(2) : text));
+      const Json& bits = member(keys, "bits");
+      const auto wrong = std::find_if(modules_.begin(), modules_.end(), [&](const CodedModule& m) {
+        if (m.suffix != ".qweight" || !pattern.matches(m.name)) return false;
+        return floats || (bits.is_number_integer() && m.bits > 0 && bits != m.bits);
+      });
+      if (wrong == modules_.end()) continue;
+      add(key("dynamic.") + text, fmt::format("expected {} as {} has, found {}",
+                                              floats ? "no such rule" : fmt::format("{} bits", wrong->bits),
+                                              wrong->name, floats ? "one for floats" : shown_setting(bits)));
+    }
+  }
+
   /// GPTQ and AWQ.
   void check_integers() {
     const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
@@ -323,6 +387,8 @@ class MethodLint {
     const bool ordered = member(*p_.words, "desc_act") == true;
     if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
       add(key("lm_head"), "expected false as lm_head.weight is not quantized, found true");
+    check_texts();
+    if (p_.method == Method::kGptq) check_dynamic();
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
       if (m.suffix != ".qweight") continue;

@@ -63,6 +63,13 @@ class ConfigTypes {
 void lint_config_types(const LintInput& s, LintReporter& reporter) {
   if (s.quantization != s.hf_quant_config)
     ConfigTypes(s.quantization_file, reporter).check(s.quantization, s.quantization_key);
+  const bool is_empty =
+      s.hf_quant_config.is_object() && s.layout.empty() &&
+      !(s.hf_quant_config.contains("quantization") && s.hf_quant_config["quantization"].is_object());
+  if (is_empty) {
+    reporter.add("bad-config", "hf_quant_config.json", "quantization",
+                 "expected an object with the algorithm, found none");
+  }
   ConfigTypes own("hf_quant_config.json", reporter);
   own.check(s.hf_quant_config, "");
   if (s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization"))

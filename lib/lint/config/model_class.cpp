@@ -22,6 +22,7 @@ class ModelClass {
     check_type();
     check_list();
     check_class();
+    check_head();
     check_described();
     lint_token_settings(s_, "config.json", model_ ? *model_->config : s_.config, reporter_);
   }
@@ -57,7 +58,13 @@ class ModelClass {
 
   void check_list() {
     const auto at = s_.config.find("architectures");
-    if (at == s_.config.end() || at->is_null()) return;
+    const bool none = at == s_.config.end() || at->is_null() || (at->is_array() && at->empty());
+    if (none) {
+      // vLLM and SGLang choose the class by it.
+      if (model_ && !model_->is_nested && is_decoder())
+        odd("architectures", "expected the class of the model, found none");
+      return;
+    }
     const bool is_list = at->is_array() && std::all_of(at->begin(), at->end(),
                                                        [](const Json& name) { return name.is_string(); });
     if (!is_list)
@@ -76,6 +83,18 @@ class ModelClass {
                                 json_quote_short(name)));
       return;
     }
+  }
+
+  /// A class that scores texts has a matrix for it, and none of words.
+  void check_head() {
+    const std::vector<std::string> classes = string_list(s_.config, "architectures");
+    const bool scores = std::any_of(classes.begin(), classes.end(), [](const std::string& name) {
+      return name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification");
+    });
+    if (!scores || !s_.find("lm_head.weight") || s_.find("score.weight") || s_.is_part) return;
+    reporter_.add("impossible-setting", "config.json", "architectures",
+                  fmt::format("expected a class with lm_head.weight, which is stored, found {}",
+                              json_quote_short(classes[0])));
   }
 
   /// A config with a name and no sizes: loaders take the defaults of the family's first model.

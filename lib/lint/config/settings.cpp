@@ -86,6 +86,10 @@ constexpr Setting kSettings[] = {
     {"embedding_multiplier", kPositive},
     {"attention_multiplier", kPositive},
     {"sliding_window", kNumber},
+    {"query_pre_attn_scalar", kPositive},
+    {"logit_scale", kPositive},
+    {"final_logit_softcapping", kPositive},
+    {"attn_logit_softcapping", kPositive},
     {"attention_chunk_size", kCount},
     {"norm_epsilon", kEpsilon},
     {"routed_scaling_factor", kPositive},
@@ -132,6 +136,15 @@ bool fits(const Json& value, SettingKind kind) {
   return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
 }
 
+/// Of numbers for each layer.
+const Json* largest_of(const Json& list) {
+  const Json* largest = nullptr;
+  for (const Json& one : list) {
+    if (one.is_number_integer() && (largest == nullptr || *largest < one)) largest = &one;
+  }
+  return largest;
+}
+
 constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32",       "float64",
                                    "half",          "float",         "float8_e4m3fn", "torch.bfloat16",
                                    "torch.float16", "torch.float32", "auto"};
@@ -151,7 +164,6 @@ class Settings {
     check_experts();
     check_layer_lists();
     check_synonyms();
-    check_rope();
   }
 
  private:
@@ -190,6 +202,10 @@ class Settings {
                                        : fits(*at, setting.kind);
         if (!ok) odd(setting.key, expected_of(setting.kind), *at);
       }
+      // A switch beside it says whether there is a window at all.
+      const auto window = config->find("sliding_window");
+      if (window != config->end() && *window == 0 && !config->contains("use_sliding_window"))
+        odd("sliding_window", "a number of tokens or null", *window);
       for (const char* key : {"dtype", "torch_dtype"}) {
         const auto at = config->find(key);
         if (at == config->end() || at->is_null() || at->is_object()) continue;
@@ -225,6 +241,7 @@ class Settings {
     const auto take = [&](std::optional<int64_t>& to, std::string& key, const char* name) {
       if (to || *name == '\0') return;
       const Json* value = said(name);
+      if (value != nullptr && value->is_array() && !value->empty()) value = largest_of(*value);
       if (value == nullptr || !value->is_number_integer() || *value < 0) return;
       to = value->get<int64_t>();
       key = name;
@@ -265,9 +282,14 @@ class Settings {
   void check_layer_lists() {
     const auto layers = number("num_hidden_layers");
     if (!layers) return;
-    for (const char* key : {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"}) {
+    for (const char* key :
+         {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types", "no_rope_layers"}) {
       const Json* list = said(key);
-      if (list == nullptr || !list->is_array() || static_cast<int64_t>(list->size()) == *layers) continue;
+      if (list == nullptr || !list->is_array()) continue;
+      const auto count = static_cast<int64_t>(list->size());
+      // That of layers without a rotation may be longer, or empty.
+      const bool may_differ = std::string_view(key) == "no_rope_layers" && (count == 0 || count > *layers);
+      if (count == *layers || may_differ) continue;
       impossible(
           key, fmt::format("expected {} entries as num_hidden_layers says, found {}", *layers, list->size()));
     }
@@ -278,6 +300,11 @@ class Settings {
         impossible("hybrid_override_pattern",
                    fmt::format("expected {} letters as num_hidden_layers says, found {}", *layers, entries));
       }
+    }
+    const Json* ratios = said("compress_ratios");
+    if (ratios != nullptr && ratios->is_array() && !ratios->empty() && std::ssize(*ratios) < *layers) {
+      impossible("compress_ratios",
+                 fmt::format("expected an entry for each of {} layers, found {}", *layers, ratios->size()));
     }
     const Json* dense = said("mlp_only_layers");
     if (dense == nullptr || !dense->is_array()) return;
@@ -310,47 +337,6 @@ class Settings {
     }
   }
 
-  void check_rope() {
-    for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      const Json* rope = said(key);
-      if (rope == nullptr) continue;
-      if (!rope->is_object()) {
-        odd(key, "an object or null", *rope);
-        continue;
-      }
-      check_rope_object(key, *rope);
-      for (const auto& [name, value] : rope->items()) {
-        if (value.is_object()) check_rope_object(fmt::format("{}.{}", key, name), value);
-      }
-    }
-  }
-  /// Source: transformers 5.17, modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
-  void check_rope_type(const std::string& place, const Json& rope) {
-    const char* key = rope.contains("rope_type") ? "rope_type" : "type";
-    const auto at = rope.find(key);
-    if (at == rope.end() || at->is_null()) return;
-    constexpr std::string_view kTypes[] = {
-        "default", "linear",        "dynamic", "yarn",          "longrope",      "su",
-        "llama3",  "mrope",         "mllama4", "ntk",           "deepseek_yarn", "proportional",
-        "xdrope",  "dynamic_alpha", "none",    "telechat3-yarn"};
-    const bool known =
-        std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto type) { return *at == type; });
-    if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", *at);
-    const bool scales = *at == "linear" || *at == "yarn" || *at == "llama3" || *at == "deepseek_yarn";
-    const auto factor = rope.find("factor");
-    if (scales && (factor == rope.end() || factor->is_null()))
-      odd(fmt::format("{}.factor", place), "a number of more than 0", nullptr);
-  }
-  void check_rope_object(const std::string& place, const Json& rope) {
-    check_rope_type(place, rope);
-    for (const char* key : {"factor", "rope_theta", "beta_fast", "beta_slow", "low_freq_factor",
-                            "high_freq_factor", "original_max_position_embeddings"}) {
-      const auto at = rope.find(key);
-      if (at == rope.end() || at->is_null()) continue;
-      if (!fits(*at, kPositive)) odd(fmt::format("{}.{}", place, key), expected_of(kPositive), *at);
-    }
-  }
-
   const LintInput& s_;
   LintReporter& reporter_;
   std::optional<LanguageModel> model_;
@@ -364,6 +350,7 @@ class Settings {
 void lint_settings(const LintInput& s, LintReporter& reporter) {
   if (!s.config.is_object()) return;
   Settings(s, reporter).run();
+  lint_rope(s, reporter);
   lint_choices(s, reporter);
   lint_model_class(s, reporter);
 }

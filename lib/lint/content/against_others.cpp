@@ -64,11 +64,13 @@ class OtherTensors {
       check_interrupt();
       const TensorInfo& t = a_.tensors()[i];
       const auto other = b_.find(t.name);
-      const bool floats = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+      const bool floats = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16 ||
+                          (t.dtype == DType::kI8 && t.shape.size() == 2);
+      if (t.dtype == DType::kI64 && other) check_integers(i, *other);
       if (!floats || linears_.contains(i) || moved_.contains(parent_of(t.name)) || t.bytes() == 0 || !other)
         continue;
       const TensorInfo& o = b_.tensors()[*other];
-      if (o.shape != t.shape || !has_float_values(o.dtype)) continue;
+      if (o.shape != t.shape || (!has_float_values(o.dtype) && o.dtype != DType::kI8)) continue;
       if (t.shape.size() == 2 && t.shape[1] >= kFewColumns) {
         check_table(i, *other);
       } else if (count_of(t) <= kMostNumbers) {
@@ -93,6 +95,11 @@ class OtherTensors {
     std::vector<uint8_t> bytes(static_cast<size_t>(count) * size);
     c.read(tensor, static_cast<uint64_t>(first) * size, bytes);
     Numbers numbers(static_cast<size_t>(count));
+    if (t.dtype == DType::kI8) {
+      std::transform(bytes.begin(), bytes.end(), numbers.begin(),
+                     [](uint8_t b) { return static_cast<float>(static_cast<int8_t>(b)); });
+      return numbers;
+    }
     to_floats(t.dtype, bytes.data(), numbers);
     return numbers;
   }
@@ -130,6 +137,11 @@ class OtherTensors {
       return report(own, "moved-weights", fmt::format("it equals {} of OTHER", name));
     }
     if (x.size() == 1 || norm(y) == 0) return;
+    Numbers own_sorted = x, other_sorted = y;
+    std::ranges::sort(own_sorted);
+    std::ranges::sort(other_sorted);
+    if (distance(own_sorted, other_sorted) < kSame / 4)
+      return report(own, "moved-rows", "its numbers are in another order");
     const double factor = product(x, y) / product(y, y);
     if (factor == 0 || distance(x, y, factor) > kSame) return;
     if (factor < 0) return report(own, "turned-signs", "all signs are turned");
@@ -140,6 +152,25 @@ class OtherTensors {
       return;
     }
     report(own, "other-weights", fmt::format("its numbers are {:.4g} times those of OTHER", factor));
+  }
+
+  /// Tables of numbers that mean something, as those of tokens to experts.
+  void check_integers(size_t own, size_t other) {
+    const TensorInfo &t = a_.tensors()[own], &o = b_.tensors()[other];
+    if (o.dtype != t.dtype || o.shape != t.shape || t.bytes() == 0) return;
+    const Hash128 hash = hash_of(a_, own);
+    if (hash == hash_of(b_, other)) return;
+    for (size_t i = 0; i < b_.tensors().size(); ++i) {
+      const TensorInfo& p = b_.tensors()[i];
+      if (p.dtype == t.dtype && p.shape == t.shape && i != other && hash_of(b_, i) == hash)
+        return report(own, "moved-weights", fmt::format("it equals {} of OTHER", p.name));
+    }
+    report(own, "other-weights", "they differ");
+  }
+  static Hash128 hash_of(const Checkpoint& c, size_t tensor) {
+    std::vector<uint8_t> bytes(c.tensors()[tensor].bytes());
+    c.read(tensor, 0, bytes);
+    return hash_bytes(bytes);
   }
 
   /// Some rows of both.
@@ -167,7 +198,8 @@ class OtherTensors {
     if (known == 0) return;
     if (2 * like > known) {
       const double factor = std::exp2(sizes / static_cast<double>(known));
-      if (like == known && (factor > kFactor || factor * kFactor < 1))
+      const bool scaled = t.dtype == DType::kI8 || b_.tensors()[other].dtype == DType::kI8;
+      if (!scaled && like == known && (factor > kFactor || factor * kFactor < 1))
         report(own, "other-weights", fmt::format("its numbers are {:.4g} times those of OTHER", factor));
       if (like < known && 8 * (known - like) > known) {
         report(own, "other-weights",

@@ -31,6 +31,7 @@ std::string odd_codes(const MatrixFigures& f) {
   const auto& h = f.code_shares;
   const double negative = f.negative_share, non_zero = 1 - f.zero_share;
   if (f.constant_share > 0.95 && f.zero_share < 0.95) return "one code almost throughout";
+  if (h[7] + h[15] > 0.95) return "one magnitude almost throughout";
   if (non_zero * static_cast<double>(f.sampled) < kFewNumbers / 2) return "";
   if (negative < 0.1 || negative > 0.9)
     return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
@@ -80,6 +81,12 @@ std::string odd_integers(const MatrixFigures& f) {
 std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (f.sampled < kFewNumbers || !rows) return "";
   const double non_zero = 1 - f.zero_share;
+  if (f.plan.kind == NumberKind::kInt8) {
+    if (f.unevenness < 0.1) return "every integer equally often, as of noise";
+    constexpr int kTernary = 3, kFewIntegers = 16;
+    if (f.integers > kTernary && f.integers <= kFewIntegers)
+      return fmt::format("{} different integers, as of fewer bits", f.integers);
+  }
   if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
     return "one number throughout";
   if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
@@ -121,6 +128,8 @@ class Content {
       ++zeros.members;
       zeros.with_lines += m.figures->zero_lines > 0;
       zeros.with_columns += m.figures->zero_columns > 0;
+      scaled_ += has_float_scales(m);
+      flat_ += has_float_scales(m) && is_flat(*m.scale_figures);
     }
     for (const Member& m : members_) {
       const bool integers = m.figures->plan.kind == NumberKind::kInt4;
@@ -135,7 +144,9 @@ class Content {
         continue;
       }
       // What else is odd follows from the first.
-      if (check_zeros(m) || check_rows(m) || check_numbers(m) || check_block_scales(m)) continue;
+      if (check_zero_rows(m) || check_zeros(m) || check_rows(m) || check_numbers(m) ||
+          check_block_scales(m) || check_float_scales(m))
+        continue;
       check_order(m);
     }
   }
@@ -176,6 +187,18 @@ class Content {
   }
 
   static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
+
+  /// Rows of a router, and of an embedding more than padding takes.
+  bool check_zero_rows(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (!f.plan.is_rows || f.zero_lines == 0 || f.zero_lines == f.plan.lines) return false;
+    const bool router = m.is_linear && is_router(m.name);
+    if (!router && !(is_embedding(m) && f.plan.lines >= 1024 && 10 * f.longest_zero_lines >= f.plan.lines))
+      return false;
+    return report(m, "zero-regions",
+                  fmt::format("expected a row for each {}, found zeros in {} of {}, from {} on",
+                              router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line));
+  }
 
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
   bool check_zeros(const Member& m) {
@@ -233,6 +256,13 @@ class Content {
                                 f.repeated_lines, f.plan.lines));
     }
     if (f.plan.lines < 8) return false;
+    if (4 * f.echo_lines > 3 * f.plan.sampled()) {
+      return report(
+          m, "repeated-rows",
+          fmt::format("expected columns that differ, found one half, or every second column, equal to "
+                      "the others in {} of {} rows that were looked at",
+                      f.echo_lines, f.plan.sampled()));
+    }
     // Heads of keys and values are repeated on purpose for tensor parallelism, each as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
     const uint64_t repeated = kv && f.repeated_lines < f.plan.lines ? f.doubled_lines : f.repeated_lines;
@@ -261,12 +291,49 @@ class Content {
                           swizzled ? "the 128x4 order of a kernel" : "transposed"));
   }
 
+  /// Scales in floats, of rows, blocks or groups: one for all, where other matrices have one each; one that
+  /// is hundreds of times the others.
+  bool check_float_scales(const Member& m) {
+    if (!has_float_scales(m)) return false;
+    constexpr double kFarthest = 9;  // octaves
+    const MatrixFigures& scales = *m.scale_figures;
+    // Rows of zeros may have any scale.
+    if (m.figures->zero_lines == 0 && scales.log2_amax - scales.log2_mean > kFarthest &&
+        std::isfinite(scales.log2_mean)) {
+      return report(
+          m, "suspicious-scale",
+          fmt::format("expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
+                      std::exp2(scales.log2_amax), std::exp2(scales.log2_mean)));
+    }
+    // Of other formats a scale a row may be that of the matrix.
+    if (m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) || 8 * flat_ > scaled_) return false;
+    return report(m, "odd-codes",
+                  fmt::format("expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
+                              scaled_ - flat_, scaled_, std::exp2(scales.log2_amax)));
+  }
+  static bool has_float_scales(const Member& m) {
+    constexpr uint64_t kFewScales = 16;
+    return m.is_linear && m.scale_figures != nullptr && m.scale_figures->plan.kind != NumberKind::kE8m0 &&
+           m.scale_figures->sampled >= kFewScales;
+  }
+  static bool is_flat(const MatrixFigures& scales) {
+    return std::fabs(scales.log2_amax - scales.log2_rms) < 1e-6;
+  }
+
   bool check_block_scales(const Member& m) {
     const MatrixFigures& f = *m.figures;
     const bool is_mx8 = m.scale_figures != nullptr && m.scale_figures->plan.kind == NumberKind::kE8m0;
     if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.sampled < 4 * kFewNumbers) return false;
     const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
     if (scales == nullptr) return false;
+    constexpr double kWidest = 3;  // standard deviation in octaves; of trained weights less than 1
+    if (f.plan.scale_bytes > 0 && scales->scale_sd > kWidest) {
+      return report(
+          m, "odd-codes",
+          fmt::format("expected block scales within a few octaves, found a standard deviation of {:.1f}, "
+                      "as of noise",
+                      scales->scale_sd));
+    }
     // Of E8M0 the smallest, 2^-127, is what blocks of zeros have.
     constexpr double kFew = 0.02;
     if (scales->plan.kind == NumberKind::kE8m0 && scales->zero_share > f.zero_share + kFew) {
@@ -292,6 +359,7 @@ class Content {
     size_t members = 0, with_lines = 0, with_columns = 0;
   };
   std::map<std::string, Zeros> zeros_;
+  size_t scaled_ = 0, flat_ = 0;  ///< matrices with scales in floats; with one for all
   size_t codes_ = 0, noisy_ = 0;  ///< matrices of codes; those that are noise
 };
 

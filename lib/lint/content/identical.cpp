@@ -36,7 +36,10 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
     const MatrixFigures& f = *m.figures;
     const uint64_t bytes = f.plan.lines * f.plan.line_bytes;
     const uint64_t least = std::min<uint64_t>(bytes, s.tensors[f.tensor].bytes());
-    if (!m.is_linear || is_constant(m) || least < kLeastBytes || is_shared_by_design(m.name)) continue;
+    const bool vector =
+        s.tensors[f.tensor].shape.size() == 1 && m.at.layer >= 0 && m.name.find("inv_freq") == m.name.npos;
+    if ((!m.is_linear && !vector) || is_constant(m) || least < kLeastBytes || is_shared_by_design(m.name))
+      continue;
     equal[{f.ordered, bytes}].push_back(&m);
   }
   for (const auto& [key, same] : equal) {

@@ -122,6 +122,23 @@ class PresenceLint {
   LintReporter& reporter_;
 };
 
+/// Names of a multimodal model, of which a config of a text model alone knows nothing.
+void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& reporter) {
+  const std::vector<std::string> classes = string_list(s.config, "architectures");
+  const bool text_alone = std::any_of(classes.begin(), classes.end(),
+                                      [](const std::string& name) { return name.ends_with("ForCausalLM"); });
+  if (model.is_nested || !text_alone) return;
+  const auto odd = std::find_if(s.tensors.begin(), s.tensors.end(), [](const TensorInfo& t) {
+    return t.name.starts_with("language_model.") || t.name.starts_with("model.language_model.");
+  });
+  if (odd == s.tensors.end()) return;
+  const auto tensor = static_cast<size_t>(odd - s.tensors.begin());
+  reporter.add(
+      "tensor-unknown", s.file_of(tensor), odd->name,
+      fmt::format("expected a name without language_model., as {} has, found one of a multimodal model",
+                  classes[0]));
+}
+
 }  // namespace
 
 std::optional<int64_t> FamilySubject::experts() const {
@@ -145,6 +162,7 @@ ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   }
   lint_family_sizes(x, reporter);
   if (!s.is_part && x.is_own_class) PresenceLint(x, reporter).run();
+  if (!s.is_part) check_prefix(s, *model, reporter);
   x.facts.experts = x.experts();
   if (const auto tied = x.sizes.number("tie_word_embeddings")) x.facts.tied = *tied != 0;
   x.facts.family = model->family;

@@ -66,7 +66,11 @@ std::vector<FamilyRow> family_rows(const FamilyShapes& family) {
       row.kind = Kind::kVector;
       row.name = module + ".bias";
       row.k = "";
-      if (*p.bias != '\0') row.when += (row.when.empty() ? "" : " ") + std::string(p.bias);
+      if (*p.bias != '\0') {
+        if (row.when == "may")
+          row.when.clear();  // what says that there is a bias says that there is a weight
+        row.when += (row.when.empty() ? "" : " ") + std::string(p.bias);
+      }
       rows.push_back(std::move(row));
     }
   }

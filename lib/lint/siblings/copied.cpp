@@ -172,7 +172,8 @@ class CopiedScales {
       const MatrixFigures& f = *m.figures;
       if (m.reported || !m.is_linear || f.plan.scale_bytes < kFewColumns || f.plan.lines < kFewLines)
         continue;
-      const bool same = 2 * f.same_scale_lines > f.plan.lines && f.scale_values >= kFewValues;
+      const bool all = f.same_scale_lines + 1 == f.plan.lines && f.scale_values > 2;
+      const bool same = all || (2 * f.same_scale_lines > f.plan.lines && f.scale_values >= kFewValues);
       // Where each block ends at 6, no two neighbours have one scale but by chance.
       const auto between =
           static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);

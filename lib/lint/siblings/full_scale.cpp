@@ -31,10 +31,13 @@ class FullScale {
     for (const Member& m : members) {
       if (m.is_linear && std::isfinite(m.log2_rms)) kinds_[m.at.kind].push_back(m.log2_rms);
       if (m.is_linear && std::isfinite(m.figures->log2_amax)) add(m);
+      const bool has_blocks = m.is_linear && is_nvfp4(m) && m.figures->plan.scale_bytes > 0;
+      if (has_blocks && m.figures->sampled >= kFewToFill && m.figures->zero_share < 0.4) coded_.push_back(&m);
     }
   }
 
   void run() {
+    check_blocks();
     std::vector<const Shared*> low;
     for (const auto& [key, shared] : shared_) {
       const bool is_e2m1 = !is_nvfp4(*shared.first) && (shared.amax == 6 || shared.amax == 4);
@@ -54,6 +57,24 @@ class FullScale {
   }
 
  private:
+  /// Where scales are made of each block's largest number, its code is 6: of all matrices but those whose
+  /// codes and scales do not belong together.
+  void check_blocks() {
+    constexpr double kAll = 0.985, kFew = 0.93;
+    constexpr size_t kFewestMatrices = 6;
+    const auto full = static_cast<size_t>(
+        std::ranges::count_if(coded_, [](const Member* m) { return m->figures->full_blocks > kAll; }));
+    if (coded_.size() < kFewestMatrices || 4 * full < 3 * coded_.size()) return;
+    for (const Member* m : coded_) {
+      if (m->figures->full_blocks > kFew) continue;
+      sink_.add("odd-codes", s_.file_of(m->figures->tensor), m->name,
+                fmt::format(
+                    "expected a code of 6 in nearly every block, as {} of {} matrices have it, found one in "
+                    "{:.0f} %: codes and scales that do not belong together",
+                    full, coded_.size(), 100 * m->figures->full_blocks));
+    }
+  }
+
   static bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
 
   void add(const Member& m) {
@@ -78,6 +99,7 @@ class FullScale {
   const LintInput& s_;
   LintReporter& sink_;
   std::map<std::string, std::vector<double>> kinds_;
+  std::vector<const Member*> coded_;  ///< in E2M1 with block scales, not pruned
   std::map<std::tuple<std::string, bool, double>, Shared> shared_;
 };
 

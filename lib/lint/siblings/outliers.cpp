@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "formats/weight_dialect.h"
+#include "lib/checkpoint/language_model.h"
 #include "lib/lint/siblings/checks.h"
 
 namespace twofour {
@@ -15,16 +16,19 @@ namespace {
 constexpr double kExpertFloor = 0.9;  ///< an expert against the others of its layer
 constexpr double kLayerFloor = 1.9;   ///< a layer against all others
 constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which differ in sound models
-constexpr double kNormFloor = 6.0;    ///< a layer's norm against those of all others
+constexpr double kNormFloor = 5.0;    ///< a layer's norm against those of all others
 constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
 constexpr double kDeviations = 6;     ///< and this many standard deviations
 constexpr double kLargestRms = 3,
                  kSmallestRms = -21;  ///< 8 and 5e-7: no trained linear or embedding is beyond
 /// No size of a linear of any model, however it is drawn.
 constexpr double kAbsurdRms = 12;
+constexpr double kLargestGate = 5;  ///< of routers and gates of shared experts, whose outputs are exponents
+constexpr double kLargestNorm = 9;  ///< 512
+constexpr double kLargestSink = 7;  ///< 128, an exponent
 constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm has it
 /// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
-constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256;
+constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256, kFewestOfGate = 32;
 /// With fewer layers than kSomeLayers all are like the first and last.
 constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
 
@@ -60,6 +64,7 @@ class Outliers {
     check_layers(norms, kNormFloor, kNormFloor);
     check_all();
     check_norms();
+    check_norm_signs();
     check_others();
   }
 
@@ -99,14 +104,21 @@ class Outliers {
     return name.substr(name.find_last_of('.') + 1);
   }
 
+  static bool is_gate(const Member& m) {
+    return m.name.ends_with(".gate") || m.name.ends_with(".router") || m.name.ends_with("expert_gate") ||
+           m.name.ends_with(".gate.wg");
+  }
+
   void check_implausible() {
     Group found;
     size_t scaled = 0;
     for (Member* m : linears_) {
-      const bool is_small = m->numbers <= 2 * kFewNumbers;
-      if (m->numbers < kFewestNumbers) continue;
+      const bool is_small = m->numbers <= 2 * kFewNumbers && !is_gate(*m);
+      if (m->numbers < (is_gate(*m) ? kFewestOfGate : kFewestNumbers)) continue;
       if (!is_small) scaled += m->scale != MatrixFigures::kNone;
-      if (m->log2_rms < kSmallestRms || m->log2_rms > (is_small ? kAbsurdRms : kLargestRms))
+      if (m->log2_rms < kSmallestRms || m->log2_rms > (is_gate(*m) ? kLargestGate
+                                                       : is_small  ? kAbsurdRms
+                                                                   : kLargestRms))
         found.push_back(m);
     }
     // Of most scales there is one cause.
@@ -213,19 +225,47 @@ class Outliers {
     }
   }
 
+  /// Norms of known families that multiply by their weights: zeros throughout, or hardly a positive one. A
+  /// trained one may have both signs.
+  void check_norm_signs() {
+    const auto model = find_language_model(s_.config);
+    if (!model || adds_one(model->model_type)) return;
+    constexpr double kNearlyAll = 0.9;
+    constexpr uint64_t kFew = 16;
+    for (Member* m : norms_) {
+      const TensorInfo& t = s_.tensors[m->figures->tensor];
+      if (!t.name.ends_with(".weight") || m->numbers < kFew || m->reported) continue;
+      const bool zero = !is_known(*m);
+      if (!zero && m->figures->negative_share < kNearlyAll) continue;
+      m->reported = true;
+      sink_.add(zero ? "zero-weights" : "odd-numbers", s_.file_of(m->figures->tensor), m->name,
+                zero ? std::string("expected weights of a norm, found zeros throughout")
+                     : fmt::format("expected positive weights, found {:.0f} % negative",
+                                   100 * m->figures->negative_share));
+    }
+  }
+  /// Families whose norms multiply by 1 + w. Source: transformers 5.17, modeling_*.py.
+  static bool adds_one(std::string_view type) {
+    return (type.starts_with("gemma") && !type.starts_with("gemma4")) || type.starts_with("qwen3_next") ||
+           type.starts_with("qwen3_5") || type == "nemotron" || type == "persimmon";
+  }
+
   /// Embeddings, norms and biases by themselves.
   void check_others() {
     for (Member* m : others_) {
       const bool table = is_table_name(m->module) && m->numbers > 2 * kFewNumbers;
       const bool vector = s_.tensors[m->figures->tensor].shape.size() == 1;
+      const bool sink = m->module.ends_with("sinks") || m->module.ends_with("attn_sink");
+      const bool norm = vector && std::ranges::find(norms_, m) != norms_.end();
+      const double most = sink ? kLargestSink : norm ? kLargestNorm : kLargestNumber;
       const bool beyond = table    ? m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms
-                          : vector ? m->log2_amax > kLargestNumber
+                          : vector ? (norm ? m->log2_rms : m->log2_amax) > most
                                    : false;
       if (!beyond || std::exchange(m->reported, true)) continue;
       sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
                 table ? fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
                                     std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms))
-                      : fmt::format("expected numbers below {:.0f}, found {:.3g}", std::exp2(kLargestNumber),
+                      : fmt::format("expected numbers below {:.0f}, found {:.3g}", std::exp2(most),
                                     std::exp2(m->log2_amax)));
     }
   }

@@ -17,7 +17,7 @@ constexpr double kInputFloor = 9, kInputDeviations = 8, kAllInputsFloor = 10;
 /// The same of a scale of exactly 1 among few, which is no result of calibration.
 constexpr double kDefaultFloor = 4;
 /// The same of scales of keys or of values, over layers.
-constexpr double kCacheFloor = 7, kCacheDeviations = 8;
+constexpr double kCacheFloor = 7, kCacheDeviations = 8, kCacheDefaultFloor = 3;
 constexpr size_t kFewSiblings = 6;
 /// Amax of inputs that half of all linears have in no model.
 constexpr double kLargestInput = 4096, kSmallestInput = 1e-3;
@@ -259,7 +259,7 @@ class SiblingScales {
         continue;
       }
       const auto [with, all] = kinds[sibling_name(name).kind];
-      if (layer.scaled_k || !layer.k || !layer.v || 2 * with <= all) continue;
+      if (layer.scaled_k || !layer.k || !layer.v || with == 0 || 2 * with < all) continue;
       sink_.add(
           "missing-kv-scale", s_.file_of(layer.tensor), name,
           fmt::format("expected k_scale and v_scale as {} of {} layers have, found neither", with, all));
@@ -296,9 +296,12 @@ class SiblingScales {
       const double limit = scales.size() < kFewSiblings
                                ? kCacheFloor
                                : std::max(kCacheFloor, kCacheDeviations * spread.deviation);
+      const auto ones = static_cast<size_t>(
+          std::ranges::count_if(scales, [](const CacheScale& x) { return x.stored == 1; }));
+      const double default_floor = 8 * ones <= scales.size() ? kCacheDefaultFloor : INFINITY;
       for (const CacheScale& x : scales) {
         const double off = std::fabs(x.octaves - spread.median);
-        if (x.stored == 1 || off <= limit) continue;
+        if (off <= (x.stored == 1 ? default_floor : limit)) continue;
         report(
             x.tensor, "suspicious-scale",
             fmt::format("expected a scale for {} up to about {:.3g}, as those of other layers, found {}, one "

@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <string>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/lint/config/checks.h"
+
+// Rotary embeddings: their kind of scaling, and what it needs. Source: transformers 5.17,
+// modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
+
+namespace twofour {
+namespace {
+
+class Rope {
+ public:
+  Rope(const LintInput& s, LintReporter& reporter)
+      : reporter_(reporter), model_(find_language_model(s.config)) {
+    config_ = model_ ? model_->config : model_configs(s.config).back();
+  }
+
+  void run() {
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      const auto at = config_->find(key);
+      if (at == config_->end() || at->is_null()) continue;
+      if (!at->is_object()) {
+        odd(key, "an object or null", *at);
+        continue;
+      }
+      check(key, *at);
+      for (const auto& [name, value] : at->items()) {
+        if (value.is_object()) check(fmt::format("{}.{}", key, name), value);
+      }
+    }
+  }
+
+ private:
+  void odd(const std::string& place, const std::string& expected, const Json& found) {
+    reporter_.add("odd-setting", "config.json", place,
+                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+  }
+  static std::optional<double> number(const Json& rope, const char* key) {
+    const auto at = rope.find(key);
+    return at != rope.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
+  }
+
+  void check(const std::string& place, const Json& rope) {
+    check_type(place, rope);
+    for (const char* key : {"factor", "rope_theta", "beta_fast", "beta_slow", "low_freq_factor",
+                            "high_freq_factor", "original_max_position_embeddings"}) {
+      const auto at = rope.find(key);
+      const bool absent = at == rope.end() || (at->is_null() && std::string_view(key) != "rope_theta");
+      if (absent) continue;
+      const auto value = number(rope, key);
+      if (!value || !std::isfinite(*value) || *value <= 0)
+        odd(fmt::format("{}.{}", place, key), "a number of more than 0", *at);
+    }
+    const auto low = number(rope, "low_freq_factor"), high = number(rope, "high_freq_factor");
+    if (low && high && *low >= *high)
+      odd(place + ".low_freq_factor", fmt::format("less than high_freq_factor, {}", *high),
+          rope["low_freq_factor"]);
+    check_lists(place, rope);
+  }
+
+  void check_type(const std::string& place, const Json& rope) {
+    const char* key = rope.contains("rope_type") ? "rope_type" : "type";
+    const auto at = rope.find(key);
+    if (at == rope.end() || at->is_null()) return;
+    constexpr std::string_view kTypes[] = {
+        "default", "linear",        "dynamic", "yarn",          "longrope",      "su",
+        "llama3",  "mrope",         "mllama4", "ntk",           "deepseek_yarn", "proportional",
+        "xdrope",  "dynamic_alpha", "none",    "telechat3-yarn"};
+    const bool known =
+        std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto type) { return *at == type; });
+    if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", *at);
+    const auto need = [&](const char* part) {
+      const auto value = rope.find(part);
+      if (value == rope.end() || value->is_null())
+        odd(fmt::format("{}.{}", place, part), "a number of more than 0", nullptr);
+    };
+    if (*at == "linear" || *at == "yarn" || *at == "llama3" || *at == "deepseek_yarn") need("factor");
+    if (*at == "llama3") {
+      need("low_freq_factor");
+      need("high_freq_factor");
+    }
+  }
+
+  /// A factor for each pair of the numbers of a head that are turned.
+  void check_lists(const std::string& place, const Json& rope) {
+    std::optional<size_t> wanted;
+    if (model_) {
+      const FamilySizes sizes(*model_->family, *model_->config);
+      const auto dim = sizes.number("head_dim");
+      const auto share = number(*config_, "partial_rotary_factor");
+      const auto own = number(rope, "partial_rotary_factor");
+      if (dim) wanted = static_cast<size_t>(static_cast<double>(*dim) * own.value_or(share.value_or(1)) / 2);
+      if (sizes.stated("qk_rope_head_dim") != nullptr) wanted.reset();
+    }
+    const auto length = [&](const char* key) -> std::optional<size_t> {
+      const auto at = rope.find(key);
+      return at != rope.end() && at->is_array() ? std::optional(at->size()) : std::nullopt;
+    };
+    const auto first = length("short_factor"), second = length("long_factor");
+    if (!first || !second) return;
+    if (!wanted) wanted = first;
+    for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
+      if (count == *wanted) continue;
+      reporter_.add(
+          "odd-setting", "config.json", fmt::format("{}.{}", place, key),
+          fmt::format("expected {} numbers, one for each pair that is turned, found {}", *wanted, count));
+    }
+  }
+
+  LintReporter& reporter_;
+  std::optional<LanguageModel> model_;
+  const Json* config_;
+};
+
+}  // namespace
+
+void lint_rope(const LintInput& s, LintReporter& reporter) { Rope(s, reporter).run(); }
+
+}  // namespace twofour
