@@ -22,6 +22,7 @@ class PromisedValues {
       check_zero_points();
       check_groups(".g_idx", flag("desc_act"), "desc_act");
     }
+    if (method == "gptq" || method == "awq") check_lost_zero_points();
     if (method == "compressed-tensors") check_groups(".weight_g_idx", std::nullopt, "");
     if (text("scale_fmt") == "ue8m0") check_powers();
   }
@@ -117,6 +118,25 @@ class PromisedValues {
                     "found true",
                     s_.tensors[*first].name, count > 1 ? fmt::format(" and {} more", count - 1) : "",
                     wanted));
+  }
+
+  /// Zero points of 0 throughout one module, among others that have none of 0.
+  void check_lost_zero_points() {
+    std::vector<size_t> lost;
+    size_t all = 0;
+    for_each(".qzeros", DType::kI32, [&](size_t i) {
+      const std::vector<uint32_t> words = read<uint32_t>(i);
+      if (words.empty()) return;
+      ++all;
+      if (std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; })) lost.push_back(i);
+    });
+    if (4 * lost.size() > all) return;
+    for (const size_t i : lost) {
+      reporter_.add(
+          "odd-codes", s_.file_of(i), s_.tensors[i].name,
+          fmt::format("expected zero points other than 0, as {} of {} modules have, found 0 throughout",
+                      all - lost.size(), all));
+    }
   }
 
   /// Groups of columns: all of one size, and in order where the config says that columns were not sorted.

@@ -74,6 +74,8 @@ class Choices {
     check_layer_kinds();
     check_routing();
     check_texts();
+    check_ratios();
+    check_width();
   }
 
  private:
@@ -143,6 +145,52 @@ class Choices {
     reporter_.add("impossible-setting", "config.json", other_method ? "topk_method" : "scoring_func",
                   fmt::format("expected {} as {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid",
                               bias->name, quoted_setting(other_method ? *method : *score)));
+  }
+
+  /// DeepSeek-V4: by how much each layer's compressor shortens a text, the height of its table; 0: it has
+  /// none.
+  void check_ratios() {
+    const Json* ratios = said("compress_ratios");
+    if (s_.is_part || ratios == nullptr || !ratios->is_array()) return;
+    for (size_t i = 0; i < ratios->size(); ++i) {
+      const Json& ratio = (*ratios)[i];
+      const auto table = s_.find(fmt::format("layers.{}.attn.compressor.ape", i));
+      const bool has_layer = s_.find(fmt::format("layers.{}.attn_norm.weight", i)).has_value();
+      const int64_t height = table && !s_.tensors[*table].shape.empty() ? s_.tensors[*table].shape[0] : 0;
+      if (!has_layer || ratio == height) continue;
+      reporter_.add(
+          "config-shape", "config.json", "compress_ratios",
+          fmt::format("expected {} for layer {} as {} says, found {}", height, i,
+                      table ? s_.tensors[*table].name : "the lack of a compressor", quoted_setting(ratio)));
+      return;
+    }
+  }
+
+  /// LFM2: the width of an MLP, which follows from four keys. Source: transformers 5.17, modeling_lfm2.py.
+  void check_width() {
+    if (!model_ || model_->model_type != "lfm2") return;
+    const Json* stated = said("intermediate_size");
+    const auto tensor = s_.find("model.layers.0.feed_forward.w1.weight");
+    if (stated == nullptr || !stated->is_number_integer() || !tensor || s_.tensors[*tensor].shape.size() != 2)
+      return;
+    const auto number = [&](const char* key, double otherwise) {
+      const Json* value = said(key);
+      return value != nullptr && value->is_number() ? value->get<double>() : otherwise;
+    };
+    auto width = stated->get<int64_t>();
+    const Json* adjusts = said("block_auto_adjust_ff_dim");
+    if (adjusts == nullptr || *adjusts == true) {
+      const auto multiple = std::max<int64_t>(1, static_cast<int64_t>(number("block_multiple_of", 256)));
+      width =
+          static_cast<int64_t>(number("block_ffn_dim_multiplier", 1) * static_cast<double>(2 * width / 3));
+      width = (width + multiple - 1) / multiple * multiple;
+    }
+    const TensorInfo& t = s_.tensors[*tensor];
+    if (t.shape[0] == width) return;
+    reporter_.add("config-shape", "config.json", "intermediate_size",
+                  fmt::format("expected a width of {} as {} has, found one of {} by intermediate_size, "
+                              "block_auto_adjust_ff_dim, block_multiple_of and block_ffn_dim_multiplier",
+                              t.shape[0], t.name, width));
   }
 
   /// Numbers and switches in quotes: "false" is true in Python.

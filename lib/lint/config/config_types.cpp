@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 
 namespace twofour {
@@ -8,7 +9,8 @@ namespace {
 /// Types within a quantization config that readers take for granted.
 class ConfigTypes {
  public:
-  ConfigTypes(std::string file, LintReporter& reporter) : file_(std::move(file)), reporter_(reporter) {}
+  ConfigTypes(std::string file, bool has_nvfp4, LintReporter& reporter)
+      : file_(std::move(file)), has_nvfp4_(has_nvfp4), reporter_(reporter) {}
 
   void check(const Json& entry, const std::string& key) {
     if (!entry.is_object()) return;
@@ -30,6 +32,7 @@ class ConfigTypes {
         if (!layer.is_object()) add(fmt::format("{}quantized_layers.{}", below, name), "an object", layer);
       }
     }
+    check_quark(entry, below);
     list(entry, "ignore", below);
     list(entry, "exclude_modules", below);
   }
@@ -51,10 +54,56 @@ class ConfigTypes {
     if (!owner[key].is_array()) return add(below + key, "a list of names and patterns", owner[key]);
     for (const Json& item : owner[key]) {
       if (!item.is_string()) return add(below + key, "a list of names and patterns alone", item);
+      const std::string& text = item.get_ref<const std::string&>();
+      // Those of lists of exceptions are matched, and found so.
+      if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
+      reporter_.add("unreadable-pattern", file_, below + key,
+                    fmt::format("expected a regular expression, found {}, whose parentheses are not in pairs",
+                                json_quote_short(text)));
     }
   }
 
+  /// Whether each parenthesis of a pattern has its other one.
+  static bool has_pairs(std::string_view pattern) {
+    int open = 0;
+    bool in_class = false;
+    for (size_t i = 0; i < pattern.size(); ++i) {
+      const char c = pattern[i];
+      if (c == '\\') {
+        ++i;
+      } else if (in_class) {
+        in_class = c != ']';
+      } else if (c == '[') {
+        in_class = true;
+      } else if (c == '(') {
+        ++open;
+      } else if (c == ')' && --open < 0) {
+        return false;
+      }
+    }
+    return open == 0;
+  }
+
+  /// Quark's numbers of codes, where all that is known of it is NVFP4.
+  void check_quark(const Json& entry, const std::string& below) {
+    const Json* whole = object(entry, "global_quant_config", below);
+    if (whole == nullptr || !has_nvfp4_ || !whole->contains("weight")) return;
+    const Json& weights = (*whole)["weight"];
+    const Json& codes = weights.is_array() && !weights.empty() ? weights[0] : weights;
+    if (!codes.is_object()) return;
+    const std::string place = below + "global_quant_config.weight";
+    if (codes.contains("dtype") && codes["dtype"] != "fp4") say(place + ".dtype", "fp4", codes["dtype"]);
+    if (codes.contains("group_size") && codes["group_size"] != 16)
+      say(place + ".group_size", "16", codes["group_size"]);
+  }
+  void say(const std::string& place, const char* expected, const Json& found) {
+    reporter_.add(
+        "config-format", file_, place,
+        fmt::format("expected {} as the stored codes are, found {}", expected, quoted_setting(found)));
+  }
+
   const std::string file_;
+  const bool has_nvfp4_;
   LintReporter& reporter_;
 };
 
@@ -62,7 +111,7 @@ class ConfigTypes {
 
 void lint_config_types(const LintInput& s, LintReporter& reporter) {
   if (s.quantization != s.hf_quant_config)
-    ConfigTypes(s.quantization_file, reporter).check(s.quantization, s.quantization_key);
+    ConfigTypes(s.quantization_file, !s.modules.empty(), reporter).check(s.quantization, s.quantization_key);
   const bool is_empty =
       s.hf_quant_config.is_object() && s.layout.empty() &&
       !(s.hf_quant_config.contains("quantization") && s.hf_quant_config["quantization"].is_object());
@@ -70,7 +119,7 @@ void lint_config_types(const LintInput& s, LintReporter& reporter) {
     reporter.add("bad-config", "hf_quant_config.json", "quantization",
                  "expected an object with the algorithm, found none");
   }
-  ConfigTypes own("hf_quant_config.json", reporter);
+  ConfigTypes own("hf_quant_config.json", false, reporter);
   own.check(s.hf_quant_config, "");
   if (s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization"))
     own.check(s.hf_quant_config["quantization"], "quantization");

@@ -155,11 +155,13 @@ class SiblingScales {
     for (const InputScale& x : inputs_) all.push_back(x.amax);
     const double median = robust_spread(std::move(all)).median;
     if (median >= kSmallestInput && median <= kLargestInput) return;
+    const auto first = std::ranges::find_if(
+        inputs_, [](const InputScale& x) { return x.amax < kSmallestInput || x.amax > kLargestInput; });
     report(
-        inputs_[0], "suspicious-scale",
+        *first, "suspicious-scale",
         fmt::format("expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
                     "all {} the middle one is for {:.3g}",
-                    kSmallestInput, kLargestInput, inputs_[0].amax, inputs_.size(), median));
+                    kSmallestInput, kLargestInput, first->amax, inputs_.size(), median));
   }
 
   /// Where others of the kind have them. A config may promise some modules alone no quantized inputs.
