@@ -30,18 +30,6 @@ void lint_modules(const LintInput& input, const std::vector<CodedModule>& coded,
 /// Layers for multi-token prediction: their count, what they consist of.
 void lint_drafts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
-/// Settings of config.json that are not what model classes read, or contradict each other.
-void lint_settings(const LintInput& input, LintReporter& reporter);
-
-/// The scaling of rotary embeddings.
-void lint_rope(const LintInput& input, LintReporter& reporter);
-
-/// Settings that are one of some texts, and texts where a number or a switch belongs.
-void lint_choices(const LintInput& input, LintReporter& reporter);
-
-/// The class that loaders choose, and whether config.json says enough of it.
-void lint_model_class(const LintInput& input, LintReporter& reporter);
-
 /// What the quantization config says against what is stored.
 void lint_config(const LintInput& input, const std::vector<CodedModule>& coded, LintReporter& reporter);
 

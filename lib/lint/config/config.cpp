@@ -12,6 +12,7 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/claims.h"
 #include "lib/lint/config/promises.h"
+#include "lib/lint/settings/checks.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {

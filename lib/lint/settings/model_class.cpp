@@ -4,9 +4,9 @@
 #include <string>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"
+#include "lib/lint/settings/checks.h"
 
 // What loaders choose a model's class by: model_type and architectures.
 

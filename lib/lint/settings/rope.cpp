@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
+#include "lib/lint/settings/checks.h"
 
 // Rotary embeddings: their kind of scaling, and what it needs. Source: transformers 5.17,
 // modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.

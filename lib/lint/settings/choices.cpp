@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
 #include "lib/lint/family/family_tensors.h"
+#include "lib/lint/settings/checks.h"
 
 namespace twofour {
 namespace {

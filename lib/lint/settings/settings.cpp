@@ -6,7 +6,7 @@
 #include <set>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
+#include "lib/lint/settings/checks.h"
 
 namespace twofour {
 namespace {
