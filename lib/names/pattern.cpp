@@ -13,8 +13,13 @@
 namespace twofour {
 namespace {
 
-/// Matches in time that is linear in the name; back-references, which no such machine has, are refused.
-constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
+/// libstdc++ matches in time that is linear in the name, if it is asked to. libc++ counts the steps of a
+/// match, and throws once there are 4096 for each byte of the name.
+#ifdef __GLIBCXX__
+constexpr auto kBounded = std::regex::ECMAScript | std::regex_constants::__polynomial;
+#else
+constexpr auto kBounded = std::regex::ECMAScript;
+#endif
 
 /// The one inline flag of Python's expressions that lists of modules use; std::regex knows none.
 constexpr std::string_view kAnyCase = "(?i)";
@@ -23,6 +28,14 @@ constexpr std::string_view kAnyCase = "(?i)";
 bool has_letter_anchor(std::string_view regex) {
   for (size_t i = 0; i + 1 < regex.size(); ++i) {
     if (regex[i] == '\\' && (regex[++i] == 'A' || regex[i] == 'Z')) return true;
+  }
+  return false;
+}
+
+/// Whether it has a back-reference, which no machine that is linear in the name has.
+bool has_back_reference(std::string_view regex) {
+  for (size_t i = 0; i + 1 < regex.size(); ++i) {
+    if (regex[i] == '\\' && regex[++i] >= '1' && regex[i] <= '9') return true;
   }
   return false;
 }
@@ -134,7 +147,8 @@ NamePattern::NamePattern(std::string text) : text_(std::move(text)) {
         text_));
   }
   try {
-    const auto flags = any_case ? kLinear | std::regex::icase : kLinear;
+    if (has_back_reference(regex)) throw std::regex_error(std::regex_constants::error_backref);
+    const auto flags = any_case ? kBounded | std::regex::icase : kBounded;
     regex_ = std::make_shared<Regex>(Regex{std::regex(regex.begin(), regex.end(), flags)});
   } catch (const std::regex_error&) {
     throw Error(fmt::format("pattern '{}': not a regular expression", text_));
@@ -147,7 +161,13 @@ bool NamePattern::matches(std::string_view name) const {
       throw Error(fmt::format("pattern '{}': expected names of at most {} bytes, found one of {}", text_,
                               kLongestName, name.size()));
     }
-    return std::regex_search(name.begin(), name.end(), regex_->regex, std::regex_constants::match_continuous);
+    try {
+      return std::regex_search(name.begin(), name.end(), regex_->regex,
+                               std::regex_constants::match_continuous);
+    } catch (const std::regex_error&) {
+      throw Error(fmt::format("pattern '{}': expected to match {} in few steps, found that it takes too many",
+                              text_, json_quote_short(name)));
+    }
   }
   return name == text_ || ::fnmatch(glob_.c_str(), std::string(name).c_str(), 0) == 0;
 }

@@ -73,7 +73,7 @@ TEST_CASE("a regular expression that begins with (?i) takes letters of either ca
 
 TEST_CASE("what is no regular expression is an Error that shows the pattern") {
   for (const char* bad : {"re:(", "re:[", "re:a)", "re:*a", "re:a{2,1}", "re:\\", "re:[z-a]", "re:(?<=a)b",
-                          "re:(?i)(", "re:a(?i)b"}) {
+                          "re:(?i)(", "re:a(?i)b", "re:(a)\\1"}) {
     CHECK_THROWS_WITH_AS(NamePattern{bad},
                          (std::string("pattern '") + bad + "': not a regular expression").c_str(), Error);
   }
