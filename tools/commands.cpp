@@ -37,6 +37,8 @@ constexpr Command kCommands[] = {
      "eval artifact --tokens tokens.safetensors --against checkpoint"},
     {"generate", "Continue a text with a whole model, greedily", setup_generate,
      "generate artifact --prompt 'Once upon a time' --against checkpoint"},
+    {"card", "Write the model card of an artifact: recipe, figures, hashes, how to load it", setup_card,
+     "card artifact --base-model org/model > card.md"},
     {"synth", "Make a checkpoint with the shapes of a known model", setup_synth,
      "synth checkpoint --shape qwen3-next --layers 1 --experts 16"},
     {"completion", "Write the script that completes command lines in a shell", setup_completion,

@@ -153,6 +153,7 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("recipes NAME", {"recipes", "v7-experts"});
   hold("convert", {"convert", in("src"), in("v7"), "--to", "v7"});
   hold("convert", {"convert", in("src"), in("v7"), "--to", "v7", "--resume"});
+  hold("card", {"card", in("v7")});
   hold("convert", {"convert", uneven, in("uneven"), "--to", "v7"});
   hold("convert", {"convert", in("src"), in("bf16"), "--to", "bf16"});
   hold("convert", {"prune", in("src"), in("pruned")});

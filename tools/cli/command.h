@@ -47,6 +47,7 @@ struct Command {
 };
 
 // Of twofour, each in the file of its name.
+std::function<int()> setup_card(Arguments& args, const Common& common);
 std::function<int()> setup_completion(Arguments& args, const Common& common);
 std::function<int()> setup_compress(Arguments& args, const Common& common);
 std::function<int()> setup_convert(Arguments& args, const Common& common);
