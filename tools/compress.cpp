@@ -226,7 +226,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .default_text("1");
   args.option("--keep-stats", o->keep_statistics,
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
-      .value_name("FILE");
+      .value_name("FILE")
+      .default_text("none: they go");
   args.option("--context", o->context, "Tokens of a window").range(2, 1 << 24);
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--method", o->method, "How weights are chosen, see twofour help quantize")
@@ -241,7 +242,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .default_text("all is pruned");
   args.option("--budget-stats", o->budget_statistics,
               "Statistics with fisher_hessian, which say what pruning costs the model")
-      .value_name("FILE");
+      .value_name("FILE")
+      .default_text("none: with --budget required");
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
