@@ -239,6 +239,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Stopwatch watch;
   const Checkpoint artifact = open_artifact(path, options.io);
   Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
+  open_masks(manifest.recipe, options.masks);
   const bool is_solved = std::any_of(manifest.recipe.rules.begin(), manifest.recipe.rules.end(),
                                      [](const Rule& rule) { return !rule.statistics_hash.empty(); });
   if (is_solved && options.statistics.empty()) {
@@ -249,7 +250,6 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     return report;
   }
   open_statistics(manifest.recipe, options.statistics);
-  open_masks(manifest.recipe, options.masks);
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
     throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",
