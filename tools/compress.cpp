@@ -217,8 +217,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
           "Which model the statistics are of. group: one whose groups of linears before are compressed, as "
           "q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by layer, "
           "in a third of the passes. none: the model as it is")
-      .one_of({"group", "layer", "none"})
-      .alone("group");
+      .one_of({"group", "layer", "none"});
   args.option("--token-weights", o->token_weights,
               "How much each token counts for each linear: M.token_weights F32 [windows, length], which "
               "examples/statistics/collect.py makes of gradients")

@@ -153,13 +153,6 @@ Argument& Argument::value_name(const std::string& name) {
   return *this;
 }
 
-Argument& Argument::alone(const std::string& word) {
-  option_->expected(0, 1);
-  // The parser gives an option without a value this one.
-  option_->transform([word](const std::string& text) { return text == "true" ? word : text; });
-  return *this;
-}
-
 Argument& Argument::default_text(const std::string& text) {
   entry_.default_text = text;
   return *this;

@@ -52,8 +52,6 @@ class Argument {
   Argument& value_name(const std::string& name);
   /// What holds where it is not given, where that is not the bound variable's own value.
   Argument& default_text(const std::string& text);
-  /// May be given without a value, which is `word` then.
-  Argument& alone(const std::string& word);
   /// A list may also be given as one value with this character between.
   Argument& separated_by(char separator);
   /// Every command has it.
