@@ -40,9 +40,7 @@ void DeviceMemory::upload(const void* from, size_t bytes, size_t offset) {
   check_cuda(cudaStreamSynchronize(nullptr), "device memory");
 }
 
-void DeviceMemory::read(void* to, size_t bytes) const {
-  copy_to_host(data_, to, bytes);
-}
+void DeviceMemory::read(void* to, size_t bytes) const { copy_to_host(data_, to, bytes); }
 
 void copy_to_host(const void* from, void* to, size_t bytes) {
   check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "device memory");
