@@ -7,7 +7,6 @@
 #include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/config_pattern.h"
 
 namespace twofour {
 namespace {
@@ -77,7 +76,8 @@ class MethodLint {
     check_experts();
     if (p_.method == Method::kModelOpt) check_algorithms();
     if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
-    if (p_.method == Method::kGptq || p_.method == Method::kAwq) check_integers();
+    if (p_.method == Method::kGptq || p_.method == Method::kAwq)
+      lint_integers(s_, p_, modules_, votes_, reporter_);
     votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
                          size_t first, size_t count) {
       add(key,
@@ -342,72 +342,6 @@ class MethodLint {
       }
     }
     return m.scales_n == 1 && m.scales_k == 1 ? "none" : "blocks";
-  }
-
-  /// Numbers and switches in quotes, which readers compare as they are.
-  void check_texts() {
-    for (const char* name :
-         {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
-      const Json& value = member(*p_.words, name);
-      if (value.is_string())
-        add(key(name), fmt::format("expected a number or a switch, found the text {}", shown_setting(value)));
-    }
-  }
-
-  /// GPTQModel's exceptions: "-:PATTERN" modules that are in floats, "+:PATTERN" or a pattern alone with
-  /// other keys.
-  void check_dynamic() {
-    const Json& rules = member(*p_.words, "dynamic");
-    if (!rules.is_object()) return;
-    for (const auto& [text, keys] : rules.items()) {
-      const bool floats = text.starts_with("-:");
-      const ConfigPattern pattern("re:" + (floats || text.starts_with("+:") ? text.substr(2) : text));
-      const Json& bits = member(keys, "bits");
-      const auto wrong = std::find_if(modules_.begin(), modules_.end(), [&](const CodedModule& m) {
-        if (m.suffix != ".qweight" || !pattern.matches(m.name)) return false;
-        return floats || (bits.is_number_integer() && m.bits > 0 && bits != m.bits);
-      });
-      if (wrong == modules_.end()) continue;
-      add(key("dynamic.") + text, fmt::format("expected {} as {} has, found {}",
-                                              floats ? "no such rule" : fmt::format("{} bits", wrong->bits),
-                                              wrong->name, floats ? "one for floats" : shown_setting(bits)));
-    }
-  }
-
-  /// GPTQ and AWQ.
-  void check_integers() {
-    const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
-      for (const char* k : {name, other}) {
-        const Json& value = member(*p_.words, k);
-        if (value.is_number_integer()) return value.get<int64_t>();
-      }
-      return std::nullopt;
-    };
-    const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
-    const bool ordered = member(*p_.words, "desc_act") == true;
-    if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
-      add(key("lm_head"), "expected false as lm_head.weight is not quantized, found true");
-    check_texts();
-    if (p_.method == Method::kGptq) check_dynamic();
-    for (size_t i = 0; i < modules_.size(); ++i) {
-      const CodedModule& m = modules_[i];
-      if (m.suffix != ".qweight") continue;
-      if (m.bits > 0 && bits) {
-        votes_.add(key("bits"), i, m.bits == *bits ? "" : fmt::format("{}", m.bits),
-                   fmt::format("{}", *bits));
-      }
-      if (m.k > 0 && m.scales_k > 0 && group && m.k % m.scales_k == 0) {
-        const int64_t size = m.k / m.scales_k;
-        const bool fits = *group > 0 ? divides_into(m.k, *group, m.scales_k) : m.scales_k == 1;
-        votes_.add(key("group_size"), i, fits ? "" : fmt::format("{}", size), fmt::format("{}", *group));
-      }
-      if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");
-      if (!group) votes_.add(key("group_size"), i, "the weights of a scale", "none");
-      const bool says_none = p_.method == Method::kAwq && member(*p_.words, "zero_point") == false;
-      votes_.add(key("zero_point"), i, says_none && m.has_zero_points ? "true, with qzeros," : "", "false");
-      if (p_.method == Method::kGptq && ordered)
-        votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
-    }
   }
 
   const LintInput& s_;

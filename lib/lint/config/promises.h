@@ -102,6 +102,9 @@ bool lint_promises(const LintInput& input, const std::vector<CodedModule>& modul
 /// not, its keys mean nothing.
 bool lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter);
+/// Keys of GPTQ and AWQ, and exceptions from them.
+void lint_integers(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                   KeyVotes& votes, LintReporter& reporter);
 /// Groups of compressed-tensors, key by key.
 void lint_groups(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                  std::set<std::string>& reported, LintReporter& reporter);

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lib/dialects/lookup_parts.h"
+#include "lib/lint/config/promises.h"
+#include "lib/names/config_pattern.h"
+
+// GPTQ and AWQ.
+
+namespace twofour {
+namespace {
+
+using lookups::member;
+
+class IntegerLint {
+ public:
+  IntegerLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules, KeyVotes& votes,
+              LintReporter& reporter)
+      : s_(s), p_(p), modules_(modules), votes_(votes), reporter_(reporter) {}
+
+  void run() {
+    check_texts();
+    if (p_.method == Method::kGptq) check_dynamic();
+    check_keys();
+  }
+
+ private:
+  void add(const std::string& key, std::string message) {
+    reporter_.add("config-format", s_.quantization_file, key, std::move(message));
+  }
+  std::string key(const char* name) const { return p_.place + name; }
+  static bool divides_into(int64_t size, int64_t block, int64_t scales) {
+    return block > 0 && size > 0 && (size - 1) / block + 1 == scales;
+  }
+
+  /// Numbers and switches in quotes, which readers compare as they are.
+  void check_texts() {
+    for (const char* name :
+         {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
+      const Json& value = member(*p_.words, name);
+      if (value.is_string())
+        add(key(name), fmt::format("expected a number or a switch, found the text {}", shown_setting(value)));
+    }
+  }
+
+  /// GPTQModel's exceptions: "-:PATTERN" modules that are in floats, "+:PATTERN" or a pattern alone with
+  /// other keys.
+  void check_dynamic() {
+    const Json& rules = member(*p_.words, "dynamic");
+    if (!rules.is_object()) return;
+    for (const auto& [text, keys] : rules.items()) {
+      const bool floats = text.starts_with("-:");
+      const ConfigPattern pattern("re:" + (floats || text.starts_with("+:") ? text.substr(2) : text));
+      const Json& bits = member(keys, "bits");
+      const auto wrong = std::find_if(modules_.begin(), modules_.end(), [&](const CodedModule& m) {
+        if (m.suffix != ".qweight" || !pattern.matches(m.name)) return false;
+        return floats || (bits.is_number_integer() && m.bits > 0 && bits != m.bits);
+      });
+      if (wrong == modules_.end()) continue;
+      add(key("dynamic.") + text, fmt::format("expected {} as {} has, found {}",
+                                              floats ? "no such rule" : fmt::format("{} bits", wrong->bits),
+                                              wrong->name, floats ? "one for floats" : shown_setting(bits)));
+    }
+  }
+
+  void check_keys() {
+    const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
+      for (const char* k : {name, other}) {
+        const Json& value = member(*p_.words, k);
+        if (value.is_number_integer()) return value.get<int64_t>();
+      }
+      return std::nullopt;
+    };
+    const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
+    const bool ordered = member(*p_.words, "desc_act") == true;
+    if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
+      add(key("lm_head"), "expected false as lm_head.weight is not quantized, found true");
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const CodedModule& m = modules_[i];
+      if (m.suffix != ".qweight") continue;
+      if (m.bits > 0 && bits) {
+        votes_.add(key("bits"), i, m.bits == *bits ? "" : fmt::format("{}", m.bits),
+                   fmt::format("{}", *bits));
+      }
+      if (m.k > 0 && m.scales_k > 0 && group && m.k % m.scales_k == 0) {
+        const int64_t size = m.k / m.scales_k;
+        const bool fits = *group > 0 ? divides_into(m.k, *group, m.scales_k) : m.scales_k == 1;
+        votes_.add(key("group_size"), i, fits ? "" : fmt::format("{}", size), fmt::format("{}", *group));
+      }
+      if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");
+      if (!group) votes_.add(key("group_size"), i, "the weights of a scale", "none");
+      const bool says_none = p_.method == Method::kAwq && member(*p_.words, "zero_point") == false;
+      votes_.add(key("zero_point"), i, says_none && m.has_zero_points ? "true, with qzeros," : "", "false");
+      if (p_.method == Method::kGptq && ordered)
+        votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
+    }
+  }
+
+  const LintInput& s_;
+  const Promises& p_;
+  const std::vector<CodedModule>& modules_;
+  KeyVotes& votes_;
+  LintReporter& reporter_;
+};
+
+}  // namespace
+
+void lint_integers(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
+                   KeyVotes& votes, LintReporter& reporter) {
+  IntegerLint(input, promises, modules, votes, reporter).run();
+}
+
+}  // namespace twofour
