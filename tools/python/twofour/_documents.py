@@ -76,6 +76,7 @@ class Validate(TypedDict):
     bytes: int
     seconds: float
     solved_rows: NotRequired[SolvedRows]  #: of what quantize `--stats` wrote
+    without_statistics: NotRequired[bool]  #: true: with `--source` and without `--stats`, of such an artifact
     source_tensors: NotRequired[int]  #: with `--source`, as the next five; of a donor, too
     source_bytes: NotRequired[int]
     weights: NotRequired[list[PrunedMatrix]]

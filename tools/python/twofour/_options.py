@@ -68,8 +68,8 @@ class Validate(TypedDict, total=False):
 
     source: Value  #: Checkpoint that the artifact was made from
     donor: Value  #: With --source, of what graft wrote: the checkpoint that modules came from
-    #: With --source, of what quantize --stats wrote: the statistics file (default: none, which suffices for all
-    #: other artifacts)
+    #: With --source, of what quantize --stats wrote: the statistics file (default: none: rows that statistics chose
+    #: are not solved again)
     stats: Value
     mask: Value  #: With --source, of what --mask of other commands pruned: the file of masks (default: none)
     all_rows: bool  #: With --stats, solve all rows again, not 64 of each matrix
