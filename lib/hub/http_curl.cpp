@@ -81,6 +81,12 @@ const Curl& curl() {
 /// Handles that are not in use, each with its open connections.
 class HandlePool {
  public:
+  HandlePool() = default;
+  HandlePool(const HandlePool&) = delete;
+  HandlePool& operator=(const HandlePool&) = delete;
+  ~HandlePool() {
+    for (CURL* handle : idle_) curl().cleanup(handle);
+  }
   CURL* take() {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) {
