@@ -109,7 +109,9 @@ class HandlePool {
   std::vector<CURL*> idle_;
 };
 
+/// Made after libcurl is open, so that connections end before what it and its TLS library do at exit.
 HandlePool& pool() {
+  curl();
   static HandlePool handles;
   return handles;
 }
