@@ -41,7 +41,7 @@ struct PlannedEntry {
 std::vector<PlannedEntry> entries_of(const std::vector<InputGroup>& groups);
 /// The number of experts among groups.
 int64_t experts_of(const std::vector<InputGroup>& groups);
-/// The name of their block; empty: there are none.
+/// The name of their block; empty without experts.
 std::string block_of(const std::vector<InputGroup>& groups);
 
 }  // namespace twofour

@@ -137,7 +137,7 @@ void DownloadCache::remove(const RemoteObject& object) {
   files_.erase(name);
 }
 
-/// Removes files that nobody reads, the longest unused first, until there is room for `object`.
+/// Removes unused files, the oldest first, until there is room for `object`.
 void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
                               const std::string& name) {
   if (object.size > limit_) {

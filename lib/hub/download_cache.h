@@ -34,7 +34,7 @@ class DownloadCache {
   void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,
             std::span<uint8_t> out);
 
-  /// Removes an object, also one that an earlier run left, once nobody reads it.
+  /// Removes an object after its last reader, also one of an earlier run.
   void remove(const RemoteObject& object);
 
  private:

@@ -23,7 +23,7 @@ struct HttpRequest {
 struct HttpHead {
   int status = 0;
   std::map<std::string, std::string> fields{};  ///< by names in small letters
-  /// Empty where there is none.
+  /// Empty if the answer has no such field.
   std::string field(const std::string& name) const {
     const auto at = fields.find(name);
     return at == fields.end() ? "" : at->second;

@@ -21,7 +21,7 @@ constexpr const char* kBegin = "twofour-remote-";
 /// A folder gets its lock some moments after it is made.
 constexpr std::time_t kYoungSeconds = 60;
 
-/// Opens a folder of this user that nobody has locked, and locks it; -1 if it is none.
+/// Opens and locks an unlocked folder of this user; -1 for any other path.
 int lock_folder(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return -1;

@@ -154,7 +154,7 @@ InputFile::~InputFile() {
 Io InputFile::io() const { return direct_.is_open() ? Io::kDirect : windows_ ? Io::kBuffered : Io::kCached; }
 
 void InputFile::check_unchanged() const {
-  if (remote_) return;  // each answer says of which contents it is
+  if (remote_) return;  // each answer names its contents by an ETag
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
