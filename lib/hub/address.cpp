@@ -43,6 +43,14 @@ bool is_repo_piece(std::string_view piece) {
   throw Error(fmt::format("{}: expected {}", json_quote_short(shown_url(source)), expected));
 }
 
+/// As git allows names of branches and tags. What it does not could become another URL: "..", for one.
+bool is_revision(std::string_view name) {
+  constexpr std::string_view kRefused = " ~^:?*[\\";
+  return name != "." && name.find("..") == name.npos && std::all_of(name.begin(), name.end(), [&](char c) {
+           return static_cast<unsigned char>(c) > 31 && c != 127 && kRefused.find(c) == kRefused.npos;
+         });
+}
+
 /// The revision that begins at `first`, and behind it the path. Of revisions with slashes only refs/pr/N and
 /// refs/convert/NAME are known, as huggingface_hub has it; other slashes are written as %2F.
 void take_revision(std::string_view source, const std::vector<std::string>& pieces, size_t first,
@@ -54,6 +62,7 @@ void take_revision(std::string_view source, const std::vector<std::string>& piec
   if (is_ref) count = 3;
   for (size_t i = first; i < first + count; ++i)
     to.revision += (i == first ? "" : "/") + percent_decoded(shown_url(source), pieces[i]);
+  if (!is_revision(to.revision)) refuse(source, "a revision as git names them, found another");
   to.path = joined(pieces, first + count);
 }
 
@@ -101,8 +110,9 @@ RemoteAddress parse_remote_address(std::string_view source, const HubSettings& s
   Url url = parse_url(shown_url(source), source);
   if (url.scheme != "https" && !settings.http_allowed())
     refuse(source, "https://, found http://, which only an endpoint of http:// allows");
-  if (url.origin() == settings.endpoint.origin() && url.path.starts_with(settings.endpoint.path))
-    return parse_page(source, pieces_of(std::string_view(url.path).substr(settings.endpoint.path.size())));
+  const std::string& root = settings.endpoint.path;
+  if (url.origin() == settings.endpoint.origin() && (url.path == root || url.path.starts_with(root + "/")))
+    return parse_page(source, pieces_of(std::string_view(url.path).substr(root.size())));
   RemoteAddress address;
   if (!url.path.ends_with(".safetensors")) {
     if (!url.query.empty()) refuse(source, "a folder without a query, found one with");

@@ -74,7 +74,9 @@ std::string cached_name(const RemoteObject& object) {
   const std::string contents = !object.sha256.empty() ? object.sha256
                                                       : fmt::format("{} {} {}", shown_url(object.url.text()),
                                                                     object.etag, object.modified);
-  return fmt::format("{}.{}", fs::path(object.name).filename().string(),
+  // Of a long name the beginning: the whole, with what is added, is a name that any file system takes.
+  constexpr size_t kMostOfName = 100;
+  return fmt::format("{}.{}", fs::path(object.name).filename().string().substr(0, kMostOfName),
                      hash_text(fmt::format("{} {}", contents, object.size)).hex());
 }
 

@@ -36,11 +36,13 @@ bool is_refused(int status) { return status == 401 || status == 403 || status ==
 class RedirectReceiver : public HttpReceiver {
  public:
   using Look = std::function<void(const HttpHead&)>;
-  RedirectReceiver(HttpReceiver& to, const Look& look) : to_(to), look_(look) {}
+  RedirectReceiver(const Url& from, HttpReceiver& to, const Look& look) : from_(from), to_(to), look_(look) {}
   bool head(const HttpHead& head) override {
     if (!is_redirect(head.status)) return to_.head(head);
     location = head.field("location");
-    if (location->empty()) throw Error("a redirect: expected a field Location, found none");
+    if (location->empty())
+      throw Error(
+          fmt::format("{}: a redirect: expected a field Location, found none", shown_url(from_.text())));
     look_(head);
     return false;
   }
@@ -49,6 +51,7 @@ class RedirectReceiver : public HttpReceiver {
   std::optional<std::string> location;
 
  private:
+  const Url& from_;
   HttpReceiver& to_;
   const Look& look_;
 };
@@ -61,7 +64,7 @@ Url request(const HubSettings& settings, Url url, const std::vector<std::string>
     one.fields.push_back("Accept-Encoding: identity");
     one.fields.push_back(fmt::format("User-Agent: twofour/{}", version()));
     if (settings.takes_token(url)) one.fields.push_back("Authorization: Bearer " + settings.token);
-    RedirectReceiver hop(receiver, look);
+    RedirectReceiver hop(url, receiver, look);
     http_get(one, hop);
     if (!hop.location) return url;
     url = follow(url, *hop.location, settings.http_allowed());

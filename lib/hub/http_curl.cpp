@@ -231,6 +231,8 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
     throw Error(fmt::format("{}: expected a certificate that this system trusts, found another",
                             shown_url(request.url)));
   }
+  if (code == CURLE_URL_MALFORMAT)
+    throw Error(shown_url(request.url) + ": expected a URL, found none that libcurl takes");
   // Who is offline should not wait; whose network fails between two requests should.
   static std::atomic<bool> any_answer{false};
   const bool is_unknown = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kLongestList = 256u << 20;
 constexpr size_t kMostFiles = 100'000;
+/// More than a file of any checkpoint has, and than some file systems allow.
+constexpr uint64_t kLargestFile = uint64_t{1} << 43;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 /// What is looked for on a server that has no list.
@@ -52,6 +54,9 @@ void check_relative(const std::string& where, const std::string& name) {
 void check_apart(const std::string& where, const std::vector<RemoteObject>& files) {
   std::set<std::string> names;
   for (const RemoteObject& file : files) {
+    if (file.size > kLargestFile)
+      throw Error(
+          fmt::format("{}: expected at most {} bytes, found {}", file.shown, kLargestFile, file.size));
     if (!names.insert(file.name).second)
       throw Error(fmt::format("{}: expected one file of each name, found two of {}", where,
                               json_quote_short(file.name)));

@@ -9,6 +9,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/problems.h"
+#include "lib/hub/address.h"
 #include "lib/io/file.h"
 #include "lib/io/file_batch.h"
 
@@ -135,6 +136,10 @@ void check_links(const fs::path& source, const fs::path& target, const char* wha
 
 void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing, bool advise) {
   const fs::path path = without_trailing_slash(given);
+  if (is_remote_address(given.string()))
+    throw Error(
+        fmt::format("{}: expected a directory of this machine, found a URL; upload what is written there",
+                    given.string()));
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(path, error))) {
     throw Error(fmt::format(
@@ -179,6 +184,14 @@ void OutputDirectory::check(const fs::path& given, const fs::path& source, Exist
 void OutputDirectory::check_apart_from_kept(const fs::path& path, const fs::path& kept) {
   check_overlap(path, kept, "kept checkpoint");
   check_links(kept, resolved(without_trailing_slash(path)), "kept checkpoint");
+}
+
+void OutputDirectory::check_apart_from_cache(const fs::path& path, const fs::path& cache) {
+  if (is_remote_address(cache.string()))
+    throw Error(fmt::format("--cache: expected a directory of this machine, found {}", cache.string()));
+  if (!is_within(resolved(cache), resolved(without_trailing_slash(path)))) return;
+  throw Error(fmt::format("--cache: expected a directory apart from {}, which is to be written, found {}",
+                          path.string(), cache.string()));
 }
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)

@@ -56,6 +56,8 @@ class OutputDirectory {
                     bool advise = true);
   /// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.
   static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
+  /// Throws Error if the folder of downloads is `path` or inside it.
+  static void check_apart_from_cache(const std::filesystem::path& path, const std::filesystem::path& cache);
 
  private:
   void take_over(const std::filesystem::path& source, Existing existing);

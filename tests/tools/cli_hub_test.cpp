@@ -222,6 +222,23 @@ TEST_CASE("convert downloads shard by shard and writes what it writes of a direc
                  "--cache-size: expected room for hf://org/name@");
 }
 
+TEST_CASE("nothing is written to a URL, and downloads are apart from what is written") {
+  const Fixture f;
+  const fs::path before = fs::current_path();
+  fs::current_path(f.scratch.path);
+  check_one_line(f.run({"convert", f.source().string(), "hf://org/out", "--to", "v7"}),
+                 "hf://org/out: expected a directory of this machine, found a URL");
+  check_one_line(f.run({"convert", kUrl, "out", "--to", "v7", "--cache", "hf://org/cache"}),
+                 "--cache: expected a directory of this machine, found hf://org/cache");
+  CHECK(!fs::exists("hf:"));
+  for (const char* cache : {"out", "out/cache", "./out/../out/cache"}) {
+    check_one_line(f.run({"convert", kUrl, "out", "--to", "v7", "--cache", cache}),
+                   "--cache: expected a directory apart from out, which is to be written");
+  }
+  CHECK(!fs::exists("out"));
+  fs::current_path(before);
+}
+
 TEST_CASE("a dry run downloads nothing") {
   const Fixture f;
   const Outcome o = f.run({"convert", kUrl, f.path("out"), "--to", "v7", "--dry-run"});

@@ -294,7 +294,9 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
                    const Common& common) {
   ConversionOptions o = given;
   const bool is_read = is_remote_address(given.source) && !given.dry_run;
-  RemoteSource remote(given.source, is_read ? std::optional(cache_of(given.remote)) : std::nullopt);
+  const auto cache = is_read ? std::optional(cache_of(given.remote)) : std::nullopt;
+  if (cache) OutputDirectory::check_apart_from_cache(given.destination, cache->folder);
+  RemoteSource remote(given.source, cache);
   o.opened = &remote;
   o.source = remote.path().string();
   const Device device = choose_solver_device(common, !recipe_options.statistics.empty());

@@ -50,6 +50,8 @@ TEST_CASE("an address of the Hub has a repository, a revision and a path") {
     CHECK_MESSAGE(a.path == c.path, c.text);
   }
   CHECK(parse("https://mirror.example/hub/org/name", "https://mirror.example/hub").repo == "org/name");
+  // Beside the endpoint's folder, not below it.
+  CHECK(parse("https://mirror.example/hubs/org/name", "https://mirror.example/hub").repo.empty());
 }
 
 TEST_CASE("any other https URL is a folder or a file of weights") {
@@ -60,10 +62,32 @@ TEST_CASE("any other https URL is a folder or a file of weights") {
 }
 
 TEST_CASE("what is no address is refused, and http:// but beside an endpoint of http://") {
-  for (const char* bad : {"hf://", "hf://name", "hf:///name", "hf://org/", "hf://org/na me", "hf://org/name@",
-                          "hf://datasets/org/name", "hf://spaces/org/name", "hf://../name", "hf://org/..",
-                          "https://huggingface.co/org", "https://huggingface.co/org/name/discussions/1",
-                          "https://huggingface.co/datasets/org/name", "https://h/x?sig=1", "http://h/x"}) {
+  for (const char* bad : {"hf://",
+                          "hf://name",
+                          "hf:///name",
+                          "hf://org/",
+                          "hf://org/na me",
+                          "hf://org/name@",
+                          "hf://datasets/org/name",
+                          "hf://spaces/org/name",
+                          "hf://../name",
+                          "hf://org/..",
+                          "https://huggingface.co/org",
+                          "https://huggingface.co/org/name/discussions/1",
+                          "https://huggingface.co/datasets/org/name",
+                          "https://h/x?sig=1",
+                          "http://h/x",
+                          "hf://org/name@.",
+                          "hf://org/name@..",
+                          "hf://org/name@%2e%2e",
+                          "hf://org/name@a..b",
+                          "hf://org/name@refs/pr/..",
+                          "hf://org/name@a%00",
+                          "hf://org/name@a%0Ab",
+                          "hf://org/name@a b",
+                          "hf://org/name@v1?token=secret",
+                          "hf://org/name@v1%3F",
+                          "https://huggingface.co/org/name/tree/.."}) {
     CHECK_MESSAGE(!message_of([&] { parse(bad); }).empty(), bad);
   }
   CHECK(parse("http://h/x", "http://127.0.0.1:1").url.host == "h");

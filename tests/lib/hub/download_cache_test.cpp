@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "lib/hub/remote_source.h"
@@ -243,6 +244,16 @@ TEST_CASE("files that earlier runs left count, and go first") {
   CHECK(file_in(f.cache(), "part-0").empty());
   CHECK(f.bytes_cached() <= 2 * kSize + 16);
   CHECK(text_of(f.cache() / "notes.txt") == "not of the cache");
+}
+
+TEST_CASE("a file of the longest name is downloaded") {
+  Fixture f(0);
+  const std::string name = std::string(243, 'a') + ".safetensors", contents = contents_of(0);
+  std::ofstream(f.scratch / "source" / name, std::ios::binary) << contents;
+  f.server.emplace("org/name", f.scratch / "source");
+  f.endpoint.emplace("HF_ENDPOINT", f.server->endpoint());
+  const auto remote = f.open(2 * kSize);
+  CHECK(text_of(remote->path() / name) == contents);
 }
 
 TEST_CASE("one run at a time has a cache") {

@@ -21,21 +21,23 @@ TEST_CASE("lists with names that leave the folder, without sizes or without a co
   struct Case {
     std::string sha, siblings, error;
   };
-  for (const Case& c :
-       std::vector<Case>{{commit, "[" + file("../x") + "]", "expected names of files"},
-                         {commit, "[" + file("/etc/x") + "]", "expected names of files"},
-                         {commit, "[" + file("a//b") + "]", "expected names of files"},
-                         {commit, "[" + file("a/./b") + "]", "expected names of files"},
-                         {commit, "[" + file("") + "]", "expected names of files"},
-                         {commit, "[" + file("a") + "," + file("a") + "]", "expected one file of each name"},
-                         {commit, "[" + file("a") + "," + file("a/b") + "]", "a"},
-                         {commit, R"([{"rfilename": "a"}])", "expected a size"},
-                         {commit, R"([{"rfilename": "a", "size": -1}])", "expected a size"},
-                         {commit, R"([{"rfilename": "a", "size": 1, "lfs": {"sha256": "xyz", "size": 1}}])",
-                          "expected a SHA-256"},
-                         {commit, "{}", "expected a list"},
-                         {"main", "[]", "expected a commit of 40 digits"},
-                         {"", "[]", "expected a commit of 40 digits"}}) {
+  for (const Case& c : std::vector<Case>{
+           {commit, "[" + file("../x") + "]", "expected names of files"},
+           {commit, "[" + file("/etc/x") + "]", "expected names of files"},
+           {commit, "[" + file("a//b") + "]", "expected names of files"},
+           {commit, "[" + file("a/./b") + "]", "expected names of files"},
+           {commit, "[" + file("") + "]", "expected names of files"},
+           {commit, "[" + file("a") + "," + file("a") + "]", "expected one file of each name"},
+           {commit, "[" + file("a") + "," + file("a/b") + "]", "a"},
+           {commit, R"([{"rfilename": "a"}])", "expected a size"},
+           {commit, R"([{"rfilename": "a", "size": -1}])", "expected a size"},
+           {commit, R"([{"rfilename": "a", "size": 4611686018427387904}])", "expected at most"},
+           {commit, R"([{"rfilename": "a", "size": 18446744073709551615}])", "expected at most"},
+           {commit, R"([{"rfilename": "a", "size": 1, "lfs": {"sha256": "xyz", "size": 1}}])",
+            "expected a SHA-256"},
+           {commit, "{}", "expected a list"},
+           {"main", "[]", "expected a commit of 40 digits"},
+           {"", "[]", "expected a commit of 40 digits"}}) {
     HubFixture f;
     f.fail(
         1 << 20, [](const HubRequest& r) { return r.request.path.starts_with("/api/"); },

@@ -289,6 +289,14 @@ TEST_CASE("a signed URL that is over is asked for again") {
   check_same(f.source(), remote.path());
 }
 
+TEST_CASE("a URL that libcurl does not take is refused at once") {
+  const HubFixture f;
+  const RetryPolicy slow{2, std::chrono::hours(1)};
+  for (const char* bad : {"http://127.0.0.1:99999/x/", "http://[::1/x/"})
+    contains(message_of([&] { const RemoteSource remote(bad, std::nullopt, slow); }),
+             "expected a URL, found none");
+}
+
 TEST_CASE("redirects that go on are refused") {
   HubFixture f;
   f.server->set_fault([&](const HubRequest& r, const ServerAnswer&) -> std::optional<ServerAnswer> {
@@ -297,6 +305,7 @@ TEST_CASE("redirects that go on are refused") {
   });
   contains(message_of_opening(), "expected at most 5 redirects, found more");
   f.fail(1 << 20, at_resolve, [](const ServerAnswer&) { return with_status(302); });
+  contains(message_of_opening(), f.server->endpoint() + "/org/name/resolve/");
   contains(message_of_opening(), "expected a field Location, found none");
 }
 
