@@ -1,0 +1,1 @@
+"""libtwofour.so with the CUDA kernels, which the module twofour loads where this is installed."""
