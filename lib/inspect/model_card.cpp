@@ -79,7 +79,8 @@ Facts read_facts(const fs::path& artifact) {
 }
 
 /// A value of the front matter of a README.md, by its key; empty where it is not stated as one word.
-std::string front_matter_value(const std::string& text, const std::string& key) {
+std::string front_matter_value(std::string text, const std::string& key) {
+  std::erase(text, '\r');
   if (!text.starts_with("---\n")) return {};
   const size_t end = text.find("\n---", 3);
   const size_t line = text.find("\n" + key + ": ", 3);
@@ -91,6 +92,27 @@ std::string front_matter_value(const std::string& text, const std::string& key) 
   } catch (const Error&) {
     return {};
   }
+}
+
+/// `text` as YAML has it in double quotes, in ASCII: JSON does not escape DEL, nor separators and controls
+/// above ASCII, which YAML forbids or takes for ends of lines.
+std::string yaml_quote(const std::string& text) {
+  const std::string json = json_quote(text);
+  std::string quoted;
+  for (size_t i = 0; i < json.size();) {
+    const auto lead = static_cast<unsigned char>(json[i]);
+    if (lead < 0x80) {
+      quoted += lead == 0x7F ? "\\x7F" : json.substr(i, 1);
+      ++i;
+      continue;
+    }
+    const int bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    uint32_t code = lead & (0x7Fu >> bytes);
+    for (size_t end = i++ + static_cast<size_t>(bytes); i < end; ++i)
+      code = code << 6 | (static_cast<unsigned char>(json[i]) & 0x3Fu);
+    quoted += fmt::format("\\U{:08X}", code);
+  }
+  return quoted;
 }
 
 /// `text` in one line of Markdown that shows it as it is.
@@ -231,7 +253,7 @@ std::set<std::string> tags(const Facts& facts) {
 std::string front_matter(const Facts& facts, const fs::path& artifact, const CardOptions& options) {
   std::string text = "---\n";
   const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) text += fmt::format("{}: {}\n", key, json_quote(value));
+    if (!value.empty()) text += fmt::format("{}: {}\n", key, yaml_quote(value));
   };
   add("base_model", options.base_model);
   if (!options.base_model.empty()) text += "base_model_relation: quantized\n";
@@ -243,7 +265,7 @@ std::string front_matter(const Facts& facts, const fs::path& artifact, const Car
   }
   add("quantized_by", options.quantized_by);
   text += "tags:\n";
-  for (const std::string& tag : tags(facts)) text += fmt::format("- {}\n", json_quote(tag));
+  for (const std::string& tag : tags(facts)) text += fmt::format("- {}\n", yaml_quote(tag));
   return text + "---\n\n";
 }
 

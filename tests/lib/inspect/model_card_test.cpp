@@ -54,7 +54,8 @@ std::string value(const YamlNode& map, const std::string& key) {
 TEST_CASE("names are in a card's front matter as they are, whatever they hold") {
   const Artifact artifact;
   for (const std::string name : {"org/model", "yes", "1.0", "a: b", "- a", "'\"\\", "a\n---\nlicense: mit",
-                                 "# a", "{a}", "\ta", "é", "&a *b", "| x |"}) {
+                                 "# a", "{a}", "\ta", "é", "&a *b", "| x |", "a\xC2\x85z", "\xC2\x9F",
+                                 "a\xE2\x80\xA8z", "\xEF\xBB\xBFz", "a\xEF\xBF\xBEz", "\xF0\x9F\x98\x80"}) {
     CAPTURE(name);
     const std::string card = model_card(artifact.path, {name, name + "!"});
     const YamlNode found = front_matter(card);
@@ -63,7 +64,10 @@ TEST_CASE("names are in a card's front matter as they are, whatever they hold") 
     CHECK(value(found, "quantized_by") == name + "!");
     CHECK(value(found, "license") == "(none)");
     CHECK(card.find("\nlicense:") == card.npos);
+    const std::string front = card.substr(0, card.find("\n---\n", 3));
+    CHECK(std::all_of(front.begin(), front.end(), [](char c) { return c == '\n' || (c >= ' ' && c < 127); }));
   }
+  CHECK(contains(model_card(artifact.path, {"a\x7Fz", ""}), "base_model: \"a\\x7Fz\"\n"));
   const YamlNode found = front_matter(model_card(artifact.path, {}));
   CHECK(value(found, "base_model") == "(none)");
   CHECK(value(found, "base_model_relation") == "(none)");
@@ -85,6 +89,7 @@ TEST_CASE("a card states the license of the source's README.md, and none that it
     return value(found, "license") + " " + value(found, "license_name");
   };
   CHECK(license("---\nlanguage: en\nlicense: apache-2.0\n---\n# A\n") == "apache-2.0 (none)");
+  CHECK(license("---\r\nlicense: mit\r\nlanguage: en\r\n---\r\n# A\r\n") == "mit (none)");
   CHECK(license("---\nlicense: 'other'\nlicense_name: \"a: b\"\n---\n") == "other a: b");
   CHECK(license("---\nlicense: other # as before\n---\n") == "other (none)");
   CHECK(license("---\nlanguage: en\n---\nlicense: mit\n") == "(none) (none)");
