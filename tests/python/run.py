@@ -21,7 +21,7 @@ def main() -> int:
         print("skipped: no numpy")
         return 77
     sys.path.insert(0, str(HERE))
-    names = sys.argv[1:] or ["test_module", "test_runtime"]
+    names = sys.argv[1:] or ["test_module", "test_misuse", "test_runtime"]
     tests = unittest.defaultTestLoader.loadTestsFromNames(names)
     return 0 if unittest.TextTestRunner(verbosity=1).run(tests).wasSuccessful() else 1
 

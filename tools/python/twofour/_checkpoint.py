@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes as c
 import json
+import operator
 import os
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union, cast
 
-from ._library import library
+from ._library import Error, Owner, library
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     import numpy as np
     import numpy.typing as npt
 
@@ -23,24 +28,46 @@ _NUMPY = {
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?",
 }  # fmt: skip
 
-Index = Union[int, slice, tuple[Union[int, slice], ...]]
+if TYPE_CHECKING:
+    Item = Union[int, slice, EllipsisType]
+    Index = Union[Item, tuple[Item, ...]]
+
+
+def _items(name: str, shape: tuple[int, ...], index: Index) -> list[Union[int, slice]]:
+    """An index for each dimension: what "..." stands for, and what is left out behind the last, is whole."""
+    given = index if isinstance(index, tuple) else (index,)
+    items: list[Union[int, slice]] = []
+    dots: Optional[int] = None
+    for item in given:
+        if item is ...:
+            if dots is not None:
+                raise IndexError(f"{name}: expected one ..., found more")
+            dots = len(items)
+        elif isinstance(item, slice):
+            items.append(item)
+        else:
+            try:
+                items.append(operator.index(cast(int, None if isinstance(item, bool) else item)))
+            except TypeError:
+                raise IndexError(f"{name}: expected whole numbers, slices and ..., found {item!r}") from None
+    missing = len(shape) - len(items)
+    if missing < 0:
+        raise IndexError(f"{name}: expected at most {len(shape)} dimensions, found {len(items)}")
+    at = len(items) if dots is None else dots
+    return items[:at] + [slice(None)] * missing + items[at:]
 
 
 def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
     """Ranges [begin, end) of NumPy's basic indexing without steps, and the shape that is left."""
-    items = index if isinstance(index, tuple) else (index,)
-    if len(items) > len(shape):
-        raise IndexError(f"{name}: expected at most {len(shape)} dimensions, found {len(items)}")
     ranges, left = [], []
-    for item, size in zip(items + (slice(None),) * (len(shape) - len(items)), shape):
-        if isinstance(item, slice):
-            begin, end, step = item.indices(size)
+    for at, size in zip(_items(name, shape, index), shape):
+        if isinstance(at, slice):
+            begin, end, step = at.indices(size)
             if step != 1:
                 raise IndexError(f"{name}: expected slices without steps, found a step of {step}")
             ranges.append((begin, max(begin, end)))
             left.append(max(begin, end) - begin)
         else:
-            at = int(item)
             if not -size <= at < size:
                 raise IndexError(f"{name}: expected a number below {size}, found {at}")
             ranges.append((at % size, at % size + 1))
@@ -59,6 +86,8 @@ class _Numbers:
         return self._checkpoint._read_values(self.name, self.shape, index)
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        if copy is False:
+            raise ValueError(f"{self.name}: expected copy=None or True, found False: values are decoded")
         values = self[()]
         return values if dtype is None else values.astype(dtype)
 
@@ -76,7 +105,12 @@ class Tensor(_Numbers):
 
     def tobytes(self, offset: int = 0, count: Optional[int] = None) -> bytes:
         """Stored bytes from `offset` on; without `count` all that are left."""
-        return self._checkpoint._read_bytes(self.name, offset, self.nbytes - offset if count is None else count)
+        count = self.nbytes - offset if count is None else count
+        if offset < 0 or count < 0:
+            raise ValueError(f"{self.name}: expected bytes from 0 on, found {count} from {offset} on")
+        if offset + count > self.nbytes:
+            raise Error(f"{self.name}: expected bytes in 0 to {self.nbytes}, found {count} from {offset} on")
+        return self._checkpoint._read_bytes(self.name, offset, count)
 
     def numpy(self) -> Any:
         """The elements in their own type where NumPy has it, else (BF16, FP8) as float32."""
@@ -110,11 +144,13 @@ class Matrix(_Numbers):
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
 
-class Checkpoint(Mapping[str, Module]):
+class Checkpoint(Owner, Mapping[str, Module]):
     """A checkpoint or artifact, by the names of its modules; see `open`. Safe from several threads."""
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
         self._library = library()
+        self._lock = threading.Lock()
+        self._readers, self._closed = 0, False
         self._handle: Optional[c.c_void_p] = None
         self.path = os.fspath(path)
         self._handle = self._library.handle("open_checkpoint", os.fsencode(self.path))
@@ -145,8 +181,16 @@ class Checkpoint(Mapping[str, Module]):
         return f"<{self.what}: {len(self.modules)} modules, {len(self.tensors)} tensors in {self.path}>"
 
     def close(self) -> None:
-        """Closes the files. Nothing is read afterwards."""
-        handle, self._handle = self._handle, None
+        """Closes the files, once what other threads read has come. Nothing is read afterwards."""
+        with self._lock:
+            self._closed = True
+        self._free_unused()
+
+    def _free_unused(self) -> None:
+        with self._lock:
+            if not self._closed or self._readers:
+                return
+            handle, self._handle = self._handle, None
         if handle is not None:
             self._library.close_checkpoint(handle)
 
@@ -162,10 +206,20 @@ class Checkpoint(Mapping[str, Module]):
         if getattr(self, "_handle", None) is not None:
             self.close()
 
-    def _opened(self) -> c.c_void_p:
-        if self._handle is None:
-            raise ValueError(f"{self.path}: expected an open checkpoint, found a closed one")
-        return self._handle
+    @contextmanager
+    def _opened(self) -> Iterator[c.c_void_p]:
+        """The handle, which is not freed meanwhile."""
+        with self._lock:
+            handle = self._handle
+            if self._closed or handle is None:
+                raise ValueError(f"{self.path!r}: expected an open checkpoint, found a closed one")
+            self._readers += 1
+        try:
+            yield handle
+        finally:
+            with self._lock:
+                self._readers -= 1
+            self._free_unused()
 
     def _read_values(self, name: str, shape: tuple[int, ...], index: Index) -> Floats:
         import numpy as np
@@ -173,17 +227,17 @@ class Checkpoint(Mapping[str, Module]):
         ranges, left = _ranges(name, shape, index)
         values = np.empty(left, dtype=np.float32)
         ends = c.c_int64 * len(ranges)
-        self._library.check(
-            "read_values", self._opened(), os.fsencode(name), len(ranges), ends(*(r[0] for r in ranges)),
-            ends(*(r[1] for r in ranges)), values.ctypes.data, values.size,
-        )  # fmt: skip
+        with self._opened() as handle:
+            self._library.check(
+                "read_values", handle, os.fsencode(name), len(ranges), ends(*(r[0] for r in ranges)),
+                ends(*(r[1] for r in ranges)), values.ctypes.data, values.size,
+            )  # fmt: skip
         return cast("Floats", values)
 
     def _read_bytes(self, name: str, offset: int, count: int) -> bytes:
-        if offset < 0 or count < 0:
-            raise ValueError(f"{name}: expected bytes from 0 on, found {count} from {offset} on")
         to = c.create_string_buffer(max(count, 1))
-        self._library.check("read_bytes", self._opened(), os.fsencode(name), offset, to, count)
+        with self._opened() as handle:
+            self._library.check("read_bytes", handle, os.fsencode(name), offset, to, count)
         return to.raw[:count]
 
 

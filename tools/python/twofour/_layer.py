@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes as c
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from ._arrays import Array, current_stream, empty_bytes, empty_like, look_at
-from ._library import MOST_PARTS, LayerInfo, Library, Options, Part, StoredLayer, Tokens, library
+from ._library import MOST_PARTS, LayerInfo, Library, Options, Owner, Part, StoredLayer, Tokens, library
 
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _CPU, _CUDA, _CUDA_DEVICE_0 = 0, 1, 16
@@ -56,7 +57,7 @@ def _device(device: Union[str, int, None]) -> int:
     if text == "cpu":
         return _CPU
     kind, _, index = text.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()):
+    if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
         raise ValueError(f"device: expected cpu, cuda or cuda:N, found {text}")
     return _CUDA_DEVICE_0 + int(index) if index else _CUDA
 
@@ -64,12 +65,16 @@ def _device(device: Union[str, int, None]) -> int:
 def _options(expert_map: Optional[Sequence[int]], weight_on_input: bool, limit: float) -> Options:
     options = Options(size=c.sizeof(Options), weight_on_input=int(weight_on_input), limit=limit)
     if expert_map is not None:
+        expert_map = [operator.index(expert) for expert in expert_map]
+        for i, expert in enumerate(expert_map):
+            if not -(2**31) <= expert < 2**31:
+                raise ValueError(f"expert_map[{i}]: expected a local expert or -1, found {expert}")
         options.expert_map = (c.c_int32 * len(expert_map))(*expert_map)
         options.expert_map_size = len(expert_map)
     return options
 
 
-class Artifact:
+class Artifact(Owner):
     """An artifact in a layout, open for running. Reads headers and configs, no weights."""
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
@@ -136,7 +141,7 @@ class Artifact:
         return ids, weights
 
 
-class Layer:
+class Layer(Owner):
     """A layer on a device, called on arrays of that device: `layer(hidden, ids, weights)`.
 
     Nothing is copied. On CUDA the work goes on the current stream of the arrays' package without waiting, so it can

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import importlib.util
+import operator
 import os
 import threading
 from pathlib import Path
@@ -131,6 +132,38 @@ Progress = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p, c.c_uint64, c.c_uint64)
 _INT64S = c.POINTER(c.c_int64)
 _HANDLE = c.POINTER(c.c_void_p)
 
+
+
+def _number(kind: Any) -> Any:
+    """The type of an argument that is a whole number: one that `kind` cannot hold is refused, where ctypes drops bits."""
+    bits, signed = 8 * c.sizeof(kind), kind(-1).value < 0
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+    class Number:
+        @staticmethod
+        def from_param(given: Any) -> Any:
+            number = operator.index(given)
+            if not least <= number <= most:
+                raise ValueError(f"expected {least} to {most}, found {number}")
+            return kind(number)
+
+    return Number
+
+
+class _Text:
+    """The type of an argument that is text: one with a NUL is refused, where ctypes drops what is behind it."""
+
+    @staticmethod
+    def from_param(given: Any) -> Any:
+        if isinstance(given, bytes) and b"\0" in given:
+            raise ValueError(f"expected text without a NUL, found {given!r}")
+        return c.c_char_p.from_param(given)
+
+
+#: Types of arguments that ctypes checks too little.
+_STRICT: dict[Any, Any] = {kind: _number(kind) for kind in (c.c_int, c.c_int32, c.c_int64, c.c_uint64, c.c_size_t)}
+_STRICT[c.c_char_p] = _Text
+
 #: Functions that return TWOFOUR_OK or TWOFOUR_ERROR, without "twofour_", and the types of their arguments.
 _CHECKED: dict[str, tuple[Any, ...]] = {
     "open": (c.c_char_p, _HANDLE),
@@ -185,6 +218,14 @@ def _find() -> str:
     )
 
 
+class Owner:
+    """What frees a handle at its end, and so is not copied."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(f"{kind}: expected to be used where it was made, found it copied or pickled; make another")
+
+
 class Library:
     """The functions of libtwofour.so. Calls release the GIL."""
 
@@ -199,7 +240,7 @@ class Library:
             raise Error(f"{path}: expected a library of ABI {ABI} or later, found {found}")
         for name, types in _CHECKED.items():
             function = getattr(self._lib, f"twofour_{name}")
-            function.argtypes, function.restype = types, c.c_int
+            function.argtypes, function.restype = tuple(_STRICT.get(kind, kind) for kind in types), c.c_int
         for name in _FREEING:
             function = getattr(self._lib, f"twofour_{name}")
             function.argtypes, function.restype = (c.c_void_p,), None
@@ -216,8 +257,12 @@ class Library:
         raise Error(self.last_error().decode(errors="replace"))
 
     def check(self, name: str, *arguments: Any) -> None:
-        """Calls a function of that name; raises Error where it fails."""
-        if getattr(self._lib, f"twofour_{name}")(*arguments) != 0:
+        """Calls a function of that name; raises Error where it fails, ValueError on what is no argument of it."""
+        try:
+            failed = getattr(self._lib, f"twofour_{name}")(*arguments)
+        except c.ArgumentError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if failed != 0:
             self.fail()
 
     def handle(self, name: str, *arguments: Any) -> c.c_void_p:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Sequence, Union
 
 from ._layer import _DTYPES, _device, layout_parts
-from ._library import Library, StoredMatrix, library
+from ._library import Library, Owner, StoredMatrix, library
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LinearShape:
     gated: bool = False  #: rows are gate then up, which g8 interleaves; results are gate then up
 
 
-class Linear:
+class Linear(Owner):
     """A matrix over memory of a device that the caller holds. `run` multiplies by pointers."""
 
     def __init__(self, lib: Library, handle: c.c_void_p, shape: LinearShape, keep: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Union, cast
 
 from ._arrays import look_at
-from ._library import ModelInfo, library
+from ._library import ModelInfo, Owner, library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ def _tokens(tokens: Any) -> Any:
     return np.ascontiguousarray(found, dtype=np.int32)
 
 
-class Model:
+class Model(Owner):
     """A model of a family in lib/decoder/README.md, in any format or layout. Nothing decoded is kept.
 
     Raises Error where the model cannot be run.
@@ -68,7 +68,7 @@ class Model:
         return made
 
 
-class Sequence:
+class Sequence(Owner):
     """Tokens that a model has seen, with their keys and values. One thread at a time uses it."""
 
     def __init__(self, model: Model) -> None:
