@@ -12,6 +12,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/compress/compress.h"
 #include "lib/eval/windows.h"
+#include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
 #include "lib/output/output_directory.h"
 #include "lib/statistics/statistics.h"
@@ -156,6 +157,7 @@ void keep_statistics(const fs::path& from, const fs::path& to) {
 
 int run_compress(const CompressArguments& o, const Common& common) {
   check_options(o);
+  refuse_remote(o.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
   OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
   const fs::path work = work_folder(o.common.destination);
@@ -197,7 +199,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
 
 std::function<int()> setup_compress(Arguments& args, const Common& common) {
   auto o = std::make_shared<CompressArguments>();
-  add_conversion_options(args, o->common);
+  add_conversion_options(args, o->common, false);
   add_token_options(args, o->input);
   std::vector<std::string> targets{"nvfp4"};
   for_each_layout([&]<class L>() { targets.push_back(L::name); });

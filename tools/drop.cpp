@@ -34,7 +34,7 @@ std::function<int()> setup_drop(Arguments& args, const Common& common) {
   args.exactly_one_of({"--modules", "--experts"});
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
-  add_writing_options(args, o->common, false);
+  add_writing_options(args, o->common, false, false);
   args.footer(
       "BLOCK is the name above the experts: model.layers.3.mlp.experts. Experts that stay are numbered anew "
       "in "

@@ -35,7 +35,7 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
   add_take_option(args, o->edit, "DONOR").required();
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
-  add_writing_options(args, o->common, false);
+  add_writing_options(args, o->common, false, false);
   args.footer(
       "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to "
       "a "

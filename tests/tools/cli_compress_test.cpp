@@ -203,6 +203,7 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
       "config.json");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--sequential", "groups"},
           "--sequential: expected group, layer, none, found 'groups'");
+  refused({"compress", "hf://org/name", out, "--tokens", tokens, "--to", "nvfp4"}, "download it first");
   // Of a family that the decoder does not know.
   Json config = files.golden.config;
   config["model_type"] = "mamba";

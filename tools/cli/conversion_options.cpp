@@ -169,8 +169,9 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
           {"findings", findings_to_json(r.findings)}};
 }
 
-void add_source_and_selection(Arguments& args, ConversionOptions& o) {
-  args.option("SRC", o.source, or_url("Hugging Face checkpoint directory")).required();
+void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_urls) {
+  const std::string source = "Hugging Face checkpoint directory";
+  args.option("SRC", o.source, takes_urls ? or_url(source) : source).required();
   args.option("DST", o.destination, "Directory to write; absent or empty").required();
   args.option("--include", o.include, "Convert only these modules: name, glob or re:regex")
       .value_name("PATTERN");
@@ -191,19 +192,19 @@ void add_io_option(Arguments& args, std::string& io) {
 
 Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::kBuffered; }
 
-void add_conversion_options(Arguments& args, ConversionOptions& o) {
-  add_source_and_selection(args, o);
-  add_writing_options(args, o, true);
+void add_conversion_options(Arguments& args, ConversionOptions& o, bool takes_urls) {
+  add_source_and_selection(args, o, takes_urls);
+  add_writing_options(args, o, true, takes_urls);
 }
 
-void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check) {
+void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check, bool takes_urls) {
   args.flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   args.flag("--no-verify", o.no_verify, "Do not read back what was written");
   if (with_check) {
     args.flag("--check", o.check,
               "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
   }
-  if (with_check) add_cache_options(args, o.remote);
+  if (takes_urls) add_cache_options(args, o.remote);
   add_io_option(args, o.io);
   const std::string to = with_check ? "DST" : "OUT";
   args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");

@@ -23,18 +23,18 @@ struct ConversionOptions {
   RemoteSource* opened = nullptr;  ///< SRC, where it may be a URL; `source` is its path here then
 };
 
-/// Adds them to a command.
-void add_conversion_options(Arguments& args, ConversionOptions& options);
-/// Adds those that say how the destination is written; `with_check`: --check, which reads SRC first, and
-/// where the files of a URL are kept, too.
-void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check);
+/// Adds them to a command; `takes_urls`: SRC may be one.
+void add_conversion_options(Arguments& args, ConversionOptions& options, bool takes_urls = true);
+/// Adds those that say how the destination is written; `with_check`: --check, which reads SRC first, too;
+/// `takes_urls`: where the files of a URL are kept, too.
+void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check, bool takes_urls);
 
 /// Adds --io, the way that the bytes of large files pass.
 void add_io_option(Arguments& args, std::string& io);
 Io parse_io(const std::string& io);
 
 /// Adds SRC, DST and what chooses modules and files, which go into a recipe.
-void add_source_and_selection(Arguments& args, ConversionOptions& options);
+void add_source_and_selection(Arguments& args, ConversionOptions& options, bool takes_urls = true);
 
 /// The recipe that the options ask for: of a file or shipped, or one rule with the chosen modules.
 Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options);
