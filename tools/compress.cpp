@@ -133,15 +133,16 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
 
 /// What an earlier run left is taken up with --resume, and goes with --force.
 void prepare_work(const CompressArguments& o, const fs::path& work) {
-  if (is_absent(work) || o.common.resume) return;
+  if (is_absent(work)) return;
+  if (!Compression::is_work_folder(work))
+    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work.string()));
+  if (o.common.resume) return;
   if (!o.common.force && Compression::layers_done(work)) {
     throw Error(
         fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
                     "from there, --force begins again",
                     work.string()));
   }
-  if (!Compression::is_work_folder(work))
-    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work.string()));
   fs::remove_all(work);
 }
 
@@ -182,6 +183,10 @@ int run_compress(const CompressArguments& o, const Common& common) {
       throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; --resume goes on from there",
                                     e.what(), work.string(), Compression::layers_done(work).value_or(0),
                                     counted(static_cast<uint64_t>(compression.layers()), "layer")));
+    } catch (...) {
+      // Without a whole layer nothing can be resumed.
+      if (!Compression::layers_done(work) && Compression::is_work_folder(work)) fs::remove_all(work);
+      throw;
     }
   });
   const fs::path file = Compression::statistics_of(work);

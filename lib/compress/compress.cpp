@@ -44,6 +44,21 @@ class TemporaryFolder {
   fs::path path_;
 };
 
+/// Throws Error unless a file is there as the run before left it.
+void check_left(const fs::path& file, uint64_t bytes) {
+  std::error_code error;
+  const uint64_t found = fs::file_size(file, error);
+  if (!error && found == bytes) return;
+  throw Error(
+      fmt::format("{}: expected {} bytes that an earlier run collected, found {}; --force begins again",
+                  file.string(), bytes, error ? "no file" : std::to_string(found)));
+}
+
+[[noreturn]] void refuse_state(const fs::path& path) {
+  throw Error(fmt::format(
+      "{}: expected the state of a compression, found something else; --force begins again", path.string()));
+}
+
 const char* sequential_word(Sequential s) {
   return s == Sequential::kNone ? "none" : s == Sequential::kLayers ? "layer" : "group";
 }
@@ -194,13 +209,16 @@ std::optional<int64_t> Compression::layers_done(const fs::path& work) {
   const fs::path path = work / kState;
   if (is_absent(path)) return std::nullopt;
   const Json json = parse_json(path.string(), read_text(path));
-  if (!json.is_object() || json.value("format", "") != "twofour compress 1")
-    throw Error(fmt::format("{}: expected the state of a compression, found something else", path.string()));
-  return json.at("layers").get<int64_t>();
+  try {
+    if (json.at("format") == "twofour compress 1" && json.at("run").is_object())
+      return whole_number<int64_t>(json.at("layers"));
+  } catch (const Json::exception&) {
+  }
+  refuse_state(path);
 }
 
 bool Compression::is_work_folder(const fs::path& work) {
-  if (!fs::is_directory(work)) return false;
+  if (!fs::is_directory(fs::symlink_status(work))) return false;
   for (const auto& entry : fs::directory_iterator(work)) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name == kState || name == temporary_name(kState) || name == kStatistics ||
@@ -218,6 +236,7 @@ void Compression::start(const fs::path& work) {
     const fs::path path = work / kState;
     check_fingerprint(path.string(), parse_json(path.string(), read_text(path)).at("run"),
                       state(0).at("run"));
+    if (*done < 1 || *done > dense_.shape().layers) refuse_state(path);
   } else {
     fs::create_directories(work);
   }
@@ -230,6 +249,12 @@ void Compression::start(const fs::path& work) {
   const uint64_t bytes =
       writer_.begin(std::move(metadata),
                     [this](uint64_t offset, std::span<const uint8_t> some) { file_->write(offset, some); });
+  if (done) check_left(statistics_of(work), bytes);
+  if (done && *done < dense_.shape().layers) {
+    const uint64_t of_streams =
+        Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+    for (const char* name : {"streams-even", "streams-odd"}) check_left(work / name, of_streams / 2);
+  }
   file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
   streams_ = std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
   if (done) return;

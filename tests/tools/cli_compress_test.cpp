@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/letter_tokenizer.h"
@@ -215,6 +216,22 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   std::ofstream(files.path("out.compressing") + "/mine") << "x";
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4"},
           "expected no folder, found one that twofour did not make");
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--resume"},
+          "expected no folder, found one that twofour did not make");
+  CHECK(fs::exists(files.path("out.compressing") + "/mine"));
+  fs::remove_all(files.path("out.compressing"));
+  // Weights that are not finite, before any layer is whole.
+  fs::copy(files.path("model"), files.path("broken"));
+  for (const auto& file : fs::directory_iterator(files.path("broken"))) {
+    if (file.path().extension() != ".safetensors") continue;
+    std::string bytes = read_text(file.path());
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    std::fill(bytes.begin() + static_cast<ptrdiff_t>(8 + header), bytes.end(), '\xFF');
+    write_text(file.path(), bytes);
+  }
+  refused({"compress", files.path("broken"), out, "--tokens", tokens, "--to", "nvfp4"}, "finite");
+  CHECK_FALSE(fs::exists(files.path("out.compressing")));
 }
 
 }  // namespace cli_compress_test

@@ -331,6 +331,34 @@ TEST_CASE("a run that ended early goes on behind its last whole layer and collec
   other.windows[0][0] = 47 - other.windows[0][0];
   contains(message_of([&] { model.collect(other, recipe, "work"); }),
            "expected the same source, recipe and tool as before, found compress: tokens changed");
+  // What the run before collected must be there, and state how much of it there is.
+  const fs::path kept = model.scratch / "kept";
+  fs::copy(work, kept);
+  const auto refused = [&](const std::string& message) {
+    CAPTURE(message);
+    contains(message_of([&] { model.collect(input, recipe, "work"); }), message);
+    fs::remove_all(work);
+    fs::copy(kept, work);
+  };
+  for (const char* name : {"statistics.safetensors", "streams-even", "streams-odd"}) {
+    fs::remove(work / name);
+    refused(std::string(name) + ": expected ");
+    fs::resize_file(work / name, 10);
+    refused(std::string(name) + ": expected ");
+  }
+  const std::string state = read_text(work / "state.json"), layers = "\"layers\":1";
+  REQUIRE(state.find(layers) != state.npos);
+  for (const char* other_layers : {"\"layers\":-1", "\"layers\":0", "\"layers\":99", "\"layers\":\"1\"",
+                                   "\"layers\":1.5", "\"layer\":1"}) {
+    std::string changed = state;
+    write_text(work / "state.json", changed.replace(state.find(layers), layers.size(), other_layers));
+    refused("state.json: expected the state of a compression, found something else");
+  }
+  for (const char* text : {"[]", "{}", R"({"format": "twofour compress 1", "layers": 1, "run": 3})"}) {
+    write_text(work / "state.json", text);
+    refused("state.json: expected the state of a compression, found something else");
+  }
+  CHECK(read_text(model.collect(input, recipe, "work")) == whole);
 }
 
 }  // namespace compress_test
