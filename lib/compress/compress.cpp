@@ -28,7 +28,7 @@ const std::string kNoHash(32, '0');
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "twofour-XXXXXX").string();
+    std::string name = (temporary_folder() / "twofour-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw_io_error(name, "create", errno);
     path_ = name;
   }

@@ -52,7 +52,7 @@ void remove_left(const fs::path& temporary) {
 }  // namespace
 
 PlaceholderFolder::PlaceholderFolder() {
-  const fs::path temporary = fs::temp_directory_path();
+  const fs::path temporary = temporary_folder();
   remove_left(temporary);
   std::string name = (temporary / (std::string(kBegin) + "XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) throw_io_error(name, "create", errno);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -90,6 +91,15 @@ fs::file_status status_of(const fs::path& path) {
 bool is_absent(const fs::path& path) {
   std::error_code error;
   return fs::status(path, error).type() == fs::file_type::not_found;
+}
+
+fs::path temporary_folder() {
+  std::error_code error;
+  fs::path folder = fs::temp_directory_path(error);
+  if (!error) return folder;
+  const char* given = std::getenv("TMPDIR");
+  throw Error(fmt::format("TMPDIR: expected a directory, found {}: {}", given != nullptr ? given : "/tmp",
+                          error.message()));
 }
 
 std::string system_message(int error) { return std::generic_category().message(error); }

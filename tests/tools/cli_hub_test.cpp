@@ -239,6 +239,14 @@ TEST_CASE("nothing is written to a URL, and downloads are apart from what is wri
   fs::current_path(before);
 }
 
+TEST_CASE("without a folder for temporary files a URL is one error") {
+  const Fixture f;
+  std::vector<std::string> environment = f.environment();
+  environment.push_back("TMPDIR=" + f.path("none"));
+  check_one_line(run_program({"inspect", kUrl}, environment),
+                 "TMPDIR: expected a directory, found " + f.path("none"));
+}
+
 TEST_CASE("a dry run downloads nothing") {
   const Fixture f;
   const Outcome o = f.run({"convert", kUrl, f.path("out"), "--to", "v7", "--dry-run"});
