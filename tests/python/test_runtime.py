@@ -162,6 +162,31 @@ class Models(Scratch):
         for i, token in enumerate(made):
             self.assertEqual(token, int(model.logits(tokens + made[:i])[-1].argmax()))
 
+    def test_tokens_are_integers_of_any_kind(self) -> None:
+        model = self.model
+        want = model.logits([1, 2, 3])
+        readonly = np.frombuffer(np.array([1, 2, 3], "<i4").tobytes(), "<i4")
+        for tokens in (
+            (1, 2, 3), np.array([1, 2, 3], np.uint8), readonly, np.array([1, 2, 3], ">i8"), np.arange(1, 6, 1)[:3],
+            np.array([1, 0, 2, 0, 3])[::2],
+        ):  # fmt: skip
+            np.testing.assert_array_equal(model.logits(tokens), want)
+        for wrong in ([], [1.5], [True], "abc", [[1]], None, [-1], [2**40]):
+            with self.assertRaises(ValueError):
+                model.logits(wrong)
+        self.assertEqual(model.generate([1], 0), [])
+        with self.assertRaises(ValueError):
+            model.generate([1], -1)
+        with self.assertRaises(TypeError):
+            model.generate([1], 1.5)  # type: ignore[arg-type]
+        # A token that is refused leaves the sequence as it was.
+        sequence, same = model.sequence(), model.sequence()
+        for each in (sequence, same):
+            each.append([1, 2, 3])
+        with self.assertRaises(twofour.Error):
+            sequence.append([10**6])
+        np.testing.assert_array_equal(sequence.append([4]), same.append([4]))
+
     def test_wrong_tokens_are_refused(self) -> None:
         for wrong in ([self.model.vocabulary], []):
             with self.assertRaises(twofour.Error):

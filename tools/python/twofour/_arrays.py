@@ -56,6 +56,11 @@ def current_stream(array: Any) -> int:
     return 0
 
 
+def is_on_cuda(array: Any) -> bool:
+    """Whether an array with `__dlpack_device__` is in memory of a CUDA device."""
+    return bool(array.__dlpack_device__()[0] == _CUDA)
+
+
 def look_at(name: str, array: Any, stream: Optional[int] = None) -> Array:
     """An array by its `__dlpack__`, ready on `stream` (a cudaStream_t; 0: the default stream).
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes as c
+import operator
 import os
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Union, cast
 
-from ._arrays import look_at
+from ._arrays import is_on_cuda
 from ._library import ModelInfo, Owner, library
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def _tokens(tokens: Any) -> Any:
     """A list, or a one-dimensional array of integers of torch, CuPy or NumPy, as int32 on the host."""
     import numpy as np
 
-    if hasattr(tokens, "__dlpack__") and look_at("tokens", tokens).device is not None:
+    if hasattr(tokens, "__dlpack_device__") and is_on_cuda(tokens):
         raise ValueError("tokens: expected an array on the CPU, found one on CUDA")
     found = np.asarray(tokens)
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
@@ -59,6 +60,8 @@ class Model(Owner):
 
     def generate(self, tokens: Iterable[int], count: int) -> list[int]:
         """The `count` most probable tokens behind some, the lowest of equal ones each time."""
+        if operator.index(count) < 0:
+            raise ValueError(f"count: expected 0 tokens or more, found {count}")
         sequence, made = self.sequence(), list[int]()
         logits = sequence.append(tokens)
         while len(made) < count:
