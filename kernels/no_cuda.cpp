@@ -82,6 +82,7 @@ void dense_multiply(const DenseWeights&, const ExpertRows&, void*, size_t, Strea
 }
 
 size_t dense_moe_workspace(const DenseMoe&, int64_t, int64_t) { refuse("dense_moe"); }
+bool dense_moe_in_one(const DenseMoe&, const MoeTokens&) { refuse("dense_moe"); }
 bool dense_moe_in_bf16(const DenseMoe&, int64_t, int64_t) { refuse("dense_moe"); }
 void dense_moe(const DenseMoe&, const MoeTokens&, void*, size_t, Stream) { refuse("dense_moe"); }
 

@@ -77,11 +77,4 @@ __device__ __forceinline__ uint64_t describe_rows(uint32_t shared) {
   return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (shared & 0x3FFFF) >> 4;
 }
 
-/// Products of two pairs of BF16, rounded to nearest even; numbers below 2^-126 are kept.
-__device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-
 }  // namespace twofour::cuda

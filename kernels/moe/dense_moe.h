@@ -7,6 +7,9 @@
 
 namespace twofour::cuda {
 
+/// How a W4A16 layer of one token is started: in one launch where that fits, or in several.
+enum class DenseMoeLaunches { chosen, one, several };
+
 /// The routed experts of a layer in g8, dense NVFP4.
 struct DenseMoe : MoeOptions {
   DenseWeights w13;  ///< g8, gated, [E, 2I, H]; I a multiple of 16
@@ -16,6 +19,7 @@ struct DenseMoe : MoeOptions {
   const float* w2_input_scale = nullptr;
   bool fused = true;  ///< SwiGLU in the multiplication; else, with W4A4 only, in what quantizes its result
   ManyRowsUse many_rows = ManyRowsUse::chosen;
+  DenseMoeLaunches launches = DenseMoeLaunches::chosen;
 };
 
 /// Bytes of workspace that dense_moe wants for up to `m` tokens. Grows up to 16,384 tokens, which is
@@ -25,6 +29,9 @@ size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 /// As sparse_moe_in_bf16: what is between the products is BF16 anyhow, hidden and the products of a row are
 /// then too.
 bool dense_moe_in_bf16(const DenseMoe& moe, int64_t m, int64_t topk);
+
+/// Whether one launch does the layer of these tokens on this device.
+bool dense_moe_in_one(const DenseMoe& moe, const MoeTokens& tokens);
 
 /// out[m] = sum over t of topk_weights[m,t] * w2[e] (silu(gate) * up), gate, up = w13[e] hidden[m]. With W4A4
 /// both multiplications take NVFP4 activations (ModelOpt's rule) and multiply their decoded values exactly,

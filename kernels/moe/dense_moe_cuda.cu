@@ -1,8 +1,10 @@
 #include <algorithm>
 
 #include "kernels/device/launch.cuh"
+#include "kernels/moe/dense_cooperative.h"
 #include "kernels/moe/dense_moe.h"
 #include "kernels/moe/many_rows_moe.h"
+#include "kernels/multiply/dense_launch.h"
 #include "kernels/multiply/sparse_launch.h"
 #include "kernels/pack/device_pack.h"
 
@@ -20,7 +22,10 @@ int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
 }
 
 /// Rows an expert from which the many-row kernel is the faster one.
-constexpr int64_t kManyRowsFrom = 6;
+constexpr int64_t kManyRowsFrom = 5;
+
+/// As sparse_moe: with this many experts a row, rows are not sorted.
+constexpr int64_t kExpertsPerRow = 4;
 
 LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
 
@@ -36,29 +41,48 @@ ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
   return r;
 }
 
-/// Hidden and active are activations with the size of hidden and of the second multiplication's input.
-struct Workspace {
+/// W4A4: hidden and active are activations with the size of hidden and of the second multiplication's input.
+struct QuantizedWorkspace {
   int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
       bytes;
-  Workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+  QuantizedWorkspace(const DenseMoe& moe, int64_t m, int64_t topk) {
     const int64_t rows = std::min(m, most_tokens(topk)) * topk, h = moe.w13.k, i = moe.w2.k;
-    const bool quantized = moe.w13_input_scale != nullptr;
+    const int64_t hidden = rows / rows_per_hidden(moe, topk) * h;
     hidden_codes = 0;
-    const int64_t hidden = quantized ? rows / rows_per_hidden(moe, topk) * h : 0;
     hidden_scales = hidden_codes + align_up(hidden / 2);
     products = hidden_scales + align_up(hidden / 16);
     active_codes = products + align_up(rows * (moe.fused ? i : 2 * i) * 2);
-    active_scales = active_codes + (quantized ? align_up(rows * i / 2) : 0);
-    y = active_scales + (quantized ? align_up(rows * i / 16) : 0);
+    active_scales = active_codes + align_up(rows * i / 2);
+    y = active_scales + align_up(rows * i / 16);
     multiply = y + align_up(rows * h * 4);
     multiply_bytes = static_cast<int64_t>(
         std::max(dense_multiply_workspace(moe.w13, rows_of(rows, rows_per_hidden(moe, topk))),
                  dense_multiply_workspace(moe.w2, rows_of(rows, 1))));
     bytes = multiply + multiply_bytes;
-    if (m > 1 && knows_many_rows(moe, topk))
-      bytes = std::max(bytes, many_rows_moe_bytes(sizes_of(moe, topk), m, Float::f32));
   }
 };
+
+/// W4A16 of few rows an expert.
+struct FewRowsWorkspace {
+  int64_t route, sorted, x, factors, active, y, bytes;
+  FewRowsWorkspace(const DenseMoe& moe, int64_t m, int64_t topk) {
+    const int64_t tokens = std::min(m, most_tokens(topk)), rows = tokens * topk;
+    route = 0;
+    sorted = route + align_up(16 + std::min(rows, moe.w13.e) * 16);
+    x = sorted + align_up(rows * 4);
+    factors = x + align_up(tokens * dense_steps(moe.w13.k) * 512);
+    active = factors + align_up(tokens * 4);
+    y = active + align_up(rows * dense_steps(moe.w2.k) * 512);
+    bytes = y + align_up(rows * moe.w2.n * 4);
+  }
+};
+
+int64_t workspace_bytes(const DenseMoe& moe, int64_t m, int64_t topk) {
+  if (moe.w13_input_scale) return QuantizedWorkspace(moe, m, topk).bytes;
+  const int64_t few = FewRowsWorkspace(moe, m, topk).bytes;
+  const bool many = m > 1 && knows_many_rows(moe, topk);
+  return many ? std::max(few, many_rows_moe_bytes(sizes_of(moe, topk), m, Float::f32)) : few;
+}
 
 void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size_t bytes) {
   expect(moe.w13.layout == DenseLayout::g8 && moe.w13.gated, kWhere, "gated g8 weights", "others");
@@ -74,53 +98,63 @@ void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");
   expect_aligned(kWhere, "hidden", in.hidden, 2 * size_of(in.type));
-  if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
+  if (in.m > 0) expect_workspace(kWhere, workspace, bytes, workspace_bytes(moe, in.m, in.topk));
 }
 
-/// The layer for as many tokens as are worked on at a time.
-void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
-  const Workspace at(moe, in.m, in.topk);
+RowIds ids_of(const DenseMoe& moe, const MoeTokens& in) {
+  const auto e = static_cast<int32_t>(moe.w13.e);
+  return {in.topk_ids,
+          moe.expert_map,
+          static_cast<int32_t>(in.m * in.topk),
+          moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
+          e,
+          in.error};
+}
+
+/// The sum of each token's rows. Those without an expert hold what the workspace did, and are not read.
+void combine(const DenseMoe& moe, const MoeTokens& in, const void* y, Stream stream) {
+  RowIds rows = ids_of(moe, in);
+  rows.error = nullptr;
+  launch_combine({rows, static_cast<const float*>(y), static_cast<int32_t>(in.m),
+                  static_cast<int32_t>(in.topk), static_cast<int32_t>(moe.w2.n), in.out, in.type},
+                 stream);
+}
+
+/// W4A4 for as many tokens as are worked on at a time.
+void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
+  const QuantizedWorkspace at(moe, in.m, in.topk);
   const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
-  const bool quantized = moe.w13_input_scale != nullptr;
   const auto quantize = [&](QuantizeActivations q, int64_t codes, int64_t scales) {
     q.limit = moe.limit;
     q.codes = base + codes, q.scales = base + scales;
     quantize_activations(q, stream);
     return Nvfp4Rows{base + codes, base + scales, q.global_scale};
   };
-  Nvfp4Rows nvfp4;
 
   // Gate and up
   ExpertRows up = rows_of(rows, rows_per_hidden(moe, in.topk));
-  const float* input_weight = moe.weight_on_input ? in.topk_weights : nullptr;
-  if (quantized) {
-    QuantizeActivations q;
-    q.x = in.hidden, q.type = in.type, q.m = rows / up.rows_per_x, q.k = h;
-    q.rows_per_x = in.topk / up.rows_per_x, q.row_weight = input_weight;
-    q.global_scale = moe.w13_input_scale;
-    nvfp4 = quantize(q, at.hidden_codes, at.hidden_scales);
-  } else {
-    up.row_weight = input_weight;
-  }
+  QuantizeActivations q;
+  q.x = in.hidden, q.type = in.type, q.m = rows / up.rows_per_x, q.k = h;
+  q.rows_per_x = in.topk / up.rows_per_x, q.row_weight = moe.weight_on_input ? in.topk_weights : nullptr;
+  q.global_scale = moe.w13_input_scale;
+  Nvfp4Rows nvfp4 = quantize(q, at.hidden_codes, at.hidden_scales);
   up.x = in.hidden, up.x_type = in.type;
   up.ids = in.topk_ids, up.error = in.error;
   up.out = base + at.products, up.out_type = Float::bf16;
   up.distinct = in.m == 1;
   DenseOptions options;
-  options.nvfp4 = quantized ? &nvfp4 : nullptr;
+  options.nvfp4 = &nvfp4;
   options.epilogue = moe.fused ? DenseEpilogue::swiglu : DenseEpilogue::stored;
   options.limit = moe.limit;
   options.expert_map = moe.expert_map, options.map_size = moe.map_size;
   dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
   // Down. Rows without an expert hold what the workspace did; what becomes of them is not read.
-  if (quantized) {
-    QuantizeActivations q;
-    q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
-    q.interleaved = !moe.fused;
-    q.global_scale = moe.w2_input_scale;
-    nvfp4 = quantize(q, at.active_codes, at.active_scales);
-  }
+  q = {};
+  q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
+  q.interleaved = !moe.fused;
+  q.global_scale = moe.w2_input_scale;
+  nvfp4 = quantize(q, at.active_codes, at.active_scales);
   ExpertRows down = rows_of(rows, 1);
   down.x = base + at.products, down.x_type = Float::bf16;
   down.ids = in.topk_ids, down.row_weight = moe.weight_on_input ? nullptr : in.topk_weights;
@@ -128,17 +162,71 @@ void run(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream)
   down.distinct = up.distinct;
   options.epilogue = DenseEpilogue::rows;
   dense_multiply(moe.w2, down, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
+  combine(moe, in, base + at.y, stream);
+}
 
-  const auto e = static_cast<int32_t>(moe.w13.e);
-  const int32_t known = moe.expert_map ? static_cast<int32_t>(moe.map_size) : e;
-  launch_combine({{in.topk_ids, moe.expert_map, static_cast<int32_t>(rows), known, e, nullptr},
-                  reinterpret_cast<const float*>(base + at.y),
-                  static_cast<int32_t>(in.m),
-                  static_cast<int32_t>(in.topk),
-                  static_cast<int32_t>(h),
-                  in.out,
-                  in.type},
-                 stream);
+/// Both products, as long as nothing is known of how they are launched.
+struct Products {
+  DenseArgs up{}, down{};
+  Products(const DenseMoe& moe, const MoeTokens& in) {
+    describe_dense(moe.w13, kWhere, up);
+    describe_dense(moe.w2, kWhere, down);
+    for (DenseArgs* product : {&up, &down}) product->rows = ids_of(moe, in), product->limit = moe.limit;
+    (moe.weight_on_input ? up : down).row_weight = in.topk_weights;
+    up.rows_per_x = static_cast<int32_t>(in.topk), down.rows_per_x = 1;
+  }
+};
+
+/// W4A16 of few rows an expert, for as many tokens as are worked on at a time: rows are sorted and prepared
+/// once, and gate times up leaves the first product as the second takes it.
+void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
+  const FewRowsWorkspace at(moe, in.m, in.topk);
+  const bool distinct = in.m == 1 || in.m * in.topk * kExpertsPerRow <= moe.w13.e;
+  Products products(moe, in);
+  DenseArgs &up = products.up, &down = products.down;
+  if (!distinct) {
+    for (DenseArgs* product : {&up, &down}) {
+      product->route = reinterpret_cast<Route*>(base + at.route);
+      product->sorted = reinterpret_cast<int32_t*>(base + at.sorted);
+    }
+  }
+  up.x = {reinterpret_cast<uint4*>(base + at.x),
+          in.type == Float::bf16 ? nullptr : reinterpret_cast<float*>(base + at.factors)};
+  up.route_from_predecessor = true;
+  up.epilogue = DenseEpilogue::swiglu;
+  up.active = reinterpret_cast<uint16_t*>(base + at.active);
+  if (in.m == 1 && moe.launches != DenseMoeLaunches::several) {
+    down.out = in.out;
+    const bool fits = fits_cooperative(up, down);
+    expect(fits || moe.launches == DenseMoeLaunches::chosen, kWhere, "a layer that one launch can do",
+           "another");
+    if (fits && launch_cooperative(up, down, in.hidden, in.type, stream)) return;
+    expect(moe.launches == DenseMoeLaunches::chosen, kWhere, "one launch that the stream takes",
+           "one that it does not");
+  }
+  launch_prepare_dense({in.hidden,
+                        in.type,
+                        {},
+                        static_cast<int32_t>(in.m),
+                        up.k,
+                        up.x,
+                        up.rows,
+                        false,
+                        const_cast<Route*>(up.route),
+                        const_cast<int32_t*>(up.sorted)},
+                       stream);
+  launch_dense(up, 0, stream);
+
+  down.x = {reinterpret_cast<uint4*>(base + at.active), nullptr};
+  if (distinct && fits_dense_tokens(down, in.topk)) {
+    down.segments = static_cast<int32_t>(in.topk);
+    down.out = in.out, down.out_type = in.type;
+    return launch_dense_tokens(down, stream);
+  }
+  down.epilogue = DenseEpilogue::rows;
+  down.out = base + at.y, down.out_type = Float::f32;
+  launch_dense(down, 0, stream);
+  combine(moe, in, base + at.y, stream);
 }
 
 /// Tokens by the many-row kernel; false where another is faster or the weights do not fit it.
@@ -151,13 +239,7 @@ bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream 
   expect(fits || moe.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
          "others");
   if (!fits) return false;
-  const auto e = static_cast<int32_t>(moe.w13.e);
-  const RowIds rows{in.topk_ids,
-                    moe.expert_map,
-                    static_cast<int32_t>(in.m * in.topk),
-                    moe.expert_map ? static_cast<int32_t>(moe.map_size) : e,
-                    e,
-                    in.error};
+  const RowIds rows = ids_of(moe, in);
   ManyRowsLaunches launches;
   launches.prepare = [&](const void* hidden, int64_t count, uint16_t* to) {
     launch_permute(hidden, in.type, nullptr, count, sizes.h, to, stream);
@@ -177,12 +259,17 @@ bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream 
 }  // namespace
 
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk) {
-  return static_cast<size_t>(Workspace(moe, m, topk).bytes);
+  return static_cast<size_t>(workspace_bytes(moe, m, topk));
 }
 
 bool dense_moe_in_bf16(const DenseMoe& moe, int64_t m, int64_t topk) {
   return m > 0 && many_rows_pay(sizes_of(moe, topk), std::min(m, kManyTokens), kManyRowsFrom) &&
          knows_many_rows(moe, topk);
+}
+
+bool dense_moe_in_one(const DenseMoe& moe, const MoeTokens& tokens) {
+  const Products products(moe, tokens);
+  return tokens.m == 1 && !moe.w13_input_scale && fits_cooperative(products.up, products.down);
 }
 
 void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, size_t workspace_bytes,
@@ -198,7 +285,8 @@ void dense_moe(const DenseMoe& moe, const MoeTokens& tokens, void* workspace, si
     some.m = m = std::min(tokens.m - m0, kManyTokens);
     if (run_many(moe, some, workspace, stream)) continue;
     some.m = m = std::min(m, most_tokens(tokens.topk));
-    run(moe, some, static_cast<uint8_t*>(workspace), stream);
+    auto* base = static_cast<uint8_t*>(workspace);
+    moe.w13_input_scale ? run_quantized(moe, some, base, stream) : run_few(moe, some, base, stream);
   }
 }
 

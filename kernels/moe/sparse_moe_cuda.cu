@@ -17,7 +17,7 @@ constexpr int64_t kMaxTokens = 1024;
 constexpr int64_t kExpertsPerRow = 4;
 
 /// Rows an expert from which the many-row kernel is the faster one.
-constexpr int64_t kManyRowsFrom = 10;
+constexpr int64_t kManyRowsFrom = 5;
 
 /// out[m] = the sum of the token's rows, in their order.
 __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {

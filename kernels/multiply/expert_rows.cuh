@@ -69,6 +69,41 @@ __device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total)
   return before + sum;
 }
 
+/// Sorts rows by expert, in one block; `counts` [E] in shared memory. The order of rows within an expert is
+/// left to chance: no result depends on it.
+template <int kThreads>
+__device__ void sort_rows(const RowIds& a, Route& route, int32_t* sorted, int* counts) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ int warp_sums[kWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int e = thread; e < a.e; e += kThreads) counts[e] = 0;
+  __syncthreads();
+  for (int row = thread; row < a.rows; row += kThreads) {
+    const int e = local_expert(a, row);
+    if (e >= 0) atomicAdd(&counts[e], 1);
+  }
+  __syncthreads();
+  int rows_before = 0, records_before = 0;
+  for (int e0 = 0; e0 < a.e; e0 += kThreads) {
+    const int e = e0 + thread, count = e < a.e ? counts[e] : 0;
+    int rows = 0, records = 0;
+    const int rows_up_to = block_scan<kWarps>(count, warp_sums, rows);
+    const int records_up_to = block_scan<kWarps>(count > 0, warp_sums, records);
+    const int begin = rows_before + rows_up_to - count;
+    if (count > 0) {
+      route.records[records_before + records_up_to - 1] = {e, begin, count, 0};
+      counts[e] = begin;
+    }
+    rows_before += rows, records_before += records;
+  }
+  if (thread == 0) route.active = records_before;
+  __syncthreads();
+  for (int row = thread; row < a.rows; row += kThreads) {
+    const int e = local_expert(a, row);
+    if (e >= 0) sorted[atomicAdd(&counts[e], 1)] = row;
+  }
+}
+
 /// Writes 64 k of a row; each lane of a warp has two neighbours.
 __device__ __forceinline__ void prepare_step(const PreparedRows& to, int64_t row, int steps, int step,
                                              int lane, float2 x) {

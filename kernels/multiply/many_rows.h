@@ -9,14 +9,16 @@
 
 namespace twofour::cuda {
 
-/// Rows of a record of the route, at most.
-inline constexpr int kMostRows = 128;
-/// Columns that a block multiplies, warps that do.
-inline constexpr int kManyRowsColumns = 256, kManyRowsWarps = 8;
+/// Rows of a record of the route, at most; the same where experts have few on average (`narrow`).
+inline constexpr int kMostRows = 128, kNarrowRows = 32;
+
+/// Whether records of kNarrowRows are the better ones for rows of so many experts, each times `columns`.
+bool are_narrow(int64_t rows, int64_t experts, int64_t columns);
 
 /// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
 /// exact in it.
 struct ManyRows {
+  bool narrow;                 ///< records have at most kNarrowRows rows
   const Route* route;          ///< records of at most kMostRows rows
   const int32_t* sorted;       ///< [R], rows in the order of the route
   const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
@@ -47,9 +49,10 @@ struct ManyRowsParts {
 /// Experts that launch_route_many sorts for.
 inline constexpr int64_t kMostRoutedExperts = 8192;
 
-/// Sorts rows into records of at most kMostRows.
+/// Sorts rows into records.
 struct RouteMany {
   RowIds rows;
+  int32_t most;             ///< rows of a record
   const float* row_weight;  ///< [R], or nullptr
   Route* route;             ///< route_many_bytes
   int32_t* sorted;          ///< [R]
@@ -69,8 +72,8 @@ struct ManyRowsWorkspace {
   ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers);
 };
 
-ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, void* workspace,
-                        Stream stream);
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
+                        void* workspace, Stream stream);
 
 /// Whether rows of an expert are `crossing` or more on average, in BF16 and where the kernel reads and writes
 /// them.
@@ -80,7 +83,7 @@ bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 template <class Weights>
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, void* workspace,
                         Stream stream) {
-  ManyRows product = sort_many_rows(ids, rows, w.e, workspace, stream);
+  ManyRows product = sort_many_rows(ids, rows, w.e, w.n, workspace, stream);
   product.global_scale = w.global_scale;
   product.n = static_cast<int32_t>(w.n), product.k = static_cast<int32_t>(w.k);
   return product;

@@ -13,17 +13,23 @@ namespace {
 
 constexpr const char* kWhere = "products of many rows";
 
-template <class Tiles>
-void launch_tiles(const Tiles& weights, const ManyRows& rows, Stream stream) {
-  using Shared = ManyRowsShared<Tiles>;
+template <class Tiles, class Width>
+void launch_width(const Tiles& weights, const ManyRows& rows, Stream stream) {
+  using Shared = ManyRowsShared<Tiles, Width>;
   const auto per_x = static_cast<uint64_t>(rows.rows_per_x);
   ManyRowsArgs<Tiles> a{weights, rows, rows.k / Tiles::kStepK, 0};
   a.rows.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
-  const int columns = rows.gated ? rows.n / 2 : rows.n, wide = rows.gated ? 128 : 256;
+  const int columns = rows.gated ? rows.n / 2 : rows.n, wide = (rows.gated ? 64 : 128) * Width::kWarpgroups;
   a.column_tiles = (columns + wide - 1) / wide;
-  const Launch how{dim3(static_cast<unsigned>(multiprocessors(stream))), kManyRowsThreads,
+  const Launch how{dim3(static_cast<unsigned>(multiprocessors(stream))), kManyRowsThreads<Width>,
                    static_cast<size_t>(Shared::kBytes), 1, true};
-  launch(kWhere, stream, how, many_rows_kernel<Tiles>, a);
+  launch(kWhere, stream, how, many_rows_kernel<Tiles, Width>, a);
+}
+
+template <class Tiles>
+void launch_tiles(const Tiles& weights, const ManyRows& rows, Stream stream) {
+  rows.narrow ? launch_width<Tiles, NarrowRows>(weights, rows, stream)
+              : launch_width<Tiles, WideRows>(weights, rows, stream);
 }
 
 constexpr int kPermuteThreads = 256;

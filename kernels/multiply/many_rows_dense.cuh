@@ -3,6 +3,7 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_dense.cuh"
+#include "kernels/multiply/bf16_codes.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
 /// g8 weights of the many-row kernel: 256 stored rows (128 for each warpgroup) by 64 k a stage.
@@ -166,8 +167,9 @@ struct DenseTiles {
   };
 
   /// As SparseTiles::multiply.
-  template <int kRows, class Next>
-  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, Sums& sums, const Next& next) {
+  template <int kRows, int kCount, class Next>
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
+                                                  const Next& next) {
     const uint64_t b = describe_rows(x);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -194,23 +196,24 @@ struct DenseTiles {
 
   /// As SparseTiles::give_sums. Gated, of two columns at a time, which are neighbours in the order of
   /// permuted_k: the first's place there.
-  template <class Store>
-  __device__ static __forceinline__ void give_sums(const Sums& sums, const Store& store, bool gated, int warp,
-                                                   int lane) {
+  template <int kCount, class Store>
+  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
+                                                   bool gated, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
-    for_stored_rows(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
+    for_stored_rows<2 * kCount>(store.rows, store.count, t,
+                                [&](int b, int row, StoredRow one, StoredRow two) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
-        if (gated) {
-          store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4), float2{low[0], high[0]},
-                float2{low[2], high[2]});
-        } else {
-          store(row + r, r ? two : one, 32 * warp + 4 * g, float4{low[0], low[2], high[0], high[2]},
-                float4{});
-        }
-      }
-    });
+                                  for (int r = 0; r < 2; ++r) {
+                                    const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
+                                    if (gated) {
+                                      store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4),
+                                            float2{low[0], high[0]}, float2{low[2], high[2]});
+                                    } else {
+                                      store(row + r, r ? two : one, 32 * warp + 4 * g,
+                                            float4{low[0], low[2], high[0], high[2]}, float4{});
+                                    }
+                                  }
+                                });
   }
 };
 

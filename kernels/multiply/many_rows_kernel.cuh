@@ -4,17 +4,20 @@
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The many-row kernel: a block multiplies 256 columns of an expert with up to kMostRows of its rows, and
-/// goes on to the next such item. A warpgroup copies ahead into a ring of stages, weights and rows of x, one
-/// converts block scales there, two decode the weights of 128 columns each into registers and multiply.
+/// The many-row kernel: a block multiplies columns of an expert, 128 for each warpgroup that multiplies, with
+/// up to Width::kMost of its rows, and goes on to the next such item. A warpgroup copies ahead into a ring of
+/// stages, weights and rows of x, one converts block scales there, the others decode the weights of their
+/// columns into registers and multiply.
 
 namespace twofour::cuda {
 
-inline constexpr int kManyRowsThreads = 4 * kWarpgroup;
-/// Registers of a thread: together those that the block starts with, 128 each, or it would wait for more for
-/// ever.
-inline constexpr int kCopyRegisters = 56, kMultiplyRegisters = 200;
-static_assert(kCopyRegisters + kMultiplyRegisters == 2 * 128);
+/// Threads of a block: warpgroups that multiply, one that copies and one that converts.
+template <class Width>
+inline constexpr int kManyRowsThreads = (2 + Width::kWarpgroups) * kWarpgroup;
+/// Registers of a thread as the block starts: those of its warpgroups must add up to them, or it would wait
+/// for more for ever.
+template <class Width>
+inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
 inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
 
 template <class Tiles>
@@ -66,13 +69,15 @@ struct Schedule {
 };
 
 /// Offsets in shared memory.
-template <class Tiles>
+template <class Tiles, class Width>
 struct ManyRowsShared {
-  static constexpr int kX = 0;  ///< of a stage: for each 64 k kMostRows rows
-  static constexpr int kWeights = Tiles::kStepK / 64 * kMostRows * kRowBytes;
-  static constexpr int kStage = (kWeights + Tiles::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kLists = 192;  ///< of the head, after the barriers: rows and factors
-  static constexpr int kHead = kLists + 2 * 1024;
+  static constexpr int kX = 0;  ///< of a stage: for each 64 k Width::kMost rows
+  static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
+  static constexpr int kTiles = Width::kWarpgroups / 2;  ///< of 256 columns
+  static constexpr int kStage = (kWeights + kTiles * Tiles::kBytes + 1023) / 1024 * 1024;
+  static constexpr int kLists = 320;  ///< of the head, after the barriers: rows and factors
+  static constexpr int kList = Width::kMost * 8;
+  static constexpr int kHead = kLists + Width::kWarpgroups * kList;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
   static_assert(24 * kStages <= kLists && kStages > 0, "barriers before the lists");
@@ -89,11 +94,11 @@ struct RingPlace {
 };
 
 /// Copies steps ahead of the warpgroups that multiply.
-template <class Tiles>
+template <class Tiles, class Width>
 __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                            uint8_t* stages, uint32_t landed, uint32_t empty) {
-  using Shared = ManyRowsShared<Tiles>;
-  constexpr int kApart = 16, kEach = kMostRows / kApart;  // rows of x of a lane: one of its first 16, ...
+  using Shared = ManyRowsShared<Tiles, Width>;
+  constexpr int kApart = 16, kEach = Width::kMost / kApart;  // rows of x of a lane: one of its first 16, ...
   const ManyRows& r = a.rows;
   const int thread = static_cast<int>(threadIdx.x), row = thread / 8, chunk = thread % 8;
   const uint32_t to_x = static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16);
@@ -118,15 +123,20 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
         of_x = static_cast<int>(static_cast<uint64_t>(of_x) * r.x_multiplier >> 36);
       units[j] = static_cast<uint32_t>(of_x) * (static_cast<uint32_t>(r.k) / 8);
     }
-    typename Tiles::Copier copier;
-    copier.start(a.weights, r, record.expert, part.item % a.column_tiles, part.begin, thread);
+    typename Tiles::Copier copiers[Shared::kTiles];
+#pragma unroll
+    for (int t = 0; t < Shared::kTiles; ++t)
+      copiers[t].start(a.weights, r, record.expert, part.item % a.column_tiles * Shared::kTiles + t,
+                       part.begin, thread);
     const auto* x = reinterpret_cast<const uint8_t*>(r.x) + part.begin * kRowBytes + chunk * 16;
     const int rows = record.count - row / 4 * 4;  // of the warp's first four on
 #pragma unroll 1
     for (int step = part.begin; step < part.end; ++step, x += kRowBytes) {
       wait_phase(empty + ring.slot * 8, ring.parity ^ 1);
       const uint32_t stage = shared_address(stages) + ring.slot * Shared::kStage;
-      copier.copy(a.weights, stage + Shared::kWeights, thread, r.gated);
+#pragma unroll
+      for (int t = 0; t < Shared::kTiles; ++t)
+        copiers[t].copy(a.weights, stage + Shared::kWeights + t * Tiles::kBytes, thread, r.gated);
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         if (kApart * j < rows)
@@ -140,10 +150,10 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
 
 /// Converts the block scales of every fourth stage when its copies have landed, and hands it to the
 /// warpgroups that multiply.
-template <class Tiles>
+template <class Tiles, class Width>
 __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                                uint8_t* stages, uint32_t landed, uint32_t full) {
-  using Shared = ManyRowsShared<Tiles>;
+  using Shared = ManyRowsShared<Tiles, Width>;
   constexpr int kWarps = kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) % kWarps;
   const int steps = schedule.all_steps();
@@ -151,7 +161,10 @@ __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, con
 #pragma unroll 1
   for (int step = warp; step < steps; step += kWarps) {
     wait_phase(landed + ring.slot * 8, ring.parity);
-    Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights, lane, a.rows.gated);
+#pragma unroll
+    for (int t = 0; t < Shared::kTiles; ++t)
+      Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + t * Tiles::kBytes, lane,
+                    a.rows.gated);
     fence_for_wgmma();
     __syncwarp();
     if (lane == 0) arrive(full + ring.slot * 8);
@@ -200,18 +213,19 @@ struct StoreSums {
 
 /// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
 /// every lane.
+template <class Width>
 struct SharedSums {
   float4* sums;    ///< of this warp
   int32_t* ready;  ///< of this warp, 0 at first
-  static constexpr int kWarp = 2 * kMostRows / 8 * 32;
+  static constexpr int kWarp = 2 * Width::kMost / 8 * 32, kWarps = 4 * Width::kWarpgroups;
 
   __device__ __forceinline__ SharedSums(const ManyRows& r, int block, int warp)
-      : sums(reinterpret_cast<float4*>(r.parts) + (int64_t{block} * kManyRowsWarps + warp) * kWarp),
-        ready(r.parts_ready + block * kManyRowsWarps + warp) {}
+      : sums(reinterpret_cast<float4*>(r.parts) + (int64_t{block} * kWarps + warp) * kWarp),
+        ready(r.parts_ready + block * kWarps + warp) {}
 
-  __device__ __forceinline__ void send(const Sums& mine, int count, int lane) const {
+  __device__ __forceinline__ void send(const Sums<Width::kMost>& mine, int count, int lane) const {
 #pragma unroll
-    for (int b = 0; b < kMostRows / 8; ++b) {
+    for (int b = 0; b < Width::kMost / 8; ++b) {
       if (8 * b >= count) break;
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile)
@@ -223,7 +237,7 @@ struct SharedSums {
     if (lane == 0) store_release(ready, 1);
   }
   /// Adds them, when they are there.
-  __device__ __forceinline__ void receive(Sums& mine, int count, int lane) const {
+  __device__ __forceinline__ void receive(Sums<Width::kMost>& mine, int count, int lane) const {
     if (lane == 0) {
       while (load_acquire(ready) == 0) {
       }
@@ -231,7 +245,7 @@ struct SharedSums {
     __syncwarp();
     __threadfence();
 #pragma unroll
-    for (int b = 0; b < kMostRows / 8; ++b) {
+    for (int b = 0; b < Width::kMost / 8; ++b) {
       if (8 * b >= count) break;
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
@@ -244,16 +258,16 @@ struct SharedSums {
 };
 
 /// A part of the item that the rows of `record` and a tile of columns are.
-template <class Tiles>
+template <class Tiles, class Width>
 __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const ItemPart& part,
                                               const Route::Record& record, int warpgroup, uint8_t* stages,
                                               uint32_t full, uint32_t empty, uint8_t* lists,
                                               RingPlace& ring) {
-  using Shared = ManyRowsShared<Tiles>;
+  using Shared = ManyRowsShared<Tiles, Width>;
   const ManyRows& r = a.rows;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int mine = static_cast<int>(threadIdx.x % kWarpgroup);
-  const typename Tiles::Reader read(warpgroup, warp, lane, r.gated);
+  const typename Tiles::Reader read(warpgroup % 2, warp, lane, r.gated);
   // Of the rows, for the end
   int row_id = 0;
   float row_weight = 1;
@@ -266,13 +280,15 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   // For the compiler, the same in all lanes
   const int begin = __shfl_sync(0xFFFFFFFFu, part.begin, 0), end = __shfl_sync(0xFFFFFFFFu, part.end, 0);
 
-  Sums sums;
-  if constexpr (Tiles::kClearAll) clear<kMostRows>(sums);
-  const auto weights_at = [&] { return stages + ring.slot * Shared::kStage + Shared::kWeights; };
+  Sums<Width::kMost> sums;
+  if constexpr (Tiles::kClearAll) clear<Width::kMost>(sums);
+  const auto weights_at = [&] {
+    return stages + ring.slot * Shared::kStage + Shared::kWeights + warpgroup / 2 * Tiles::kBytes;
+  };
   typename Tiles::Raw raw;
   wait_phase(full + ring.slot * 8, ring.parity);
   raw.load(read, weights_at());
-  for_width(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
+  for_width<Width::kMost>(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
     if constexpr (!Tiles::kClearAll) clear<kRows>(sums);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
@@ -289,24 +305,28 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
 
   // Add
   const int block = static_cast<int>(blockIdx.x), warp_of_8 = warpgroup * 4 + warp;
-  if (part.begin > 0) SharedSums(r, block - 1, warp_of_8).receive(sums, record.count, lane);
-  if (part.end < a.steps) return SharedSums(r, block, warp_of_8).send(sums, record.count, lane);
+  if (part.begin > 0) SharedSums<Width>(r, block - 1, warp_of_8).receive(sums, record.count, lane);
+  if (part.end < a.steps) return SharedSums<Width>(r, block, warp_of_8).send(sums, record.count, lane);
 
   // Finish
   auto* rows = reinterpret_cast<StoredRow*>(lists);
   sync_warpgroup(1 + warpgroup);  // the item before is stored
-  rows[mine] = {r.active ? record.begin + mine : row_id,
-                row_weight * (global_scale * Tiles::kDecodedFactor * x_factor)};
+  if (mine < Width::kMost)
+    rows[mine] = {r.active ? record.begin + mine : row_id,
+                  row_weight * (global_scale * Tiles::kDecodedFactor * x_factor)};
   sync_warpgroup(1 + warpgroup);
   const int column_tile = part.item % a.column_tiles;
-  const StoreSums store{r, rows, record.count, (column_tile * 2 + warpgroup) * (r.gated ? 64 : 128)};
+  const StoreSums store{r, rows, record.count,
+                        (column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128)};
   Tiles::give_sums(sums, store, r.gated, warp, lane);
 }
 
-template <class Tiles>
-__global__ void __launch_bounds__(kManyRowsThreads, 1)
+template <class Tiles, class Width>
+__global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
     many_rows_kernel(const __grid_constant__ ManyRowsArgs<Tiles> a) {
-  using Shared = ManyRowsShared<Tiles>;
+  using Shared = ManyRowsShared<Tiles, Width>;
+  static_assert(2 * Width::kCopyRegisters + Width::kWarpgroups * Width::kMultiplyRegisters ==
+                (2 + Width::kWarpgroups) * kStartRegisters<Width>);
   extern __shared__ uint8_t unaligned[];
   uint8_t* stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   uint8_t* head = stages + Shared::kStages * Shared::kStage;
@@ -316,7 +336,7 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
     for (int s = 0; s < Shared::kStages; ++s) {
       init_barrier(landed + s * 8, kWarpgroup);  // the threads that copy
       init_barrier(full + s * 8, 1);             // by the warp that converts
-      init_barrier(empty + s * 8, kManyRowsWarps);
+      init_barrier(empty + s * 8, 4 * Width::kWarpgroups);
     }
     fence_barriers();
   }
@@ -326,15 +346,15 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
   const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps);
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 2;
   if (warpgroup < 0) {
-    leave_registers<kCopyRegisters>();
+    leave_registers<Width::kCopyRegisters>();
     if (warpgroup == -2) {
-      copy_ahead(a, schedule, stages, landed, empty);
+      copy_ahead<Tiles, Width>(a, schedule, stages, landed, empty);
     } else {
-      convert_stages(a, schedule, stages, landed, full);
+      convert_stages<Tiles, Width>(a, schedule, stages, landed, full);
     }
   } else {
-    take_registers<kMultiplyRegisters>();
-    uint8_t* lists = head + Shared::kLists + warpgroup * 1024;
+    take_registers<Width::kMultiplyRegisters>();
+    uint8_t* lists = head + Shared::kLists + warpgroup * Shared::kList;
     const auto record_of = [&](int part) {
       return part < schedule.parts ? a.rows.route->records[schedule.at(part).item / a.column_tiles]
                                    : Route::Record{};
@@ -345,7 +365,7 @@ __global__ void __launch_bounds__(kManyRowsThreads, 1)
     for (int i = 0; i < schedule.parts; ++i) {
       const Route::Record record = next;
       next = record_of(i + 1);
-      multiply_part(a, schedule.at(i), record, warpgroup, stages, full, empty, lists, ring);
+      multiply_part<Tiles, Width>(a, schedule.at(i), record, warpgroup, stages, full, empty, lists, ring);
     }
   }
 }

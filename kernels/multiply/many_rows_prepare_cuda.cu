@@ -10,6 +10,11 @@ namespace {
 /// Of x and results, in bytes.
 constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
+/// Warps of a block that multiply, and sums that they have: of 256 columns and kMostRows rows, or of more
+/// columns and fewer rows.
+constexpr int kBlockWarps = 16, kBlockSums = 256 * kMostRows;
+/// Rows an expert up to which narrow records are the better ones.
+constexpr int64_t kNarrowUpTo = 20;
 /// Blocks that sort rows: a cluster, which reads each other's counts.
 constexpr int kSorters = 8;
 
@@ -50,7 +55,7 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
         count += each[r];
       }
     }
-    const int tiles = (count + kMostRows - 1) / kMostRows;
+    const int tiles = (count + a.most - 1) / a.most;
     int rows = 0, records = 0;
     const int first = rows_before + block_scan<kWarps>(count, warp_sums, rows) - count;
     const int record = records_before + block_scan<kWarps>(tiles, warp_sums, records) - tiles;
@@ -90,13 +95,20 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+bool are_narrow(int64_t rows, int64_t experts, int64_t columns) {
+  constexpr int64_t kColumns =
+      512;  // of a block: fewer blocks at work would cost more than narrow ones spare
+  const int64_t served = std::min(rows, experts);
+  return rows <= kNarrowUpTo * served && served * (columns / kColumns) >= multiprocessors();
+}
+
 int64_t route_many_bytes(int64_t rows, int64_t experts) {
-  return 16 + (std::min(rows, experts) + rows / kMostRows) * 16;
+  return 16 + (std::min(rows, experts) + rows / kNarrowRows) * 16;
 }
 
 ManyRowsParts::ManyRowsParts() {
   const int64_t blocks = multiprocessors();
-  sum_bytes = blocks * kManyRowsColumns * kMostRows * 4, ready = blocks * kManyRowsWarps;
+  sum_bytes = blocks * kBlockSums * 4, ready = blocks * kBlockWarps;
 }
 
 ManyRowsWorkspace::ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers) {
@@ -118,16 +130,19 @@ bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing) {
          has_many_rows();
 }
 
-ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, void* workspace,
-                        Stream stream) {
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
+                        void* workspace, Stream stream) {
   const ManyRowsWorkspace at(rows.rows, experts, 0);
   auto* base = static_cast<char*>(workspace);
   auto* route = reinterpret_cast<Route*>(base + at.route);
   auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
-  launch_route_many({ids, rows.row_weight, route, sorted, weights, ready, ManyRowsParts().ready}, stream);
   ManyRows product{};
+  product.narrow = are_narrow(rows.rows, experts, columns);
+  launch_route_many({ids, product.narrow ? kNarrowRows : kMostRows, rows.row_weight, route, sorted, weights,
+                     ready, ManyRowsParts().ready},
+                    stream);
   product.parts = reinterpret_cast<float*>(base + at.parts), product.parts_ready = ready;
   product.route = route, product.sorted = sorted;
   product.sorted_weight = rows.row_weight ? weights : nullptr;

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_sparse.cuh"
+#include "kernels/multiply/bf16_codes.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/multiply/sparse_warp.cuh"
 
@@ -130,8 +131,9 @@ struct SparseTiles {
 
   /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products are under way
   /// and `raw` is no longer needed.
-  template <int kRows, class Next>
-  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, Sums& sums, const Next& next) {
+  template <int kRows, int kCount, class Next>
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
+                                                  const Next& next) {
     uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
                             __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
     settle(metadata);
@@ -157,29 +159,30 @@ struct SparseTiles {
   /// Gives `use(row, column, four, ups)` the sums of four neighbouring columns at a time: row of the tile,
   /// first of the columns among those of the warpgroup. Gated, with the ups: a lane and the one that has the
   /// other of both take every other row.
-  template <class Store>
-  __device__ static __forceinline__ void give_sums(const Sums& sums, const Store& store, bool gated, int warp,
-                                                   int lane) {
+  template <int kCount, class Store>
+  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
+                                                   bool gated, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
-    for_stored_rows(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
-      const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
-      if (!gated) {
-        const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
-        store(row, one, column, float4{low[0], low[2], high[0], high[2]}, float4{});
-        store(row + 1, two, column, float4{low[1], low[3], high[1], high[3]}, float4{});
-        return;
-      }
-      float gate[4], up[4];
+    for_stored_rows<2 * kCount>(
+        store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
+          const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
+          if (!gated) {
+            const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
+            store(row, one, column, float4{low[0], low[2], high[0], high[2]}, float4{});
+            store(row + 1, two, column, float4{low[1], low[3], high[1], high[3]}, float4{});
+            return;
+          }
+          float gate[4], up[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = (i / 2 ? high : low) + i % 2 * 2;
-        const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
-        gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
-      }
-      store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
-            float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
-    });
+          for (int i = 0; i < 4; ++i) {
+            const float* pair = (i / 2 ? high : low) + i % 2 * 2;
+            const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
+            gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
+          }
+          store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
+                float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
+        });
   }
 };
 

@@ -14,44 +14,11 @@ namespace {
 
 constexpr int kPrepareThreads = 512, kPrepareWarps = kPrepareThreads / 32;
 
-/// Sorts rows by expert, in one block. The order of rows within an expert is left to chance: no result
-/// depends on it.
-__device__ void route(const PrepareArgs& a, int* counts) {
-  __shared__ int warp_sums[kPrepareWarps];
-  const int thread = static_cast<int>(threadIdx.x), e_count = a.rows.e;
-  for (int e = thread; e < e_count; e += kPrepareThreads) counts[e] = 0;
-  __syncthreads();
-  for (int row = thread; row < a.rows.rows; row += kPrepareThreads) {
-    const int e = local_expert(a.rows, row);
-    if (e >= 0) atomicAdd(&counts[e], 1);
-  }
-  __syncthreads();
-  int rows_before = 0, records_before = 0;
-  for (int e0 = 0; e0 < e_count; e0 += kPrepareThreads) {
-    const int e = e0 + thread, count = e < e_count ? counts[e] : 0;
-    int rows = 0, records = 0;
-    const int rows_up_to = block_scan<kPrepareWarps>(count, warp_sums, rows);
-    const int records_up_to = block_scan<kPrepareWarps>(count > 0, warp_sums, records);
-    const int begin = rows_before + rows_up_to - count;
-    if (count > 0) {
-      a.route->records[records_before + records_up_to - 1] = {e, begin, count, 0};
-      counts[e] = begin;
-    }
-    rows_before += rows, records_before += records;
-  }
-  if (thread == 0) a.route->active = records_before;
-  __syncthreads();
-  for (int row = thread; row < a.rows.rows; row += kPrepareThreads) {
-    const int e = local_expert(a.rows, row);
-    if (e >= 0) a.sorted[atomicAdd(&counts[e], 1)] = row;
-  }
-}
-
 /// Block 0 sorts where that is asked for; a warp of the others prepares 64 k of a row.
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ PrepareArgs a) {
   extern __shared__ int counts[];  // [E], later where the next row of an expert goes
   release_successor();
-  if (a.route && blockIdx.x == 0) return route(a, counts);
+  if (a.route && blockIdx.x == 0) return sort_rows<kPrepareThreads>(a.rows, *a.route, a.sorted, counts);
   const int lane = static_cast<int>(threadIdx.x) % 32, steps = (a.k + 63) / 64;
   const int64_t item = (blockIdx.x - (a.route ? 1 : 0)) * int64_t{kPrepareWarps} + threadIdx.x / 32;
   if (item >= int64_t{a.rows_x} * steps) return;

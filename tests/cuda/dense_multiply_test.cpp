@@ -126,7 +126,8 @@ TEST_CASE("the dense multiplication is right for odd shapes") {
   for (const int64_t n : {4, 16, 48, 130, 144}) {
     for (const int64_t k : {16, 48, 256, 272, 512}) check_case({3, n, k, 7, 1});
   }
-  for (const int64_t k : {16, 64, 256, 272}) {
+  for (const int64_t k : {64, 192, 320, 1408}) check_case({3, 48, k, 7, 1});
+  for (const int64_t k : {16, 64, 192, 256, 272, 832}) {
     for (const bool gated : {false, true}) {
       check_case({2, 144, k, 5, 1, true, gated});
       check_case({2, 272, k, 5, 5, true, gated, true});
@@ -153,6 +154,12 @@ TEST_CASE("blocks that share the K of columns give the dense product") {
   if (no_gpu()) return;
   check_case({1, 640, 4096, 40, 1, true});
   check_case({14, 2560, 640, 100, 1, true});
+}
+
+TEST_CASE("blocks that go through several groups of rows give the dense product") {
+  if (no_gpu()) return;
+  check_case({128, 2048, 256, 130, 1, true});
+  check_case({100, 2064, 320, 120, 1, false});
 }
 
 TEST_CASE("the dense multiplication ends with SwiGLU or leaves rows as stored") {

@@ -1,4 +1,4 @@
-#include "kernels/multiply/fp8_multiply.h"
+#include "kernels/fp8/fp8_multiply.h"
 
 #include <algorithm>
 #include <cstring>

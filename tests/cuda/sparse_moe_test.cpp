@@ -190,9 +190,12 @@ TEST_CASE("the fused MoE layer knows limits, input weights, maps, types and expe
 TEST_CASE("the fused MoE layer is right for any number of rows of an expert") {
   if (no_gpu()) return;
   const std::vector<int64_t> all{0, 1, 7, 8, 9, 63, 64, 65, 255, 256, 257, 0}, on_one{0, 700, 0};
+  // Few on average: records of fewer rows
+  std::vector<int64_t> few = all;
+  for (int64_t e = 0; e < 60; ++e) few.push_back(e % 4);
   for (const bool gated : {true, false}) {
     for (const auto& [h, i] : {std::pair<int64_t, int64_t>{192, 64}, {64, 320}, {640, 192}}) {
-      for (const auto& counts : {all, on_one}) {
+      for (const auto& counts : {all, on_one, few}) {
         const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
         const auto check_counts = [&]<class Layout>() {
           for_each_way<Layout>({static_cast<int64_t>(counts.size()), h, i, rows, 1, gated}, [&](auto& layer) {

@@ -218,10 +218,10 @@ Findings rejected_by_nvcc(const Tree& tree) {
 Findings reserved_includes(const Tree& tree) {
   Findings found;
   for (const auto& [name, text] : tree) {
-    const bool may_measure = name.starts_with("tools/bench/") || name.starts_with("kernels/multiply/");
+    const bool may_measure = name.starts_with("tools/bench/") || name.starts_with("kernels/fp8/");
     for (const std::string& directive : directives(text)) {
       const bool parser = first_folder(directive) == "CLI" && name != "tools/cli/arguments.cpp";
-      const bool rival = quoted(directive) == "kernels/multiply/fp8_multiply.h" && !may_measure;
+      const bool rival = quoted(directive) == "kernels/fp8/fp8_multiply.h" && !may_measure;
       if (parser || rival) found.push_back(name + ": #" + directive);
     }
   }
@@ -402,14 +402,14 @@ TEST_CASE(
 
 TEST_CASE("CLI11 has one file, and the FP8 multiply is for twofour-bench alone") {
   CHECK(project().contains("tools/cli/arguments.cpp"));
-  CHECK(project().contains("kernels/multiply/fp8_multiply.h"));
+  CHECK(project().contains("kernels/fp8/fp8_multiply.h"));
   check_none(reserved_includes(project()));
 
   CHECK(reserved_includes(sound_tree()).empty());
   CHECK(after(reserved_includes, "tools/main.cpp", "#include <CLI/CLI.hpp>\n") ==
         Findings{"tools/main.cpp: #include <CLI/CLI.hpp>"});
-  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"kernels/multiply/fp8_multiply.h\"\n") ==
-        Findings{"lib/plan/plan.h: #include \"kernels/multiply/fp8_multiply.h\""});
+  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"kernels/fp8/fp8_multiply.h\"\n") ==
+        Findings{"lib/plan/plan.h: #include \"kernels/fp8/fp8_multiply.h\""});
 }
 
 TEST_CASE("one header asks which compiler runs, and no other") {

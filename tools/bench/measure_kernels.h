@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/device/device_memory.h"
+#include "kernels/fp8/fp8_multiply.h"
 #include "kernels/moe/dense_moe.h"
-#include "kernels/multiply/fp8_multiply.h"
 #include "tools/bench/bench.h"
 
 namespace twofour {

@@ -1,0 +1,148 @@
+#include <algorithm>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "kernels/device/check.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/multiply/dense_kernel.cuh"
+
+namespace twofour::cuda {
+namespace {
+
+constexpr const char* kWhere = "dense_multiply";
+constexpr int kPrepareThreads = 512;
+/// Rows of x times warps that share K, of which each has steps of its own in shared memory.
+constexpr int kMostSteps = 32;
+/// Turns of a block that are enough, and blocks a multiprocessor.
+constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
+
+/// Units of a row from NVFP4, halves: exact.
+__device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to) {
+  for (int u = static_cast<int>(threadIdx.x); u < a.k / 8; u += kPrepareThreads) {
+    const float scale = e4m3_to_float(a.nvfp4.scales[row * (a.k / kGroup) + u / 2]);
+    const uint8_t* codes = a.nvfp4.codes + row * (a.k / 2) + u * 4;
+    const auto value = [&](int i) { return e2m1_to_float(codes[i / 2] >> 4 * (i % 2) & 15u) * scale; };
+    uint32_t words[4];
+    for (int i = 0; i < 4; ++i) words[i] = half2_of(value(i), value(i + 4));
+    to[unit_place(u)] = {words[0], words[1], words[2], words[3]};
+  }
+  if (threadIdx.x == 0) a.to.factors[row] = *a.nvfp4.global_scale * 0x1p14f;
+}
+
+/// Block 0 sorts where that is asked for; each of the others prepares a row.
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_dense_kernel(const __grid_constant__ PrepareDenseArgs a) {
+  extern __shared__ int counts[];  // [E], later where the next row of an expert goes
+  release_successor();
+  if (a.route && blockIdx.x == 0) return sort_rows<kPrepareThreads>(a.rows, *a.route, a.sorted, counts);
+  const int64_t row = blockIdx.x - (a.route ? 1 : 0), first = row * a.k;
+  if (a.rows_are_x && local_expert(a.rows, static_cast<int>(row)) < 0) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  uint4* to = a.to.units + row * dense_steps(a.k) * 32;
+  if (a.nvfp4.codes) return prepare_nvfp4(a, row, to);
+  if (!a.to.factors) {
+    for (int u = thread; u < a.k / 8; u += kPrepareThreads) {
+      to[unit_place(u)] =
+          permuted_unit(reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(a.x) + first + u * 8));
+    }
+    return;
+  }
+  uint32_t largest = 0;
+  for (int i = thread * 2; i < a.k; i += kPrepareThreads * 2) {
+    const float2 x = load_pair(a.x, a.type, first + i);
+    largest = max(largest, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
+  }
+  const auto [scale, factor] = half_scale(block_largest<kPrepareThreads>(largest));
+  for (int u = thread; u < a.k / 8; u += kPrepareThreads) {
+    float x[8];
+    load_eight(a.x, a.type, first + u * 8, false, x);
+    for (float& value : x) value *= scale;
+    to[unit_place(u)] = {half2_of(x[0], x[4]), half2_of(x[1], x[5]), half2_of(x[2], x[6]),
+                         half2_of(x[3], x[7])};
+  }
+  if (thread == 0) a.to.factors[row] = factor;
+}
+
+template <class Weights>
+auto kernel_for(const DenseArgs& a) {
+  return !a.aligned       ? dense_kernel<Weights, 1, false>
+         : a.tile_m <= 8  ? dense_kernel<Weights, 1, true>
+         : a.tile_m <= 16 ? dense_kernel<Weights, 2, true>
+                          : dense_kernel<Weights, 4, true>;
+}
+
+}  // namespace
+
+void describe_dense(const DenseWeights& w, const char* where, DenseArgs& a) {
+  expect(
+      w.e > 0 && w.n > 0 && w.k > 0 && w.k % kGroup == 0 && w.e < 65536 && w.n < (1 << 22) && w.k < (1 << 20),
+      where, "experts with K a multiple of 16", std::to_string(w.n) + " x " + std::to_string(w.k));
+  expect(w.codes && w.scales && w.global_scale, where, "codes and scales", "nullptr");
+  expect(w.layout == DenseLayout::rows || !w.gated || w.n % 16 == 0, where,
+         "rows of gate and up in multiples of 8", std::to_string(w.n));
+  a.codes = w.codes, a.scales = w.scales, a.global_scale = w.global_scale;
+  a.e = static_cast<int32_t>(w.e), a.n = static_cast<int32_t>(w.n), a.k = static_cast<int32_t>(w.k);
+  a.steps = static_cast<int32_t>(dense_steps(w.k));
+  a.g8 = w.layout == DenseLayout::g8, a.gated = w.gated;
+  a.aligned = w.k % 64 == 0 && w.n % kDenseTileRows == 0 &&
+              (reinterpret_cast<uintptr_t>(w.codes) | reinterpret_cast<uintptr_t>(w.scales)) % 16 == 0;
+  a.scale_step = dense_scale_at(a, 0, 0, kDenseStepK / kGroup) - dense_scale_at(a, 0, 0, 0);
+  a.scale_rows = dense_scale_at(a, 0, 8, 0) - dense_scale_at(a, 0, 0, 0);
+}
+
+void launch_dense(DenseArgs a, int warps_k, Stream stream) {
+  const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
+  const int tiles = (a.n + kDenseTileRows - 1) / kDenseTileRows;
+  a.route_from_predecessor = a.route_from_predecessor && a.route;
+  // As many rows of x at a time as an expert has; K over more warps where there are few rows
+  a.tile_m = a.route ? std::min(tile_of_mean(a.rows.rows / slots), a.rows.rows) : 1;
+  if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
+  a.warps_k = warps_k;
+  if (warps_k == 0) {
+    a.warps_k = 1;
+    const int64_t wanted = int64_t{multiprocessors()} * 24;
+    while (a.warps_k < 8 && 2 * a.warps_k <= a.steps && 2 * a.warps_k * a.tile_m <= kMostSteps &&
+           int64_t{tiles} * slots * a.warps_k < wanted)
+      a.warps_k *= 2;
+  }
+  // Blocks that soon end go through several groups of stored rows, as long as there are enough of them
+  const int warps_n = kDenseWarps / a.warps_k, shared = dense_shared(a.tile_m, a.warps_k);
+  a.groups = 1;
+  while (2 * a.groups * a.steps <= kTurnsOfBlock * a.warps_k &&
+         int64_t{tiles} * slots / (2 * a.groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
+    a.groups *= 2;
+  expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
+         std::to_string(a.tile_m) + " rows, " + std::to_string(a.warps_k) + " warps along K");
+  const Launch how{dim3(static_cast<unsigned>((tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
+                        static_cast<unsigned>(slots)),
+                   kDenseThreads, static_cast<size_t>(shared), 1, true};
+  launch(kWhere, stream, how, a.x.factors ? kernel_for<HalfWeights>(a) : kernel_for<Bf16Weights>(a), a);
+}
+
+bool fits_dense_tokens(const DenseArgs& a, int64_t topk) {
+  return a.aligned && !a.gated && topk <= 32 && kTokensShared <= shared_memory_limit();
+}
+
+void launch_dense_tokens(DenseArgs a, Stream stream) {
+  const int tokens = a.rows.rows / a.segments, tiles = a.n / kDenseTileRows;
+  check(fits_dense_tokens(a, a.segments) && !a.route && !a.x.factors, "tokens of BF16 rows");
+  // K over as many warps as it takes to have two blocks on each multiprocessor
+  a.warps_k = 1;
+  const int64_t wanted = int64_t{multiprocessors()} * 2 * kDenseWarps;
+  while (a.warps_k < kDenseWarps && int64_t{tiles} * tokens * a.warps_k < wanted) a.warps_k *= 2;
+  const int warps_n = kDenseWarps / a.warps_k;
+  const Launch how{
+      dim3(static_cast<unsigned>((tiles + warps_n - 1) / warps_n), static_cast<unsigned>(tokens)),
+      kDenseThreads, static_cast<size_t>(kTokensShared), 1, true};
+  launch(kWhere, stream, how, dense_tokens_kernel<Bf16Weights>, a);
+}
+
+void launch_prepare_dense(const PrepareDenseArgs& a, Stream stream) {
+  check(a.to.factors || (a.type == Float::bf16 && !a.nvfp4.codes), "factors for halves");
+  launch("prepare rows", stream,
+         {dim3(static_cast<unsigned>(a.rows_x + (a.route ? 1 : 0))), kPrepareThreads,
+          a.route ? static_cast<size_t>(a.rows.e) * 4 : 0},
+         prepare_dense_kernel, a);
+}
+
+}  // namespace twofour::cuda
