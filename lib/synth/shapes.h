@@ -37,6 +37,8 @@ enum class SynthRole {
 enum class SynthScope { kModel, kLayer, kExpert };
 /// Which of `layers` layers have a module; null: all.
 using SynthWhere = bool (*)(int64_t layer, int64_t layers);
+/// What it is asked of a draft that no number of a layer fits: beyond all of a model.
+inline constexpr int64_t kDraftLayer = 1000;
 
 /// One module of a model, or as many as there are layers or experts. Sizes are sums of products and quotients
 /// of numbers and of keys of config.json, as "num_attention_heads*head_dim", so that both always agree.
@@ -150,7 +152,11 @@ std::span<const SynthShape> synth_shape_table();
 std::span<const SynthShape> single_format_shapes();
 std::span<const SynthShape> qwen_shapes();
 std::span<const SynthShape> latent_attention_shapes();
-std::span<const SynthShape> further_shapes();
+std::span<const SynthShape> nemotron_shapes();
+std::span<const SynthShape> minimax_shapes();
+std::span<const SynthShape> kimi_k3_shapes();
+std::span<const SynthShape> ling_shapes();
+std::span<const SynthShape> gpt_oss_shapes();
 
 /// Throws Error on names, counts and combinations that there are not.
 SynthModel make_synth_model(const SynthChoice& choice);

@@ -9,9 +9,6 @@ namespace {
 using enum SynthRole;
 using enum SynthScope;
 
-/// What SynthWhere is asked of drafts of DeepSeek-V4.
-constexpr int64_t kDraft = 1000;
-
 bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
 bool is_sparse_after_three(int64_t layer, int64_t) { return layer >= 3; }
 bool is_dense_of_one(int64_t layer, int64_t) { return layer < 1; }
@@ -20,8 +17,8 @@ bool is_sparse_after_one(int64_t layer, int64_t) { return layer >= 1; }
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2; }
 bool hashes(int64_t layer, int64_t) { return layer < 3; }
 bool scores(int64_t layer, int64_t) { return layer >= 3; }
-bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraft && layer % 2 == 0; }
-bool compresses_by_128(int64_t layer, int64_t) { return layer < kDraft && !compresses_by_4(layer, 0); }
+bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraftLayer && layer % 2 == 0; }
+bool compresses_by_128(int64_t layer, int64_t) { return layer < kDraftLayer && !compresses_by_4(layer, 0); }
 
 constexpr SynthRule kModelRules[] = {
     {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
@@ -375,7 +372,7 @@ constexpr SynthStack kReleasedStacks[] = {
      "num_nextn_predict_layers",
      {kReleasedLayerRules, kReleasedDraftRules},
      "0",
-     kDraft},
+     kDraftLayer},
 };
 constexpr const char* kReleasedConfig = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
