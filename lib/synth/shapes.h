@@ -150,6 +150,7 @@ struct SynthListing {
 std::span<const SynthShape> synth_shape_table();
 /// The rows of a file each.
 std::span<const SynthShape> single_format_shapes();
+std::span<const SynthShape> qwen_flash_next_shapes();
 std::span<const SynthShape> qwen_shapes();
 std::span<const SynthShape> latent_attention_shapes();
 std::span<const SynthShape> nemotron_shapes();

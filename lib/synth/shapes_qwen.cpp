@@ -1,7 +1,8 @@
 #include "lib/synth/published_config.h"
+#include "lib/synth/qwen_modules.h"
 #include "lib/synth/shapes.h"
 
-// Qwen3.5 and what is built like it. Names and sizes: transformers, models/qwen3_5_moe and qwen4_exp.
+// Qwen3.5, dense and of experts. Names and sizes: transformers, models/qwen3_5_moe.
 
 namespace twofour {
 namespace {
@@ -9,59 +10,9 @@ namespace {
 using enum SynthRole;
 using enum SynthScope;
 
-bool is_full(int64_t layer, int64_t) { return layer % 4 == 3; }
-bool is_linear_layer(int64_t layer, int64_t) { return layer % 4 != 3; }
-bool is_second(int64_t layer, int64_t) { return layer == 1; }
 /// Of Qwen3.8-27B in NVFP4, the layers whose MLP is FP8: the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
 
-void set_layer_types(Json& text, int64_t layers) {
-  Json types = Json::array();
-  for (int64_t i = 0; i < layers; ++i)
-    types.push_back(is_full(i, layers) ? "full_attention" : "linear_attention");
-  text["layer_types"] = types;
-}
-
-#define TWOFOUR_QUERIES "num_attention_heads*head_dim"
-#define TWOFOUR_KEYS "num_key_value_heads*head_dim"
-#define TWOFOUR_LINEAR_KEYS "2*linear_num_key_heads*linear_key_head_dim"
-#define TWOFOUR_LINEAR_VALUES "linear_num_value_heads*linear_value_head_dim"
-#define TWOFOUR_MERGED \
-  "vision_config.spatial_merge_size*vision_config.spatial_merge_size*vision_config.hidden_size"
-
-constexpr SynthRule kAttentionRules[] = {
-    {kLayer, "linear_attn.in_proj_qkv", TWOFOUR_LINEAR_KEYS "+" TWOFOUR_LINEAR_VALUES, "hidden_size", kLinear,
-     is_linear_layer},
-    {kLayer, "linear_attn.in_proj_z", TWOFOUR_LINEAR_VALUES, "hidden_size", kLinear, is_linear_layer},
-    {kLayer, "linear_attn.in_proj_b", "linear_num_value_heads", "hidden_size", kLinear, is_linear_layer},
-    {kLayer, "linear_attn.in_proj_a", "linear_num_value_heads", "hidden_size", kLinear, is_linear_layer},
-    {kLayer, "linear_attn.conv1d", TWOFOUR_LINEAR_KEYS "+" TWOFOUR_LINEAR_VALUES, "linear_conv_kernel_dim",
-     kConvolution, is_linear_layer},
-    {kLayer, "linear_attn.A_log", "linear_num_value_heads", "0", kF32Vector, is_linear_layer},
-    {kLayer, "linear_attn.dt_bias", "linear_num_value_heads", "0", kVector, is_linear_layer},
-    {kLayer, "linear_attn.norm.weight", "linear_value_head_dim", "0", kF32Vector, is_linear_layer},
-    {kLayer, "linear_attn.out_proj", "hidden_size", TWOFOUR_LINEAR_VALUES, kLinear, is_linear_layer},
-    {kLayer, "self_attn.q_proj", "2*" TWOFOUR_QUERIES, "hidden_size", kLinear, is_full},  // and their gates
-    {kLayer, "self_attn.k_proj", TWOFOUR_KEYS, "hidden_size", kLinear, is_full},
-    {kLayer, "self_attn.v_proj", TWOFOUR_KEYS, "hidden_size", kLinear, is_full},
-    {kLayer, "self_attn.q_norm.weight", "head_dim", "0", kVector, is_full},
-    {kLayer, "self_attn.k_norm.weight", "head_dim", "0", kVector, is_full},
-    {kLayer, "self_attn.o_proj", "hidden_size", TWOFOUR_QUERIES, kLinear, is_full},
-};
-constexpr SynthRule kLayerNormRules[] = {
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-};
-constexpr SynthRule kExpertRules[] = {
-    {kLayer, "mlp.gate", "num_experts", "hidden_size", kLinear},
-    {kLayer, "mlp.shared_expert_gate", "1", "hidden_size", kLinear},
-    {kLayer, "mlp.shared_expert.gate_proj", "shared_expert_intermediate_size", "hidden_size", kGate},
-    {kLayer, "mlp.shared_expert.up_proj", "shared_expert_intermediate_size", "hidden_size", kUp},
-    {kLayer, "mlp.shared_expert.down_proj", "hidden_size", "shared_expert_intermediate_size", kLinear},
-    {kExpert, "gate_proj", "moe_intermediate_size", "hidden_size", kGate},
-    {kExpert, "up_proj", "moe_intermediate_size", "hidden_size", kUp},
-    {kExpert, "down_proj", "hidden_size", "moe_intermediate_size", kLinear},
-};
 constexpr SynthRule kDenseRules[] = {
     {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate},
     {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp},
@@ -84,49 +35,6 @@ constexpr SynthRule kMtpRules[] = {
     {kModel, "mtp.pre_fc_norm_embedding.weight", "hidden_size", "0", kVector},
     {kModel, "mtp.pre_fc_norm_hidden.weight", "hidden_size", "0", kVector},
 };
-constexpr SynthRule kVisionRules[] = {
-    {kModel, "model.visual.patch_embed.proj", "vision_config.hidden_size", "vision_config.patch_size",
-     kPatches},
-    {kModel, "model.visual.patch_embed.proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kModel, "model.visual.pos_embed", "vision_config.num_position_embeddings", "vision_config.hidden_size",
-     kEmbedding},
-    {kModel, "model.visual.merger.norm.weight", "vision_config.hidden_size", "0", kVector},
-    {kModel, "model.visual.merger.norm.bias", "vision_config.hidden_size", "0", kBias},
-    {kModel, "model.visual.merger.linear_fc1", TWOFOUR_MERGED, TWOFOUR_MERGED, kLinear},
-    {kModel, "model.visual.merger.linear_fc1.bias", TWOFOUR_MERGED, "0", kBias},
-    {kModel, "model.visual.merger.linear_fc2", "vision_config.out_hidden_size", TWOFOUR_MERGED, kLinear},
-    {kModel, "model.visual.merger.linear_fc2.bias", "vision_config.out_hidden_size", "0", kBias},
-    {kLayer, "norm1.weight", "vision_config.hidden_size", "0", kVector},
-    {kLayer, "norm1.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "norm2.weight", "vision_config.hidden_size", "0", kVector},
-    {kLayer, "norm2.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "attn.qkv", "3*vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "attn.qkv.bias", "3*vision_config.hidden_size", "0", kBias},
-    {kLayer, "attn.proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "attn.proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "mlp.linear_fc1", "vision_config.intermediate_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "mlp.linear_fc1.bias", "vision_config.intermediate_size", "0", kBias},
-    {kLayer, "mlp.linear_fc2", "vision_config.hidden_size", "vision_config.intermediate_size", kLinear},
-    {kLayer, "mlp.linear_fc2.bias", "vision_config.hidden_size", "0", kBias},
-};
-constexpr SynthStack kVisionStack = {
-    "model.visual.blocks.{}.", nullptr, "vision_config.depth", {kVisionRules}};
-
-constexpr const char* kVisionConfig = R"({"vision_config": {
-  "deepstack_visual_indexes": [], "depth": 27, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1152,
-  "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 4304, "num_heads": 16,
-  "num_position_embeddings": 2304, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
-  "image_token_id": 248056, "video_token_id": 248057, "vision_end_token_id": 248054,
-  "vision_start_token_id": 248053, "tie_word_embeddings": false})";
-constexpr const char* kSmallLanguage = R"({
-  "text_config": {"hidden_size": 256, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "linear_key_head_dim": 32, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
-    "linear_value_head_dim": 32},
-  "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
-    "num_position_embeddings": 16, "patch_size": 4, "out_hidden_size": 256}})";
-constexpr const char* kSmallExperts = R"({"text_config": {
-  "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128, "num_experts": 4,
-  "num_experts_per_tok": 2, "num_hidden_layers": 4}})";
 
 // Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published: the two files name two versions of
 // ModelOpt, config.json is silent on the KV cache, and its groups claim activations of 4 bits.
@@ -134,14 +42,14 @@ constexpr SynthStack kQwen36Stacks[] = {
     {"model.language_model.layers.{}.",
      "mlp.experts.{}.",
      "num_hidden_layers",
-     {kLanguageRules, kAttentionRules, kLayerNormRules, kExpertRules}},
+     {kLanguageRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
     {"mtp.layers.{}.",
      "mlp.experts.{}.",
      "mtp_num_hidden_layers",
-     {kMtpRules, kAttentionRules, kLayerNormRules, kExpertRules},
+     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules},
      "0",
      3},
-    kVisionStack,
+    qwen::kVisionStack,
 };
 constexpr const char* kQwen36Config = R"({
   "architectures": ["Qwen3_5MoeForConditionalGeneration"], "dtype": "bfloat16",
@@ -181,134 +89,6 @@ const SynthPublication kQwen36Publications[] = {
      fill_modelopt_containers, nullptr, "model.language_model.layers.*.self_attn.[kv]_proj"},
 };
 
-// Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and what its issues quote. Of
-// nvidia/Qwen3.8-Flash-Next-NVFP4 are known the keys of quantized_layers and, of its 292 patterns to ignore,
-// lm_head, embed_tokens, hyper_connection_mixer* and those of attn_hyper_connection (sglang#38121,
-// vllm#55498, FreeToken#394). Six a layer and four make 292, so the rest is inferred. config.json calls the
-// format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
-constexpr SynthRule kFlashNextRules[] = {
-    {kModel, "model.language_model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-    {kModel, "model.language_model.hyper_connection_mixer.hc_norm.weight", "hc_count*hidden_size", "0",
-     kVector},
-    {kModel, "model.language_model.hyper_connection_mixer.input_mix_weight_down", "hc_lowrank",
-     "hc_count*hidden_size", kLinear},
-    {kModel, "model.language_model.hyper_connection_mixer.input_mix_weight_up", "hc_count*hidden_size",
-     "hc_lowrank", kLinear},
-};
-constexpr SynthRule kFlashNextMtpRules[] = {
-    {kModel, "mtp.fc_embedding", "hidden_size", "hidden_size", kLinear},
-    {kModel, "mtp.fc_hidden", "hidden_size", "hidden_size", kLinear},
-    {kModel, "mtp.pre_fc_norm_embedding.weight", "hidden_size", "0", kVector},
-    {kModel, "mtp.pre_fc_norm_hidden.weight", "hc_count*hidden_size", "0", kVector},
-    {kModel, "mtp.hyper_connection_mixer.hc_norm.weight", "hc_count*hidden_size", "0", kVector},
-    {kModel, "mtp.hyper_connection_mixer.input_mix_weight_down", "hc_lowrank", "hc_count*hidden_size",
-     kLinear},
-    {kModel, "mtp.hyper_connection_mixer.input_mix_weight_up", "hc_count*hidden_size", "hc_lowrank", kLinear},
-};
-#define TWOFOUR_HYPER_CONNECTION(name)                                                        \
-  {kLayer, name ".hc_norm.weight", "hc_count*hidden_size", "0", kVector},                     \
-      {kLayer, name ".input_mix_weight_down", "hc_lowrank", "hc_count*hidden_size", kLinear}, \
-      {kLayer, name ".input_mix_weight_up", "hc_count*hidden_size", "hc_lowrank", kLinear}, { \
-    kLayer, name ".block_inject_weight", "hc_count", "hc_count*hidden_size", kLinear          \
-  }
-constexpr SynthRule kFlashNextLayerRules[] = {
-    TWOFOUR_HYPER_CONNECTION("attn_hyper_connection"),
-    TWOFOUR_HYPER_CONNECTION("mlp_hyper_connection"),
-    {kLayer, "self_attn.indexer.index_qk_proj",
-     "indexer_n_heads*indexer_head_dim+indexer_kv_heads*indexer_head_dim", "hidden_size", kLinear, is_full},
-    {kLayer, "self_attn.indexer.q_layernorm.weight", "indexer_head_dim", "0", kVector, is_full},
-    {kLayer, "self_attn.indexer.k_layernorm.weight", "indexer_head_dim", "0", kVector, is_full},
-    {kLayer, "ple.key_proj", "hc_count*hidden_size", "ple_embed_dim", kLinear, is_second},
-    {kLayer, "ple.value_proj", "hidden_size", "ple_embed_dim", kLinear, is_second},
-    {kLayer, "ple.norm_key.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.norm_query.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.norm_conv.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.conv1d", "hc_count*hidden_size", "ple_conv_kernel_size", kConvolution, is_second},
-};
-#undef TWOFOUR_HYPER_CONNECTION
-/// Rows of the whole table: 16 hashes of about ngram_vocab_size_base, made divisible; synth leaves out the
-/// search for primes.
-constexpr SynthRule kTableRules[] = {
-    {kLayer, "", "2*heads_per_ngram*ngram_vocab_size_base/split_ngram_parts",
-     "ple_embed_dim/heads_per_ngram/2", kEmbedding},
-};
-constexpr SynthStack kFlashNextStacks[] = {
-    {"model.language_model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kFlashNextRules, kAttentionRules, kFlashNextLayerRules, kExpertRules}},
-    {"mtp.layers.{}.",
-     "mlp.experts.{}.",
-     "mtp_num_hidden_layers",
-     {kFlashNextMtpRules, kAttentionRules, kFlashNextLayerRules, kExpertRules},
-     "0",
-     3},
-    {"model.language_model.layers.1.ple.ple_embedding.ngram_embedding.shard_{}",
-     nullptr,
-     "split_ngram_parts",
-     {kTableRules},
-     "0",
-     -1,
-     true},
-    kVisionStack,
-};
-constexpr const char* kFlashNextConfig = R"({
-  "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",
-  "model_type": "qwen4_exp",
-  "text_config": {
-    "attention_bias": false, "attention_dropout": 0.0, "full_attention_interval": 4, "hc_count": 4,
-    "hc_lowrank": 320, "head_dim": 256, "heads_per_ngram": 8, "hidden_act": "silu", "hidden_size": 2560,
-    "indexer_budget": 8192, "indexer_compress_ratio": 4, "indexer_head_dim": 128, "indexer_kv_heads": 1,
-    "indexer_n_heads": 16, "initializer_range": 0.02, "layer_types": [], "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
-    "linear_value_head_dim": 128, "make_ngram_vocab_size_divisible_by": 128, "mamba_ssm_dtype": "float32",
-    "max_position_embeddings": 262144, "model_type": "qwen4_exp_text", "moe_intermediate_size": 640,
-    "mtp_num_hidden_layers": 1, "ngram_size": 3, "ngram_vocab_size_base": 20000000, "norm_topk_prob": true,
-    "num_attention_heads": 24, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
-    "num_key_value_heads": 2, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.25,
-    "ple_conv_kernel_size": 4, "ple_embed_dim": 2560, "ple_layer_ids": [2], "rms_norm_eps": 1e-06,
-    "rope_parameters": {"mrope_interleaved": true, "mrope_section": [11, 11, 10],
-      "partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
-    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 640, "split_ngram_parts": 128,
-    "tie_word_embeddings": false},
-  "vision_config": {"model_type": "qwen4_exp", "out_hidden_size": 2560}})";
-constexpr const char* kFlashNextSmall = R"({"text_config": {
-  "hc_lowrank": 16, "heads_per_ngram": 2, "indexer_head_dim": 32, "indexer_n_heads": 2,
-  "ngram_vocab_size_base": 512, "ple_embed_dim": 128, "split_ngram_parts": 8}})";
-
-constexpr SynthFormatRule kFlashNextModules[] = {
-    {"mtp.layers.*.mlp.experts.*", &kModelOptFp8Mtp},
-    {"*.mlp.experts.*", &kModelOptNvfp4},
-    {"*.ngram_embedding.shard_*", &kModelOptFp8Table},
-};
-void fill_flash_next(const SynthListing& listing, Json& quantization, Json& hf_quant) {
-  fill_modelopt_containers(listing, quantization, hf_quant);
-  for (auto& [key, entry] : quantization["quantized_layers"].items()) {
-    if (entry["quant_algo"] == Json("FP8_BLOCK_SCALES")) entry["quant_algo"] = "FP8_PB_WO";
-  }
-  std::vector<std::string> ignored = {"lm_head", "model.language_model.embed_tokens",
-                                      "model.language_model.hyper_connection_mixer*", "model.visual*"};
-  for (int64_t layer = 0; layer < listing.model.layers; ++layer) {
-    const std::string prefix = "model.language_model.layers." + std::to_string(layer) + ".";
-    const char* attention = is_full(layer, 0) ? "self_attn*" : "linear_attn*";
-    for (const char* part : {"attn_hyper_connection*", attention, "mlp.gate", "mlp.shared_expert.*",
-                             "mlp.shared_expert_gate", "mlp_hyper_connection*"})
-      ignored.push_back(prefix + part);
-  }
-  append_names(quantization["ignore"], ignored);
-  append_names(hf_quant["quantization"]["exclude_modules"], ignored);
-}
-const SynthPublication kFlashNextPublications[] = {
-    {"nvidia", nullptr, kFlashNextModules, R"({
-       "config_groups": {}, "quantized_layers": {}, "ignore": [], "quant_algo": "MIXED_PRECISION",
-       "producer": {"name": "modelopt", "version": "0.46.0"}, "quant_method": "modelopt"})",
-     R"({"producer": {"name": "modelopt", "version": "0.46.0"},
-       "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null, "quantized_layers": {},
-         "exclude_modules": []}})",
-     fill_flash_next},
-};
-
 // Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are picked; text alone. The expert's size is
 // inferred from the count of weights. As llm-compressor's examples/reap_expert_pruning/qwen38_example.py
 // leaves it: a quarter of the experts dropped, FP8_BLOCK attention, NVFP4 MLPs, the draft added as it was.
@@ -316,11 +96,11 @@ constexpr SynthStack kQwen38Stacks[] = {
     {"model.layers.{}.",
      "mlp.experts.{}.",
      "num_hidden_layers",
-     {kTextRules, kAttentionRules, kLayerNormRules, kExpertRules}},
+     {kTextRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
     {"mtp.layers.{}.",
      "mlp.experts.{}.",
      "mtp_num_hidden_layers",
-     {kMtpRules, kAttentionRules, kLayerNormRules, kExpertRules},
+     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules},
      "0",
      3},
 };
@@ -382,14 +162,14 @@ constexpr SynthStack kQwen27bStacks[] = {
     {"model.language_model.layers.{}.",
      nullptr,
      "num_hidden_layers",
-     {kLanguageRules, kAttentionRules, kLayerNormRules, kDenseRules}},
+     {kLanguageRules, qwen::kAttentionRules, qwen::kLayerNormRules, kDenseRules}},
     {"mtp.layers.{}.",
      nullptr,
      "mtp_num_hidden_layers",
-     {kMtpRules, kAttentionRules, kLayerNormRules, kDenseRules},
+     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, kDenseRules},
      "0",
      3},
-    kVisionStack,
+    qwen::kVisionStack,
 };
 constexpr const char* kQwen27bConfig = R"({
   "architectures": ["Qwen3_5ForConditionalGeneration"], "dtype": "bfloat16",
@@ -448,19 +228,6 @@ const SynthPublication kQwen27bPublications[] = {
 };
 
 const SynthShape kQwenShapes[] = {
-    {"qwen3.8-flash-next",
-     "num_experts",
-     "num_experts_per_tok",
-     48,
-     512,
-     10,
-     kFlashNextStacks,
-     {kVisionConfig, kFlashNextConfig},
-     {kSmallLanguage, kSmallExperts, kFlashNextSmall},
-     kFlashNextPublications,
-     "text_config",
-     set_layer_types,
-     2},
     {"qwen3.6-35b-a3b",
      "num_experts",
      "num_experts_per_tok",
@@ -468,13 +235,13 @@ const SynthShape kQwenShapes[] = {
      256,
      8,
      kQwen36Stacks,
-     {kVisionConfig, kQwen36Config},
-     {kSmallLanguage, kSmallExperts},
+     {qwen::kVisionConfig, kQwen36Config},
+     {qwen::kSmallLanguage, qwen::kSmallExperts},
      kQwen36Publications,
      "text_config",
-     set_layer_types},
+     qwen::set_layer_types},
     {"qwen3.8-2.4t-a95b", "num_experts", "num_experts_per_tok", 92, 384, 10, kQwen38Stacks, kQwen38Config,
-     kQwen38Small, kQwen38Publications, nullptr, set_layer_types},
+     kQwen38Small, kQwen38Publications, nullptr, qwen::set_layer_types},
     {"qwen3.8-27b",
      nullptr,
      nullptr,
@@ -482,18 +249,12 @@ const SynthShape kQwenShapes[] = {
      0,
      0,
      kQwen27bStacks,
-     {kVisionConfig, kQwen27bConfig},
-     {kSmallLanguage, kQwen27bSmall},
+     {qwen::kVisionConfig, kQwen27bConfig},
+     {qwen::kSmallLanguage, kQwen27bSmall},
      kQwen27bPublications,
      "text_config",
-     set_layer_types},
+     qwen::set_layer_types},
 };
-
-#undef TWOFOUR_QUERIES
-#undef TWOFOUR_KEYS
-#undef TWOFOUR_LINEAR_KEYS
-#undef TWOFOUR_LINEAR_VALUES
-#undef TWOFOUR_MERGED
 
 }  // namespace
 
