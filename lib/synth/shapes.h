@@ -152,6 +152,7 @@ std::span<const SynthShape> synth_shape_table();
 std::span<const SynthShape> single_format_shapes();
 std::span<const SynthShape> qwen_flash_next_shapes();
 std::span<const SynthShape> qwen_shapes();
+std::span<const SynthShape> deepseek_v4_shapes();
 std::span<const SynthShape> latent_attention_shapes();
 std::span<const SynthShape> nemotron_shapes();
 std::span<const SynthShape> minimax_shapes();

@@ -1,7 +1,7 @@
 #include "lib/synth/published_config.h"
 #include "lib/synth/shapes.h"
 
-// Models with multi-head latent attention: DeepSeek-V3 and what is built like it, and DeepSeek-V4.
+// Models with multi-head latent attention: DeepSeek-V3 and what is built like it.
 
 namespace twofour {
 namespace {
@@ -15,10 +15,6 @@ bool is_dense_of_one(int64_t layer, int64_t) { return layer < 1; }
 bool is_sparse_after_one(int64_t layer, int64_t) { return layer >= 1; }
 /// GLM-5.2's layers with an index of tokens of their own; the draft's 78 is one.
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2; }
-bool hashes(int64_t layer, int64_t) { return layer < 3; }
-bool scores(int64_t layer, int64_t) { return layer >= 3; }
-bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraftLayer && layer % 2 == 0; }
-bool compresses_by_128(int64_t layer, int64_t) { return layer < kDraftLayer && !compresses_by_4(layer, 0); }
 
 constexpr SynthRule kModelRules[] = {
     {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
@@ -298,130 +294,7 @@ const SynthPublication kGlm53Publications[] = {
      nullptr, fill_ignored_names},
 };
 
-// DeepSeek-V4-Pro as released. Names, types and shapes: the header of V4-Flash's draft, which has the same
-// modules in other sizes. Sizes of compressors: the reference inference code; their type is not stated.
-constexpr SynthRule kReleasedRules[] = {
-    {kModel, "embed", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "norm.weight", "hidden_size", "0", kVector},
-    {kModel, "head", "vocab_size", "hidden_size", kLinear},
-    {kModel, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kModel, "hc_head_base", "hc_mult", "0", kF32Vector},
-    {kModel, "hc_head_scale", "1", "0", kF32Vector},
-};
-constexpr SynthRule kReleasedLayerRules[] = {
-    {kLayer, "attn_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "ffn_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hc_attn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_attn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
-    {kLayer, "hc_attn_scale", "3", "0", kF32Vector},
-    {kLayer, "hc_ffn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_ffn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
-    {kLayer, "hc_ffn_scale", "3", "0", kF32Vector},
-    {kLayer, "attn.wq_a", "q_lora_rank", "hidden_size", kLinear},
-    {kLayer, "attn.q_norm.weight", "q_lora_rank", "0", kVector},
-    {kLayer, "attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank", kLinear},
-    {kLayer, "attn.wkv", "head_dim", "hidden_size", kLinear},
-    {kLayer, "attn.kv_norm.weight", "head_dim", "0", kVector},
-    {kLayer, "attn.attn_sink", "num_attention_heads", "0", kF32Vector},
-    {kLayer, "attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups", kLinear},
-    {kLayer, "attn.wo_b", "hidden_size", "o_groups*o_lora_rank", kLinear},
-    {kLayer, "ffn.gate", "n_routed_experts", "hidden_size", kLinear},
-    {kLayer, "ffn.gate.bias", "n_routed_experts", "0", kF32Vector, scores},
-    {kLayer, "ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", kExpertIds, hashes},
-    {kLayer, "ffn.shared_experts.w1", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate},
-    {kLayer, "ffn.shared_experts.w3", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp},
-    {kLayer, "ffn.shared_experts.w2", "hidden_size", "n_shared_experts*moe_intermediate_size", kLinear},
-    {kExpert, "w1", "moe_intermediate_size", "hidden_size", kGate},
-    {kExpert, "w3", "moe_intermediate_size", "hidden_size", kUp},
-    {kExpert, "w2", "hidden_size", "moe_intermediate_size", kLinear},
-};
-/// One that compresses by 4 overlaps, and is twice as wide.
-constexpr SynthRule kCompressorRules[] = {
-    {kLayer, "attn.compressor.wkv", "head_dim", "hidden_size", kLinear, compresses_by_128},
-    {kLayer, "attn.compressor.wgate", "head_dim", "hidden_size", kLinear, compresses_by_128},
-    {kLayer, "attn.compressor.ape", "128", "head_dim", kF32Matrix, compresses_by_128},
-    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_128},
-    {kLayer, "attn.compressor.wkv", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.compressor.wgate", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.compressor.ape", "4", "2*head_dim", kF32Matrix, compresses_by_4},
-    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_4},
-    {kLayer, "attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.weights_proj", "index_n_heads", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.wkv", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.wgate", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.ape", "4", "2*index_head_dim", kF32Matrix, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.norm.weight", "index_head_dim", "0", kVector, compresses_by_4},
-};
-constexpr SynthRule kReleasedDraftRules[] = {
-    {kLayer, "e_proj", "hidden_size", "hidden_size", kLinear},
-    {kLayer, "h_proj", "hidden_size", "hidden_size", kLinear},
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_head_base", "hc_mult", "0", kF32Vector},
-    {kLayer, "hc_head_scale", "1", "0", kF32Vector},
-};
-constexpr SynthStack kReleasedStacks[] = {
-    {"layers.{}.",
-     "ffn.experts.{}.",
-     "num_hidden_layers",
-     {kReleasedRules, kReleasedLayerRules, kCompressorRules}},
-    {"mtp.{}.",
-     "ffn.experts.{}.",
-     "num_nextn_predict_layers",
-     {kReleasedLayerRules, kReleasedDraftRules},
-     "0",
-     kDraftLayer},
-};
-constexpr const char* kReleasedConfig = R"({
-  "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "compress_ratios": [], "compress_rope_theta": 160000, "expert_dtype": "fp4", "hc_eps": 1e-06, "hc_mult": 4,
-  "hc_sinkhorn_iters": 20, "head_dim": 512, "hidden_act": "silu", "hidden_size": 7168, "index_head_dim": 128,
-  "index_n_heads": 64, "index_topk": 1024, "initializer_range": 0.02, "max_position_embeddings": 1048576,
-  "model_type": "deepseek_v4", "moe_intermediate_size": 3072, "n_routed_experts": 384, "n_shared_experts": 1,
-  "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 6, "num_hash_layers": 3,
-  "num_hidden_layers": 61, "num_key_value_heads": 1, "num_nextn_predict_layers": 1, "o_groups": 16,
-  "o_lora_rank": 1024, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
-  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 65536,
-    "type": "yarn"},
-  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sqrtsoftplus", "sliding_window": 128,
-  "swiglu_limit": 10.0, "tie_word_embeddings": false, "topk_method": "noaux_tc"})";
-constexpr const char* kSmallReleased = R"({
-  "hc_mult": 2, "head_dim": 64, "hidden_size": 256, "index_head_dim": 32, "index_n_heads": 4,
-  "moe_intermediate_size": 128, "n_routed_experts": 4, "num_attention_heads": 8, "num_experts_per_tok": 2,
-  "num_hidden_layers": 5, "o_groups": 4, "o_lora_rank": 64, "q_lora_rank": 128, "qk_rope_head_dim": 32})";
-void set_ratios(Json& text, int64_t layers) {
-  Json ratios = Json::array();
-  for (int64_t i = 0; i < layers; ++i) ratios.push_back(compresses_by_4(i, layers) ? 4 : 128);
-  for (int64_t i = 0; i < text["num_nextn_predict_layers"].get<int64_t>(); ++i) ratios.push_back(0);
-  text["compress_ratios"] = ratios;
-}
-constexpr SynthFormatRule kReleasedModules[] = {
-    {"*.ffn.experts.*", &kDeepSeekV4Mxfp4}, {"*.ffn.shared_experts.*", &kDeepSeekV4Fp8},
-    {"*.attn.w*", &kDeepSeekV4Fp8},         {"*.attn.indexer.wq_b", &kDeepSeekV4Fp8},
-    {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
-};
-/// The Base models: FP8 experts, and F32 scales throughout (NVIDIA-NeMo/Automodel#2034; vLLM,
-/// models/deepseek_v4/quant_config.py). That these are powers of two is inferred from scale_fmt of the
-/// others.
-constexpr SynthFormatRule kBaseModules[] = {
-    {"*.ffn.experts.*", &kDeepSeekV4BaseFp8}, {"*.ffn.shared_experts.*", &kDeepSeekV4BaseFp8},
-    {"*.attn.w*", &kDeepSeekV4BaseFp8},       {"*.attn.indexer.wq_b", &kDeepSeekV4BaseFp8},
-    {"mtp.*.[eh]_proj", &kDeepSeekV4BaseFp8},
-};
-const SynthPublication kReleasedPublications[] = {
-    {"released", nullptr, kReleasedModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
-       "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})",
-     nullptr, nullptr},
-    {"base", nullptr, kBaseModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
-       "quant_method": "fp8", "weight_block_size": [128, 128]})",
-     nullptr, nullptr, nullptr, nullptr, DType::kBF16, R"({"expert_dtype": "fp8"})"},
-};
-
 const SynthShape kLatentShapes[] = {
-    {"deepseek-v4", "n_routed_experts", "num_experts_per_tok", 61, 384, 6, kReleasedStacks, kReleasedConfig,
-     kSmallReleased, kReleasedPublications, nullptr, set_ratios},
     {"deepseek-v3",
      "n_routed_experts",
      "num_experts_per_tok",
