@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/naming.h"
+#include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/lookup_parts.h"
+#include "lib/graft/config_lists.h"
+#include "lib/graft/quantization_words.h"
+
+namespace twofour {
+namespace {
+
+/// Whether two schemes mean the same: what both say is equal, and the algorithm is the same.
+bool same_scheme(const Json& a, const Json& b) {
+  if (!a.is_object() || !b.is_object()) return a == b;
+  if (a.contains("quant_algo") != b.contains("quant_algo")) return false;
+  const bool algorithms = a.contains("quant_algo");
+  for (const auto& [key, value] : a.items()) {
+    const auto other = b.find(key);
+    if (other == b.end()) {
+      if (!algorithms) return false;
+    } else if (key == "quant_algo" && value.is_string() && other->is_string()) {
+      if (lookups::algorithm_of(a) != lookups::algorithm_of(b)) return false;
+    } else if (value != *other) {
+      return false;
+    }
+  }
+  return algorithms || a.size() == b.size();
+}
+
+/// A text as a regular expression that matches it alone.
+std::string escaped(std::string_view text) {
+  std::string regex;
+  for (const char c : text) {
+    if (std::string_view("\\.+*?^$(){}[]|").find(c) != std::string_view::npos) regex += '\\';
+    regex += c;
+  }
+  return regex;
+}
+
+}  // namespace
+
+Json* QuantizationWords::list_for(Json& holder) {
+  for (const char* key : kUnquantizedLists) {
+    if (is_list(holder, key)) return &holder[key];
+  }
+  const bool nested = !quantization_entry(config_) || &holder != holders().front();
+  const char* key = dialect() == Dialect::kFp8Like ? "modules_to_not_convert"
+                    : nested                       ? "exclude_modules"
+                                                   : "ignore";
+  holder[key] = Json::array();
+  return &holder[key];
+}
+
+void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
+                                        std::vector<std::string> entries) {
+  // A block of experts that all come as floats is one pattern; loaders ask for the block or for its parts.
+  for (const std::string& module : modules) {
+    const auto parsed = parse_module_name(module);
+    std::string entry = module;
+    if (parsed && parsed->expert >= 0) {
+      const std::string block(parsed->block);
+      if (dialect() == Dialect::kCompressedTensors) entry = "re:^" + escaped(block) + ".*";
+      if (dialect() == Dialect::kModelOpt) entry = block + "*";
+    }
+    if (entries.empty() || entries.back() != entry) entries.push_back(entry);
+  }
+  for (Json* holder : holders()) {
+    Json* list = list_for(*holder);
+    for (const std::string& entry : entries) {
+      if (std::find(list->begin(), list->end(), Json(entry)) == list->end()) list->push_back(entry);
+    }
+  }
+}
+
+/// The donor's entries of lists that take some of `floats` and nothing that is quantized or of the base.
+/// Leaves the floats that none takes.
+std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords& donor,
+                                                         const std::vector<ComingModule>& coming,
+                                                         const std::vector<std::string>& staying,
+                                                         std::vector<std::string>& floats) {
+  std::vector<std::string> entries;
+  if (donor.dialect() != dialect()) return entries;
+  const TensorNames of_base(staying);
+  const auto is_foreign = [&](const std::string& entry) {
+    return of_base.matched_by(entry) || std::any_of(coming.begin(), coming.end(), [&](const auto& m) {
+             return !m.scheme.is_null() && donor.takes(entry, m.name);
+           });
+  };
+  for (const Json* holder : donor.holders()) {
+    for (const char* key : kUnquantizedLists) {
+      if (!is_list(*holder, key)) continue;
+      for (const Json& item : (*holder)[key]) {
+        const std::string entry = item.is_string() ? item.get<std::string>() : std::string();
+        const auto is_taken = [&](const std::string& m) { return donor.takes(entry, m); };
+        if (entry.empty() || std::none_of(floats.begin(), floats.end(), is_taken) || is_foreign(entry))
+          continue;
+        entries.push_back(entry);
+        std::erase_if(floats, is_taken);
+      }
+    }
+  }
+  return entries;
+}
+
+void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
+                               const std::vector<std::string>& linears) {
+  const auto takes_one = [&](const std::string& entry) {
+    return std::any_of(quantized.begin(), quantized.end(),
+                       [&](const ComingModule& m) { return takes(entry, m.name); });
+  };
+  for (Json* holder : holders()) {
+    for (const char* key : kUnquantizedLists) {
+      if (!is_list(*holder, key)) continue;
+      Json left = Json::array();
+      for (const Json& item : (*holder)[key]) {
+        const std::string text = item.is_string() ? item.get<std::string>() : std::string();
+        if (text.empty() || !takes_one(text)) {
+          left.push_back(item);
+          continue;
+        }
+        for (const std::string& linear : linears) {
+          if (takes(text, linear)) left.push_back(linear);
+        }
+      }
+      (*holder)[key] = std::move(left);
+    }
+  }
+}
+
+/// Writes an entry of `quantized_layers`, and its name into the group of `config_groups` that has others like
+/// it.
+void QuantizationWords::set_scheme(const ComingModule& module, const QuantizationWords& donor) {
+  const auto all = holders();
+  const auto of_donor = donor.holders();
+  for (size_t i = 0; i < all.size(); ++i) {
+    Json* holder = all[i];
+    // The two files may spell an algorithm differently.
+    const Json* theirs = of_donor.size() == all.size() ? of_donor[i] : nullptr;
+    const Json scheme = theirs == nullptr || !theirs->contains("quantized_layers")
+                            ? module.scheme
+                            : (*theirs)["quantized_layers"].value(module.entry, module.scheme);
+    const auto layers = holder->find("quantized_layers");
+    if (layers == holder->end() || !layers->is_object() || layers->contains(module.name)) continue;
+    const auto groups = holder->find("config_groups");
+    if (groups != holder->end() && groups->is_object()) {
+      for (Json& group : *groups) {
+        if (!group.is_object() || !is_list(group, "targets") || group["targets"].empty()) continue;
+        const Json& first = group["targets"][0];
+        const auto like = first.is_string() ? layers->find(first.get<std::string>()) : layers->end();
+        if (like == layers->end() || *like != scheme) continue;
+        group["targets"].push_back(module.name);
+        break;
+      }
+    }
+    (*layers)[module.name] = scheme;
+  }
+}
+
+std::string QuantizationWords::cannot_say(const ComingModule& module, const Json& said) const {
+  const auto shown = [](const Json& scheme) {
+    return scheme.is_null() ? std::string("none") : json_quote_short(json_line(scheme));
+  };
+  return fmt::format(
+      "{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
+      "says {}; convert the donor to the base's format first",
+      where_, module.name, shown(module.scheme), shown(said));
+}
+
+std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming,
+                                                  const QuantizationWords& donor,
+                                                  const std::vector<std::string>& linears,
+                                                  const std::vector<std::string>& staying) {
+  const Dialect kind = dialect();
+  std::vector<ComingModule> quantized;
+  std::vector<std::string> floats;
+  for (const ComingModule& m : coming) {
+    if (!m.scheme.is_null()) quantized.push_back(m);
+  }
+  unlist(quantized, linears);
+  if (kind == Dialect::kModelOptMixed) {
+    const TensorNames names(staying);
+    for (const ComingModule& m : quantized) {
+      const bool above = m.entry != m.name && !m.entry.empty() && !names.has(m.entry);
+      if (m.scheme.is_object() && m.scheme.contains("quant_algo"))
+        set_scheme({above ? m.entry : m.name, m.scheme, m.entry}, donor);
+    }
+  }
+  for (const ComingModule& m : coming) {
+    const Json said = scheme_of(m.name).scheme;
+    if (same_scheme(said, m.scheme)) continue;
+    if (kind == Dialect::kFp8Like && m.scheme.is_null() && same_scheme(said, m.said)) continue;
+    if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) return cannot_say(m, said);
+    floats.push_back(m.name);
+  }
+  if (kind == Dialect::kNone || (kind == Dialect::kOther && floats.empty())) return std::nullopt;
+  if (kind == Dialect::kOther) {
+    return fmt::format(
+        "{}: expected a quantization_config with a list of modules that are not quantized, for {}, "
+        "found quant_method {}; convert the base first",
+        where_, floats.front(), quoted_setting(holders().front()->value("quant_method", Json())));
+  }
+  std::vector<std::string> unlisted;
+  for (const ComingModule& m : coming) {
+    if (m.scheme.is_null() && !is_unquantized(m.name)) unlisted.push_back(m.name);
+  }
+  std::vector<std::string> entries = take_entries(donor, coming, staying, unlisted);
+  std::erase_if(floats, [&](const std::string& name) {
+    return std::find(unlisted.begin(), unlisted.end(), name) == unlisted.end();
+  });
+  if (!floats.empty() || !entries.empty()) add_unquantized(floats, std::move(entries));
+  return std::nullopt;
+}
+
+}  // namespace twofour

@@ -1,0 +1,61 @@
+#include "lib/graft/config_lists.h"
+
+#include <algorithm>
+
+#include "lib/graft/selection.h"
+#include "lib/names/config_pattern.h"
+
+namespace twofour {
+
+bool is_list(const Json& holder, const char* key) {
+  const auto at = holder.find(key);
+  return at != holder.end() && at->is_array();
+}
+
+std::vector<std::string> with_ancestors(const std::string& module) {
+  std::vector<std::string> names{module};
+  for (size_t dot = module.rfind('.'); dot != module.npos && dot > 0; dot = module.rfind('.', dot - 1))
+    names.push_back(module.substr(0, dot));
+  return names;
+}
+
+bool names_module(const std::string& entry, const std::string& module) {
+  return module == entry || module.starts_with(entry + ".") || module.ends_with("." + entry) ||
+         module.find("." + entry + ".") != module.npos;
+}
+
+TensorNames::TensorNames(const std::vector<std::string>& sorted) : names_(sorted) {
+  for (const std::string& name : sorted) tops_.insert(name.substr(0, name.find('.')));
+}
+
+bool TensorNames::has(const std::string& name) const {
+  const auto at = std::lower_bound(names_.begin(), names_.end(), name);
+  if (at != names_.end() && *at == name) return true;
+  const auto below = std::lower_bound(names_.begin(), names_.end(), name + ".");
+  return below != names_.end() && below->starts_with(name + ".");
+}
+
+template <class F>
+bool TensorNames::any(F&& f) const {
+  std::string last;
+  return std::any_of(names_.begin(), names_.end(), [&](const std::string& tensor) {
+    const std::string module(module_of(tensor));
+    if (f(tensor)) return true;
+    if (module == last) return false;
+    last = module;
+    return f(module);
+  });
+}
+
+bool TensorNames::matched_by(const std::string& entry) const {
+  if (!is_wild(entry)) {
+    if (has(entry)) return true;
+    if (tops_.contains(entry.substr(0, entry.find('.')))) return false;  // a whole name
+    return any([&](const std::string& module) { return names_module(entry, module); });
+  }
+  const ConfigPattern pattern(entry);
+  if (!pattern.known()) return true;
+  return any([&](const std::string& module) { return pattern.matches(module); });
+}
+
+}  // namespace twofour
