@@ -232,7 +232,7 @@ void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
 
 /// What to do about a block that a file does not name.
 std::string advice_for(const Checkpoint& c, const std::string& block) {
-  const int64_t layers = layer_count(c.config(), (c.path() / "config.json").string());
+  const int64_t layers = layer_count(c);
   return draft_layer(block, layers) < 0
              ? std::string()
              : "; it is a draft layer, which has as many experts as the others: drop it first by twofour "

@@ -153,7 +153,7 @@ LayerCounts count_layers(const Checkpoint& c, int64_t layers) {
 Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const Checkpoint& result,
                         bool took) {
   Json config = base.config();
-  const int64_t layers = layer_count(base.config(), config_place(base));
+  const int64_t layers = layer_count(base);
   const LayerCounts now = count_layers(result, layers), before = count_layers(base, layers);
   if (now.main != before.main && before.main > 0)
     throw Error(fmt::format("{}: expected the {} layers of the base in the result, found {}",
@@ -180,7 +180,7 @@ Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const C
 
 Json config_after_drop(const Checkpoint& source, const Checkpoint& result) {
   Json config = source.config();
-  const int64_t layers = layer_count(source.config(), config_place(source));
+  const int64_t layers = layer_count(source);
   const LayerCounts before = count_layers(source, layers), now = count_layers(result, layers);
   if (now.draft == before.draft && now.main == before.main) return config;
   if (now.draft != before.draft) set_draft_count(config, now.draft);

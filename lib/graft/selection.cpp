@@ -40,8 +40,8 @@ std::string projection_of_scale(std::string_view tensor) {
 
 }  // namespace
 
-int64_t layer_count(const Json& config, const std::string& where) {
-  const Json& count = model_setting(config, "num_hidden_layers", where);
+int64_t layer_count(const Checkpoint& c) {
+  const Json& count = model_setting(c.config(), "num_hidden_layers", (c.path() / "config.json").string());
   return count.is_number_integer() ? count.get<int64_t>() : kNoLayerCount;
 }
 

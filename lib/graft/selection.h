@@ -16,8 +16,8 @@ namespace twofour {
 /// Where an edit has no layer count to go by: then no layer is beyond it.
 inline constexpr int64_t kNoLayerCount = std::numeric_limits<int64_t>::max();
 
-/// num_hidden_layers of a config.json; kNoLayerCount where it says none.
-int64_t layer_count(const Json& config, const std::string& where);
+/// num_hidden_layers of a checkpoint's config.json; kNoLayerCount where it says none.
+int64_t layer_count(const Checkpoint& checkpoint);
 
 /// The module that a tensor belongs to: its name without the last part.
 std::string_view module_of(std::string_view tensor);

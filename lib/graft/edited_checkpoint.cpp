@@ -1,0 +1,146 @@
+#include "lib/graft/edited_checkpoint.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "lib/graft/open_edited.h"
+
+namespace twofour {
+namespace {
+
+/// Bytes of a tensor from `offset` on.
+void read_tensor(const Shard& shard, const EditedTensor& t, uint64_t offset, std::span<uint8_t> out) {
+  const uint64_t base = shard.data_begin + t.begin;
+  if (!t.kept) return shard.file.read(base + offset, out);
+  for (uint64_t done = 0; done < out.size();) {
+    const uint64_t slice = (offset + done) / t.slice, at = (offset + done) % t.slice;
+    const uint64_t count = std::min<uint64_t>(out.size() - done, t.slice - at);
+    const auto from = static_cast<uint64_t>((*t.kept)[slice]);
+    shard.file.read(base + from * t.slice + at, out.subspan(done, count));
+    done += count;
+  }
+}
+
+/// Reads the tensors of an edited checkpoint from the files of its sources.
+class EditedView : public TensorSource {
+ public:
+  /// `source` names what it starts from; `shards` are the files of all sources.
+  EditedView(Checkpoint source, std::vector<Shard> shards, std::vector<EditedTensor> tensors,
+             std::map<std::string, std::string> texts, Json note)
+      : source_(std::move(source)),
+        shards_(std::move(shards)),
+        tensors_(std::move(tensors)),
+        texts_(std::move(texts)),
+        note_(std::move(note)) {}
+
+  const Checkpoint& stored() const override { return source_; }
+  const std::vector<Shard>& shards() const override { return shards_; }
+  uint64_t reader_bytes() const override { return 0; }
+  std::map<std::string, std::string> config_texts() const override { return texts_; }
+  Json source_note() const override { return note_; }
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
+    read_tensor(shards_[tensors_[tensor].shard], tensors_[tensor], offset, out);
+  }
+
+ private:
+  Checkpoint source_;
+  std::vector<Shard> shards_;
+  std::vector<EditedTensor> tensors_;
+  std::map<std::string, std::string> texts_;
+  Json note_;
+};
+
+/// A config that says what it said stays as it was written.
+void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
+  const auto keep = [&](const char* name, const Json& before, const Json& now) {
+    if (before.is_null() || edited.texts.contains(name) || json_line(before) != json_line(now)) return;
+    if (source.is_directory()) edited.texts[name] = read_text(source.path() / name);
+  };
+  keep(kConfigNames[0], source.config(), edited.config);
+  keep(kConfigNames[1], source.hf_quant_config(), edited.hf_quant);
+}
+
+}  // namespace
+
+std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const EditedTensor& t : tensors) names.push_back(t.info.name);
+  return names;
+}
+
+std::vector<std::string> names_of(const Checkpoint& c) {
+  std::vector<std::string> names;
+  for (const TensorInfo& t : c.tensors()) names.push_back(t.name);
+  return names;
+}
+
+void add_tensors(const Checkpoint& c, const std::vector<bool>& stays, uint32_t first,
+                 std::vector<EditedTensor>& to) {
+  for (size_t i = 0; i < stays.size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    if (stays[i]) to.push_back({t, first + c.shard_index_of(i), t.begin});
+  }
+}
+
+void sort_by_name(std::vector<EditedTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const EditedTensor& a, const EditedTensor& b) { return a.info.name < b.info.name; });
+}
+
+Findings findings_of(const Checkpoint& c) {
+  Findings findings = c.findings();
+  std::erase_if(findings, [](const Finding& f) { return f.id == "incomplete-module"; });
+  return findings;
+}
+
+Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
+                   const std::vector<EditedTensor>& tensors) {
+  class Outline : public TensorSource {
+   public:
+    Outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors)
+        : base_(base), donor_(donor), tensors_(tensors) {}
+    const Checkpoint& stored() const override { return base_; }
+    void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
+      const EditedTensor& t = tensors_[tensor];
+      const size_t own = base_.shards().size();
+      read_tensor(t.shard < own ? base_.shards()[t.shard] : donor_->shards()[t.shard - own], t, offset, out);
+    }
+    uint64_t reader_bytes() const override { return 0; }
+
+   private:
+    const Checkpoint& base_;
+    const Checkpoint* donor_;
+    std::vector<EditedTensor> tensors_;
+  };
+  std::vector<TensorInfo> infos;
+  for (const EditedTensor& t : tensors) infos.push_back(t.info);
+  return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors), std::move(infos),
+                          std::vector<uint32_t>(tensors.size()), base.config(), base.hf_quant_config(), {});
+}
+
+Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited edited) {
+  const auto add = [](std::vector<Shard> from, const char* prefix, std::vector<Shard>& to) {
+    for (Shard& s : from) {
+      s.name = prefix + s.name;
+      to.push_back(std::move(s));
+    }
+  };
+  keep_unchanged_texts(source, edited);
+  std::vector<TensorInfo> infos;
+  std::vector<uint32_t> owners;
+  for (const EditedTensor& t : edited.tensors) {
+    infos.push_back(t.info);
+    owners.push_back(t.shard);
+  }
+  std::vector<Shard> shards;
+  add(std::move(source).take_shards(), "", shards);
+  if (donor) add(std::move(*donor).take_shards(), kDonorPrefix, shards);
+  auto view =
+      std::make_shared<const EditedView>(std::move(source), std::move(shards), std::move(edited.tensors),
+                                         std::move(edited.texts), std::move(edited.note));
+  return Checkpoint::over(std::move(view), std::move(infos), std::move(owners), std::move(edited.config),
+                          std::move(edited.hf_quant), std::move(edited.findings));
+}
+
+}  // namespace twofour

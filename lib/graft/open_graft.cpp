@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "formats/error.h"
+#include "lib/artifact/manifest.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/problems.h"
+#include "lib/graft/edited_checkpoint.h"
+#include "lib/graft/fit.h"
+#include "lib/graft/mixed_words.h"
+#include "lib/graft/model_settings.h"
+#include "lib/graft/open_edited.h"
+#include "lib/graft/quantization_words.h"
+#include "lib/graft/selection.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The config files of a checkpoint, byte for byte.
+std::map<std::string, std::string> config_files_of(const Checkpoint& c) {
+  std::map<std::string, std::string> texts;
+  std::error_code error;
+  for (const char* name : kConfigNames) {
+    if (c.is_directory() && fs::exists(c.path() / name, error)) texts[name] = read_text(c.path() / name);
+  }
+  return texts;
+}
+
+bool is_code_type(DType type) {
+  return type == DType::kU8 || type == DType::kI8 || type == DType::kI32 || type == DType::kF8E4M3;
+}
+
+/// The modules that come, quantized or linears in floats, and how the donor's config has them.
+std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
+                                         const std::vector<Linear>& linears, const std::vector<bool>& comes) {
+  std::set<std::string> floats, quantized;
+  for (const Linear& m : linears) {
+    if (comes[m.weight]) (m.format == WeightFormat::kFloat ? floats : quantized).insert(m.name);
+  }
+  for (size_t i = 0; i < comes.size(); ++i) {  // formats that are no linears, or not read
+    const TensorInfo& t = donor.tensors()[i];
+    const std::string_view leaf = std::string_view(t.name).substr(t.name.rfind('.') + 1);
+    if (comes[i] && is_code_type(t.dtype) && (leaf.find("weight") == 0 || leaf == "qweight"))
+      quantized.insert(std::string(module_of(t.name)));
+  }
+  std::vector<ComingModule> coming;
+  for (const std::string& name : quantized) {
+    coming.push_back(words.scheme_of(name));
+    if (coming.back().scheme.is_null()) {
+      throw Error(fmt::format("{}: expected its config to say how {} is quantized, found nothing",
+                              donor.path().string(), name));
+    }
+  }
+  for (const std::string& name : floats) {
+    if (!quantized.contains(name)) coming.push_back({name, nullptr, "", words.scheme_of(name).scheme});
+  }
+  return coming;
+}
+
+std::vector<std::string> float_linears(const Checkpoint& c) {
+  std::vector<std::string> names;
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(c, ignored)) {
+    if (m.format == WeightFormat::kFloat) names.push_back(m.name);
+  }
+  return names;
+}
+
+/// The config files after a graft: the base's with what comes written into them or, where they cannot say it,
+/// ones that say each module of the result.
+void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
+                 const std::vector<bool>& comes, const Checkpoint& result,
+                 const std::vector<std::string>& staying, Edited& edited) {
+  QuantizationWords words(edited.config, base.hf_quant_config(), base.path().string());
+  words.forget(names_of(base), staying, names_of(result));
+  const QuantizationWords of_donor(donor.config(), donor.hf_quant_config(), donor.path().string());
+  const std::vector<ComingModule> coming = coming_modules(donor, of_donor, linears, comes);
+  if (const auto why = words.add(coming, of_donor, float_linears(result), staying)) {
+    for (const ComingModule& m : coming) {  // a format that is not read cannot be named
+      const bool known =
+          m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
+            return l.name == m.name || l.name.starts_with(m.name + ".");
+          });
+      if (!known) throw Error(*why);
+    }
+    std::set<std::string> came;
+    for (size_t i = 0; i < comes.size(); ++i) {
+      if (comes[i]) came.insert(donor.tensors()[i].name);
+    }
+    ConfigEntries entries = write_mixed_words(base, donor, result, came);
+    edited.config = with_quantization(std::move(edited.config), std::move(entries.quantization_config));
+    edited.hf_quant = std::move(entries.hf_quant_config);
+    return;
+  }
+  edited.config = words.config();
+  edited.hf_quant = words.hf_quant_config();
+}
+
+}  // namespace
+
+Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const Edit& edit, Io io) {
+  Checkpoint base = open_editable(source, io), donor = open_editable(donor_path, io);
+  const int64_t layers = layer_count(base);
+  const int64_t theirs = layer_count(donor);
+  ModulePatterns patterns(edit.patterns, "--take");
+  const std::vector<bool> comes =
+      patterns.select(donor, donor.config().is_null() || theirs == kNoLayerCount ? layers : theirs);
+  patterns.refuse_unused(donor_path.string());
+  std::set<std::string_view> modules;
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < comes.size(); ++i) {
+    if (!comes[i]) continue;
+    modules.insert(module_of(donor.tensors()[i].name));
+    names.insert(donor.tensors()[i].name);
+  }
+  std::vector<bool> goes = patterns.select(base, layers);
+  for (size_t i = 0; i < goes.size(); ++i) {
+    const std::string& name = base.tensors()[i].name;
+    goes[i] = goes[i] || names.contains(name) || modules.contains(module_of(name));
+  }
+  Problems ignored;  // of modules that are not touched
+  const auto of_base = find_weight_modules(base, ignored), of_donor = find_weight_modules(donor, ignored);
+  refuse_unlike_shapes(base, of_base, goes, donor, of_donor, comes);
+
+  Edited edited;
+  std::vector<bool> stays = goes;
+  stays.flip();
+  add_tensors(base, stays, 0, edited.tensors);
+  const std::vector<std::string> staying = names_of(edited.tensors);
+  add_tensors(donor, comes, static_cast<uint32_t>(base.shards().size()), edited.tensors);
+  sort_by_name(edited.tensors);
+  edited.findings = findings_of(base);
+  if (staying.size() == base.tensors().size()) {
+    edited.note = {{"base", graft_base_to_json({hash_descriptions(base.tensors()), config_files_of(base)})}};
+  }
+  {
+    const Checkpoint result = outline(base, &donor, edited.tensors);
+    bool drafts = false;
+    for (const std::string_view name : names) {
+      drafts = drafts || module_role(module_of(name), layers) == ModuleRole::kMtp;
+    }
+    edited.config = config_after_graft(base, donor, result, drafts);
+    write_words(base, donor, of_donor, comes, result, staying, edited);
+  }
+  return view_of(std::move(base), std::move(donor), std::move(edited));
+}
+
+}  // namespace twofour
