@@ -8,7 +8,7 @@
 #include "formats/naming.h"
 #include "lib/artifact/manifest.h"
 #include "lib/graft/edited_checkpoint.h"
-#include "lib/graft/expert_blocks.h"
+#include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_words.h"

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/graft/expert_blocks.h"
+#include "lib/graft/kept_experts.h"
 #include "lib/graft/open_edited.h"
 
 namespace twofour {

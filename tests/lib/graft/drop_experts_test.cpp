@@ -6,7 +6,7 @@
 #include <map>
 
 #include "formats/naming.h"
-#include "lib/graft/expert_blocks.h"
+#include "lib/graft/kept_experts.h"
 #include "tests/support/edits.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
