@@ -38,15 +38,6 @@ std::vector<TargetRow> target_rows() {
   return rows;
 }
 
-/// "a, b or c"
-template <class Names>
-std::string either(const Names& names) {
-  std::string text;
-  for (size_t i = 0; i < std::size(names); ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == std::size(names) ? " or " : ", ", names[i]);
-  return text;
-}
-
 std::string target_names(unsigned targets) {
   std::vector<std::string_view> names;
   for (const TargetRow& row : target_rows()) {
@@ -54,87 +45,6 @@ std::string target_names(unsigned targets) {
   }
   return either(names);
 }
-
-std::string found(const YamlNode& node) {
-  switch (node.kind) {
-    case YamlNode::Kind::kNull:
-      return "nothing";
-    case YamlNode::Kind::kSequence:
-      return "a list";
-    case YamlNode::Kind::kMap:
-      return "keys and values";
-    case YamlNode::Kind::kScalar:
-      break;
-  }
-  return json_quote_short(node.text);
-}
-
-/// A value and the way to it, "rules[2].granularity".
-struct YamlPlace {
-  std::string_view where;
-  std::string path;
-  const YamlNode& node;
-
-  [[noreturn]] void fail(const std::string& problem) const {
-    yaml_error(where, node, path.empty() ? problem : fmt::format("{}: {}", path, problem));
-  }
-  [[noreturn]] void expected(std::string_view what) const {
-    fail(fmt::format("expected {}, found {}", what, found(node)));
-  }
-  YamlPlace child(std::string_view key, const YamlNode& value) const {
-    return {where, path.empty() ? std::string(key) : fmt::format("{}.{}", path, key), value};
-  }
-  YamlPlace element(size_t i) const { return {where, fmt::format("{}[{}]", path, i), node.items[i]}; }
-  /// A key of a map; nothing where it is not given.
-  std::optional<YamlPlace> find(std::string_view key) const {
-    for (size_t i = 0; i < node.keys.size(); ++i) {
-      if (node.keys[i].text == key) return child(key, node.items[i]);
-    }
-    return std::nullopt;
-  }
-  YamlPlace required(std::string_view key) const {
-    if (const auto place = find(key)) return *place;
-    fail(fmt::format("expected the key {}, found none", key));
-  }
-
-  const std::string& text(std::string_view what) const {
-    if (node.kind != YamlNode::Kind::kScalar || node.text.empty()) expected(what);
-    return node.text;
-  }
-  /// One of some words.
-  template <class Words>
-  const std::string& word(const Words& words) const {
-    const std::string& given = text(either(words));
-    if (std::find(std::begin(words), std::end(words), given) == std::end(words)) expected(either(words));
-    return given;
-  }
-  bool boolean() const {
-    const bool known = node.text == "true" || node.text == "false";
-    if (node.kind != YamlNode::Kind::kScalar || node.quoted || !known) expected("true or false");
-    return node.text == "true";
-  }
-  /// A whole number from `least` to `most`.
-  int64_t integer(int64_t least, int64_t most) const {
-    int64_t number = 0;
-    const char* end = node.text.data() + node.text.size();
-    const auto [stop, error] = std::from_chars(node.text.data(), end, number);
-    const bool is_number = node.kind == YamlNode::Kind::kScalar && !node.quoted && error == std::errc() &&
-                           stop == end && !node.text.empty();
-    if (!is_number || number < least || number > most)
-      expected(fmt::format("a whole number from {} to {}", least, most));
-    return number;
-  }
-  void check_map(std::string_view what, const std::vector<RecipeKey>& keys) const {
-    if (node.kind != YamlNode::Kind::kMap) expected(what);
-    for (const YamlNode& key : node.keys) {
-      if (std::any_of(keys.begin(), keys.end(), [&](const RecipeKey& k) { return k.key == key.text; }))
-        continue;
-      std::vector<std::string> names;
-      for (const RecipeKey& k : keys) names.push_back(k.key);
-      YamlPlace{where, path, key}.expected(fmt::format("one of the keys {}", either(names)));
-    }
-  }
-};
 
 /// A key of a rule that takes one of some words.
 struct WordRow {
@@ -285,6 +195,12 @@ std::string label_of(size_t index, const Selection& s) {
   return fmt::format("rule {} ({})", index + 1, text);
 }
 
+std::vector<std::string> names_of(const std::vector<RecipeKey>& keys) {
+  std::vector<std::string> names;
+  for (const RecipeKey& k : keys) names.push_back(k.key);
+  return names;
+}
+
 /// Refuses a key that goes with other targets only.
 void check_with(const YamlPlace& place, unsigned with, const TargetRow& target) {
   if (with & target.target) return;
@@ -332,7 +248,7 @@ void check_not_pruned(const YamlPlace& place, const Rule& rule) {
 }
 
 Rule read_rule(const YamlPlace& place, size_t index) {
-  place.check_map("a rule", rule_keys());
+  place.check_map("a rule", names_of(rule_keys()));
   Rule rule;
   rule.selection = read_match(place.required("match"));
   const YamlPlace to = place.required("to");
@@ -427,7 +343,7 @@ Recipe read_recipe(const std::string& where, std::string_view text) {
   const YamlNode document = parse_yaml(where, text);
   const YamlPlace top{where, "", document};
   if (document.kind == YamlNode::Kind::kNull) top.fail("expected a recipe, found nothing");
-  top.check_map("a recipe", recipe_keys());
+  top.check_map("a recipe", names_of(recipe_keys()));
   check_format(top.required("format"));
   Recipe recipe;
   recipe.rules.clear();

@@ -8,6 +8,7 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -162,6 +163,20 @@ class TreeBuilder : public YAML::EventHandler {
   int documents_ = 0;
 };
 
+std::string found(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull:
+      return "nothing";
+    case YamlNode::Kind::kSequence:
+      return "a list";
+    case YamlNode::Kind::kMap:
+      return "keys and values";
+    case YamlNode::Kind::kScalar:
+      break;
+  }
+  return json_quote_short(node.text);
+}
+
 }  // namespace
 
 void yaml_error(std::string_view where, const YamlNode& at, const std::string& problem) {
@@ -188,6 +203,64 @@ YamlNode parse_yaml(std::string_view where, std::string_view text) {
                alias ? TreeBuilder::kAlias : fmt::format("expected YAML, found an error: {}", e.msg));
   }
   return builder.take();
+}
+
+void YamlPlace::fail(const std::string& problem) const {
+  yaml_error(where, node, path.empty() ? problem : fmt::format("{}: {}", path, problem));
+}
+
+void YamlPlace::expected(std::string_view what) const {
+  fail(fmt::format("expected {}, found {}", what, found(node)));
+}
+
+YamlPlace YamlPlace::child(std::string_view key, const YamlNode& value) const {
+  return {where, path.empty() ? std::string(key) : fmt::format("{}.{}", path, key), value};
+}
+
+YamlPlace YamlPlace::element(size_t i) const {
+  return {where, fmt::format("{}[{}]", path, i), node.items[i]};
+}
+
+std::optional<YamlPlace> YamlPlace::find(std::string_view key) const {
+  for (size_t i = 0; i < node.keys.size(); ++i) {
+    if (node.keys[i].text == key) return child(key, node.items[i]);
+  }
+  return std::nullopt;
+}
+
+YamlPlace YamlPlace::required(std::string_view key) const {
+  if (const auto place = find(key)) return *place;
+  fail(fmt::format("expected the key {}, found none", key));
+}
+
+const std::string& YamlPlace::text(std::string_view what) const {
+  if (node.kind != YamlNode::Kind::kScalar || node.text.empty()) expected(what);
+  return node.text;
+}
+
+bool YamlPlace::boolean() const {
+  const bool known = node.text == "true" || node.text == "false";
+  if (node.kind != YamlNode::Kind::kScalar || node.quoted || !known) expected("true or false");
+  return node.text == "true";
+}
+
+int64_t YamlPlace::integer(int64_t least, int64_t most) const {
+  int64_t number = 0;
+  const char* end = node.text.data() + node.text.size();
+  const auto [stop, error] = std::from_chars(node.text.data(), end, number);
+  const bool is_number = node.kind == YamlNode::Kind::kScalar && !node.quoted && error == std::errc() &&
+                         stop == end && !node.text.empty();
+  if (!is_number || number < least || number > most)
+    expected(fmt::format("a whole number from {} to {}", least, most));
+  return number;
+}
+
+void YamlPlace::check_map(std::string_view what, const std::vector<std::string>& keys) const {
+  if (node.kind != YamlNode::Kind::kMap) expected(what);
+  for (const YamlNode& key : node.keys) {
+    if (std::find(keys.begin(), keys.end(), key.text) != keys.end()) continue;
+    YamlPlace{where, path, key}.expected(fmt::format("one of the keys {}", either(keys)));
+  }
 }
 
 }  // namespace twofour

@@ -1,5 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,5 +32,47 @@ YamlNode parse_yaml(std::string_view where, std::string_view text);
 
 /// An Error at a place.
 [[noreturn]] void yaml_error(std::string_view where, const YamlNode& at, const std::string& problem);
+
+/// "a, b or c"
+template <class Names>
+std::string either(const Names& names) {
+  std::string text;
+  for (size_t i = 0; i < std::size(names); ++i) {
+    text += i == 0 ? "" : i + 1 == std::size(names) ? " or " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+/// A value and the way to it, "rules[2].granularity". What is read of it throws Error "WHERE:LINE:COLUMN:
+/// PATH: expected ..., found ..." where it is something else.
+struct YamlPlace {
+  std::string_view where;
+  std::string path;
+  const YamlNode& node;
+
+  [[noreturn]] void fail(const std::string& problem) const;
+  [[noreturn]] void expected(std::string_view what) const;
+
+  YamlPlace child(std::string_view key, const YamlNode& value) const;
+  YamlPlace element(size_t i) const;
+  /// A key of a map; nothing where it is not given.
+  std::optional<YamlPlace> find(std::string_view key) const;
+  YamlPlace required(std::string_view key) const;
+
+  const std::string& text(std::string_view what) const;
+  /// One of some words.
+  template <class Words>
+  const std::string& word(const Words& words) const {
+    const std::string& given = text(either(words));
+    if (std::find(std::begin(words), std::end(words), given) == std::end(words)) expected(either(words));
+    return given;
+  }
+  bool boolean() const;
+  /// A whole number from `least` to `most`.
+  int64_t integer(int64_t least, int64_t most) const;
+  /// A map with some of these keys and no others.
+  void check_map(std::string_view what, const std::vector<std::string>& keys) const;
+};
 
 }  // namespace twofour
