@@ -25,13 +25,12 @@ namespace {
 using enum SynthEncoding;
 using enum SynthCodes;
 using enum SynthPart;
+using enum DType;
 
-constexpr DType kF8 = DType::kF8E4M3, kU8 = DType::kU8, kI8 = DType::kI8, kI32 = DType::kI32,
-                kF32 = DType::kF32, kBf16 = DType::kBF16, kF16 = DType::kF16, kE8 = DType::kF8E8M0;
 /// What the largest code and the largest block scale make of a global scale of 1.
 constexpr float kNvfp4Most = kE2m1Max * kE4m3Max;
 constexpr QuantizeRule kFourOverSix{Arithmetic::modelopt, BlockScale::four_over_six, ZeroBlock::producer,
-                                    DType::kF32};
+                                    kF32};
 
 bool is_transposed(const SynthFormat& f) { return f.codes == kAwq || f.codes == kGptq; }
 int64_t tile_rows(const SynthMatrix& m, const SynthFormat& f) { return f.rows > 0 ? f.rows : m.rows(); }
@@ -97,7 +96,7 @@ void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
   switch (type) {
     case kF32:
       return append(bytes, scale);
-    case kBf16:
+    case kBF16:
       return append(bytes, bf16_from_float(scale));
     case kF16:
       return append(bytes, fp16_from_float(scale));
@@ -110,11 +109,11 @@ void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
 float tile_scale(const SynthFormat& f, float amax) {
   switch (f.encoding) {
     case kFp8:
-      return stored_scale(f.powers_of_two ? kE8 : f.scale_type, fp8_scale_of(amax));
+      return stored_scale(f.powers_of_two ? kF8E8M0 : f.scale_type, fp8_scale_of(amax));
     case kMxfp8:
-      return round_scale(kE8, amax / kE4m3Max);
+      return round_scale(kF8E8M0, amax / kE4m3Max);
     case kMxfp4:
-      return round_scale(kE8, amax / kE2m1Max);
+      return round_scale(kF8E8M0, amax / kE2m1Max);
     default:
       return stored_scale(f.scale_type, amax > 0 ? amax / 7.0f : 1.0f);
   }
@@ -233,94 +232,6 @@ std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, cons
 
 }  // namespace
 
-const SynthFormat
-    kModelOptNvfp4 = {kNvfp4,
-                      kNibbles,
-                      ".weight",
-                      kU8,
-                      ".weight_scale",
-                      kF8,
-                      1,
-                      kGroup,
-                      ".weight_scale_2",
-                      ".input_scale",
-                      0,
-                      false,
-                      false,
-                      false,
-                      false,
-                      "NVFP4"},
-    kModelOptNvfp4WeightOnly = {kNvfp4, kNibbles,          ".weight", kU8, ".weight_scale", kF8,   1,
-                                kGroup, ".weight_scale_2", nullptr,   0,   false,           false, false,
-                                false,  "W4A16_NVFP4"},
-    kModelOptNvfp4FourOverSix =
-        {kNvfp4FourOverSix, kNibbles,       ".weight", kU8,   ".weight_scale", kF8,   1,     kGroup,
-         ".weight_scale_2", ".input_scale", 0,         false, false,           false, false, "NVFP4"},
-    kModelOptNvfp4FourOverSixWeightOnly =
-        {kNvfp4FourOverSix, kNibbles, ".weight", kU8,   ".weight_scale", kF8,   1,     kGroup,
-         ".weight_scale_2", nullptr,  0,         false, false,           false, false, "W4A16_NVFP4"},
-    kQuarkNvfp4 = {kNvfp4, kNibbles,          ".weight",       kU8, ".weight_scale", kF8, 1,
-                   kGroup, ".weight_scale_2", ".input_scale_2"},
-    kCtNvfp4 = {kNvfp4,
-                kNibbles,
-                ".weight_packed",
-                kU8,
-                ".weight_scale",
-                kF8,
-                1,
-                kGroup,
-                ".weight_global_scale",
-                ".input_global_scale",
-                1,
-                true},
-    kModelOptFp8 = {kFp8,    kBytes,         ".weight", kF8,   ".weight_scale", kF32,  0,     0,
-                    nullptr, ".input_scale", 0,         false, false,           false, false, "FP8"},
-    kModelOptFp8Table = {kFp8,    kBytes,  ".weight", kF8,   ".weight_scale", kBf16, 0,    0,
-                         nullptr, nullptr, 0,         false, false,           false, true, "FP8"},
-    kModelOptFp8Mtp = {kFp8,
-                       kBytes,
-                       ".weight",
-                       kF8,
-                       ".weight_scale_inv",
-                       kBf16,
-                       kFp8Block,
-                       kFp8Block,
-                       nullptr,
-                       nullptr,
-                       0,
-                       false,
-                       false,
-                       false,
-                       false,
-                       "FP8_BLOCK_SCALES"},
-    kModelOptFp8Pb = {kFp8,    kBytes,    ".weight", kF8,     ".weight_scale_inv",
-                      kF32,    kFp8Block, kFp8Block, nullptr, nullptr,
-                      0,       false,     false,     false,   false,
-                      "FP8_PB"},
-    kModelOptMxfp8 = {kMxfp8, kBytes, ".weight", kF8,     ".weight_scale_inv",
-                      kU8,    1,      kMxGroup,  nullptr, nullptr,
-                      0,      false,  false,     false,   false,
-                      "MXFP8"},
-    kVendorMxfp8 = {kMxfp8, kBytes, ".weight", kF8, ".weight_scale_inv", kU8, 1, kMxGroup},
-    kDeepSeekFp8 = {kFp8, kBytes, ".weight", kF8, ".weight_scale_inv", kF32, kFp8Block, kFp8Block},
-    kDeepSeekV4Fp8 = {kFp8,      kBytes,  ".weight", kF8, ".scale", kE8,   kFp8Block,
-                      kFp8Block, nullptr, nullptr,   0,   false,    false, true},
-    kDeepSeekV4BaseFp8 = {kFp8,      kBytes,  ".weight", kF8, ".scale", kF32,  kFp8Block,
-                          kFp8Block, nullptr, nullptr,   0,   false,    false, true},
-    kLingFp8 = {kFp8, kBytes,    ".weight", kF8,     ".weight_scale_inv",
-                kF32, kFp8Block, kFp8Block, nullptr, nullptr,
-                0,    false,     false,     true},
-    kCtFp8Row = {kFp8, kBytes, ".weight", kF8, ".weight_scale", kBf16, 1, 0},
-    kCtFp8Block = {kFp8, kBytes, ".weight", kF8, ".weight_scale", kBf16, kFp8Block, kFp8Block},
-    kGptOssMxfp4 = {kMxfp4, kBlocks, "_blocks", kU8, "_scales", kU8, 1, kMxGroup},
-    kDeepSeekV4Mxfp4 = {kMxfp4, kNibbles, ".weight", kI8, ".scale", kE8, 1, kMxGroup},
-    kLingMxfp4 = {kMxfp4, kNibbles, ".weight", kU8, ".weight_scale_inv", kU8, 1, kMxGroup},
-    kCtMxfp4 = {kMxfp4, kNibbles, ".weight_packed", kU8, ".weight_scale", kU8, 1, kMxGroup},
-    kCtInt4G32 = {kInt4, kPacked, ".weight_packed", kI32, ".weight_scale", kBf16, 1, 32},
-    kCtInt4G128 = {kInt4, kPacked, ".weight_packed", kI32, ".weight_scale", kBf16, 1, 128},
-    kAwqInt4 = {kUint4, kAwq, ".qweight", kI32, ".scales", kF16, 1, 128},
-    kGptqInt4 = {kInt4, kGptq, ".qweight", kI32, ".scales", kF16, 1, 128};
-
 std::vector<SynthTensor> quantized_tensors(const SynthMatrix& m, const SynthFormat& f) {
   const int64_t divisor = f.codes == kBytes ? 1 : f.columns > 1 ? f.columns : 8;
   if (m.k % divisor != 0 || (is_transposed(f) && m.n % 8 != 0)) {
@@ -336,7 +247,7 @@ std::vector<SynthTensor> quantized_tensors(const SynthMatrix& m, const SynthForm
   add((f.shared ? parent(m.name) : m.name) + f.scale, f.scale_type, scales_shape(m, f), kScales);
   if (f.global != nullptr) add(m.name + f.global, kF32, scalar, kGlobal);
   if (f.input != nullptr) add(m.name + f.input, kF32, scalar, kInputScale);
-  if (f.codes == kPacked) add(m.name + ".weight_shape", DType::kI64, {2}, kShape);
+  if (f.codes == kPacked) add(m.name + ".weight_shape", kI64, {2}, kShape);
   if (is_transposed(f)) add(m.name + ".qzeros", kI32, {m.k / f.columns, m.n / 8}, kZeros);
   if (f.codes == kGptq) add(m.name + ".g_idx", kI32, {m.k}, kGroups);
   return tensors;
