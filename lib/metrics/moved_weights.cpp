@@ -1,7 +1,6 @@
 #include "lib/metrics/moved_weights.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,97 +8,13 @@
 #include <set>
 
 #include "lib/metrics/moved_search.h"
+#include "lib/metrics/moved_text.h"
 #include "lib/names/sibling_name.h"
 
 namespace twofour {
 namespace {
 
 using Found = std::map<std::string, MovedMatrix>;
-constexpr size_t kListed = 8;  ///< experts, layers or lines that a text lists
-
-/// Number in A to those of B that it equals; several where B has them alike.
-using Numbers = std::map<int64_t, std::set<int64_t>>;
-
-/// One number each, so that as few as can be share one: its own where B has that alike.
-std::map<int64_t, int64_t> choose(const Numbers& numbers) {
-  std::map<int64_t, int64_t> chosen;
-  std::set<int64_t> taken;
-  for (const auto& [own, others] : numbers) {
-    const auto free = std::ranges::find_if(others, [&](int64_t n) { return !taken.contains(n); });
-    chosen[own] = free != others.end() ? *free : *others.begin();
-    taken.insert(chosen[own]);
-  }
-  return chosen;
-}
-
-std::string plural(const char* what, const std::set<int64_t>& numbers) {
-  return numbers.size() == 1 ? fmt::format("{} {}", what, *numbers.begin())
-                             : fmt::format("{}s {}, which are alike", what, fmt::join(numbers, " and "));
-}
-
-/// "expert 3 equals expert 8 of B, expert 8 equals expert 3 of B", or the rule that all follow.
-std::string describe_numbers(const char* what, const Numbers& numbers, int64_t count, const std::string& b) {
-  const auto chosen = choose(numbers);
-  if (static_cast<int64_t>(chosen.size()) == count && count > 2) {
-    const int64_t shift = (chosen.at(0) + count) % count;
-    const auto all = [&](auto place) {
-      return std::ranges::all_of(chosen, [&](const auto& pair) { return pair.second == place(pair.first); });
-    };
-    if (all([&](int64_t n) { return count - 1 - n; }))
-      return fmt::format("all {} {}s are in reverse order: {} 0 equals {} {} of {}, {} {} equals {} 0", count,
-                         what, what, what, count - 1, b, what, count - 1, what);
-    if (all([&](int64_t n) { return (n + shift) % count; }))
-      return fmt::format("all {} {}s are turned by {}: {} 0 equals {} {} of {}, and so on", count, what,
-                         shift, what, what, shift, b);
-  }
-  std::vector<std::string> parts;
-  for (const auto& [own, others] : numbers) {
-    if (parts.size() == kListed) break;
-    parts.push_back(fmt::format("{} {} equals {} of {}", what, own, plural(what, others), b));
-  }
-  std::string text = fmt::format("{}", fmt::join(parts, ", "));
-  if (numbers.size() > parts.size()) text += fmt::format(", and {} more", numbers.size() - parts.size());
-  return text;
-}
-
-/// The rule that lines follow, or some of them.
-std::string describe_lines(const char* what, const MovedMatrix& m, const std::string& b) {
-  const int64_t n = m.count;
-  const auto follows = [&](auto place) {
-    for (size_t i = 0; i < m.lines.size(); ++i) {
-      if (place(m.lines[i]) != m.places[i]) return false;
-    }
-    return true;
-  };
-  const int64_t shift = m.lines.empty() ? 0 : (m.places[0] - m.lines[0] + n) % n;
-  if (n % 2 == 0 && follows([&](int64_t i) { return (i + n / 2) % n; }))
-    return fmt::format("the halves of its {} {} are exchanged", n, what);
-  if (follows([&](int64_t i) { return (i + shift) % n; }))
-    return fmt::format("its {} {} are turned by {}", n, what, shift);
-  if (follows([&](int64_t i) { return n - 1 - i; }))
-    return fmt::format("its {} {} are in reverse order", n, what);
-  if (follows([](int64_t i) { return i ^ 1; }))
-    return fmt::format("neighbours among its {} {} are exchanged", n, what);
-  // The two halves of each head, as rotary embeddings pair its rows, or of all: one after the other, or in
-  // turn.
-  std::set<int64_t> sizes = {n};
-  for (const int64_t head : {32, 64, 80, 96, 128, 192, 256}) sizes.insert(head);
-  for (const int64_t size : sizes) {
-    if (size > n || n % size != 0 || size % 2 != 0) continue;
-    const auto in_turn = [&](int64_t i) { return i / size * size + i % 2 * (size / 2) + i % size / 2; };
-    const auto apart = [&](int64_t i) {
-      return i / size * size + (i % size < size / 2 ? 2 * (i % size) : 2 * (i % size - size / 2) + 1);
-    };
-    const std::string whole = size == n ? "" : fmt::format(" of each {}", size);
-    if (follows(in_turn)) return fmt::format("its {} {} have the halves{} in turn", n, what, whole);
-    if (follows(apart)) return fmt::format("its {} {} have even and odd ones{} apart", n, what, whole);
-  }
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < m.lines.size() && parts.size() < 4; ++i) {
-    if (m.lines[i] != m.places[i]) parts.push_back(fmt::format("{} is {} of {}", m.lines[i], m.places[i], b));
-  }
-  return fmt::format("its {} {} are in another order: {}", n, what, fmt::join(parts, ", "));
-}
 
 /// "P.gate_proj" and "P.up_proj" of one P.
 bool are_gate_and_up(const std::string& x, const std::string& y) {
@@ -155,7 +70,7 @@ class Grouping {
   }
 
   /// Adds to `numbers` what all of `names` agree on; the names are then done.
-  bool agree(const std::vector<std::string>& names, bool expert, int64_t own, Numbers& numbers) const {
+  bool agree(const std::vector<std::string>& names, bool expert, int64_t own, MovedNumbers& numbers) const {
     std::set<int64_t> common;
     for (size_t i = 0; i < names.size(); ++i) {
       const std::set<int64_t> some = numbers_of(names[i], found_.at(names[i]), expert);
@@ -174,7 +89,7 @@ class Grouping {
         blocks[experts_of(name)][sibling_name(name).expert].push_back(name);
     }
     for (const auto& [block, experts] : blocks) {
-      Numbers numbers;
+      MovedNumbers numbers;
       std::vector<std::string> done;
       bool whole = true;  // all matrices of each expert went
       for (const auto& [expert, names] : experts) {
@@ -199,7 +114,7 @@ class Grouping {
 
   /// The router whose rows went with the experts: each moved expert's row is that of what it equals, and all
   /// others are their own.
-  std::optional<std::string> router_of(const std::string& block, const Numbers& numbers) const {
+  std::optional<std::string> router_of(const std::string& block, const MovedNumbers& numbers) const {
     const std::string parent = block.substr(0, block.rfind('.'));
     for (const char* leaf : {"gate", "router", "router.layer", "gate.wg"}) {
       const auto at = found_.find(fmt::format("{}.{}", parent, leaf));
@@ -223,7 +138,7 @@ class Grouping {
         models[layers_of(name)][sibling_name(name).layer].push_back(name);
     }
     for (const auto& [prefix, layers] : models) {
-      Numbers numbers;
+      MovedNumbers numbers;
       std::vector<std::string> done;
       for (const auto& [layer, names] : layers) {
         // Most of the layer: a matrix may be too small to tell, or alike in both.
@@ -242,9 +157,9 @@ class Grouping {
   }
 
   /// Takes `done` out of what is left to say, name by name.
-  void add_pairs(const std::vector<std::string>& done, const Numbers& numbers, bool expert,
+  void add_pairs(const std::vector<std::string>& done, const MovedNumbers& numbers, bool expert,
                  MovedWeights& moved) {
-    const auto chosen = choose(numbers);
+    const auto chosen = choose_numbers(numbers);
     for (const std::string& name : done) {
       const SiblingName own = sibling_name(name);
       const int64_t number = chosen.at(expert ? own.expert : own.layer);
@@ -286,7 +201,7 @@ class Grouping {
     std::map<std::tuple<int, std::string, int64_t, std::string>, std::vector<std::string>> alike;
     for (const auto& [name, m] : found_) {
       const SiblingName at = sibling_name(name);
-      alike[{static_cast<int>(how_of(name, m)), at.kind, at.layer, text_of(m)}].push_back(name);
+      alike[{static_cast<int>(how_of(name, m)), at.kind, at.layer, describe_matrix(m, b_)}].push_back(name);
     }
     for (const auto& [key, names] : alike) {
       MovedWeights moved{static_cast<Moved>(std::get<0>(key)), names[0], std::get<3>(key), {}};
@@ -309,30 +224,6 @@ class Grouping {
       if (m.places[i] != (m.lines[i] + m.count / 2) % m.count) return m.how;
     }
     return Moved::kGateUp;
-  }
-
-  std::string text_of(const MovedMatrix& m) const {
-    switch (m.how) {
-      case Moved::kRows:
-        return describe_lines("rows", m, b_);
-      case Moved::kColumns:
-        return describe_lines("columns", m, b_);
-      case Moved::kNibbles:
-        return "the two codes of each byte are exchanged";
-      case Moved::kScales:
-        return "the signs are, the sizes of blocks are not: scales in another order, or of another matrix";
-      case Moved::kFactor:
-        return fmt::format("its numbers are {:.4g} times those of {}", m.factor, b_);
-      case Moved::kTransposed:
-        return fmt::format("its rows are the columns of {}", b_);
-      case Moved::kSigns:
-        return m.lines.size() == m.places.size()
-                   ? fmt::format("signs of all {} rows are turned", m.count)
-                   : fmt::format("signs are turned, in {} of {} rows that were looked at", m.lines.size(),
-                                 m.places.size());
-      default:
-        return fmt::format("equals {} of {}", fmt::join(m.equals, ", and "), b_);
-    }
   }
 
   Found found_;
