@@ -50,6 +50,13 @@ struct SynthRule {
   SynthWhere where = nullptr;
 };
 
+/// Embedding, last norm and head of models of text alone.
+inline constexpr SynthRule kTextModelRules[] = {
+    {SynthScope::kModel, "model.embed_tokens", "vocab_size", "hidden_size", SynthRole::kEmbedding},
+    {SynthScope::kModel, "model.norm.weight", "hidden_size", "0", SynthRole::kVector},
+    {SynthScope::kModel, "lm_head", "vocab_size", "hidden_size", SynthRole::kLinear},
+};
+
 /// Layers that are alike: those of the model, of a draft, of a vision tower, or parts of a table.
 struct SynthStack {
   const char* layer_prefix;   ///< with {} for the number: "model.layers.{}."

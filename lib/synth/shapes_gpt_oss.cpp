@@ -10,9 +10,6 @@ using enum SynthRole;
 using enum SynthScope;
 
 constexpr SynthRule kGptOssRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
@@ -32,7 +29,7 @@ constexpr SynthRule kGptOssRules[] = {
     {kLayer, "mlp.experts.down_proj_bias", "hidden_size", "0", kStackBias},
 };
 constexpr SynthStack kGptOssStacks[] = {
-    {"model.layers.{}.", nullptr, "num_hidden_layers", {kGptOssRules}},
+    {"model.layers.{}.", nullptr, "num_hidden_layers", {kTextModelRules, kGptOssRules}},
 };
 constexpr const char* kGptOssConfig = R"({
   "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,

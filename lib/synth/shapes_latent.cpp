@@ -16,11 +16,6 @@ bool is_sparse_after_one(int64_t layer, int64_t) { return layer >= 1; }
 /// GLM-5.2's layers with an index of tokens of their own; the draft's 78 is one.
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2; }
 
-constexpr SynthRule kModelRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-};
 constexpr SynthRule kLatentRules[] = {
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
@@ -80,7 +75,10 @@ constexpr const char* kSmallLatent = R"({
 
 // DeepSeek-V3, as published.
 constexpr SynthStack kDeepSeekV3Stacks[] = {
-    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kModelRules, kLatentRules, kMlpAfterThree}},
+    {"model.layers.{}.",
+     "mlp.experts.{}.",
+     "num_hidden_layers",
+     {kTextModelRules, kLatentRules, kMlpAfterThree}},
     {"model.layers.{}.",
      "mlp.experts.{}.",
      "num_nextn_predict_layers",
@@ -115,7 +113,10 @@ const SynthPublication kDeepSeekV3Publications[] = {
 
 // Kimi-K2-Thinking: DeepSeek-V3's modules. Its entry of quantization is the one that Kimi-K2.5 repeats.
 constexpr SynthStack kKimiK2Stacks[] = {
-    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kModelRules, kLatentRules, kMlpAfterOne}},
+    {"model.layers.{}.",
+     "mlp.experts.{}.",
+     "num_hidden_layers",
+     {kTextModelRules, kLatentRules, kMlpAfterOne}},
 };
 constexpr const char* kKimiK2Config = R"({
   "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
@@ -146,7 +147,7 @@ constexpr SynthStack kGlmStacks[] = {
     {"model.layers.{}.",
      "mlp.experts.{}.",
      "num_hidden_layers",
-     {kModelRules, kLatentRules, kIndexRules, kMlpAfterThree}},
+     {kTextModelRules, kLatentRules, kIndexRules, kMlpAfterThree}},
     {"model.layers.{}.",
      "mlp.experts.{}.",
      "num_nextn_predict_layers",

@@ -24,11 +24,6 @@ constexpr SynthRule kLanguageRules[] = {
     {kModel, "model.language_model.norm.weight", "hidden_size", "0", kVector},
     {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
 };
-constexpr SynthRule kTextRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-};
 constexpr SynthRule kMtpRules[] = {
     {kModel, "mtp.fc", "hidden_size", "2*hidden_size", kLinear},
     {kModel, "mtp.norm.weight", "hidden_size", "0", kVector},
@@ -96,7 +91,7 @@ constexpr SynthStack kQwen38Stacks[] = {
     {"model.layers.{}.",
      "mlp.experts.{}.",
      "num_hidden_layers",
-     {kTextRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
+     {kTextModelRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
     {"mtp.layers.{}.",
      "mlp.experts.{}.",
      "mtp_num_hidden_layers",

@@ -12,9 +12,6 @@ bool full_attention(int64_t layer, int64_t) { return layer % 4 == 3; }
 bool linear_attention(int64_t layer, int64_t) { return layer % 4 != 3; }
 
 constexpr SynthRule kQwen3NextRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "linear_attn.in_proj_qkvz",
@@ -91,9 +88,6 @@ constexpr const char* kDeepSeekV4Config = R"({
   "rms_norm_eps": 1e-06, "attention_bias": false, "initializer_range": 0.02, "tie_word_embeddings": false})";
 
 constexpr SynthRule kMixtralRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "self_attn.q_proj", "hidden_size", "hidden_size", kLinear},
@@ -114,9 +108,6 @@ constexpr const char* kMixtralConfig = R"({
   "initializer_range": 0.02, "tie_word_embeddings": false, "router_aux_loss_coef": 0.02})";
 
 constexpr SynthRule kQwen3MoeRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
@@ -139,9 +130,6 @@ constexpr const char* kQwen3MoeConfig = R"({
   "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
 
 constexpr SynthRule kLlamaRules[] = {
-    {kModel, "model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
     {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
     {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
@@ -240,14 +228,17 @@ const SynthPublication kLlamaPublications[] = {
 constexpr SynthStack kTinyStacks[] = {
     {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kTinyRules}}};
 constexpr SynthStack kQwen3NextStacks[] = {
-    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kQwen3NextRules}}};
+    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kTextModelRules, kQwen3NextRules}}};
 constexpr SynthStack kQwen3MoeStacks[] = {
-    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kQwen3MoeRules}}};
+    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kTextModelRules, kQwen3MoeRules}}};
 constexpr SynthStack kDeepSeekV4Stacks[] = {
     {"layers.{}.", "ffn.experts.{}.", "num_hidden_layers", {kDeepSeekV4Rules}}};
-constexpr SynthStack kMixtralStacks[] = {
-    {"model.layers.{}.", "block_sparse_moe.experts.{}.", "num_hidden_layers", {kMixtralRules}}};
-constexpr SynthStack kLlamaStacks[] = {{"model.layers.{}.", nullptr, "num_hidden_layers", {kLlamaRules}}};
+constexpr SynthStack kMixtralStacks[] = {{"model.layers.{}.",
+                                          "block_sparse_moe.experts.{}.",
+                                          "num_hidden_layers",
+                                          {kTextModelRules, kMixtralRules}}};
+constexpr SynthStack kLlamaStacks[] = {
+    {"model.layers.{}.", nullptr, "num_hidden_layers", {kTextModelRules, kLlamaRules}}};
 
 const SynthShape kSingleFormatShapes[] = {
     {"tiny", "num_experts", "num_experts_per_tok", 2, 8, 2, kTinyStacks, kTinyConfig, kTinySmall,
