@@ -1,7 +1,12 @@
 #include "formats/error.h"
+#include "kernels/attention/device_attention.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
+#include "kernels/floats/device_gemm.h"
+#include "kernels/floats/device_matrix.h"
+#include "kernels/floats/device_vectors.h"
 #include "kernels/moe/dense_moe.h"
+#include "kernels/moe/device_router.h"
 #include "kernels/moe/sparse_moe.h"
 #include "kernels/pack/device_pack.h"
 #include "kernels/solve/device_solve.h"
@@ -34,6 +39,11 @@ void DeviceMemory::fill(int) { refuse("device memory"); }
 void DeviceMemory::upload(const void*, size_t, size_t) { refuse("device memory"); }
 void DeviceMemory::read(void*, size_t) const { refuse("device memory"); }
 void copy_to_host(const void*, void*, size_t) { refuse("device memory"); }
+uint64_t available_device_bytes() { refuse("device memory"); }
+void copy_to_host(const void*, void*, size_t, const DeviceStream&) { refuse("device memory"); }
+void copy_to_device(const void*, void*, size_t, const DeviceStream&) { refuse("device memory"); }
+void move_device_bytes(const void*, void*, size_t, Stream) { refuse("device memory"); }
+void clear_device_bytes(void*, size_t, Stream) { refuse("device memory"); }
 
 PinnedMemory::PinnedMemory(size_t) { refuse("page-locked memory"); }
 
@@ -92,6 +102,56 @@ bool sparse_moe_in_one(const SparseMoe&, const MoeTokens&, const SparsePlan&) { 
 void sparse_moe(const SparseMoe&, const MoeTokens&, void*, size_t, Stream, const SparseMoePlan&) {
   refuse("sparse_moe");
 }
+
+void rms_norm(const RmsNorm&, Stream) { refuse("rms_norm"); }
+void prepare_heads(const PreparedHeads&, Stream) { refuse("heads"); }
+void split_latent_heads(const LatentHeads&, Stream) { refuse("latent heads"); }
+void attend(const DeviceAttention&, float*, Stream) { refuse("attention"); }
+size_t attend_one_workspace(const DeviceAttention&) { refuse("attention"); }
+void attend_one(const DeviceAttention&, const PreparedHeads&, float*, void*, Stream) { refuse("attention"); }
+
+void multiply_row(std::span<const DeviceMatrix>, const RowInput&, const RowOutput&, Stream) {
+  refuse("product of a row");
+}
+void multiply_expert_rows(const ExpertMatrices&, const int32_t*, int64_t, const RowInput&, const RowOutput&,
+                          Stream) {
+  refuse("product of a row");
+}
+void take_rows(const DeviceMatrix&, const int32_t*, int64_t, float*, Stream) { refuse("rows of a matrix"); }
+
+struct LibraryProducts::Plans {};
+LibraryProducts::LibraryProducts() { refuse("products"); }
+LibraryProducts::~LibraryProducts() = default;
+void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream) { refuse("products"); }
+void MatrixProducts::multiply(const DeviceMatrix&, float*, int64_t, bool, Stream) { refuse("products"); }
+void MatrixProducts::multiply(std::span<const DeviceMatrix>, float*, int64_t, Stream) { refuse("products"); }
+void MatrixProducts::add_products(float*, Stream) { refuse("products"); }
+void MatrixProducts::add_cross_products(const float*, int64_t, float*, Stream) { refuse("products"); }
+
+void gate_rows(const float*, const float*, int64_t, int64_t, int64_t, const GateUnits&, float*, Stream) {
+  refuse("gates");
+}
+void add_floats(float*, const float*, int64_t, Stream) { refuse("sum"); }
+void scale_by_gates(float*, const float*, int64_t, int64_t, Stream) { refuse("gates"); }
+void gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, Stream) { refuse("rows"); }
+void scatter_rows(const float*, const int32_t*, const float*, int64_t, int64_t, float*, Stream) {
+  refuse("rows");
+}
+void add_weighted_rows(const float*, const float*, int64_t, int64_t, int64_t, float*, Stream) {
+  refuse("rows");
+}
+void sum_of_norms(const float*, const float*, int64_t, int64_t, double*, Stream) { refuse("norms"); }
+void logit_figures(const float*, int64_t, int64_t, const int32_t*, const float*, const LogitFigures*,
+                   LogitFigures*, Stream) {
+  refuse("figures of logits");
+}
+size_t choose_token_workspace() { refuse("token"); }
+void choose_token(const float*, int64_t, void*, TokenState*, LogitFigures*, Stream) { refuse("token"); }
+void choose_experts(const RouterRule&, const float*, int64_t, int32_t*, float*, int32_t*, Stream) {
+  refuse("router");
+}
+
+void route_token(const RoutedToken&, Stream) { refuse("router"); }
 
 struct DeviceSolver::Buffers {};
 DeviceSolver::DeviceSolver() { refuse("solve"); }

@@ -176,6 +176,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
   Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
   if (o.common.dry_run) return show_plan(o, compression, device, common);
   prepare_work(o, work);
+  if (device == Device::cuda) compression.use_cuda();
   with_progress(common, [&](Progress& progress) {
     try {
       compression.collect(work, progress);

@@ -101,12 +101,12 @@ Json position_to_json(const PositionFigures& p, bool against) {
   return json;
 }
 
-Json figures_to_json(const EvalArguments& o, const ModelShape& shape, const EvalFigures& f,
+Json figures_to_json(const EvalArguments& o, const Decoder& model, const EvalFigures& f,
                      std::span<const EvalWindow> windows, double seconds) {
   const TokenTexts texts(o.model);
   Json json = {{"path", o.model},
-               {"family", shape.family},
-               {"device", "cpu"},
+               {"family", model.shape().family},
+               {"device", device_name(model.device())},
                {"windows", f.windows},
                {"predictions", f.predictions},
                {"loss", f.loss.mean},
@@ -168,7 +168,7 @@ void print_places(const EvalArguments& o, const EvalFigures& f, std::span<const 
 }
 
 void print_figures(const EvalArguments& o, const Common& common, const EvalFigures& f,
-                   std::span<const EvalWindow> windows, double seconds) {
+                   std::span<const EvalWindow> windows, Device device, double seconds) {
   print_stdout("{}: perplexity {:.4f} +- {:.4f}, {} of {}\n", o.model, perplexity(f.loss),
                perplexity_error(f.loss), counted(static_cast<uint64_t>(f.predictions), "prediction"),
                counted(static_cast<uint64_t>(f.windows), "window"));
@@ -189,7 +189,7 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
     }
   }
   if (common.verbose) print_places(o, f, windows);
-  print_stdout("cpu, {:.1f} s\n", seconds);
+  print_stdout("{}, {:.1f} s\n", device_text(common, device), seconds);
 }
 
 /// What stands behind what, of the worst predictions.
@@ -211,7 +211,8 @@ int run_eval(const EvalArguments& o, const Common& common) {
   if (o.stride > o.context)
     throw Error(
         fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context, o.stride));
-  const Decoder model = Decoder::open(o.model);
+  const Device device = choose_device(common);
+  Decoder model = Decoder::open(o.model);
   std::optional<Decoder> other;
   if (!o.against.empty()) other = Decoder::open(o.against);
   const Decoder* against = other ? &*other : nullptr;
@@ -224,7 +225,7 @@ int run_eval(const EvalArguments& o, const Common& common) {
       print_json({{"dry_run", true},
                   {"path", o.model},
                   {"family", model.shape().family},
-                  {"device", "cpu"},
+                  {"device", device_name(device)},
                   {"windows", windows.size()},
                   {"predictions", predictions},
                   {"windows_at_once", plan.windows_at_once},
@@ -239,15 +240,19 @@ int run_eval(const EvalArguments& o, const Common& common) {
     }
     return kDone;
   }
+  if (device == Device::cuda) {
+    model.use_cuda();
+    if (other) other->use_cuda();
+  }
   const Stopwatch watch;
   EvalFigures figures;
   with_progress(common, [&](Progress& progress) { figures = evaluate(model, against, windows, progress); });
   if (!o.html.empty())
     write_report(o.html, eval_report(figures, o.model, o.against, worst_texts(o, figures, windows)));
   if (common.json) {
-    print_json(figures_to_json(o, model.shape(), figures, windows, watch.seconds()));
+    print_json(figures_to_json(o, model, figures, windows, watch.seconds()));
   } else if (!common.quiet) {
-    print_figures(o, common, figures, windows, watch.seconds());
+    print_figures(o, common, figures, windows, device, watch.seconds());
   }
   return kDone;
 }

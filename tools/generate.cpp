@@ -73,13 +73,15 @@ void print_side_by_side(const Tokenizer& tokenizer, const Generation& a, const G
 }
 
 int run_generate(const GenerateArguments& o, const Common& common) {
-  const Decoder model = Decoder::open(o.model);
+  const Device device = choose_device(common);
+  Decoder model = Decoder::open(o.model);
   std::optional<Decoder> other;
   if (!o.against.empty()) other = Decoder::open(o.against);
   const Tokenizer tokenizer = Tokenizer::load(o.model);
   const std::vector<int32_t> prompt = tokenizer.encode(o.prompt, true, "--prompt");
   if (prompt.empty()) throw Error("--prompt: expected a text of at least one token, found none");
-  const auto run = [&](const Decoder& decoder) {
+  const auto run = [&](Decoder& decoder) {
+    if (device == Device::cuda) decoder.use_cuda();
     const Stopwatch watch;
     Continuation c{generate(decoder, prompt, o.tokens, ending_tokens(decoder.checkpoint()))};
     c.seconds = watch.seconds();
@@ -95,7 +97,7 @@ int run_generate(const GenerateArguments& o, const Common& common) {
   if (common.json) {
     Json json = to_json(tokenizer, o.model, own);
     json["prompt_tokens"] = prompt.size();
-    json["device"] = "cpu";
+    json["device"] = device_name(device);
     if (others) {
       json["against"] = to_json(tokenizer, o.against, *others);
       json["parts_at"] = parting ? Json(*parting) : Json();
@@ -114,7 +116,7 @@ int run_generate(const GenerateArguments& o, const Common& common) {
     }
   }
   if (!common.quiet) {
-    print_stderr("cpu, {} behind {} of the prompt in {:.1f} s\n",
+    print_stderr("{}, {} behind {} of the prompt in {:.1f} s\n", device_text(common, device),
                  counted(own.generation.tokens.size(), "token"), prompt.size(), own.seconds);
   }
   return kDone;

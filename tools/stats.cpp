@@ -188,14 +188,15 @@ CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
 int collect(const StatsArguments& o, const Common& common) {
   check_output_file(o.output, "statistics file", is_statistics_file);
   refuse_earlier(o, o.output, "; --force replaces it");
-  const Decoder model = Decoder::open(o.paths[0]);
+  const Device device = choose_device(common);
+  Decoder model = Decoder::open(o.paths[0]);
   const CollectInput input = collect_input(o, model);
   if (o.dry_run) {
     const CollectPlan plan = plan_collection(model, input);
     if (common.json) {
       print_json({{"dry_run", true},
                   {"path", o.output},
-                  {"device", "cpu"},
+                  {"device", device_name(device)},
                   {"windows", input.windows.size()},
                   {"tokens", plan.tokens},
                   {"held_out_tokens", plan.held_out_tokens},
@@ -213,6 +214,7 @@ int collect(const StatsArguments& o, const Common& common) {
     }
     return kDone;
   }
+  if (device == Device::cuda) model.use_cuda();
   with_progress(common, [&](Progress& progress) { collect_statistics(model, input, o.output, progress); });
   return common.quiet && !common.json ? kDone : inspect_statistics(o.output, common);
 }
@@ -250,6 +252,7 @@ int run_stats(const StatsArguments& o, const Common& common) {
     demand(1, "MODEL");
     return collect(o, common);
   }
+  check_device(common, "stats " + o.action);
   if (o.action == "inspect") {
     demand(1, "FILE");
     return inspect_statistics(o.paths[0], common);

@@ -10,6 +10,8 @@
 
 namespace twofour::cuda {
 
+class DeviceStream;
+
 void free_device_memory(void* data) noexcept;
 void free_pinned_memory(void* data) noexcept;
 
@@ -62,8 +64,18 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   void read(void* to, size_t bytes) const;
 };
 
+/// Bytes of the current device that nobody has.
+uint64_t available_device_bytes();
+
 /// Copies from memory of the current device and waits, on the default stream.
 void copy_to_host(const void* from, void* to, size_t bytes);
+
+/// Copies behind what is on a stream, and waits.
+void copy_to_host(const void* from, void* to, size_t bytes, const DeviceStream& stream);
+void copy_to_device(const void* from, void* to, size_t bytes, const DeviceStream& stream);
+/// The same from device to device, and zeros; without waiting.
+void move_device_bytes(const void* from, void* to, size_t bytes, Stream stream);
+void clear_device_bytes(void* to, size_t bytes, Stream stream);
 
 /// Page-locked host memory: copies from and to the device run beside the program.
 class PinnedMemory : public OwnedMemory<free_pinned_memory> {

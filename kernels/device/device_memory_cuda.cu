@@ -46,6 +46,30 @@ void copy_to_host(const void* from, void* to, size_t bytes) {
   check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "device memory");
 }
 
+uint64_t available_device_bytes() {
+  size_t free = 0, all = 0;
+  check_cuda(cudaMemGetInfo(&free, &all), "device memory");
+  return free;
+}
+
+void copy_to_host(const void* from, void* to, size_t bytes, const DeviceStream& stream) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()), "device memory");
+  stream.synchronize();
+}
+
+void copy_to_device(const void* from, void* to, size_t bytes, const DeviceStream& stream) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.get()), "device memory");
+  stream.synchronize();
+}
+
+void move_device_bytes(const void* from, void* to, size_t bytes, Stream stream) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "device memory");
+}
+
+void clear_device_bytes(void* to, size_t bytes, Stream stream) {
+  check_cuda(cudaMemsetAsync(to, 0, bytes, stream), "device memory");
+}
+
 PinnedMemory::PinnedMemory(size_t bytes) : OwnedMemory(bytes) {
   if (bytes > 0) check_cuda(cudaMallocHost(&data_, bytes), "page-locked memory");
 }

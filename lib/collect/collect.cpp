@@ -18,13 +18,19 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 /// Sums of one layer.
 class LayerSums : public LayerWatcher {
  public:
-  explicit LayerSums(const std::vector<InputGroup>& groups)
-      : groups_(groups), sums_(groups.size()), saliency_(at(experts_of(groups))) {}
+  /// `device` adds up products; nullptr: the CPU does.
+  LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device)
+      : groups_(groups), sums_(groups.size()), saliency_(at(experts_of(groups))) {
+    for (InputSums& s : sums_) s.device = device;
+  }
   void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
     sums_[group].add(x, groups_[group].k);
   }
   void see_expert(int64_t expert, double sum_of_norms) override { saliency_[at(expert)] += sum_of_norms; }
 
+  void finish() {
+    for (InputSums& s : sums_) s.finish();
+  }
   const std::vector<InputSums>& sums() const { return sums_; }
   const std::vector<double>& saliency() const { return saliency_; }
   InputSums shared() const {
@@ -104,9 +110,11 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
       writer.begin({{"weights", final_norm_hash(model.checkpoint())},
                     {"tokens", fmt::format("{}", plan.tokens)},
                     {"text", input.text},
+                    {"device", device_name(model.device())},
                     {"weighting", "plain"}},
                    [&](uint64_t offset, std::span<const uint8_t> bytes) { file.write(offset, bytes); }));
   writer.write_header();
+  const auto device = model.device() == Device::cuda ? std::make_unique<DeviceSums>() : nullptr;
   const std::vector<int32_t> tokens = join_windows(input.windows);
   std::vector<float> hidden(tokens.size() * at(m.hidden));
   model.embed(tokens, hidden);
@@ -114,15 +122,16 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   const auto rows_of = [&](const TokenBatch& b) {
     return std::span(hidden).subspan(b.row * at(m.hidden), b.rows * at(m.hidden));
   };
-  const auto write_all = [&](const std::vector<PlannedEntry>& entries, const LayerSums& sums,
+  const auto write_all = [&](const std::vector<PlannedEntry>& entries, LayerSums& sums,
                              const std::string& prefix) {
+    sums.finish();
     for (size_t i = 0; i < sums.sums().size(); ++i) writer.write(entries[i], sums.sums()[i], prefix);
     if (entries.size() > sums.sums().size()) writer.write(entries.back(), sums.shared(), prefix);
   };
   const uint64_t layer_bytes = bytes_of_weights(model) / at(m.layers);
   for (int64_t layer = 0; layer < m.layers; ++layer) {
     const std::vector<InputGroup>& groups = model.input_groups(layer);
-    LayerSums sums(groups), held_out(groups);
+    LayerSums sums(groups, device.get()), held_out(groups, device.get());
     for (const TokenBatch& b : batches) {
       model.run_layer(layer, parts_of(b, input.windows), rows_of(b), b.held_out ? &held_out : &sums);
       progress.done += layer_bytes;
@@ -135,7 +144,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   }
   if (const auto head = model.head_group()) {
     const std::vector<InputGroup> groups{*head};
-    LayerSums sums(groups), held_out(groups);
+    LayerSums sums(groups, device.get()), held_out(groups, device.get());
     for (const TokenBatch& b : batches) {
       model.normalize(rows_of(b));
       (b.held_out ? held_out : sums).see_input(0, rows_of(b), {});

@@ -12,23 +12,31 @@
 namespace twofour {
 
 void InputSums::add(std::span<const float> x, int64_t k, std::span<const float> roots) {
-  if (products.empty()) products.resize(static_cast<size_t>(k * k));
   const auto rows = static_cast<int64_t>(x.size()) / k;
   count += rows;
   for (const float v : x) amax = std::max(amax, std::abs(v));
+  std::vector<float> scaled;
   if (roots.empty()) {
     weights += static_cast<double>(rows);
     squares += static_cast<double>(rows);
-    return cpu::add_products(x.data(), rows, k, products.data());
+  } else {
+    scaled.assign(x.begin(), x.end());
+    for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= roots[i / static_cast<size_t>(k)];
+    x = scaled;
   }
-  std::vector<float> scaled(x.size());
-  for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = x[i] * roots[i / static_cast<size_t>(k)];
   for (const float root : roots) {
     const double w = static_cast<double>(root) * static_cast<double>(root);
     weights += w;
     squares += w * w;
   }
-  cpu::add_products(scaled.data(), rows, k, products.data());
+  if (rows == 0) return;
+  if (device != nullptr) return device->add_products(x, k, on_device);
+  if (products.empty()) products.resize(static_cast<size_t>(k * k));
+  cpu::add_products(x.data(), rows, k, products.data());
+}
+
+void InputSums::finish() {
+  if (on_device.bytes() > 0) products = device->take(on_device);
 }
 
 void InputSums::add(const InputSums& other) {

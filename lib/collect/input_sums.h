@@ -4,20 +4,25 @@
 #include <string>
 #include <vector>
 
+#include "lib/collect/device_sums.h"
 #include "lib/decoder/decoder.h"
 
 namespace twofour {
 
-/// Sums over the tokens of an entry.
+/// Sums over the tokens of an entry, on the CPU or by `device`.
 struct InputSums {
   std::vector<float> products;  ///< sum of w x x' [K, K], the upper triangle; empty: no token
   int64_t count = 0;            ///< tokens
   float amax = 0;
   double weights = 0, squares = 0;  ///< sums of w and w^2
+  DeviceSums* device = nullptr;     ///< what adds up products; nullptr: the CPU
+  cuda::DeviceMemory on_device{};   ///< those until finish()
 
   /// Rows `x` [rows, k] with weight 1, or with `roots`, the square roots of their weights, above 0.
   void add(std::span<const float> x, int64_t k, std::span<const float> roots = {});
   void add(const InputSums& other);
+  /// Brings products from the device, behind the last rows.
+  void finish();
   /// What w is divided by, so that its mean is 1. Throws Error naming `entry` where that is no number.
   double mean_weight(const std::string& entry) const;
 };

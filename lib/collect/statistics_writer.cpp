@@ -52,7 +52,7 @@ uint64_t StatisticsWriter::begin(StatisticsMetadata metadata, Put put) {
   metadata["format"] = "twofour statistics 1";
   metadata["structure"] = structure_of(linears_);
   metadata["groups"] = groups_.dump();
-  metadata["device"] = "cpu";
+  metadata.emplace("device", "cpu");
   metadata["isa"] = isa_name(best_isa());
   header_ = format_safetensors_header(tensors_, metadata);
   put_ = std::move(put);

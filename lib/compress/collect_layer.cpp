@@ -64,7 +64,8 @@ void Compression::collect_round(int64_t layer, const Round& round) {
   for (const LayerEntry& e : entries_[static_cast<size_t>(layer)]) {
     if (std::find(round.begin(), round.end(), e.stage) != round.end()) entries.push_back(&e);
   }
-  std::vector<EntrySums> sums(entries.size());
+  std::vector<EntrySums> sums;
+  for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get());
   if (!entries.empty() || ends_half(round.back())) {
     const auto width = static_cast<size_t>(dense_.shape().hidden);
     for (const TokenBatch& b : batches_) {
@@ -132,6 +133,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
 void Compression::write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
                               std::vector<EntrySums>& sums) {
   const std::vector<InputGroup>& groups = dense_.input_groups(layer);
+  for (EntrySums& s : sums) s.finish();
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i]->group == LayerEntry::kShared) {
       for (size_t other = 0; other < entries.size(); ++other) {

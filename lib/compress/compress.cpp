@@ -110,6 +110,13 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   plan_file();
 }
 
+void Compression::use_cuda() {
+  const uint64_t each = cuda::available_device_bytes() / static_cast<uint64_t>(models()) / 8 * 7;
+  dense_.use_cuda(each);
+  if (is_sequential()) compressed_.use_cuda(each);
+  device_sums_ = std::make_unique<DeviceSums>();
+}
+
 void Compression::plan_file() {
   writer_ = {};
   for (const auto& layer : entries_) {
@@ -192,7 +199,7 @@ Json Compression::find_identity() const {
           {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""},
           {"weights", final_norm_hash(dense_.checkpoint())},
           {"recipe", recipe_to_json(planned_->plan().recipe)},
-          {"device", "cpu"},
+          {"device", device_name(dense_.device())},
           {"isa", std::string(isa_name(best_isa()))}};
 }
 
@@ -244,6 +251,7 @@ void Compression::start(const fs::path& work) {
   StatisticsMetadata metadata = {{"weights", identity_.at("weights").get<std::string>()},
                                  {"text", input_.text},
                                  {"tokens", fmt::format("{}", tokens_)},
+                                 {"device", device_name(dense_.device())},
                                  {"weighting", weights_ ? "guided" : "plain"}};
   if (is_sequential()) metadata["predecessor"] = hash_text(identity_.dump()).hex();
   const uint64_t bytes =

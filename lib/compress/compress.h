@@ -49,6 +49,8 @@ class Compression {
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
   int64_t layers() const { return dense_.shape().layers; }
+  /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
+  void use_cuda();
   /// Collects into `work`, which is made or, where a run of the same model, tokens and recipe left it, taken
   /// up behind its last whole layer. Ends before layer `end`, if it is below the model's. Throws Error where
   /// it is of another run, and Interrupted.
@@ -92,6 +94,7 @@ class Compression {
   Compute compute_;
   int jobs_;
   Decoder dense_, compressed_;
+  std::unique_ptr<DeviceSums> device_sums_;  ///< where they run on a CUDA device
   std::unique_ptr<SolvedLinears> planned_;
   std::vector<std::vector<LayerEntry>> entries_;  ///< by layer
   std::vector<TokenBatch> batches_;

@@ -54,12 +54,16 @@ bool adds_outputs(const LayerEntry& e) {
 
 /// lacking [rows, n] += differences [rows, k] W'.
 void add_outputs(const LayerEntry& e, const Decoder& dense, const std::vector<float>& differences,
-                 std::vector<float>& lacking) {
+                 DeviceSums* device, std::vector<float>& lacking) {
   const PlannedEntry::Target& t = e.planned.targets[0];
   const int64_t k = e.planned.k, rows = static_cast<int64_t>(differences.size()) / k;
   std::vector<float> weights(static_cast<size_t>(t.n * k)), made(lacking.size());
   dense.read_linear(t.linear, 0, t.n, weights);
-  cpu::multiply(differences.data(), rows, weights.data(), t.n, k, made.data(), t.n);
+  if (device != nullptr) {
+    device->multiply(differences, weights, t.n, k, made);
+  } else {
+    cpu::multiply(differences.data(), rows, weights.data(), t.n, k, made.data(), t.n);
+  }
   for (size_t i = 0; i < lacking.size(); ++i) lacking[i] += made[i];
 }
 
@@ -73,19 +77,23 @@ void add_rows(const LayerEntry& e, std::span<const float> x, std::vector<float> 
   for (size_t i = 0; i < d.size(); ++i) d[i] -= x[i];
   std::vector<float> lacking;
   if (e.adds) lacking.assign(r.begin(), r.end());
-  if (adds_outputs(e)) add_outputs(e, dense, d, lacking);
+  if (adds_outputs(e)) add_outputs(e, dense, d, sums.input.device, lacking);
   std::vector<float> scaled;
   if (!roots.empty()) {
     scaled.assign(x.begin(), x.end());
     for (std::vector<float>* some : {&scaled, &d, &lacking}) scale_rows(*some, roots);
     x = scaled;
   }
-  if (!adds_outputs(e)) {
+  DeviceSums* device = sums.input.device;
+  if (!adds_outputs(e) && device != nullptr) {
+    device->add_cross_products(x, k, d, k, sums.device_differences);
+  } else if (!adds_outputs(e)) {
     sums.differences.resize(static_cast<size_t>(k * k));
     cpu::add_cross_products(x.data(), k, d.data(), k, rows, sums.differences.data());
   }
   if (!e.adds) return;
   const int64_t n = e.planned.targets[0].n;
+  if (device != nullptr) return device->add_cross_products(lacking, n, x, k, sums.device_outputs);
   sums.outputs.resize(static_cast<size_t>(n * k));
   cpu::add_cross_products(lacking.data(), n, x.data(), k, rows, sums.outputs.data());
 }
@@ -122,6 +130,12 @@ std::vector<LayerEntry> layer_entries(const Decoder& model, int64_t layer,
   return entries;
 }
 
+void EntrySums::finish() {
+  input.finish();
+  if (device_differences.bytes() > 0) differences = input.device->take(device_differences);
+  if (device_outputs.bytes() > 0) outputs = input.device->take(device_outputs);
+}
+
 void add_batch(const LayerEntry& e, const SeenBatch& batch, const Decoder& dense, EntrySums& sums) {
   if (!batch.weights.empty()) {
     const CountedRows counted = weighted_rows(e, batch);
@@ -146,7 +160,11 @@ void write_entry(const StatisticsWriter& writer, const Decoder& dense, const Lay
       rows.assign(weights.size(), 0.0f);
       if (!sums.differences.empty()) {
         dense.read_linear(t.linear, row, row + count, weights);
-        cpu::multiply(weights.data(), count, sums.differences.data(), k, k, rows.data(), k);
+        if (sums.input.device != nullptr) {
+          sums.input.device->multiply(weights, sums.differences, k, k, rows);
+        } else {
+          cpu::multiply(weights.data(), count, sums.differences.data(), k, k, rows.data(), k);
+        }
       }
       for (size_t i = 0; i < rows.size(); ++i) {
         if (!sums.outputs.empty()) rows[i] += sums.outputs[static_cast<size_t>(row * k) + i];

@@ -34,6 +34,13 @@ struct EntrySums {
   std::vector<float> differences;  ///< sum of w x (d - x)' [K, K], of which W makes the target offset
   /// Sum of w r x' [N, K], r what the residual stream lacks; with W (d - x) in r where that is less work.
   std::vector<float> outputs;
+
+  EntrySums() = default;
+  /// `device` adds up; nullptr: the CPU does.
+  explicit EntrySums(DeviceSums* device) { input.device = device; }
+  /// Brings sums from the device, behind the last batch.
+  void finish();
+  cuda::DeviceMemory device_differences{}, device_outputs{};  ///< those until finish()
 };
 
 /// The inputs of a batch as a run showed them, by group.

@@ -71,8 +71,6 @@ class AttentionBlock {
     return h;
   }
 
-  /// Norms of latents have an epsilon of their own in the models' code.
-  static constexpr double kLatentEpsilon = 1e-6;
   std::optional<Heads> project_latent(const std::vector<float>& x) const {
     Heads h;
     const bool ends = run_.last == LayerStage::kLatent;

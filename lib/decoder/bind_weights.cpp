@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "lib/decoder/parameters.h"
 #include "lib/decoder/state.h"
+#include "lib/model/parameters.h"
 
 namespace twofour {
 namespace {

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device/device.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/decoder/model_shape.h"
+#include "lib/model/model_shape.h"
 
 namespace twofour {
 
@@ -55,6 +56,8 @@ class LayerWatcher {
 
 struct DecoderState;
 struct ExpertChoice;
+class DeviceRun;
+class DeviceSequence;
 
 /// How half a layer runs.
 struct HalfRun {
@@ -66,9 +69,9 @@ struct HalfRun {
   const ExpertChoice* given = nullptr;  ///< experts in place of those that it would choose
 };
 
-/// A whole model, run layer by layer in float32 on the CPU from what its directory stores: each matrix is
-/// decoded when it is used, and none is kept. A batch's tokens lie one after another, sequence after
-/// sequence. Results do not depend on the number of threads.
+/// A whole model, run layer by layer in float32 from what its directory stores, on the CPU or a CUDA device.
+/// On the CPU each matrix is decoded when it is used, and none is kept. A batch's tokens lie one after
+/// another, sequence after sequence. Results do not depend on the number of threads.
 ///
 /// Weights alone are quantized: activations are not rounded, whatever a config says of them.
 class Decoder {
@@ -81,6 +84,20 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
   ~Decoder();
+
+  /// From now on layers and head run on the current CUDA device, from one thread at a time. Products take
+  /// inputs as sums of two BF16 numbers (2^-17 of each is lost at most), those of layers in a layout as their
+  /// kernels do. `memory`: the most bytes of weights on the device at a time, 0: what it has free, less some
+  /// room; where all do not fit, two layers are there at a time, or one. Throws Error where that does not
+  /// fit.
+  void use_cuda(uint64_t memory = 0);
+  Device device() const;
+  /// What runs it there, for functions of this folder; nullptr on the CPU.
+  DeviceRun* device_run() const { return device_.get(); }
+  /// Bytes of all weights on the device; 0 on the CPU.
+  uint64_t device_weight_bytes() const;
+  /// Those that one token alone reads.
+  uint64_t device_bytes_of_token() const;
 
   const ModelShape& shape() const;
   const Checkpoint& checkpoint() const;
@@ -117,7 +134,19 @@ class Decoder {
   void run_head(std::span<const float> hidden, std::span<float> logits) const;
 
  private:
+  friend class DecoderSequence;
+  /// Throws Error on a token outside of the vocabulary.
+  void check_tokens(std::span<const int32_t> tokens) const;
+
   std::unique_ptr<DecoderState> state_;
+  std::unique_ptr<DeviceRun> device_;
+};
+
+/// A token that a model found most probable, and the logarithm of the probability that it gave it; NaN where
+/// logits were not finite.
+struct LikelyToken {
+  int32_t token = 0;
+  double log_probability = 0;
 };
 
 /// One sequence, token by token, with all its keys and values.
@@ -125,14 +154,27 @@ class DecoderSequence {
  public:
   /// `decoder` outlives this.
   explicit DecoderSequence(const Decoder& decoder);
+  DecoderSequence(DecoderSequence&&) noexcept;
+  DecoderSequence& operator=(DecoderSequence&&) = delete;
+  ~DecoderSequence();
   /// Appends tokens; the logits of each, [tokens, vocabulary], or of the last alone. Throws Error beyond the
   /// positions that the model was made for.
   std::vector<float> append(std::span<const int32_t> tokens, bool all = false);
+  /// Chooses `count` tokens, each the most probable behind those before it, of equal ones the lowest. All but
+  /// the last are appended; that one is by the next call of this. Throws Error as append().
+  std::vector<LikelyToken> choose(int64_t count);
+  /// Makes room for so many tokens in all, where that spares work later.
+  void reserve(int64_t tokens);
   int64_t size() const { return size_; }
 
  private:
+  void check_room(int64_t count) const;
+
   const Decoder& decoder_;
   std::vector<LayerCache> layers_;
+  std::unique_ptr<DeviceSequence> device_;
+  std::vector<float> last_;        ///< logits behind the last token, on the CPU
+  std::optional<int32_t> chosen_;  ///< that is to be appended
   int64_t size_ = 0;
 };
 

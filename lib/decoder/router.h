@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/decoder/model_shape.h"
+#include "lib/model/model_shape.h"
 
 namespace twofour {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/attention/attention.h"
 #include "lib/decoder/decoder.h"
-#include "lib/decoder/weights.h"
+#include "lib/model/weights.h"
 
 namespace twofour {
 
@@ -13,6 +13,9 @@ class FamilySizes;
 
 /// A place in a vector.
 inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+/// Norms of latents have an epsilon of their own in the models' code.
+inline constexpr double kLatentEpsilon = 1e-6;
 
 struct AttentionWeights {
   ModelVector norm;

@@ -6,15 +6,13 @@
 #include <cmath>
 
 #include "formats/error.h"
-#include "kernels/device/isa.h"
-#include "kernels/floats/float_ops.h"
-#include "lib/threads/parallel.h"
+#include "lib/decoder/score.h"
 
 namespace twofour {
 namespace {
 
-/// Activations of the windows that go together, and logits that are looked at together.
-constexpr uint64_t kBatchBytes = 512 << 20, kLogitBytes = 64 << 20;
+/// Activations of the windows that go together.
+constexpr uint64_t kBatchBytes = 512 << 20;
 constexpr int64_t kPositionGroups = 16;
 constexpr size_t kWorst = 10;
 
@@ -24,11 +22,6 @@ uint64_t stored_bytes(const Decoder& decoder) {
   uint64_t bytes = 0;
   for (const TensorInfo& t : decoder.checkpoint().tensors()) bytes += t.bytes();
   return bytes;
-}
-
-int64_t logit_rows(const Decoder& decoder) {
-  const uint64_t row = sizeof(float) * static_cast<uint64_t>(decoder.shape().vocabulary);
-  return static_cast<int64_t>(std::clamp<uint64_t>(kLogitBytes / row, 1, 1024));
 }
 
 int64_t longest_of(std::span<const EvalWindow> windows) {
@@ -81,32 +74,6 @@ struct LayerSums {
     other += bb;
   }
 };
-
-/// What one row of logits says of the token that follows.
-struct RowFigures {
-  double log_sum = 0, loss = 0;
-  int32_t top = 0;
-};
-
-RowFigures figures_of(std::span<const float> logits, int32_t token) {
-  RowFigures f;
-  const auto size = static_cast<int64_t>(logits.size());
-  f.log_sum = float_ops(best_isa()).log_sum_exp(logits.data(), size);
-  f.loss = f.log_sum - static_cast<double>(logits[static_cast<size_t>(token)]);
-  f.top = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  return f;
-}
-
-/// KL(other || model).
-double divergence_of(std::span<const float> model, double model_sum, std::span<const float> other,
-                     double other_sum) {
-  double sum = 0;
-  for (size_t i = 0; i < model.size(); ++i) {
-    const double p = static_cast<double>(other[i]) - other_sum, q = static_cast<double>(model[i]) - model_sum;
-    sum += std::exp(p) * (p - q);
-  }
-  return std::max(sum, 0.0);  // rounding alone makes it negative
-}
 
 class Evaluation {
  public:
@@ -163,12 +130,12 @@ class Evaluation {
       layers_[index(layer)].add(std::span(a).subspan(i, h), std::span(b).subspan(i, h));
   }
 
-  /// Rows of hidden states, of places [begin, begin + count) of this batch.
+  /// Rows of hidden states.
   static std::vector<float> rows_of(const std::vector<float>& hidden, const std::vector<size_t>& rows,
-                                    size_t begin, size_t count, size_t width) {
-    std::vector<float> some(count * width);
-    for (size_t i = 0; i < count; ++i)
-      std::copy_n(hidden.begin() + static_cast<int64_t>(rows[begin + i] * width), width,
+                                    size_t width) {
+    std::vector<float> some(rows.size() * width);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(hidden.begin() + static_cast<int64_t>(rows[i] * width), width,
                   some.begin() + static_cast<int64_t>(i * width));
     return some;
   }
@@ -189,39 +156,30 @@ class Evaluation {
       }
       row += window.tokens.size();
     }
-    const auto vocabulary = index(model_.shape().vocabulary), most = index(logit_rows(model_));
-    std::vector<float> logits, other_logits;
-    for (size_t begin = 0; begin < places.size(); begin += most) {
-      const size_t n = std::min(most, places.size() - begin);
-      logits.resize(n * vocabulary);
-      model_.run_head(rows_of(a, rows, begin, n, index(model_.shape().hidden)), logits);
-      if (other_ != nullptr) {
-        other_logits.resize(n * vocabulary);
-        other_->run_head(rows_of(b, rows, begin, n, index(other_->shape().hidden)), other_logits);
-      }
-      parallel_for(n, [&](size_t i) {
-        judge_place(places[begin + i], std::span(logits).subspan(i * vocabulary, vocabulary),
-                    other_ == nullptr
-                        ? std::span<const float>()
-                        : std::span<const float>(other_logits).subspan(i * vocabulary, vocabulary));
-      });
+    std::vector<int32_t> tokens;
+    for (const EvalPlace& place : places) tokens.push_back(place.token);
+    const std::vector<float> own = rows_of(a, rows, index(model_.shape().hidden));
+    std::vector<float> others;
+    ScoredRows scored{model_, own};
+    std::optional<ScoredRows> other;
+    if (other_ != nullptr) {
+      others = rows_of(b, rows, index(other_->shape().hidden));
+      other.emplace(ScoredRows{*other_, others});
+    }
+    score_tokens(tokens, scored, other ? &*other : nullptr);
+    for (size_t i = 0; i < places.size(); ++i) {
+      EvalPlace& place = places[i];
+      const TokenScore& s = scored.scores[i];
+      place.loss = s.loss, place.top = s.top, place.divergence = s.divergence;
+      check_finite(model_, place, s);
+      if (!other) continue;
+      place.other_loss = other->scores[i].loss, place.other_top = other->scores[i].top;
+      check_finite(*other_, place, other->scores[i]);
     }
     places_.insert(places_.end(), places.begin(), places.end());
   }
-  void judge_place(EvalPlace& place, std::span<const float> logits, std::span<const float> other) const {
-    const RowFigures f = figures_of(logits, place.token);
-    place.loss = f.loss;
-    place.top = f.top;
-    check_finite(model_, place, f.log_sum);
-    if (other.empty()) return;
-    const RowFigures o = figures_of(other, place.token);
-    check_finite(*other_, place, o.log_sum);
-    place.other_loss = o.loss;
-    place.other_top = o.top;
-    place.divergence = divergence_of(logits, f.log_sum, other, o.log_sum);
-  }
-  static void check_finite(const Decoder& decoder, const EvalPlace& place, double log_sum) {
-    if (std::isfinite(log_sum) && std::isfinite(place.loss)) return;
+  static void check_finite(const Decoder& decoder, const EvalPlace& place, const TokenScore& score) {
+    if (std::isfinite(score.log_sum) && std::isfinite(score.loss)) return;
     throw Error(fmt::format("{}: window {}, token {}: expected finite logits, found others",
                             decoder.checkpoint().path().string(), place.window, place.position));
   }
@@ -305,7 +263,7 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
   const int64_t longest = longest_of(windows);
   check_window(model, longest);
   uint64_t run = model.bytes_per_token(), hidden = index(model.shape().hidden), fixed = model.fixed_bytes();
-  uint64_t stored = stored_bytes(model), logits = kLogitBytes;
+  uint64_t stored = stored_bytes(model), logits = kScoredBytes;
   if (other != nullptr) {
     check_window(*other, longest);
     if (other->shape().vocabulary != model.shape().vocabulary) {

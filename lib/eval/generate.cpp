@@ -7,8 +7,6 @@
 #include <filesystem>
 
 #include "formats/error.h"
-#include "kernels/device/isa.h"
-#include "kernels/floats/float_ops.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/io/file.h"
 
@@ -16,22 +14,26 @@ namespace twofour {
 
 Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64_t most,
                     std::span<const int32_t> ends) {
+  // On a device so many are chosen at a time that it does not wait for the host.
+  const int64_t at_once = model.device() == Device::cuda ? 8 : 1;
   Generation made;
   DecoderSequence sequence(model);
-  std::vector<float> logits = sequence.append(prompt);
+  sequence.reserve(static_cast<int64_t>(prompt.size()) + most);
+  sequence.append(prompt);
   most = std::min(most, model.shape().positions - sequence.size());
-  while (static_cast<int64_t>(made.tokens.size()) < most) {
-    const auto top = std::max_element(logits.begin(), logits.end());
-    const double sum = float_ops(best_isa()).log_sum_exp(logits.data(), static_cast<int64_t>(logits.size()));
-    if (!std::isfinite(sum)) {
-      throw Error(fmt::format("{}: token {}: expected finite logits, found others",
-                              model.checkpoint().path().string(), sequence.size()));
+  const int64_t begin = sequence.size();
+  while (!made.is_ended && static_cast<int64_t>(made.tokens.size()) < most) {
+    const int64_t left = most - static_cast<int64_t>(made.tokens.size());
+    for (const LikelyToken& t : sequence.choose(std::min(at_once, left))) {
+      if (!std::isfinite(t.log_probability)) {
+        throw Error(fmt::format("{}: token {}: expected finite logits, found others",
+                                model.checkpoint().path().string(),
+                                begin + static_cast<int64_t>(made.tokens.size())));
+      }
+      made.tokens.push_back({t.token, t.log_probability});
+      made.is_ended = std::find(ends.begin(), ends.end(), t.token) != ends.end();
+      if (made.is_ended) break;
     }
-    const auto token = static_cast<int32_t>(top - logits.begin());
-    made.tokens.push_back({token, static_cast<double>(*top) - sum});
-    made.is_ended = std::find(ends.begin(), ends.end(), token) != ends.end();
-    if (made.is_ended || static_cast<int64_t>(made.tokens.size()) == most) break;
-    logits = sequence.append({&token, 1});
   }
   return made;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -109,6 +110,35 @@ inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::fil
   }
   if (edit) edit(tensors);
   write_checkpoint(directory, {tensors}, config.empty() ? golden.config.dump() : config);
+}
+
+/// The folder of golden files: that of the tests, or one that tests/loaders/logits.py --large has made.
+inline std::filesystem::path golden_folder() {
+  const char* other = std::getenv("TWOFOUR_LOGITS");
+  return other != nullptr ? std::filesystem::path(other)
+                          : std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder";
+}
+
+/// The largest error at a position over the largest logit there.
+inline double relative_error(std::span<const float> found, std::span<const float> expected) {
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error = std::max(error, std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+  }
+  return std::isfinite(error) ? error / largest : INFINITY;
+}
+
+/// Of any position, of those that have expected logits: the last ones.
+inline double worst_error(const DecoderGolden& golden, const std::vector<float>& logits) {
+  const auto vocabulary = static_cast<size_t>(golden.vocabulary);
+  const std::span<const float> last = std::span(logits).last(golden.logits.size());
+  double worst = 0;
+  for (size_t i = 0; i < golden.logits.size(); i += vocabulary) {
+    worst = std::max(
+        worst, relative_error(last.subspan(i, vocabulary), std::span(golden.logits).subspan(i, vocabulary)));
+  }
+  return worst;
 }
 
 }  // namespace twofour

@@ -36,6 +36,7 @@ TEST_CASE("--device cuda is refused in one line by what runs on the CPU alone, d
                                              {"convert", kGolden, out, "--to", "v7", "--dry-run"},
                                              {"synth", out, "--shape", "tiny"},
                                              {"diff", kGolden, kGolden},
+                                             {"stats", "inspect", out},
                                              {"man", (scratch / ".").string()},
                                              {"completion", "bash"}}) {
     CAPTURE(arguments[0]);
@@ -46,7 +47,10 @@ TEST_CASE("--device cuda is refused in one line by what runs on the CPU alone, d
       words.back() = device;
       check_one_line(run_program(words),
                      fmt::format("--device {}: expected cpu or auto, found {}{}, which runs on the CPU alone",
-                                 device, arguments[0], may_solve ? " without --stats" : ""));
+                                 device, arguments[0],
+                                 may_solve                 ? " without --stats"
+                                 : arguments[0] == "stats" ? " inspect"
+                                                           : ""));
     }
     CHECK(!fs::exists(out));
   }

@@ -138,10 +138,11 @@ TEST_CASE("help, completion and manual pages offer cuda where it is taken only")
   const std::string fish = run_program({"completion", "fish"}).out;
   for (const std::string command :
        {"inspect", "lint", "prune", "quantize", "plan", "merge", "diff", "synth", "completion", "man", "help",
-        "convert", "validate", "run", "eval", "generate"}) {
+        "convert", "validate", "run", "eval", "generate", "stats"}) {
     CAPTURE(command);
     const bool cuda = command == "validate" || command == "run" || command == "prune" ||
-                      command == "quantize" || command == "convert";
+                      command == "quantize" || command == "convert" || command == "eval" ||
+                      command == "generate" || command == "stats";
     const std::string page = read_text(scratch / ("twofour-" + command + ".1"));
     CHECK((page.find("cuda") != std::string::npos &&
            page.find("One of: cpu, cuda, auto") != std::string::npos) == cuda);

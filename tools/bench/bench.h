@@ -11,6 +11,7 @@
 namespace twofour {
 
 std::function<int()> setup_bench_convert(Arguments& args, const Common& common);
+std::function<int()> setup_bench_decoder(Arguments& args, const Common& common);
 std::function<int()> setup_bench_io(Arguments& args, const Common& common);
 std::function<int()> setup_bench_kernels(Arguments& args, const Common& common);
 std::function<int()> setup_bench_lint(Arguments& args, const Common& common);

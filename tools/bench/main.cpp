@@ -7,6 +7,8 @@ namespace {
 constexpr Command kCommands[] = {
     {"convert", "Prune and pack against memcpy, whole commands against cp, in alternating rounds",
      setup_bench_convert, "convert --to v7 --rounds 3"},
+    {"decoder", "A whole model: a prompt, and tokens behind it, against what a copy moves",
+     setup_bench_decoder, "decoder artifact --prompt 1024", false, CudaWork::kAll},
     {"kernels", "CUDA kernels by shape: weight bytes a second and their share of what a copy moves",
      setup_bench_kernels, "kernels --only 'multiply v7'", false, CudaWork::kAll},
     {"open", "Open, lint --headers-only and inspect many tensors against parsing their headers alone",

@@ -1,50 +1,12 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include "formats/json.h"
 #include "lib/decoder/decoder.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// The folder of golden files: that of the tests, or one that tests/loaders/logits.py --large has made.
-fs::path golden_folder() {
-  const char* other = std::getenv("TWOFOUR_LOGITS");
-  return other != nullptr ? fs::path(other) : fs::path(TWOFOUR_GOLDEN_DIR) / "decoder";
-}
-
-/// The largest error at a position over the largest logit there.
-double relative_error(std::span<const float> found, std::span<const float> expected) {
-  double error = 0, largest = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error = std::max(error, std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
-  }
-  return std::isfinite(error) ? error / largest : INFINITY;
-}
-
-/// Of any position, of those that have expected logits: the last ones.
-double worst_error(const DecoderGolden& golden, const std::vector<float>& logits) {
-  const auto vocabulary = static_cast<size_t>(golden.vocabulary);
-  const std::span<const float> last = std::span(logits).last(golden.logits.size());
-  double worst = 0;
-  for (size_t i = 0; i < golden.logits.size(); i += vocabulary) {
-    worst = std::max(
-        worst, relative_error(last.subspan(i, vocabulary), std::span(golden.logits).subspan(i, vocabulary)));
-  }
-  return worst;
-}
 
 TEST_CASE("logits are those of transformers, for a prefill and for tokens one by one") {
   for (const std::string& name : decoder_golden_names(golden_folder())) {

@@ -1,4 +1,4 @@
-#include "lib/decoder/parameters.h"
+#include "lib/model/parameters.h"
 
 namespace twofour {
 namespace {

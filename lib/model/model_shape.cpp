@@ -1,14 +1,14 @@
-#include "lib/decoder/model_shape.h"
+#include "lib/model/model_shape.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "lib/decoder/family_traits.h"
-#include "lib/decoder/parameters.h"
-#include "lib/decoder/rope.h"
-#include "lib/decoder/settings.h"
+#include "lib/model/family_traits.h"
+#include "lib/model/parameters.h"
+#include "lib/model/rope.h"
+#include "lib/model/settings.h"
 
 namespace twofour {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
-#include "lib/decoder/family_traits.h"
-#include "lib/decoder/model_shape.h"
-#include "lib/decoder/settings.h"
+#include "lib/model/family_traits.h"
+#include "lib/model/model_shape.h"
+#include "lib/model/settings.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/decoder/rope.h"
+#include "lib/model/rope.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "lib/decoder/family_traits.h"
+#include "lib/model/family_traits.h"
 
 #include <fmt/format.h>
 
 #include <string>
 #include <vector>
 
-#include "lib/decoder/model_shape.h"
+#include "lib/model/model_shape.h"
 
 namespace twofour {
 namespace {

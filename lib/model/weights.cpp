@@ -1,4 +1,4 @@
-#include "lib/decoder/weights.h"
+#include "lib/model/weights.h"
 
 #include <fmt/format.h>
 
@@ -208,10 +208,14 @@ void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t 
   float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
 }
 
+std::vector<float> ModelWeights::read_bias(const ModelMatrix& w) const {
+  if (!w.has_bias) return {};
+  return read({*w.module->bias, w.place.e * w.module->n + w.place.first, w.place.step, w.n});
+}
+
 void ModelWeights::add_bias(const ModelMatrix& w, int64_t m, float* out) const {
   if (!w.has_bias) return;
-  const StoredMatrix& p = w.place;
-  const std::vector<float> bias = read({*w.module->bias, p.e * w.module->n + p.first, p.step, w.n});
+  const std::vector<float> bias = read_bias(w);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < w.n; ++j) out[i * w.n + j] += bias[static_cast<size_t>(j)];
   }

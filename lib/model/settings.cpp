@@ -1,4 +1,4 @@
-#include "lib/decoder/settings.h"
+#include "lib/model/settings.h"
 
 #include <fmt/format.h>
 

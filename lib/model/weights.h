@@ -62,6 +62,16 @@ class ModelWeights {
   /// All matrices are the model's own again.
   void restore() { replaced_.clear(); }
 
+  /// Where the rows of a matrix are stored: what takes its place, or the model's own.
+  struct Stored {
+    const Checkpoint& checkpoint;
+    const Linear& module;
+    StoredMatrix place;
+  };
+  Stored stored(const ModelMatrix& matrix) const;
+  /// The bias [N] of a matrix; empty: it has none.
+  std::vector<float> read_bias(const ModelMatrix& matrix) const;
+
   /// What a thread decodes into, and reads with.
   struct Worker {
     explicit Worker(const Checkpoint& checkpoint) : reader(checkpoint) {}
@@ -83,13 +93,6 @@ class ModelWeights {
     Findings findings;
     Matrices matrices;
   };
-  /// Where the rows of a matrix are stored.
-  struct Stored {
-    const Checkpoint& checkpoint;
-    const Linear& module;
-    StoredMatrix place;
-  };
-  Stored stored(const ModelMatrix& matrix) const;
   void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                    std::span<float> out) const;
   /// Rows [n0, n1) of a matrix of floats where its file is mapped; nullptr: they are to be read.

@@ -1,0 +1,92 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/stream.h"
+
+/// What is between the products of a decoder's layer, on the device, in float32: attention.h says what each
+/// computes. Functions work on the caller's stream, wait for nothing, and throw Error with CUDA's words.
+
+namespace twofour::cuda {
+
+/// x / sqrt(mean of x^2 + epsilon) * weight for each of `m` rows of `size` numbers, `stride` floats apart, to
+/// rows of out; both may be the same.
+struct RmsNorm {
+  const float* x = nullptr;
+  int64_t stride = 0;
+  const float* weight = nullptr;  ///< [size]
+  int64_t m = 0, size = 0;
+  double epsilon = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+void rms_norm(const RmsNorm& norm, Stream stream);
+
+/// What happens to heads before they attend: a norm of each, a clip, and a rotation.
+struct HeadRows {
+  int64_t m = 0, stride = 0;  ///< rows, so many floats apart
+  int64_t heads = 0, head_size = 0;
+  const float* x = nullptr;     ///< [m, heads, head_size]
+  const float* norm = nullptr;  ///< [head_size], or nullptr
+  double epsilon = 0;
+  float clip = 0;                      ///< numbers are kept within it; 0: are not
+  const float* frequencies = nullptr;  ///< [pairs]
+  int64_t pairs = 0;                   ///< 0: nothing is rotated
+  float amplitude = 1;
+  bool interleaved = false;
+  int64_t rotated_from = 0;
+  float* out = nullptr;  ///< row i begins at out + (place + i) * out_stride
+  int64_t out_stride = 0;
+  bool out_by_position = false;  ///< place is the position of row 0; else 0
+};
+/// Up to three of them in one launch: queries, keys and values.
+inline constexpr int kMostHeadRows = 3;
+struct PreparedHeads {
+  HeadRows rows[kMostHeadRows];
+  int count = 0;
+  int64_t begin = 0;  ///< the position of row 0
+};
+void prepare_heads(const PreparedHeads& heads, Stream stream);
+
+/// Keys and values of latent attention: of each head `both` has head_size - rotated numbers of the key, then
+/// the value; the rotated numbers come from `low`, one key for all heads.
+struct LatentHeads {
+  int64_t m = 0, heads = 0, head_size = 0, value_size = 0, rotated = 0;
+  const float* both = nullptr;  ///< [m, heads, head_size - rotated + value_size]
+  const float* low = nullptr;   ///< [m, low_stride], the last `rotated` numbers of a row
+  int64_t low_stride = 0;
+  float* keys = nullptr;    ///< [m, heads, head_size]
+  float* values = nullptr;  ///< [m, heads, value_size]
+};
+void split_latent_heads(const LatentHeads& heads, Stream stream);
+
+/// Causal attention of one sequence: cpu::Attention on the device.
+struct DeviceAttention {
+  int64_t queries = 0, keys = 0;  ///< keys are not read where `position` is
+  int64_t heads = 0, kv_heads = 0;
+  int64_t head_size = 0, value_size = 0;
+  const float* q = nullptr;  ///< rows [heads, head_size], `stride` floats apart
+  int64_t stride = 0;
+  const float* k = nullptr;      ///< [keys, kv_heads, head_size]
+  const float* v = nullptr;      ///< [keys, kv_heads, value_size]
+  const float* sinks = nullptr;  ///< [heads], or nullptr
+  float scale = 1;
+  int64_t window = 0;
+  const int32_t* position = nullptr;  ///< of the one query of attend_one(), in device memory
+};
+/// Heads and values of at most so many numbers.
+inline constexpr int64_t kMostHeadSize = 256;
+
+/// softmax(scale q k) v, to `out` [queries, heads, value_size]: on tensor cores, each number as the sum of
+/// two in BF16, which leaves 2^-17 of it at most; sums in float32.
+void attend(const DeviceAttention& in, float* out, Stream stream);
+
+/// The same of one query, the token at *in.position: prepares its query, key and value as `heads` says, which
+/// leave key and value in the caches (in.q is not read, in.k and in.v are where heads.rows[1] and [2] go).
+/// Blocks share the keys, and sums are float32 throughout. `workspace` is zeroed before it is first used and
+/// serves calls of these sizes, one after the other.
+size_t attend_one_workspace(const DeviceAttention& in);
+void attend_one(const DeviceAttention& in, const PreparedHeads& heads, float* out, void* workspace,
+                Stream stream);
+
+}  // namespace twofour::cuda

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/decoder/decoder.h"
+
+namespace twofour {
+
+/// What a row of logits says of the token that follows.
+struct TokenScore {
+  double log_sum = 0;     ///< log of the sum of exp(logit)
+  double loss = 0;        ///< log_sum less the token's logit: its negative log-likelihood in nats
+  double divergence = 0;  ///< KL(other || model) in nats; 0 without another
+  int32_t top = 0;        ///< the most probable token, of equal ones the lowest
+};
+
+/// Rows behind the last layer of a model, and what it says of the tokens that follow.
+struct ScoredRows {
+  const Decoder& model;
+  std::span<const float> hidden;        ///< [rows, H]
+  std::vector<TokenScore> scores = {};  ///< [rows], that are made
+};
+
+/// Scores `tokens` [rows] by a model and, where it is not nullptr, another of its vocabulary, which counts as
+/// the truth. Where both are on a CUDA device, logits stay there.
+void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other);
+
+/// Bytes of logits that one model takes at a time.
+inline constexpr uint64_t kScoredBytes = 64 << 20;
+
+}  // namespace twofour
