@@ -166,8 +166,7 @@ __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, con
       Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + t * Tiles::kBytes, lane,
                     a.rows.gated);
     fence_for_wgmma();
-    __syncwarp();
-    if (lane == 0) arrive(full + ring.slot * 8);
+    arrive(full + ring.slot * 8);
     ring.advance(kWarps, Shared::kStages);
   }
 }
@@ -299,7 +298,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
         wait_phase(full + ring.slot * 8, ring.parity);
         raw.load(read, weights_at());
       });
-      if (lane == 0) arrive(empty + slot * 8);
+      arrive(empty + slot * 8);
     }
   });
 
@@ -335,8 +334,8 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
       init_barrier(landed + s * 8, kWarpgroup);  // the threads that copy
-      init_barrier(full + s * 8, 1);             // by the warp that converts
-      init_barrier(empty + s * 8, 4 * Width::kWarpgroups);
+      init_barrier(full + s * 8, 32);            // the warp that converts
+      init_barrier(empty + s * 8, Width::kWarpgroups * kWarpgroup);
     }
     fence_barriers();
   }
