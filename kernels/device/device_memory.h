@@ -64,7 +64,7 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   void read(void* to, size_t bytes) const;
 };
 
-/// Bytes of the current device that nobody has.
+/// Free bytes of the current device.
 uint64_t available_device_bytes();
 
 /// Copies from memory of the current device and waits, on the default stream.

@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
 #pragma unroll 1
     for (int i = 0; i < all_turns; ++i) {
       wait_copies<kDenseStages - 2>();
-      __syncthreads();  // x of this turn is there, and nobody reads that of the last
+      __syncthreads();  // x of this turn is there; that of the last is free
       if (i + kDenseStages - 1 < all_turns) {
         fill_weights(free_slot);
         fill_x(free_slot);

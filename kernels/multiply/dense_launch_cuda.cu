@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 constexpr int kPrepareThreads = 512;
-/// Rows of x times warps that share K, of which each has steps of its own in shared memory.
+/// Most rows of x times warps that share K: each warp has its own steps of x in shared memory.
 constexpr int kMostSteps = 32;
 /// Turns of a block that are enough, and blocks a multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
