@@ -1,9 +1,7 @@
-#include <cublasLt.h>
-#include <dlfcn.h>
-
 #include <array>
 #include <map>
 
+#include "kernels/device/cublaslt.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/floats/device_gemm.h"
 
@@ -11,51 +9,6 @@ namespace twofour::cuda {
 namespace {
 
 constexpr size_t kWorkspace = 32 << 20;
-
-/// The functions of cuBLASLt that are used here, from the library that the machine has.
-struct Functions {
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) create_product = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) destroy_product = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) set_product = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) create_matrix = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) destroy_matrix = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) choose = nullptr;
-  decltype(&cublasLtMatmul) multiply = nullptr;
-  bool complete = true;
-
-  Functions() {
-    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const auto find = [&](auto& function, const char* symbol) {
-      if (library != nullptr)
-        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-      complete = complete && function != nullptr;
-    };
-    find(create, "cublasLtCreate");
-    find(destroy, "cublasLtDestroy");
-    find(create_product, "cublasLtMatmulDescCreate");
-    find(destroy_product, "cublasLtMatmulDescDestroy");
-    find(set_product, "cublasLtMatmulDescSetAttribute");
-    find(create_matrix, "cublasLtMatrixLayoutCreate");
-    find(destroy_matrix, "cublasLtMatrixLayoutDestroy");
-    find(create_preference, "cublasLtMatmulPreferenceCreate");
-    find(destroy_preference, "cublasLtMatmulPreferenceDestroy");
-    find(set_preference, "cublasLtMatmulPreferenceSetAttribute");
-    find(choose, "cublasLtMatmulAlgoGetHeuristic");
-    find(multiply, "cublasLtMatmul");
-  }
-};
-
-/// Stays open until the program ends.
-const Functions& functions() {
-  static const Functions library;
-  return library;
-}
 
 /// One shape, and how cuBLASLt multiplies it. Its matrices are column-major: b K x N, transposed, times a
 /// K x M give out N x M.
@@ -66,7 +19,7 @@ struct Plan {
   bool works = false;
 
   Plan(cublasLtHandle_t handle, const PlaneProduct& p) {
-    const Functions& lt = functions();
+    const CublasLt& lt = cublaslt();
     const auto plane = [&](cublasLtMatrixLayout_t& to, const Bf16Plane& from, int64_t rows) {
       const auto r = static_cast<uint64_t>(rows), k = static_cast<uint64_t>(p.k);
       return from.turned ? lt.create_matrix(&to, CUDA_R_16BF, r, k, from.stride)
@@ -97,7 +50,7 @@ struct Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
   ~Plan() {
-    const Functions& lt = functions();
+    const CublasLt& lt = cublaslt();
     for (cublasLtMatrixLayout_t matrix : {left, right, out}) {
       if (matrix != nullptr) lt.destroy_matrix(matrix);
     }
@@ -108,7 +61,7 @@ struct Plan {
   static bool align(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t which,
                     const void* data) {
     const uint32_t bytes = alignment_of(data);
-    return functions().set_preference(preference, which, &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS;
+    return cublaslt().set_preference(preference, which, &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS;
   }
 
  public:
@@ -129,8 +82,8 @@ struct LibraryProducts::Plans {
 };
 
 LibraryProducts::LibraryProducts() {
-  const Functions& lt = functions();
-  if (!lt.complete) return;
+  const CublasLt& lt = cublaslt();
+  if (!lt.missing.empty()) return;
   auto plans = std::make_unique<Plans>();
   if (lt.create(&plans->handle) != CUBLAS_STATUS_SUCCESS) return;
   plans_ = std::move(plans);
@@ -140,7 +93,7 @@ LibraryProducts::LibraryProducts() {
 LibraryProducts::~LibraryProducts() {
   if (!plans_) return;
   plans_->made.clear();
-  functions().destroy(plans_->handle);
+  cublaslt().destroy(plans_->handle);
 }
 
 bool LibraryProducts::multiply(const PlaneProduct& p, Stream stream) {
@@ -160,7 +113,7 @@ bool LibraryProducts::multiply(const PlaneProduct& p, Stream stream) {
   const Plan& plan = plans_->made.try_emplace(key, plans_->handle, p).first->second;
   if (!plan.works) return false;
   const float scale = p.scale, beta = p.adds ? 1.0f : 0.0f;
-  const cublasStatus_t status = functions().multiply(
+  const cublasStatus_t status = cublaslt().multiply(
       plans_->handle, plan.product, &scale, p.b.data, plan.left, p.a.data, plan.right, &beta, p.out, plan.out,
       p.out, plan.out, &plan.chosen.algo, plans_->workspace.as(), kWorkspace, stream);
   expect(status == CUBLAS_STATUS_SUCCESS, "product of planes", "cuBLASLt to start",

@@ -100,8 +100,8 @@ struct HiddenUnit {
   }
 };
 
-/// Writes hidden to shared memory as units; `first` is the unit that the thread has loaded. Returns the factor
-/// of products. `scratch` has a number for each warp.
+/// Writes hidden to shared memory as units; `first` is the unit that the thread has loaded. Returns the
+/// factor of products. `scratch` has a number for each warp.
 template <class Weights>
 __device__ __forceinline__ float stage_hidden(const CooperativeDenseArgs& a, const HiddenUnit& first,
                                               uint4* to, uint32_t* scratch) {
