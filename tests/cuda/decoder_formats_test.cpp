@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 
 #include "lib/collect/collect.h"
 #include "lib/decoder/decoder.h"
@@ -173,7 +174,7 @@ TEST_CASE("statistics collected on the device are those of the CPU") {
         CHECK(read_whole<uint8_t>(cuda, t.name) == read_whole<uint8_t>(cpu, t.name));
       }
     }
-    MESSAGE(name, ": ", worst);
+    MESSAGE(std::string(name), ": ", worst);
     CHECK(worst <= 5e-4);
   }
 }
