@@ -243,8 +243,8 @@ void DeviceWeights::place_ends(Placer& placer) {
   ends_.frequencies = placer.values(state_.shape.attention.frequencies);
 }
 
-/// The layer of an artifact that is run as it is stored; nothing where there is none of these sizes, or the
-/// model does something else between its matrices.
+/// The artifact's layer that runs as it is stored. Empty if no layer has these sizes or the model computes
+/// something else between its matrices.
 std::optional<size_t> DeviceWeights::find_block(const std::string& name, int64_t experts,
                                                 int64_t width) const {
   const GateShape& gate = state_.shape.gate;

@@ -27,7 +27,7 @@ struct DeviceExperts {
   explicit operator bool() const { return block != nullptr || !each.empty(); }
 };
 
-/// The weights of a layer in device memory. Vectors that there are none of are nullptr.
+/// The weights of a layer in device memory. A vector that the model lacks is nullptr.
 struct DeviceLayer {
   cuda::DeviceMatrix q, k, v, o, q_a, q_b, kv_a, kv_b;
   const float *attention_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr, *q_a_norm = nullptr,

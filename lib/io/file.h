@@ -128,7 +128,7 @@ std::filesystem::file_status status_of(const std::filesystem::path& path);
 /// Whether nothing is there; false if the system does not say, so that opening it reports why.
 bool is_absent(const std::filesystem::path& path);
 
-/// The folder for temporary files: TMPDIR, else /tmp. Throws Error where there is none.
+/// The folder for temporary files: TMPDIR, else /tmp. Throws Error if it is no folder.
 std::filesystem::path temporary_folder();
 
 /// Throws Error: "PATH: cannot read: input/output error".

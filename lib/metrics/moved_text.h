@@ -15,7 +15,7 @@ using MovedNumbers = std::map<int64_t, std::set<int64_t>>;
 std::map<int64_t, int64_t> choose_numbers(const MovedNumbers& numbers);
 
 /// "expert 3 equals expert 8 of B, expert 8 equals expert 3 of B", or the rule that all follow. `what` is
-/// "expert" or "layer", of which A has `count`.
+/// "expert" or "layer"; A has `count` of them.
 std::string describe_numbers(const char* what, const MovedNumbers& numbers, int64_t count,
                              const std::string& b);
 

@@ -1,8 +1,8 @@
 #include "lib/synth/published_config.h"
 #include "lib/synth/shapes.h"
 
-// MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published, but
-// for the vendor's entry of quantization, of which method, block and list are known. Tower and draft: vLLM,
+// MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published. Of
+// the vendor's quantization entry the method, the block and the list are known. Tower and draft: vLLM,
 // models/minimax_m3. The draft's format is inferred from the lists: nvidia's 534 MXFP8 modules are without
 // it, and the vendor's list, which names what is not MXFP8, does not name it.
 
