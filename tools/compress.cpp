@@ -254,11 +254,9 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
-      "compressed "
-      "so far. The CPU runs the model; lib/decoder/README.md lists the families.\n"
+      "compressed so far. --device says where it runs; lib/decoder/README.md lists the families.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
-      "last "
-      "whole layer with --resume.");
+      "last whole layer with --resume.");
   return [o, &common] { return run_compress(*o, common); };
 }
 

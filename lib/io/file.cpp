@@ -15,6 +15,7 @@
 
 #include "formats/error.h"
 #include "lib/io/remote_file.h"
+#include "lib/io/temporary_file.h"
 
 namespace twofour {
 
@@ -199,8 +200,7 @@ std::string name_of_temporary(std::string_view name) {
 
 AtomicFile::AtomicFile(const fs::path& path, Io io) : path_(path) {
   temporary_ = path.parent_path() / temporary_name(path.filename().string());
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_io_error(temporary_, "create", errno);
+  fd_ = create_temporary(temporary_);
   if (io == Io::kCached || is_in_memory(fd_)) return;
   // Reading back always bypasses the page cache, so that the disk answers.
   direct_ = DirectFile(temporary_, fd_, io == Io::kDirect);
@@ -219,9 +219,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       reads_(std::move(other.reads_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (fd_ >= 0) discard_temporary(fd_, temporary_);
 }
 
 void AtomicFile::resize(uint64_t size) {
@@ -293,18 +291,7 @@ void AtomicFile::commit() {
   if (!flushed_) flush();
   if (io_ != Io::kCached) drop_pages(fd_);
   direct_ = DirectFile();
-  // Closing can report a write that failed late, on network file systems above all.
-  const int fd = std::exchange(fd_, -1);
-  if (::close(fd) != 0) {
-    const int error = errno;
-    ::unlink(temporary_.c_str());
-    throw_io_error(path_, "close", error);
-  }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary_.c_str());
-    throw_io_error(path_, "rename into place", error);
-  }
+  commit_temporary(std::exchange(fd_, -1), temporary_, path_);
 }
 
 std::string read_text(const fs::path& path, uint64_t limit) {

@@ -7,21 +7,19 @@
 #include <utility>
 
 #include "lib/io/file.h"
+#include "lib/io/temporary_file.h"
 
 namespace twofour {
 
 namespace fs = std::filesystem;
 
 UnflushedFile::UnflushedFile(const fs::path& path)
-    : path_(path), temporary_(path.parent_path() / temporary_name(path.filename().string())) {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_io_error(temporary_, "create", errno);
-}
+    : path_(path),
+      temporary_(path.parent_path() / temporary_name(path.filename().string())),
+      fd_(create_temporary(temporary_)) {}
 
 UnflushedFile::~UnflushedFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (fd_ >= 0) discard_temporary(fd_, temporary_);
 }
 
 void UnflushedFile::write(std::span<const uint8_t> bytes) {
@@ -33,19 +31,7 @@ void UnflushedFile::write(std::span<const uint8_t> bytes) {
   }
 }
 
-void UnflushedFile::commit() {
-  // Closing can report a write that failed late, on network file systems above all.
-  const char* failed = nullptr;
-  if (::close(std::exchange(fd_, -1)) != 0) {
-    failed = "close";
-  } else if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    failed = "rename into place";
-  }
-  if (failed == nullptr) return;
-  const int error = errno;
-  ::unlink(temporary_.c_str());
-  throw_io_error(path_, failed, error);
-}
+void UnflushedFile::commit() { commit_temporary(std::exchange(fd_, -1), temporary_, path_); }
 
 void flush_file_system(const fs::path& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

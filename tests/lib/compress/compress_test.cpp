@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -319,6 +320,7 @@ TEST_CASE("a run that ended early goes on behind its last whole layer and collec
       const auto size = fs::file_size(work / name);
       write_text(work / name, std::string(size, 'x'));
     }
+    std::ofstream(work / temporary_name("state.json")) << "half";  // as a kill between two layers leaves it
     CHECK(read_text(model.collect(input, recipe, "work")) == whole);
     fs::remove_all(work);
   }

@@ -1,0 +1,85 @@
+#include "lib/io/temporary_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "formats/error.h"
+#include "lib/io/file.h"
+
+namespace twofour {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse_taken(const fs::path& temporary) {
+  throw Error(fmt::format("{}: expected no other process that writes this file, found one: wait for it",
+                          temporary.string()));
+}
+
+/// Whether the descriptor's file still has this name.
+bool has_name(int fd, const fs::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(fd, &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
+/// Removes what a killed process left; nothing if it went meanwhile.
+void remove_left(const fs::path& temporary) {
+  const int fd = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return;
+  if (fd < 0) throw_io_error(temporary, "replace", errno);
+  struct stat st {};
+  const bool is_file = ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+  const int failed = !is_file ? EEXIST : ::flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+  if (failed == 0 && has_name(fd, temporary)) ::unlink(temporary.c_str());
+  ::close(fd);
+  if (failed == EWOULDBLOCK) refuse_taken(temporary);
+  if (failed != 0) throw_io_error(temporary, "replace", failed);
+}
+
+}  // namespace
+
+int create_temporary(const fs::path& temporary) {
+  for (;;) {
+    const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0 && errno != EEXIST) throw_io_error(temporary, "create", errno);
+    if (fd < 0) {
+      remove_left(temporary);
+      continue;
+    }
+    const int failed = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    // Without locks the file is ours by its creation alone. Another process may have taken it for one that
+    // was left before it was locked.
+    if (failed == 0 ? has_name(fd, temporary) : failed != EWOULDBLOCK) return fd;
+    ::close(fd);
+  }
+}
+
+void commit_temporary(int fd, const fs::path& temporary, const fs::path& path) {
+  // The copy keeps the lock. Closing can report a write that failed late, on network file systems above all.
+  const int lock = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  const char* failed = nullptr;
+  if (::close(fd) != 0) {
+    failed = "close";
+  } else if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    failed = "rename into place";
+  }
+  const int error = errno;
+  if (failed != nullptr) ::unlink(temporary.c_str());
+  if (lock >= 0) ::close(lock);
+  if (failed != nullptr) throw_io_error(path, failed, error);
+}
+
+void discard_temporary(int fd, const fs::path& temporary) {
+  ::unlink(temporary.c_str());
+  ::close(fd);
+}
+
+}  // namespace twofour
