@@ -1,16 +1,32 @@
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
 #include "formats/error.h"
+#include "kernels/device/device.h"
 #include "lib/decoder/decoder.h"
 #include "lib/runtime/c_guard.h"
+#include "lib/runtime/kernel_weights.h"
 #include "lib/runtime/twofour.h"
 
 using namespace twofour;
 
 struct twofour_model {
   Decoder decoder;
+  int cuda_device = -1;  ///< its index; -1: the CPU
+  /// On CUDA, where sequences share what runs them.
+  mutable std::mutex turn{};
+
+  /// Runs `work` on the model's device, one call at a time.
+  template <class F>
+  void on_device(F&& work) const {
+    if (cuda_device < 0) return work();
+    const std::lock_guard lock(turn);
+    const CudaDeviceScope scope(cuda_device);
+    work();
+  }
 };
 
 struct twofour_sequence {
@@ -20,9 +36,19 @@ struct twofour_sequence {
 };
 
 int twofour_open_model(const char* path, twofour_model** model) {
+  return twofour_open_model_on(path, TWOFOUR_CPU, model);
+}
+
+int twofour_open_model_on(const char* path, int device, twofour_model** model) {
   return guarded([&] {
     given(model, "model") = nullptr;
-    *model = new twofour_model{Decoder::open(&given(path, "path"))};
+    const std::string name = &given(path, "path");
+    int index = -1;
+    const bool is_on_cuda = device_of(device, index) == Device::cuda;
+    if (is_on_cuda) index = chosen_cuda_device(name, index);
+    auto opened = std::unique_ptr<twofour_model>(new twofour_model{Decoder::open(name), index});
+    if (is_on_cuda) opened->on_device([&] { opened->decoder.use_cuda(); });
+    *model = opened.release();
   });
 }
 
@@ -39,7 +65,8 @@ int twofour_get_model_info(const twofour_model* model, twofour_model_info* info)
 int twofour_begin_sequence(const twofour_model* model, twofour_sequence** sequence) {
   return guarded([&] {
     given(sequence, "sequence") = nullptr;
-    *sequence = new twofour_sequence(given(model, "model"));
+    const twofour_model& of = given(model, "model");
+    of.on_device([&] { *sequence = new twofour_sequence(of); });
   });
 }
 
@@ -52,6 +79,6 @@ int twofour_append(twofour_sequence* sequence, const int32_t* tokens, int64_t co
     if (count < 1) throw Error(fmt::format("tokens: expected at least one, found {}", count));
     const std::span some(&given(tokens, "tokens"), static_cast<size_t>(count));
     float* const out = &given(logits, "logits");
-    std::ranges::copy(to.tokens.append(some, all != 0), out);
+    to.model.on_device([&] { std::ranges::copy(to.tokens.append(some, all != 0), out); });
   });
 }

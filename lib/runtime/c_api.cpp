@@ -55,16 +55,6 @@ cuda::Float float_of(int32_t dtype) {
   }
 }
 
-Device device_of(int device, LayerOptions& options) {
-  const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
-  if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
-    throw Error(fmt::format(
-        "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
-  }
-  if (has_index) options.cuda_device = device - TWOFOUR_CUDA_DEVICE(0);
-  return device == TWOFOUR_CPU ? Device::cpu : Device::cuda;
-}
-
 LayerOptions options_of(const twofour_options* options) {
   LayerOptions how;
   if (options == nullptr) return how;
@@ -97,6 +87,16 @@ int guarded(const std::function<void()>& work) noexcept {
     last_error = "unknown error";
   }
   return TWOFOUR_ERROR;
+}
+
+Device device_of(int device, int& index) {
+  const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
+  if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
+    throw Error(fmt::format(
+        "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
+  }
+  if (has_index) index = device - TWOFOUR_CUDA_DEVICE(0);
+  return device == TWOFOUR_CPU ? Device::cpu : Device::cuda;
 }
 
 char* copied(const std::string& text) {
@@ -174,7 +174,7 @@ int twofour_load(const twofour_artifact* artifact, int64_t layer, int device, co
     const RuntimeArtifact& from = given(artifact, "artifact").artifact;
     const size_t index = checked_layer(from, layer);
     LayerOptions how = options_of(options);
-    const Device where = device_of(device, how);
+    const Device where = device_of(device, how.cuda_device);
     *loaded = new twofour_layer{from.load(index, where, how)};
   });
 }
@@ -221,7 +221,7 @@ int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour
     weights[0].global_scale = from.w13_global_scale;
     weights[1].global_scale = from.w2_global_scale;
     LayerOptions how = options_of(options);
-    const Device where = device_of(device, how);
+    const Device where = device_of(device, how.cuda_device);
     *loaded = new twofour_layer{RuntimeLayer::over(std::move(info), weights, where, how)};
   });
 }
@@ -237,7 +237,7 @@ int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device, twofo
       at.parts[part] = static_cast<const uint8_t*>(from.parts[part]);
     at.global_scale = from.global_scale;
     LayerOptions how;
-    const Device where = device_of(device, how);
+    const Device where = device_of(device, how.cuda_device);
     *matrix = new twofour_matrix{RuntimeMatrix::over(std::move(info), at, where, how.cuda_device)};
   });
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "formats/error.h"
+#include "kernels/device/device.h"
 
 /// What the functions of the C interface share: errors that do not cross the border, and checked arguments.
 
@@ -29,6 +30,10 @@ T& sized(T* pointer, const char* what) {
     throw Error(fmt::format("{}: expected size {}, found {}", what, sizeof(T), value.size));
   return value;
 }
+
+/// TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), which sets `index`; else it stays. Throws Error
+/// on others.
+Device device_of(int device, int& index);
 
 /// A copy for twofour_free().
 char* copied(const std::string& text);

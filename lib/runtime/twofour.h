@@ -20,7 +20,7 @@ extern "C" {
 
 /* Of this header. A library of a higher number serves programs of this one; twofour_abi() is the library's.
  */
-#define TWOFOUR_ABI 3
+#define TWOFOUR_ABI 4
 
 enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
@@ -188,8 +188,8 @@ TWOFOUR_API int twofour_read_values(const twofour_checkpoint* checkpoint, const 
 TWOFOUR_API int twofour_read_bytes(const twofour_checkpoint* checkpoint, const char* tensor, uint64_t offset,
                                    void* to, uint64_t bytes);
 
-/* A whole model, run in float32 on the CPU from what its directory stores: lib/decoder/README.md says which.
- * Since ABI 3. */
+/* A whole model, run in float32 from what its directory stores: lib/decoder/README.md says which, and how on
+ * CUDA. Since ABI 3. */
 typedef struct twofour_model twofour_model;
 /* Tokens that a model has seen so far. */
 typedef struct twofour_sequence twofour_sequence;
@@ -199,7 +199,12 @@ typedef struct {
   int64_t layers, hidden, vocabulary;
 } twofour_model_info;
 
+/* On the CPU. */
 TWOFOUR_API int twofour_open_model(const char* path, twofour_model** model);
+/* On TWOFOUR_CPU, TWOFOUR_CUDA (the current device) or TWOFOUR_CUDA_DEVICE(index), which holds its weights as
+ * they are stored; where they do not fit, layer by layer. Tokens and logits are in host memory. Calls of
+ * several threads that run a model on CUDA take turns. Since ABI 4. */
+TWOFOUR_API int twofour_open_model_on(const char* path, int device, twofour_model** model);
 TWOFOUR_API void twofour_close_model(twofour_model* model);
 TWOFOUR_API int twofour_get_model_info(const twofour_model* model, twofour_model_info* info);
 /* An empty sequence; the model outlives it. One thread at a time uses it. */

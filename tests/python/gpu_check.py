@@ -137,6 +137,33 @@ class Checks:
             stream.synchronize()
         check(f"Layer {layout} on CuPy", relative_error(torch.from_dlpack(got), on_cpu(x, ids, weights)), 2 * KERNEL)
 
+    def whole_models(self) -> None:
+        """Model on the device against the CPU: a prompt, tokens one by one, two threads at once."""
+        for layout in (None, *LAYOUTS):
+            options: dict[str, Any] = dict(layers=self.layers, vocab=4096)
+            artifact = self.artifact("qwen3-moe", layout or "v7", **options)
+            place = artifact if layout else self.folder / "qwen3-moe"
+            on_cpu, model = twofour.Model(place), twofour.Model(place, self.device)
+            most = 4 * KERNEL if layout else 2e-4
+            tokens = list(range(1, 17))
+            want, name = torch.from_numpy(on_cpu.logits(tokens)), f"Model {layout or 'as it is'}"
+            check(f"{name} prompt, median token", median_error(torch.from_numpy(model.logits(tokens)), want), most)
+            sequence = model.sequence()
+            one_by_one = torch.stack([torch.from_numpy(sequence.append([token])) for token in tokens])
+            check(f"{name} one by one, median token", median_error(one_by_one, want), most)
+            found: list[Any] = [None, None]
+
+            def run(i: int, model: Any = model, found: list[Any] = found) -> None:
+                found[i] = model.generate(tokens, 8)
+
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            alone = model.generate(tokens, 8)
+            check(f"{name} tokens of two threads that differ", sum(f != alone for f in found), 0)
+
     def peak_of(self, load: Callable[[], Any]) -> tuple[Any, float, float]:
         """What `load` gives, and how much device memory it took at most and takes in the end, by cudaMemGetInfo."""
         gc.collect()  # models are in cycles
@@ -305,7 +332,7 @@ def main() -> int:
         print(torch.cuda.get_device_name())
     with tempfile.TemporaryDirectory() as folder:
         checks = Checks(options.folder or Path(folder), options.device, options.layers, options.small)
-        steps = [checks.layer_on_arrays, checks.forward_of_plugin]
+        steps = [checks.layer_on_arrays, checks.whole_models, checks.forward_of_plugin]
         steps += [lambda s=s: checks.transformers(s, options.layers) for s in options.shapes]
         for step in steps:
             try:

@@ -162,6 +162,14 @@ class Models(Scratch):
         for i, token in enumerate(made):
             self.assertEqual(token, int(model.logits(tokens + made[:i])[-1].argmax()))
 
+    def test_a_model_is_on_the_device_that_is_named(self) -> None:
+        want = self.model.logits([1, 2, 3])
+        np.testing.assert_array_equal(twofour.Model(self.folder / "tiny", device="cpu").logits([1, 2, 3]), want)
+        with self.assertRaisesRegex(ValueError, "expected cpu, cuda or cuda:N, found rocm"):
+            twofour.Model(self.folder / "tiny", device="rocm")
+        with self.assertRaisesRegex(twofour.Error, "expected a CUDA device( from 0 to [0-9]+)?, found"):
+            twofour.Model(self.folder / "tiny", device="cuda:999")
+
     def test_tokens_are_integers_of_any_kind(self) -> None:
         model = self.model
         want = model.logits([1, 2, 3])

@@ -9,10 +9,20 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from ._arrays import Array, current_stream, empty_bytes, empty_like, look_at
-from ._library import MOST_PARTS, LayerInfo, Library, Options, Owner, Part, StoredLayer, Tokens, library
+from ._library import (
+    MOST_PARTS,
+    LayerInfo,
+    Library,
+    Options,
+    Owner,
+    Part,
+    StoredLayer,
+    Tokens,
+    device_number,
+    library,
+)
 
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
-_CPU, _CUDA, _CUDA_DEVICE_0 = 0, 1, 16
 
 
 @dataclass(frozen=True)
@@ -49,17 +59,6 @@ def layout_parts(layout: str, shape: tuple[int, int, int], gated: bool = False) 
         lib.check("get_part", layout.encode(), *shape, int(gated), len(parts), c.byref(part))
         parts.append(StoredPart(part.suffix.decode(), part.dtype.decode(), (shape[0], part.rows, part.cols)))
     return parts
-
-
-def _device(device: Union[str, int, None]) -> int:
-    """TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index)."""
-    text = f"cuda:{device}" if isinstance(device, int) else str(device or "cpu")
-    if text == "cpu":
-        return _CPU
-    kind, _, index = text.partition(":")
-    if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
-        raise ValueError(f"device: expected cpu, cuda or cuda:N, found {text}")
-    return _CUDA_DEVICE_0 + int(index) if index else _CUDA
 
 
 def _options(expert_map: Optional[Sequence[int]], weight_on_input: bool, limit: float) -> Options:
@@ -118,7 +117,7 @@ class Artifact(Owner):
         """
         index = self.find(name)
         options = _options(expert_map, weight_on_input, limit)
-        handle = self._library.handle("load", self._handle, index, _device(device), c.byref(options))
+        handle = self._library.handle("load", self._handle, index, device_number(device), c.byref(options))
         return Layer(self._library, handle, self.layers[index], ())
 
     def route(self, name: Union[str, int], hidden: Any, top_k: Optional[int] = None) -> tuple[Any, Any]:
@@ -189,7 +188,7 @@ class Layer(Owner):
             for i, part in enumerate(parts):
                 to[i] = pointers[f"{matrix}_{part.suffix}"]
         options = _options(expert_map, weight_on_input, limit)
-        handle = lib.handle("borrow", c.byref(stored), _device(device), c.byref(options))
+        handle = lib.handle("borrow", c.byref(stored), device_number(device), c.byref(options))
         return cls(lib, handle, shape, keep)
 
     def workspace_bytes(self, tokens: int, top_k: int) -> int:

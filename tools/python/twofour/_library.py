@@ -8,10 +8,10 @@ import operator
 import os
 import threading
 from pathlib import Path
-from typing import Any, Callable, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional, Union
 
 #: TWOFOUR_ABI of the header that this file follows.
-ABI = 3
+ABI = 4
 MOST_PARTS = 4
 
 
@@ -126,6 +126,21 @@ class ModelInfo(c.Structure):
     ]
 
 
+#: TWOFOUR_CPU, TWOFOUR_CUDA and TWOFOUR_CUDA_DEVICE(0)
+_CPU, _CUDA, _CUDA_DEVICE_0 = 0, 1, 16
+
+
+def device_number(device: Union[str, int, None]) -> int:
+    """TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index)."""
+    text = f"cuda:{device}" if isinstance(device, int) else str(device or "cpu")
+    if text == "cpu":
+        return _CPU
+    kind, _, index = text.partition(":")
+    if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
+        raise ValueError(f"device: expected cpu, cuda or cuda:N, found {text}")
+    return _CUDA_DEVICE_0 + int(index) if index else _CUDA
+
+
 #: twofour_progress: user, phase, bytes done, bytes in all; another number than 0 stops the command.
 Progress = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p, c.c_uint64, c.c_uint64)
 
@@ -192,7 +207,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "list": (c.c_void_p, _HANDLE),
     "read_values": (c.c_void_p, c.c_char_p, c.c_int32, _INT64S, _INT64S, c.c_void_p, c.c_uint64),
     "read_bytes": (c.c_void_p, c.c_char_p, c.c_uint64, c.c_void_p, c.c_uint64),
-    "open_model": (c.c_char_p, _HANDLE),
+    "open_model_on": (c.c_char_p, c.c_int, _HANDLE),
     "get_model_info": (c.c_void_p, c.POINTER(ModelInfo)),
     "begin_sequence": (c.c_void_p, _HANDLE),
     "append": (c.c_void_p, c.c_void_p, c.c_int64, c.c_int32, c.c_void_p),

@@ -6,8 +6,8 @@ import ctypes as c
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence, Union
 
-from ._layer import _DTYPES, _device, layout_parts
-from ._library import Library, Owner, StoredMatrix, library
+from ._layer import _DTYPES, layout_parts
+from ._library import Library, Owner, StoredMatrix, device_number, library
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Linear(Owner):
         )  # fmt: skip
         for i, part in enumerate(layout_parts(shape.layout, (shape.experts, shape.n, shape.k), shape.gated)):
             stored.parts[i] = pointers[part.suffix]
-        return cls(lib, lib.handle("borrow_matrix", c.byref(stored), _device(device)), shape, keep)
+        return cls(lib, lib.handle("borrow_matrix", c.byref(stored), device_number(device)), shape, keep)
 
     def workspace_bytes(self, rows: int) -> int:
         """Bytes of workspace for `rows` rows; 0 on the CPU."""

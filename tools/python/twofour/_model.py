@@ -1,4 +1,4 @@
-"""Whole models, run in float32 on the CPU from what their directory stores."""
+"""Whole models, run in float32 from what their directory stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Union, cast
 
 from ._arrays import is_on_cuda
-from ._library import ModelInfo, Owner, library
+from ._library import ModelInfo, Owner, device_number, library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,16 +32,17 @@ def _tokens(tokens: Any) -> Any:
 
 
 class Model(Owner):
-    """A model of a family in lib/decoder/README.md, in any format or layout. Nothing decoded is kept.
+    """A model of a family in lib/decoder/README.md, in any format or layout.
 
-    Raises Error where the model cannot be run.
+    `device` is "cpu", where nothing decoded is kept, "cuda" for the current device, or "cuda:1", which hold weights
+    as they are stored. Raises Error where the model cannot be run.
     """
 
-    def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
+    def __init__(self, path: Union[str, os.PathLike[str]], device: Union[str, int, None] = "cpu") -> None:
         self._library = library()
         self._handle: Optional[c.c_void_p] = None
         self.path = os.fspath(path)
-        self._handle = self._library.handle("open_model", os.fsencode(self.path))
+        self._handle = self._library.handle("open_model_on", os.fsencode(self.path), device_number(device))
         info = ModelInfo(size=c.sizeof(ModelInfo))
         self._library.check("get_model_info", self._handle, c.byref(info))
         self.layers, self.hidden, self.vocabulary = int(info.layers), int(info.hidden), int(info.vocabulary)
