@@ -6,6 +6,7 @@
 
 #include "lib/compress/compress.h"
 #include "lib/decoder/router.h"
+#include "lib/threads/interrupt.h"
 
 namespace twofour {
 namespace {
@@ -26,7 +27,7 @@ bool ends_half(LayerStage stage) {
   return stage == LayerStage::kAttentionOutput || stage == LayerStage::kDown;
 }
 
-std::vector<bool> groups_of(const std::vector<const LayerEntry*>& entries, size_t groups) {
+std::vector<bool> groups_with(const std::vector<const LayerEntry*>& entries, size_t groups) {
   std::vector<bool> wanted(groups);
   for (const LayerEntry* e : entries) {
     if (e->group != LayerEntry::kShared) wanted[e->group] = true;
@@ -44,7 +45,7 @@ std::vector<float> difference(const std::vector<float>& a, const std::vector<flo
 
 std::vector<Compression::Round> Compression::rounds(int64_t layer) const {
   std::set<LayerStage> stages;
-  for (const InputGroup& g : dense_.input_groups(layer)) stages.insert(g.stage);
+  for (const InputGroup& g : groups_of(layer)) stages.insert(g.stage);
   if (input_.sequential != Sequential::kGroups) return {Round(stages.begin(), stages.end())};
   std::vector<Round> all;
   for (const LayerStage s : stages) all.push_back({s});
@@ -57,6 +58,32 @@ void Compression::collect_layer(int64_t layer) {
   for (const Round& round : rounds(layer)) collect_round(layer, round);
   compressed_.restore_weights();
   for (int i = 0; i < solved_; ++i) fs::remove_all(work_ / fmt::format("solved-{}", i));
+}
+
+void Compression::collect_head() {
+  streams_->begin_layer(layers());
+  const LayerEntry& entry = entries_.back().front();
+  std::vector<EntrySums> sums;
+  sums.emplace_back(device_sums_.get());
+  for (const TokenBatch& b : batches_) {
+    check_interrupt();
+    const auto see = [&](StreamOf model) {
+      std::vector<float> rows(b.rows * static_cast<size_t>(dense_.shape().hidden));
+      streams_->read(model, b.row, rows);
+      dense_.normalize(rows);
+      SeenInputs seen({true});
+      seen.see_input(entry.group, rows, {});
+      return seen;
+    };
+    const SeenInputs of_dense = see(StreamOf::kDense);
+    if (is_sequential()) {
+      const SeenInputs of_compressed = see(StreamOf::kCompressed);
+      add_seen(b, {&of_compressed, &of_dense, {}, {}}, entry, sums[0]);
+    } else {
+      add_seen(b, {&of_dense, nullptr, {}, {}}, entry, sums[0]);
+    }
+  }
+  write_round(layers(), {&entry}, sums);
 }
 
 void Compression::collect_round(int64_t layer, const Round& round) {
@@ -95,7 +122,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   const std::vector<InputGroup>& groups = dense_.input_groups(layer);
   const LayerStage last = *last_of(round, half);
   const std::vector<SequencePart> parts = parts_of(batch, input_.windows);
-  const std::vector<bool> wanted = groups_of(entries, groups.size());
+  const std::vector<bool> wanted = groups_with(entries, groups.size());
   SeenInputs of_dense(wanted), of_compressed(wanted);
   std::vector<float> residual;
   ExpertChoice chosen;
@@ -119,20 +146,25 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   for (size_t i = 0; i < entries.size(); ++i) {
     const LayerEntry& e = *entries[i];
     if (e.group == LayerEntry::kShared || half_of(e.stage) != half) continue;
-    SeenBatch seen{
+    const SeenBatch seen{
         is_sequential() ? &of_compressed : &of_dense, is_sequential() ? &of_dense : nullptr, residual, {}};
-    std::vector<float> weights;
-    if (weights_) {
-      weights = weights_->read(e.planned.name);
-      seen.weights = std::span(weights).subspan(batch.row, batch.rows);
-    }
-    add_batch(e, seen, dense_, sums[i]);
+    add_seen(batch, seen, e, sums[i]);
   }
+}
+
+void Compression::add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry,
+                           EntrySums& sums) const {
+  std::vector<float> weights;
+  if (weights_) {
+    weights = weights_->read(entry.planned.name);
+    seen.weights = std::span(weights).subspan(batch.row, batch.rows);
+  }
+  add_batch(entry, seen, dense_, sums);
 }
 
 void Compression::write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
                               std::vector<EntrySums>& sums) {
-  const std::vector<InputGroup>& groups = dense_.input_groups(layer);
+  const std::vector<InputGroup>& groups = groups_of(layer);
   for (EntrySums& s : sums) s.finish();
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i]->group == LayerEntry::kShared) {

@@ -87,14 +87,15 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   check_windows(dense_, input_.windows);
   for (const auto& w : input_.windows) tokens_ += static_cast<int64_t>(w.size());
   std::set<std::string> all;
-  for (int64_t layer = 0; layer < dense_.shape().layers; ++layer) {
-    for (const InputGroup& g : dense_.input_groups(layer)) all.insert(g.linears.begin(), g.linears.end());
+  if (auto head = dense_.head_group()) head_.push_back(std::move(*head));
+  for (int64_t layer = 0; layer <= layers(); ++layer) {
+    for (const InputGroup& g : groups_of(layer)) all.insert(g.linears.begin(), g.linears.end());
   }
   // Of all linears, to learn which of them the recipe takes.
   const auto plan_entries = [&](const std::set<std::string>& linears, bool apart) {
     entries_.clear();
-    for (int64_t layer = 0; layer < dense_.shape().layers; ++layer)
-      entries_.push_back(layer_entries(dense_, layer, linears, apart, is_sequential()));
+    for (int64_t layer = 0; layer <= layers(); ++layer)
+      entries_.push_back(layer_entries(dense_, groups_of(layer), linears, apart, is_sequential()));
   };
   plan_entries(all, false);
   batches_ = batches_of(input_.windows, 0, bytes_per_token());
@@ -117,6 +118,10 @@ void Compression::use_cuda() {
   device_sums_ = std::make_unique<DeviceSums>();
 }
 
+const std::vector<InputGroup>& Compression::groups_of(int64_t layer) const {
+  return layer < layers() ? dense_.input_groups(layer) : head_;
+}
+
 void Compression::plan_file() {
   writer_ = {};
   for (const auto& layer : entries_) {
@@ -125,7 +130,7 @@ void Compression::plan_file() {
 }
 
 int64_t Compression::expected_count(const LayerEntry& e, int64_t layer) const {
-  const std::vector<InputGroup>& groups = dense_.input_groups(layer);
+  const std::vector<InputGroup>& groups = groups_of(layer);
   const int64_t routed = tokens_ * dense_.shape().top_k;
   if (e.group == LayerEntry::kShared) return std::max<int64_t>(1, routed);
   if (groups[e.group].expert < 0) return std::max<int64_t>(1, tokens_ * e.planned.times);
@@ -243,7 +248,7 @@ void Compression::start(const fs::path& work) {
     const fs::path path = work / kState;
     check_fingerprint(path.string(), parse_json(path.string(), read_text(path)).at("run"),
                       state(0).at("run"));
-    if (*done < 1 || *done > dense_.shape().layers) refuse_state(path);
+    if (*done < 1 || *done > steps()) refuse_state(path);
   } else {
     fs::create_directories(work);
   }
@@ -258,7 +263,7 @@ void Compression::start(const fs::path& work) {
       writer_.begin(std::move(metadata),
                     [this](uint64_t offset, std::span<const uint8_t> some) { file_->write(offset, some); });
   if (done) check_left(statistics_of(work), bytes);
-  if (done && *done < dense_.shape().layers) {
+  if (done && *done < steps()) {
     const uint64_t of_streams =
         Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
     for (const char* name : {"streams-even", "streams-odd"}) check_left(work / name, of_streams / 2);
@@ -283,21 +288,24 @@ void Compression::start(const fs::path& work) {
 void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {
   start(work);
   progress.phase = "collecting";
-  const int64_t layers = dense_.shape().layers;
   const int64_t done = layers_done(work).value_or(0);
   uint64_t weights = 0;
   for (const TensorInfo& t : dense_.checkpoint().tensors()) weights += t.bytes();
-  const uint64_t of_layer = weights / static_cast<uint64_t>(layers);
-  progress.total = static_cast<uint64_t>(layers - done) * of_layer;
-  for (int64_t layer = done; layer < std::min(layers, end); ++layer) {
-    collect_layer(layer);
+  const uint64_t of_layer = weights / static_cast<uint64_t>(steps());
+  progress.total = static_cast<uint64_t>(steps() - done) * of_layer;
+  for (int64_t layer = done; layer < std::min(steps(), end); ++layer) {
+    if (layer < layers()) {
+      collect_layer(layer);
+    } else {
+      collect_head();
+    }
     progress.done += of_layer;
     streams_->flush();
     file_->flush();
     write_text(work_ / kState, state(layer + 1).dump());
   }
   streams_.reset();
-  if (end < layers) return;
+  if (end < steps()) return;
   for (const char* name : {"streams-even", "streams-odd"}) fs::remove(work_ / name);
 }
 

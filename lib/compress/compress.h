@@ -52,12 +52,12 @@ class Compression {
   /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
   void use_cuda();
   /// Collects into `work`, which is made or, where a run of the same model, tokens and recipe left it, taken
-  /// up behind its last whole layer. Ends before layer `end`, if it is below the model's. Throws Error where
-  /// it is of another run, and Interrupted.
+  /// up behind its last whole layer. Ends before layer `end`, a head that the recipe takes being one more
+  /// layer. Throws Error where the folder is of another run, and Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
   /// The statistics in a work folder, once they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
-  /// Layers that a work folder holds whole; nothing where it is none.
+  /// Layers that a work folder holds whole, the head among them; nothing where it is none.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
   /// Whether a folder holds nothing but what collect() writes.
   static bool is_work_folder(const std::filesystem::path& work);
@@ -66,6 +66,11 @@ class Compression {
   /// Stages whose linears see the same compressed model.
   using Round = std::vector<LayerStage>;
 
+  /// The linears of a layer by their inputs. The layer behind the last is the head, if that is a linear of
+  /// its own.
+  const std::vector<InputGroup>& groups_of(int64_t layer) const;
+  /// Layers that are collected, the head among them where the recipe takes it.
+  int64_t steps() const { return layers() + (entries_.back().empty() ? 0 : 1); }
   void plan_file();
   int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
   std::shared_ptr<const Statistics> planning_statistics() const;
@@ -78,11 +83,13 @@ class Compression {
 
   void start(const std::filesystem::path& work);
   void collect_layer(int64_t layer);
+  void collect_head();
   void collect_round(int64_t layer, const Round& round);
   /// Both models' inputs of a batch in one half of a layer, and the dense stream behind it.
   void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
                 std::vector<float>& dense, std::vector<float>& compressed,
                 const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
+  void add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry, EntrySums& sums) const;
   void write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
                    std::vector<EntrySums>& sums);
   void solve_round(int64_t layer, const Round& round);
@@ -96,7 +103,8 @@ class Compression {
   Decoder dense_, compressed_;
   std::unique_ptr<DeviceSums> device_sums_;  ///< where they run on a CUDA device
   std::unique_ptr<SolvedLinears> planned_;
-  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer
+  std::vector<InputGroup> head_;                  ///< the head's group, or none
+  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer, those of the head last
   std::vector<TokenBatch> batches_;
   StatisticsWriter writer_;
   int64_t tokens_ = 0;

@@ -100,9 +100,8 @@ void add_rows(const LayerEntry& e, std::span<const float> x, std::vector<float> 
 
 }  // namespace
 
-std::vector<LayerEntry> layer_entries(const Decoder& model, int64_t layer,
+std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<InputGroup>& groups,
                                       const std::set<std::string>& linears, bool apart, bool targets) {
-  const std::vector<InputGroup>& groups = model.input_groups(layer);
   std::vector<LayerEntry> entries;
   LayerEntry shared{{}, LayerStage::kDown};
   for (size_t g = 0; g < groups.size(); ++g) {

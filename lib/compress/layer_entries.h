@@ -18,13 +18,14 @@ struct LayerEntry {
   static constexpr size_t kShared = SIZE_MAX;
   PlannedEntry planned;
   LayerStage stage;
-  size_t group = kShared;  ///< in Decoder::input_groups(); kShared: of the downs of all experts together
+  size_t group = kShared;  ///< among those of the layer; kShared: of the downs of all experts together
   bool adds = false;       ///< see InputGroup
 };
 
-/// The entries of those linears of a layer that `linears` names: of linears with one input one, or with
-/// `apart`, as where tokens have weights, one of each. With `targets` they have target offsets, too.
-std::vector<LayerEntry> layer_entries(const Decoder& model, int64_t layer,
+/// The entries of those linears of a layer's groups, or the head's, that `linears` names: of linears with one
+/// input one, or with `apart`, as where tokens have weights, one of each. With `targets` they have target
+/// offsets, too.
+std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<InputGroup>& groups,
                                       const std::set<std::string>& linears, bool apart, bool targets);
 
 /// The sums of an entry: of inputs x, those of the compressed model where there is one, and of what its

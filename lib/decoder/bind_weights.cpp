@@ -173,7 +173,13 @@ class LayerBinder {
 void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   s.embedding = s.weights.table("model.embed_tokens", s.shape.vocabulary, s.shape.hidden);
   s.norm = s.weights.vector("model.norm.weight", s.shape.hidden);
-  s.head = s.shape.is_tied ? s.embedding : s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+  s.head = s.embedding;
+  if (!s.shape.is_tied) {
+    s.head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+    ModelMatrix stored = s.head;  // with rows beyond the vocabulary
+    stored.n = stored.module->n;
+    s.linears.emplace(stored.name, stored);
+  }
   for (int64_t layer = 0; layer < s.shape.layers; ++layer)
     s.layers.push_back(LayerBinder(s, sizes, layer).bind());
   s.weights.refuse_unused(s.shape.layers);

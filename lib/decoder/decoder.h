@@ -120,9 +120,9 @@ class Decoder {
   void replace_weights(Checkpoint weights);
   /// All matrices are those of the model again.
   void restore_weights();
-  /// Rows [n0, n1) of a linear of input_groups(), in float32: `out` [n1 - n0, K].
+  /// Rows [n0, n1) of a linear of input_groups() or head_group(), in float32: `out` [n1 - n0, K].
   void read_linear(const std::string& name, int64_t n0, int64_t n1, std::span<float> out) const;
-  /// Rows of such a linear.
+  /// Rows of such a linear, of a head all that are stored.
   int64_t rows_of_linear(const std::string& name) const;
   /// The linears of a layer by their inputs.
   const std::vector<InputGroup>& input_groups(int64_t layer) const;

@@ -53,7 +53,7 @@ struct DecoderState {
   ModelWeights weights;
   ModelShape shape;
   std::vector<LayerWeights> layers;
-  std::map<std::string, ModelMatrix> linears;  ///< of the layers' groups, by name
+  std::map<std::string, ModelMatrix> linears;  ///< of the layers' groups and the head's, by name
   ModelMatrix embedding, head;
   ModelVector norm;
 };

@@ -93,6 +93,23 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
   return weights;
 }
 
+/// What the head sees: the last norm of `hidden` [rows, H], in double.
+inline std::vector<float> golden_last_norm(const DecoderGolden& golden, const std::vector<float>& hidden) {
+  const std::vector<float> weight =
+      golden_weights("model.norm.weight", {golden.config["hidden_size"].get<int64_t>()});
+  const double epsilon = golden.config["rms_norm_eps"].get<double>();
+  std::vector<float> out(hidden.size());
+  for (size_t row = 0; row < hidden.size(); row += weight.size()) {
+    double sum = 0;
+    for (size_t i = 0; i < weight.size(); ++i) sum += std::pow(static_cast<double>(hidden[row + i]), 2);
+    const double size = std::sqrt(sum / static_cast<double>(weight.size()) + epsilon);
+    for (size_t i = 0; i < weight.size(); ++i)
+      out[row + i] =
+          static_cast<float>(static_cast<double>(hidden[row + i]) / size * static_cast<double>(weight[i]));
+  }
+  return out;
+}
+
 /// The model as a directory, in BF16, with another config or other tensors where these are given.
 inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::filesystem::path& directory,
                                      const std::string& config = {},

@@ -90,6 +90,32 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
   }
 }
 
+TEST_CASE("a head of its own is chosen by what it sees behind compressed layers, and proven") {
+  const CompressFiles files("llama");
+  const std::string stats = files.path("stats");
+  for (const Words& to : {Words{"nvfp4", "--pattern", "2:4"}, Words{"v7"}}) {
+    CAPTURE(to.front());
+    Words words = files.words(to.front(), {"--also", "lm_head", "--keep-stats", stats, "--force", "--to"});
+    words.insert(words.end(), to.begin(), to.end());
+    std::erase(words, "-q");
+    const Outcome made = run_program(words);
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    CHECK_MESSAGE((made.out + made.err).find("few-statistics") == std::string::npos, made.err);
+    const Outcome proven =
+        run_program({"validate", files.path(to.front()), "--source", files.path("model"), "--stats", stats});
+    CHECK_MESSAGE(proven.code == 0, proven.out);
+  }
+  // Beside one whose head knows no inputs.
+  write_text(files.scratch / "rules.yaml",
+             "format: 1\nrules:\n"
+             "  - {match: head, to: nvfp4, pattern: '2:4', method: magnitude}\n"
+             "  - {match: '*', to: nvfp4, pattern: '2:4'}\n");
+  const Outcome other = files.compress("other", {"--recipe", files.path("rules.yaml")});
+  REQUIRE_MESSAGE(other.code == 0, other.err);
+  CHECK(Checkpoint::open(files.path("other")).find("lm_head.weight_scale").has_value());
+  CHECK(files.divergence("nvfp4") < files.divergence("other"));
+}
+
 TEST_CASE("without its statistics validate proves all but the choice of weights, and says so") {
   const CompressFiles files("llama");
   REQUIRE(files.compress("out", {"--to", "nvfp4", "--pattern", "2:4"}).code == 0);

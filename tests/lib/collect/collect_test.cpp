@@ -119,6 +119,15 @@ TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
       }
       CHECK(slow.norms.empty());
     }
+    const std::vector<InputGroup> head{*model.decoder->head_group()};
+    SlowSums slow(head);
+    slow.see_input(0, golden_last_norm(model.golden, hidden), {});
+    const StatisticsEntry* entry = s.find("lm_head");
+    REQUIRE(entry != nullptr);
+    CHECK(entry->count == 36);
+    std::vector<double> mean = slow.sums[0];
+    for (double& v : mean) v /= 36;
+    CHECK(relative(s.read_hessian(*entry), mean) < 1e-6);
     if (std::string(name) == "deepseek_v3") CHECK(unseen > 0);
     // Every linear of the files is served, under the files' names.
     const StatisticsCoverage coverage = cover(s, model.decoder->checkpoint());
@@ -175,6 +184,13 @@ TEST_CASE("windows beyond the model's positions are refused") {
   contains(message_of([&] { model.collect(input, "stats"); }),
            "expected windows of at most the 512 tokens of max_position_embeddings, found 513");
   CHECK_FALSE(std::filesystem::exists(model.scratch / "stats"));
+}
+
+TEST_CASE("a head that is the embedding has no sums") {
+  const CollectModel model("llama-tied-linear");
+  const Statistics s = Statistics::open(model.collect(model.input(0, 2, 1), "stats"));
+  CHECK(s.find("lm_head") == nullptr);
+  CHECK(s.find("model.embed_tokens") == nullptr);
 }
 
 }  // namespace

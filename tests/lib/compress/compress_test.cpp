@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,16 +33,17 @@ namespace fs = std::filesystem;
 
 constexpr size_t kWindows = 12, kLength = 32;
 
-Recipe quantize_recipe(const std::string& pattern = "") {
+Recipe quantize_recipe(const std::string& pattern = "", const std::vector<std::string>& also = {}) {
   Rule rule{.to = "quantize"};
   rule.pattern = pattern;
+  rule.selection.also = parse_patterns(also);
   return Recipe(rule);
 }
 
 struct CompressModel {
-  explicit CompressModel(const std::string& name)
+  explicit CompressModel(const std::string& name, const std::function<void(Tensors&)>& edit = nullptr)
       : golden(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", name)) {
-    write_decoder_checkpoint(golden, scratch / "model");
+    write_decoder_checkpoint(golden, scratch / "model", {}, edit);
     for (size_t w = 0; w < kWindows; ++w) {
       windows.emplace_back();
       for (size_t i = 0; i < kLength; ++i)
@@ -79,6 +81,7 @@ struct CompressModel {
     model.embed(join_windows(windows), hidden);
     return hidden;
   }
+  int64_t hidden() const { return golden.config["hidden_size"].get<int64_t>(); }
   Scratch scratch;
   DecoderGolden golden;
   std::vector<std::vector<int32_t>> windows;
@@ -120,6 +123,57 @@ double relative(const std::vector<float>& found, const std::vector<double>& expe
 
 std::vector<double> widened(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
+/// What the linears of a group see in both models.
+struct GroupInputs {
+  const std::vector<float>&x, &d;  ///< [rows, k]
+  std::vector<int64_t> tokens;     ///< of the rows; empty: all
+  /// What the residual stream of the compressed model lacks, [tokens, N]; empty: the output is not added to
+  /// it.
+  std::vector<float> residual;
+};
+
+/// Holds the statistics of a linear against sums in double.
+void check_linear(const std::string& linear, const GroupInputs& in, int64_t inputs, const Decoder& dense,
+                  const Statistics& s, const std::map<std::string, std::vector<float>>& weights) {
+  const StatisticsEntry* entry = s.find(linear);
+  if (entry == nullptr) return;
+  CAPTURE(linear);
+  const auto k = static_cast<size_t>(inputs), rows = in.x.size() / k;
+  const auto token_of = [&](size_t row) {
+    return in.tokens.empty() ? row : static_cast<size_t>(in.tokens[row]);
+  };
+  std::vector<double> w(rows, 1.0);
+  if (const auto at = weights.find(linear); at != weights.end()) {
+    for (size_t row = 0; row < rows; ++row) w[row] = static_cast<double>(at->second[token_of(row)]);
+  }
+  double all = 0;
+  for (const double one : w) all += one;
+  std::vector<double> mean = slow_products(widened(in.x), k, in.x, k, w);
+  for (double& v : mean) v /= all;
+  CHECK(relative(s.read_hessian(*entry), mean) < 1e-5);
+
+  const auto target = s.target_offset(linear);
+  REQUIRE(target);
+  const auto n = static_cast<size_t>(dense.rows_of_linear(linear));
+  std::vector<float> weight(n * k);
+  dense.read_linear(linear, 0, static_cast<int64_t>(n), weight);
+  std::vector<double> lacking(rows * n);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < n; ++i) {
+      double sum = in.residual.empty() ? 0.0 : static_cast<double>(in.residual[token_of(row) * n + i]);
+      for (size_t j = 0; j < k; ++j)
+        sum += static_cast<double>(weight[i * k + j]) *
+               (static_cast<double>(in.d[row * k + j]) - static_cast<double>(in.x[row * k + j]));
+      lacking[row * n + i] = sum;
+    }
+  }
+  std::vector<double> expected = slow_products(lacking, n, in.x, k, w);
+  for (double& v : expected) v /= all;
+  std::vector<float> found(n * k);
+  s.read_target_offset(*target, *entry, 0, found);
+  CHECK(relative(found, expected) < 1e-4);
+}
+
 /// Holds the statistics of a layer's half against sums over the inputs of the finished artifact: what a group
 /// sees depends on the groups before it alone, which are compressed in both.
 void check_half(const CompressModel& model, const Decoder& dense, const Decoder& compressed, int64_t layer,
@@ -127,58 +181,19 @@ void check_half(const CompressModel& model, const Decoder& dense, const Decoder&
                 const Statistics& s, const std::map<std::string, std::vector<float>>& weights) {
   const std::vector<InputGroup>& groups = dense.input_groups(layer);
   Inputs x(groups.size()), d(groups.size());
-  const std::vector<float> d_before = d_stream, x_before = x_stream;
+  std::vector<float> residual = d_stream;
+  for (size_t i = 0; i < residual.size(); ++i) residual[i] -= x_stream[i];
   ExpertChoice chosen;
   compressed.run_half(layer, half, model.parts(), x_stream, {.watcher = &x, .chosen = &chosen});
   std::vector<float> copy = d_stream;
   const bool routed = half == LayerHalf::kFeedForward && !chosen.ids.empty();
   dense.run_half(layer, half, model.parts(), copy, {.watcher = &d, .given = routed ? &chosen : nullptr});
   dense.run_half(layer, half, model.parts(), d_stream, {});
-  const auto h = static_cast<size_t>(dense.shape().hidden);
   for (size_t g = 0; g < groups.size(); ++g) {
     if (half_of(groups[g].stage) != half || x.x[g].empty()) continue;
-    const auto k = static_cast<size_t>(groups[g].k);
-    const size_t rows = x.x[g].size() / k;
-    for (const std::string& linear : groups[g].linears) {
-      const StatisticsEntry* entry = s.find(linear);
-      if (entry == nullptr) continue;
-      CAPTURE(linear);
-      std::vector<double> w(rows, 1.0);
-      if (const auto at = weights.find(linear); at != weights.end()) {
-        for (size_t row = 0; row < rows; ++row) {
-          const size_t token = x.tokens[g].empty() ? row : static_cast<size_t>(x.tokens[g][row]);
-          w[row] = static_cast<double>(at->second[token]);
-        }
-      }
-      double all = 0;
-      for (const double one : w) all += one;
-      std::vector<double> mean = slow_products(widened(x.x[g]), k, x.x[g], k, w);
-      for (double& v : mean) v /= all;
-      CHECK(relative(s.read_hessian(*entry), mean) < 1e-5);
-
-      const auto target = s.target_offset(linear);
-      REQUIRE(target);
-      const auto n = static_cast<size_t>(dense.rows_of_linear(linear));
-      std::vector<float> weight(n * k);
-      dense.read_linear(linear, 0, static_cast<int64_t>(n), weight);
-      std::vector<double> lacking(rows * n);
-      for (size_t row = 0; row < rows; ++row) {
-        for (size_t i = 0; i < n; ++i) {
-          double sum = groups[g].adds ? static_cast<double>(d_before[row * h + i]) -
-                                            static_cast<double>(x_before[row * h + i])
-                                      : 0.0;
-          for (size_t j = 0; j < k; ++j)
-            sum += static_cast<double>(weight[i * k + j]) *
-                   (static_cast<double>(d.x[g][row * k + j]) - static_cast<double>(x.x[g][row * k + j]));
-          lacking[row * n + i] = sum;
-        }
-      }
-      std::vector<double> expected = slow_products(lacking, n, x.x[g], k, w);
-      for (double& v : expected) v /= all;
-      std::vector<float> found(n * k);
-      s.read_target_offset(*target, *entry, 0, found);
-      CHECK(relative(found, expected) < 1e-4);
-    }
+    const GroupInputs in{x.x[g], d.x[g], x.tokens[g], groups[g].adds ? residual : std::vector<float>{}};
+    for (const std::string& linear : groups[g].linears)
+      check_linear(linear, in, groups[g].k, dense, s, weights);
   }
 }
 
@@ -192,6 +207,8 @@ void check_all(const CompressModel& model, const fs::path& statistics, const fs:
     for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward})
       check_half(model, dense, compressed, layer, half, d, x, s, weights);
   }
+  const std::vector<float> head_x = golden_last_norm(model.golden, x), head_d = golden_last_norm(model.golden, d);
+  check_linear("lm_head", {head_x, head_d, {}, {}}, model.hidden(), dense, s, weights);
   for (const StatisticsEntry& e : s.entries()) with_targets += s.target_offset(e.members[0]).has_value();
   CHECK(with_targets > 0);
 }
@@ -209,14 +226,54 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a head that the recipe takes sees what compressed layers make, and no other one has statistics") {
+  // Rows beyond the vocabulary.
+  const auto lengthen = [](Tensors& tensors) {
+    for (TensorData& t : tensors) {
+      if (t.name != "lm_head.weight") continue;
+      t.bytes.insert(t.bytes.end(), t.bytes.begin(), t.bytes.begin() + 16 * t.shape[1] * 2);
+      t.shape[0] += 16;
+    }
+  };
+  struct Case {
+    const char* name;
+    std::function<void(Tensors&)> edit;
+  };
+  const Case cases[] = {{"llama", nullptr}, {"llama", lengthen}, {"deepseek_v3", nullptr}};
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    const CompressModel model(c.name, c.edit);
+    const Recipe recipe = quantize_recipe("", {"lm_head"});
+    const fs::path statistics = model.collect(model.input(Sequential::kGroups), recipe, "work");
+    const Statistics s = Statistics::open(statistics);
+    REQUIRE(s.find("lm_head") != nullptr);
+    CHECK(s.find("lm_head")->count == static_cast<int64_t>(kWindows * kLength));
+    check_all(model, statistics, model.write(recipe, statistics, "artifact"));
+  }
+  const CompressModel model("llama");
+  const Statistics without =
+      Statistics::open(model.collect(model.input(Sequential::kGroups), quantize_recipe(), "without"));
+  CHECK(without.find("lm_head") == nullptr);
+  // Alone: nothing before it is compressed.
+  Rule rule{.to = "quantize"};
+  rule.selection.from_default = false;
+  rule.selection.also = parse_patterns({"lm_head"});
+  const Statistics alone =
+      Statistics::open(model.collect(model.input(Sequential::kGroups), Recipe(rule), "alone"));
+  REQUIRE(alone.entries().size() == 1);
+  std::vector<float> offset(48 * 32, 1.0f);
+  alone.read_target_offset(*alone.target_offset("lm_head"), alone.entries()[0], 0, offset);
+  CHECK(offset == std::vector<float>(48 * 32));
+}
+
 TEST_CASE("layer by layer, a layer's groups see its dense linears behind compressed layers") {
   const CompressModel model("llama");
-  const Recipe recipe = quantize_recipe("2:4");
+  const Recipe recipe = quantize_recipe("2:4", {"lm_head"});
   const fs::path statistics = model.collect(model.input(Sequential::kLayers), recipe, "work");
   const fs::path artifact = model.write(recipe, statistics, "artifact");
   const Statistics s = Statistics::open(statistics);
   const Decoder dense = Decoder::open(model.scratch / "model"), compressed = Decoder::open(artifact);
-  std::vector<float> x = model.embed(dense);
+  std::vector<float> x = model.embed(dense), d = x;
   for (int64_t layer = 0; layer < dense.shape().layers; ++layer) {
     const std::vector<InputGroup>& groups = dense.input_groups(layer);
     Inputs seen(groups.size());
@@ -230,28 +287,32 @@ TEST_CASE("layer by layer, a layer's groups see its dense linears behind compres
       CHECK(relative(s.read_hessian(*s.find(groups[g].linears.front())), mean) < 1e-5);
     }
     compressed.run_layer(layer, model.parts(), x);
+    dense.run_layer(layer, model.parts(), d);
   }
+  REQUIRE(s.find("lm_head") != nullptr);
+  const std::vector<float> head_x = golden_last_norm(model.golden, x), head_d = golden_last_norm(model.golden, d);
+  check_linear("lm_head", {head_x, head_d, {}, {}}, model.hidden(), dense, s, {});
 }
 
 TEST_CASE("tokens count by their weights, each linear by its own") {
   const CompressModel model("llama");
-  const Recipe recipe = quantize_recipe();
+  const Recipe recipe = quantize_recipe("", {"lm_head"});
   std::map<std::string, std::vector<float>> weights;
   Tensors file;
   const Decoder dense = Decoder::open(model.scratch / "model");
+  std::vector<std::string> linears{"lm_head"};
   for (int64_t layer = 0; layer < dense.shape().layers; ++layer) {
-    for (const InputGroup& group : dense.input_groups(layer)) {
-      for (const std::string& linear : group.linears) {
-        std::vector<float> w(kWindows * kLength);
-        for (size_t i = 0; i < w.size(); ++i)
-          w[i] = static_cast<float>((i * linear.size() + i / 5) % 7) / 4.0f;
-        TensorData t{linear + ".token_weights", DType::kF32, {kWindows, kLength}, {}};
-        t.bytes.resize(w.size() * sizeof(float));
-        std::memcpy(t.bytes.data(), w.data(), t.bytes.size());
-        file.push_back(std::move(t));
-        weights[linear] = std::move(w);
-      }
-    }
+    for (const InputGroup& group : dense.input_groups(layer))
+      linears.insert(linears.end(), group.linears.begin(), group.linears.end());
+  }
+  for (const std::string& linear : linears) {
+    std::vector<float> w(kWindows * kLength);
+    for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>((i * linear.size() + i / 5) % 7) / 4.0f;
+    TensorData t{linear + ".token_weights", DType::kF32, {kWindows, kLength}, {}};
+    t.bytes.resize(w.size() * sizeof(float));
+    std::memcpy(t.bytes.data(), w.data(), t.bytes.size());
+    file.push_back(std::move(t));
+    weights[linear] = std::move(w);
   }
   write_safetensors(model.scratch / "weights.safetensors", file);
   CompressInput input = model.input(Sequential::kGroups);
@@ -260,6 +321,7 @@ TEST_CASE("tokens count by their weights, each linear by its own") {
   const Statistics s = Statistics::open(statistics);
   CHECK(s.metadata("weighting") == "guided");
   CHECK(s.find("model.layers.0.self_attn.q_proj") != s.find("model.layers.0.self_attn.k_proj"));
+  CHECK(s.find("lm_head") != nullptr);
   check_all(model, statistics, model.write(recipe, statistics, "artifact"), weights);
 
   file.pop_back();
@@ -278,7 +340,8 @@ TEST_CASE("tokens count by their weights, each linear by its own") {
 
 TEST_CASE("of the model as it is, sums are those of stats collect") {
   const CompressModel model("qwen3_moe");
-  const fs::path found = model.collect(model.input(Sequential::kNone), quantize_recipe(), "work");
+  const fs::path found =
+      model.collect(model.input(Sequential::kNone), quantize_recipe("", {"lm_head"}), "work");
   const Decoder dense = Decoder::open(model.scratch / "model");
   Progress progress;
   collect_statistics(dense, {model.windows, 0, "squares"}, model.scratch / "collected", progress);
@@ -298,15 +361,16 @@ TEST_CASE("of the model as it is, sums are those of stats collect") {
     CHECK(relative(s.read_hessian(e), widened(expected.read_hessian(*other))) < 1e-6);
   }
   CHECK(compared > s.entries().size() / 2);
+  CHECK(s.find("lm_head") != nullptr);
 }
 
 TEST_CASE("a run that ended early goes on behind its last whole layer and collects the same bytes") {
   const CompressModel model("qwen3_moe");
-  const Recipe recipe = quantize_recipe("2:4");
+  const Recipe recipe = quantize_recipe("2:4", {"lm_head"});
   const CompressInput input = model.input(Sequential::kGroups);
   const std::string whole = read_text(model.collect(input, recipe, "whole"));
   const fs::path work = model.scratch / "work";
-  for (int64_t stop = 0; stop < 3; ++stop) {
+  for (int64_t stop = 0; stop <= 3; ++stop) {  // the last time before the head
     CAPTURE(stop);
     {
       Compression compression(model.scratch / "model", recipe, input, {best_isa()}, 2);
