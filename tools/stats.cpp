@@ -300,17 +300,14 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
   args.footer(
       "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
       "lib/statistics/README.md describes it.\n"
-      "collect runs a whole model on the CPU (lib/decoder/README.md says which) and writes one; "
-      "examples/statistics makes "
-      "one with transformers, also guided ones.\n"
+      "collect runs a whole model where --device says (lib/decoder/README.md lists the families) and writes "
+      "one; examples/statistics makes one with transformers, also guided ones. All else runs on the CPU.\n"
       "check says what of a checkpoint a file serves, and reads all sums. It ends with 1 where linears have "
-      "no "
-      "statistics, too few tokens, or those of other weights, and with 2 where the file is of another "
+      "no statistics, too few tokens, or those of other weights, and with 2 where the file is of another "
       "model.\n"
       "merge adds the sums of runs over different texts, and never averages.\n"
       "import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve wanda and "
-      "rtn. "
-      "It holds no hash of the weights that it is of.");
+      "rtn. It holds no hash of the weights that it is of.");
   return [o, &common] { return run_stats(*o, common); };
 }
 

@@ -47,8 +47,7 @@ void add_common(Arguments& args, Common& common, CudaWork cuda) {
   Argument& device = args.option(
       "--device", common.device,
       cuda == CudaWork::kAll
-          ? "Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is "
-            "one and it is faster"
+          ? "Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one"
       : cuda == CudaWork::kSolvers ? "Where weights are chosen by --stats; the bytes are the same. cuda:1 is "
                                      "the second CUDA device. auto uses "
                                      "a CUDA device if there is one. All else runs on the CPU"

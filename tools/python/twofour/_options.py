@@ -83,8 +83,7 @@ class Validate(TypedDict, total=False):
     #: flight as --jobs (default: buffered)
     io: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one and it is faster
-    #: (default: auto)
+    #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
     device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
