@@ -89,6 +89,7 @@ class Compression {
   void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
                 std::vector<float>& dense, std::vector<float>& compressed,
                 const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
+  /// Adds a batch to the sums of an entry, its tokens by their weights.
   void add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry, EntrySums& sums) const;
   void write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
                    std::vector<EntrySums>& sums);
