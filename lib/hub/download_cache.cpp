@@ -13,6 +13,7 @@
 
 #include "formats/error.h"
 #include "lib/hub/sha256.h"
+#include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 #include "lib/threads/interrupt.h"
@@ -28,34 +29,26 @@ constexpr int kMostDownloads = 2;
 constexpr uint64_t kPiece = 1u << 20;
 constexpr const char* kDownloading = "downloading";
 
-void write_at(int fd, const fs::path& path, uint64_t offset, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw_io_error(path, "write", errno);
-    offset += static_cast<uint64_t>(put);
-    bytes = bytes.subspan(static_cast<size_t>(put));
-  }
-}
-
-void read_at(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> out) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw ReadError(path, errno);
-    if (got == 0)
-      throw Error(
-          fmt::format("{}: expected {} more bytes, found the end of the file", path.string(), out.size()));
-    offset += static_cast<uint64_t>(got);
-    out = out.subspan(static_cast<size_t>(got));
-  }
-}
-
 /// Hashes the first `bytes` bytes.
 void hash_begin(int fd, const fs::path& path, uint64_t bytes, Sha256& hasher) {
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { read_at(fd, path, at, piece); };
   read_in_pieces(bytes, kPiece, read,
                  [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
+}
+
+/// Opens what an earlier run left whole; false if it is absent, or of another size or SHA-256.
+bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
+  fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  struct stat st {};
+  bool is_right = ::fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == object.size;
+  if (is_right && !object.sha256.empty()) {
+    Sha256 hasher;
+    hash_begin(fd, path, object.size, hasher);
+    is_right = hasher.hex() == object.sha256;
+  }
+  if (!is_right) ::close(std::exchange(fd, -1));
+  return is_right;
 }
 
 /// Whether a file has a name that cached_name() gives, or that of one that is begun.
@@ -179,28 +172,7 @@ void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteOb
 
 void DownloadCache::download(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher,
                              File& file) {
-  Sha256 hasher;
-  const auto check = [&](const fs::path& path) {
-    const std::string found = object.sha256.empty() ? "" : hasher.hex();
-    if (found == object.sha256) return true;
-    if (path != file.path) {
-      std::error_code ignored;
-      fs::remove(path, ignored);
-      throw Error(fmt::format("{}: expected SHA-256 {}, found {} in what was downloaded; start again",
-                              object.shown, object.sha256, found));
-    }
-    hasher = Sha256();
-    return false;
-  };
-  // What an earlier run left whole.
-  file.fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file.fd >= 0) {
-    struct stat st {};
-    const bool fits = ::fstat(file.fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == object.size;
-    if (fits && !object.sha256.empty()) hash_begin(file.fd, file.path, object.size, hasher);
-    if (fits && check(file.path)) return;
-    ::close(std::exchange(file.fd, -1));
-  }
+  if (open_left(object, file.path, file.fd)) return;
   const fs::path begun = folder_ / temporary_name(file.path.filename().string());
   file.fd = ::open(begun.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file.fd < 0) throw_io_error(begun, "create", errno);
@@ -209,13 +181,20 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
   uint64_t at = static_cast<uint64_t>(st.st_size);
   if (at > object.size || object.sha256.empty()) at = 0;  // without a hash, nothing proves the old bytes
   if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
+  Sha256 hasher;
   if (at > 0) hash_begin(file.fd, begun, at, hasher);
   fetcher.read(object, redirects, at, object.size - at, [&](std::span<const uint8_t> piece) {
     write_at(file.fd, begun, at, piece);
     if (!object.sha256.empty()) hasher.update(piece);
     at += piece.size();
   });
-  check(begun);
+  const std::string found = object.sha256.empty() ? "" : hasher.hex();
+  if (found != object.sha256) {
+    std::error_code ignored;
+    fs::remove(begun, ignored);
+    throw Error(fmt::format("{}: expected SHA-256 {}, found {} in what was downloaded; start again",
+                            object.shown, object.sha256, found));
+  }
   if (::rename(begun.c_str(), file.path.c_str()) != 0) throw_io_error(begun, "rename into place", errno);
 }
 

@@ -184,6 +184,41 @@ class HeadReceiver : public HttpReceiver {
   HttpHead answer;
 };
 
+/// The size of a file, by the answer to a request for its first byte; nothing where that does not say it.
+std::optional<uint64_t> size_of_file(const HttpHead& head) {
+  if (head.status == 416) return 0;  // there is no first byte
+  if (head.status == 200) return number_of(head.field("content-length"));
+  const auto range = parse_content_range(head.field("content-range"));
+  return range ? range->total : std::nullopt;
+}
+
+/// Checks that an answer is of the contents that the object was listed with, then passes it on.
+class CheckedReceiver : public HttpReceiver {
+ public:
+  CheckedReceiver(RangeReceiver& to, const RemoteObject& object, RedirectCache& redirects, Url from)
+      : at(std::move(from)), to_(to), object_(object), redirects_(redirects) {}
+  bool head(const HttpHead& head) override {
+    if (head.status == 200 || head.status == 206) check(head);
+    return to_.head(head);
+  }
+  bool body(std::span<const uint8_t> piece) override { return to_.body(piece); }
+
+  Url at;  ///< that answers: behind the redirects so far
+
+ private:
+  void check(const HttpHead& head) const {
+    if (at.origin() == object_.url.origin() || object_.commit.empty())
+      return check_contents(object_, head, false);
+    const std::string etag = normalized_etag(head.field("etag"));
+    if (!redirects_.is_same_content(at, etag))
+      refuse_change(object_, "at its storage an ETag as", "before", etag);
+  }
+
+  RangeReceiver& to_;
+  const RemoteObject& object_;
+  RedirectCache& redirects_;
+};
+
 }  // namespace
 
 std::string RedirectCache::find() const {
@@ -237,13 +272,8 @@ bool Fetcher::look_at(RemoteObject& object, bool optional) const {
     if (is_passing(head.status)) return passing(head);
     is_there = head.status != 404 && head.status != 410 && !(optional && head.status == 403);
     if (!is_there) return std::nullopt;
-    const auto range = parse_content_range(head.field("content-range"));
-    // 416: there is no first byte.
-    const std::optional<uint64_t> size = head.status == 206   ? (range ? range->total : std::nullopt)
-                                         : head.status == 200 ? number_of(head.field("content-length"))
-                                         : head.status == 416 ? std::optional<uint64_t>(0)
-                                                              : std::nullopt;
     if (head.status != 206 && head.status != 200 && head.status != 416) refuse(settings_, object.shown, head);
+    const std::optional<uint64_t> size = size_of_file(head);
     if (!size)
       throw Error(fmt::format("{}: expected an answer with the file's size, found none", object.shown));
     object.size = *size;
@@ -266,28 +296,7 @@ void Fetcher::read(const RemoteObject& object, RedirectCache& redirects, uint64_
     const std::string known = redirects.find();
     const Url first = known.empty() ? object.url : parse_url(object.shown, known);
     RangeReceiver receiver(object, offset + done, bytes - done, count);
-    // The checks of an answer need its URL, which is known only as the redirects were followed.
-    struct Checked : HttpReceiver {
-      Checked(RangeReceiver& range, const RemoteObject& o, RedirectCache& cache)
-          : to(range), object(o), redirects(cache) {}
-      bool head(const HttpHead& head) override {
-        if (head.status == 200 || head.status == 206) {
-          if (at.origin() == object.url.origin() || object.commit.empty()) {
-            check_contents(object, head, false);
-          } else if (const std::string etag = normalized_etag(head.field("etag"));
-                     !redirects.is_same_content(at, etag)) {
-            refuse_change(object, "at its storage an ETag as", "before", etag);
-          }
-        }
-        return to.head(head);
-      }
-      bool body(std::span<const uint8_t> piece) override { return to.body(piece); }
-      RangeReceiver& to;
-      const RemoteObject& object;
-      RedirectCache& redirects;
-      Url at{};
-    } checked(receiver, object, redirects);
-    checked.at = first;
+    CheckedReceiver checked(receiver, object, redirects, first);
     const std::string range = fmt::format("Range: bytes={}-{}", offset + done, offset + bytes - 1);
     const Url last = request(settings_, first, {range}, checked, [&](const HttpHead& head) {
       check_contents(object, head, true);

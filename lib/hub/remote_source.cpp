@@ -12,6 +12,7 @@
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
+#include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 #include "lib/threads/interrupt.h"
@@ -72,12 +73,7 @@ class RemoteSourceFile : public RemoteFile {
       if (fd_ < 0) throw ReadError(path_, errno, "open");
     }
     fetch(offset, out.size());
-    for (uint64_t at = 0; at < out.size();) {
-      const ssize_t got = ::pread(fd_, out.data() + at, out.size() - at, static_cast<off_t>(offset + at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) throw ReadError(path_, got < 0 ? errno : EIO);
-      at += static_cast<uint64_t>(got);
-    }
+    read_at(fd_, path_, offset, out);
   }
 
   /// Fetches the header of weights, and what comes with it.
@@ -87,9 +83,8 @@ class RemoteSourceFile : public RemoteFile {
     uint64_t length = 0;
     for (size_t i = head.size(); i-- > 0;) length = length << 8 | head[i];
     if (head.size() < kSafetensorsPrefix || length > object_.size - head.size()) return;  // no safetensors
-    constexpr uint64_t kLongestHeader = 128'000'000;
     const std::lock_guard lock(mutex_);
-    fetch(0, std::min(length, kLongestHeader) + head.size());
+    fetch(0, std::min(length, kSafetensorsMaxHeader) + head.size());
   }
 
  private:
@@ -104,13 +99,8 @@ class RemoteSourceFile : public RemoteFile {
       uint64_t at = b * kBlock;
       const uint64_t stop = std::min(last * kBlock, object_.size);
       fetcher_.read(object_, redirects_, at, stop - at, [&](std::span<const uint8_t> piece) {
-        while (!piece.empty()) {
-          const ssize_t put = ::pwrite(fd_, piece.data(), piece.size(), static_cast<off_t>(at));
-          if (put < 0 && errno == EINTR) continue;
-          if (put < 0) throw_io_error(path_, "write", errno);
-          at += static_cast<uint64_t>(put);
-          piece = piece.subspan(static_cast<size_t>(put));
-        }
+        write_at(fd_, path_, at, piece);
+        at += piece.size();
       });
       std::fill(here_.begin() + static_cast<ptrdiff_t>(b), here_.begin() + static_cast<ptrdiff_t>(last),
                 true);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/io/descriptor.h"
 #include "lib/io/remote_file.h"
 #include "lib/io/temporary_file.h"
 
@@ -22,31 +23,6 @@ namespace twofour {
 namespace fs = std::filesystem;
 
 namespace {
-
-void read_all(int fd, const fs::path& path, uint64_t offset, std::span<uint8_t> out) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw ReadError(path, errno);
-    if (got == 0) {
-      throw Error(fmt::format(
-          "{}: expected {} more bytes at {}, found the end of the file: it was truncated while being read",
-          path.string(), out.size(), offset));
-    }
-    offset += static_cast<uint64_t>(got);
-    out = out.subspan(static_cast<size_t>(got));
-  }
-}
-
-void write_all(int fd, const fs::path& path, uint64_t offset, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw_io_error(path, "write", errno);
-    offset += static_cast<uint64_t>(put);
-    bytes = bytes.subspan(static_cast<size_t>(put));
-  }
-}
 
 std::string io_message(const fs::path& path, const char* doing, int error) {
   return fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(error));
@@ -183,7 +159,7 @@ void InputFile::read(uint64_t offset, std::span<uint8_t> out) const {
   }
   read_directly(direct_, path_, offset, out);
   if (out.empty()) return;
-  read_all(fd_, path_, offset, out);
+  read_at(fd_, path_, offset, out);
   if (!windows_) return;
   for (uint64_t w = offset / kCacheWindow; w * kCacheWindow < offset + out.size(); ++w) {
     if (w < resident_.size() && !resident_[w]) windows_->add(fd_, w);
@@ -264,7 +240,7 @@ void AtomicFile::write(uint64_t offset, std::span<const uint8_t> bytes) {
 }
 
 void AtomicFile::write_through_cache(uint64_t offset, std::span<const uint8_t> bytes) {
-  write_all(fd_, path_, offset, bytes);
+  write_at(fd_, path_, offset, bytes);
   if (!writes_) return;
   if (const int error = writes_->written(fd_, offset, bytes.size())) throw_io_error(path_, "write", error);
 }
@@ -282,7 +258,7 @@ void AtomicFile::flush() {
 void AtomicFile::read(uint64_t offset, std::span<uint8_t> out) const {
   read_directly(direct_, path_, offset, out);
   if (out.empty()) return;
-  read_all(fd_, path_, offset, out);
+  read_at(fd_, path_, offset, out);
   if (!reads_) return;
   for (uint64_t w = offset / kCacheWindow; w * kCacheWindow < offset + out.size(); ++w) reads_->add(fd_, w);
 }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/temporary_file.h"
 
@@ -23,12 +24,8 @@ UnflushedFile::~UnflushedFile() {
 }
 
 void UnflushedFile::write(std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::write(fd_, bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw_io_error(path_, "write", errno);
-    bytes = bytes.subspan(static_cast<size_t>(put));
-  }
+  write_at(fd_, path_, size_, bytes);
+  size_ += bytes.size();
 }
 
 void UnflushedFile::commit() { commit_temporary(std::exchange(fd_, -1), temporary_, path_); }

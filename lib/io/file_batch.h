@@ -22,6 +22,7 @@ class UnflushedFile {
  private:
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
+  uint64_t size_ = 0;  ///< written so far
 };
 
 /// Flushes all that was written to the file system of `directory`: files, and names in any folder.

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "formats/error.h"
+#include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 
 namespace twofour {
@@ -20,14 +21,6 @@ namespace {
 [[noreturn]] void refuse_taken(const fs::path& temporary) {
   throw Error(fmt::format("{}: expected no other process that writes this file, found one: wait for it",
                           temporary.string()));
-}
-
-/// Whether the descriptor's file still has this name.
-bool has_name(int fd, const fs::path& path) {
-  struct stat open {
-  }, named{};
-  return ::fstat(fd, &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
-         open.st_ino == named.st_ino;
 }
 
 /// Removes what a killed process left; nothing if it went meanwhile.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,10 +39,6 @@ bool is_part_of_first_line(std::string_view text) {
   return text.size() < first_line().size() && first_line().starts_with(text);
 }
 
-[[noreturn]] void fail(const fs::path& path, const char* doing) {
-  throw Error(fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(errno)));
-}
-
 }  // namespace
 
 JournalState journal_state(const fs::path& directory) {
@@ -73,7 +68,7 @@ Journal::Journal(const fs::path& directory, Sharing sharing) : path_(directory /
     was_there_ = true;
     fd_ = ::open(path_.c_str(), kFlags);
   }
-  if (fd_ < 0) fail(path_, was_there_ ? "open" : "create");
+  if (fd_ < 0) throw_io_error(path_, was_there_ ? "open" : "create", errno);
   // Two runs into one directory would take each other's files away. The file that is locked must still be the
   // one that has the name: a run that just finished removes it.
   const int how = sharing == Sharing::kAlone ? LOCK_EX : LOCK_SH;
@@ -91,13 +86,6 @@ Journal::Journal(const fs::path& directory, Sharing sharing) : path_(directory /
 }
 
 Journal::~Journal() { ::close(fd_); }
-
-bool Journal::has_name() const {
-  struct stat ours {
-  }, named{};
-  return ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
-         ours.st_dev == named.st_dev;
-}
 
 void Journal::read_lines() {
   constexpr uint64_t kMaxJournal = 1u << 30;
@@ -120,14 +108,14 @@ void Journal::begin() {
 }
 
 void Journal::note(std::string_view text) {
-  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) fail(path_, "cut");
+  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) throw_io_error(path_, "cut", errno);
   torn_ = true;  // until all of it is there
   write(end_, seal_line(text) + "\n");
   torn_ = false;
 }
 
 void Journal::restart() {
-  if (::ftruncate(fd_, 0) != 0) fail(path_, "empty");
+  if (::ftruncate(fd_, 0) != 0) throw_io_error(path_, "empty", errno);
   lines_.clear();
   end_ = 0;
   torn_ = false;
@@ -136,14 +124,8 @@ void Journal::restart() {
 }
 
 void Journal::write(uint64_t at, std::string_view text) {
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t put =
-        ::pwrite(fd_, rest.data(), rest.size(), static_cast<off_t>(at + text.size() - rest.size()));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(path_, "write");
-    rest.remove_prefix(static_cast<size_t>(put));
-  }
-  if (::fdatasync(fd_) != 0) fail(path_, "flush");
+  write_at(fd_, path_, at, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  if (::fdatasync(fd_) != 0) throw_io_error(path_, "flush", errno);
   end_ = at + text.size();
 }
 

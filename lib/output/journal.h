@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/io/descriptor.h"
+
 namespace twofour {
 
 /// What a directory's journal says about the run that wrote it.
@@ -41,7 +43,7 @@ class Journal {
   /// Whether it was there before; else this made it.
   bool was_there() const { return was_there_; }
   /// Whether this is still the file that has the name.
-  bool has_name() const;
+  bool has_name() const { return twofour::has_name(fd_, path_); }
   /// Whether it begins as this version's do, or with nothing yet.
   bool is_current() const { return current_; }
   /// The lines that follow the first, up to the first that is damaged.
