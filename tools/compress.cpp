@@ -14,7 +14,7 @@
 #include "lib/eval/windows.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/statistics/statistics.h"
 #include "lib/transform/row_encoder.h"
 #include "lib/view/layout_choice.h"
@@ -160,7 +160,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
   check_options(o);
   refuse_remote(o.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
-  OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
+  check_destination(o.common.destination, o.common.source, existing_of(o.common));
   const fs::path work = work_folder(o.common.destination);
   if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work)) {
     with_progress(common, [&](Progress& progress) {

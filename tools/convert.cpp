@@ -5,7 +5,7 @@
 
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/tasks/run.h"
 #include "lib/tasks/split.h"
 #include "tools/cli/arguments.h"
@@ -31,7 +31,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
   const Device device = choose_solver_device(common, !tasks.statistics.empty());
   const bool is_remote = is_remote_address(tasks.source.string());
   const auto cache = is_remote ? std::optional(cache_of(o.common.remote)) : std::nullopt;
-  if (cache) OutputDirectory::check_apart_from_cache(tasks.destination, cache->folder);
+  if (cache) check_apart_from_cache(tasks.destination, cache->folder);
   const PlannedSource planned = open_planned(o.plan, tasks, io, solver_of(common, device), cache);
   const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;

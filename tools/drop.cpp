@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "lib/graft/open_edited.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
@@ -16,7 +16,7 @@ struct DropArguments {
 };
 
 int run_drop(const DropArguments& o, const Common& common) {
-  OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
+  check_destination(o.common.destination, o.common.source, existing_of(o.common));
   check_inputs_apart(o.common.destination, {{"--by", o.edit.by}, {"--experts", o.edit.experts}});
   const Edit edit = make_edit(o.edit, o.common.source);
   const Checkpoint left = open_edited(o.common.source, {}, edit, parse_io(o.common.io));

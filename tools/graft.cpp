@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "lib/graft/open_edited.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
@@ -17,8 +17,8 @@ struct GraftArguments {
 
 int run_graft(const GraftArguments& o, const Common& common) {
   const Edit edit = make_edit(o.edit, o.common.source);
-  OutputDirectory::check(o.common.destination, o.common.source, existing_of(o.common));
-  OutputDirectory::check_apart_from_kept(o.common.destination, o.edit.donor);
+  check_destination(o.common.destination, o.common.source, existing_of(o.common));
+  check_apart_from_kept(o.common.destination, o.edit.donor);
   const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, edit, parse_io(o.common.io));
   const Recipe recipe(edit, parse_size_option("--max-shard-size", o.common.max_shard_size));
   return write_checkpoint(o.common, grafted, make_plan(grafted, recipe), nullptr, common);

@@ -6,7 +6,7 @@
 #include "formats/error.h"
 #include "lib/graft/open_edited.h"
 #include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
 #include "lib/transform/row_encoder.h"
@@ -50,8 +50,8 @@ int run_plan(const PlanArguments& given, const Common& common) {
     }
   });
   if (!o.recipe.keep_global_scale.empty())
-    OutputDirectory::check_apart_from_kept(o.common.destination, o.recipe.keep_global_scale);
-  OutputDirectory::check(o.common.destination, o.common.source, Existing::kRefuse, false);
+    check_apart_from_kept(o.common.destination, o.recipe.keep_global_scale);
+  check_destination(o.common.destination, o.common.source, Existing::kRefuse, false);
   for (const std::string& directory : {o.common.source, o.common.destination}) {
     const auto within = fs::weakly_canonical(fs::absolute(o.output))
                             .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));
@@ -64,7 +64,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
   }
   if (!o.edit.by.empty() && o.edit.experts.empty())
     throw Error("--by: expected with --experts only, found without");
-  if (!o.edit.donor.empty()) OutputDirectory::check_apart_from_kept(o.common.destination, o.edit.donor);
+  if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
   Recipe recipe = o.edit.is_given() ? edit_recipe(o) : make_recipe(o.recipe, o.common);
   std::optional<BudgetChoice> choice;
   if (o.recipe.budget || o.recipe.max_loss) {

@@ -11,7 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/artifact/manifest.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/tokens.h"
 #include "tools/cli/arguments.h"

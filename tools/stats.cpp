@@ -10,7 +10,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/collect/collect.h"
 #include "lib/eval/windows.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/statistics/check_statistics.h"
 #include "lib/statistics/imatrix.h"
 #include "lib/statistics/merge_statistics.h"

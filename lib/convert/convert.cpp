@@ -246,8 +246,7 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress) {
   const Stopwatch watch;
-  if (options.kept != nullptr)
-    OutputDirectory::check_apart_from_kept(destination, given_path(options.kept->checkpoint()));
+  if (options.kept != nullptr) check_apart_from_kept(destination, given_path(options.kept->checkpoint()));
   ConvertResult result;
   result.findings = plan.findings;
   if (options.existing == Existing::kResume && is_complete_output(destination)) {

@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "formats/error.h"
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/problems.h"
-#include "lib/hub/address.h"
 #include "lib/io/file.h"
 #include "lib/io/file_batch.h"
 
@@ -18,58 +16,6 @@ namespace twofour {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// Names at the top of a directory, but for its journal.
-std::set<std::string> names_in(const fs::path& directory) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.insert(it->path().filename().string());
-  }
-  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  names.erase(kJournalName);
-  return names;
-}
-
-/// Whether twofour wrote a directory. Two things prove it: a valid first line in the journal, or a manifest
-/// with a final hash that matches its content.
-struct Ownership {
-  JournalState journal = JournalState::kNone;
-  bool has_manifest = false;
-  std::string integrity_error;  ///< of the manifest
-  bool is_whole() const { return has_manifest && integrity_error.empty(); }
-  bool is_ours() const {
-    return journal == JournalState::kOurs || journal == JournalState::kMarked ||
-           journal == JournalState::kSynth || is_whole();
-  }
-};
-
-Ownership ownership_of(const fs::path& directory) {
-  Ownership found;
-  found.journal = journal_state(directory);
-  std::error_code error;
-  const fs::path manifest = directory / kManifestName;
-  found.has_manifest = fs::is_regular_file(fs::symlink_status(manifest, error));
-  if (found.has_manifest) found.integrity_error = integrity_error(InputFile(manifest));
-  return found;
-}
-
-/// An empty journal does not say which program wrote the other files. Refuses unless each has one of our
-/// temporary names: deleting anything else could destroy a user's data.
-void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
-  if (found.journal != JournalState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
-  Problems problems;
-  std::error_code error;
-  for (const std::string& name : names) {
-    const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
-    if (is_file && !name_of_temporary(name).empty()) continue;
-    problems.add(
-        fmt::format("{}: expected only files that {} lists, found one that it does not; move it away, "
-                    "--force does not remove it",
-                    (directory / name).string(), kJournalName));
-  }
-  problems.refuse();
-}
 
 /// A line of the journal: the list of names after it is being removed. A run that replaces a directory writes
 /// this line first, so that it can be resumed if it is killed meanwhile.
@@ -84,119 +30,11 @@ std::set<std::string> names_from_line(const fs::path& journal, std::string_view 
   }
 }
 
-/// The canonical form of a path: absolute, without links, without a slash at the end.
-fs::path resolved(const fs::path& path) {
-  if (path.empty()) return path;
-  std::error_code error;
-  const fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
-  if (error) throw Error(fmt::format("{}: cannot resolve: {}", path.string(), error.message()));
-  return whole.has_filename() ? whole : whole.parent_path();
-}
-
-/// "link/" and "link/." name the target of a link; "link" names the link. Nothing else is simplified: only
-/// the file system knows what "link/.." means.
-fs::path without_trailing_slash(const fs::path& path) {
-  std::string text = path.string();
-  for (;;) {
-    if (text.size() > 1 && text.ends_with('/')) {
-      text.pop_back();
-    } else if (text.size() > 2 && text.ends_with("/.")) {
-      text.resize(text.size() - 2);
-    } else {
-      return text;
-    }
-  }
-}
-
-/// Whether `inner` is `outer` or below it; both must be resolved. Nothing is in an empty path.
-bool is_within(const fs::path& inner, const fs::path& outer) {
-  if (outer.empty()) return false;
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
-
-/// Throws if `given` overlaps a checkpoint that is read; `what` names the latter.
-void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
-  const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
-  if (!is_within(target, from) && !is_within(from, target)) return;
-  throw Error(fmt::format("{}: expected a directory apart from the {} {}, found one that overlaps it",
-                          given.string(), what, read.string()));
-}
-
-/// Throws if a file of a checkpoint that is read is a link into `target`, which is about to be emptied.
-void check_links(const fs::path& source, const fs::path& target, const char* what = "source") {
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(source, error), end; !error && it != end; it.increment(error)) {
-    if (!it->is_symlink(error) || !is_within(resolved(it->path()), target)) continue;
-    throw Error(fmt::format("{0}: expected a directory apart from the {1}, found the {1}'s {2} in it",
-                            target.string(), what, it->path().filename().string()));
-  }
-}
-
 }  // namespace
-
-void OutputDirectory::check(const fs::path& given, const fs::path& source, Existing existing, bool advise) {
-  const fs::path path = without_trailing_slash(given);
-  if (is_remote_address(given.string()))
-    throw Error(
-        fmt::format("{}: expected a directory of this machine, found a URL; upload what is written there",
-                    given.string()));
-  std::error_code error;
-  if (fs::is_symlink(fs::symlink_status(path, error))) {
-    throw Error(fmt::format(
-        "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
-  }
-  check_overlap(given, source, "source");
-  if (!fs::exists(path, error)) return;
-  if (!fs::is_directory(path, error)) {
-    throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
-  }
-  // Before the journal, which every run writes before anything else.
-  const std::set<std::string> names = names_in(path);
-  const Ownership found = ownership_of(path);
-  const bool only_journal = names.empty();
-  if (only_journal && found.journal == JournalState::kNone) return;
-  const bool is_ours = found.is_ours() || (only_journal && found.journal == JournalState::kBegun);
-  if (existing != Existing::kResume) refuse_strangers(path, found, names);
-  if (existing == Existing::kRefuse) {
-    const bool resumable = found.journal != JournalState::kNone && found.journal != JournalState::kSynth;
-    const char* advice = !advise || !is_ours ? ""
-                         : resumable         ? "; --resume goes on with it, --force replaces it"
-                                             : "; --force replaces it";
-    throw Error(
-        fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
-  }
-  const std::string why =
-      found.integrity_error.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.integrity_error);
-  if (existing == Existing::kResume && !is_ours) {
-    throw Error(fmt::format(
-        "{}: expected an absent or empty directory or one that twofour wrote, found files in it{}",
-        path.string(), why));
-  }
-  if (!is_ours) {
-    throw Error(
-        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of "
-                    "ours{}",
-                    path.string(), kManifestName, why));
-  }
-  if (existing == Existing::kReplace && !source.empty()) check_links(source, resolved(path));
-}
-
-void OutputDirectory::check_apart_from_kept(const fs::path& path, const fs::path& kept) {
-  check_overlap(path, kept, "kept checkpoint");
-  check_links(kept, resolved(without_trailing_slash(path)), "kept checkpoint");
-}
-
-void OutputDirectory::check_apart_from_cache(const fs::path& path, const fs::path& cache) {
-  if (is_remote_address(cache.string()))
-    throw Error(fmt::format("--cache: expected a directory of this machine, found {}", cache.string()));
-  if (!is_within(resolved(cache), resolved(without_trailing_slash(path)))) return;
-  throw Error(fmt::format("--cache: expected a directory apart from {}, which is to be written, found {}",
-                          path.string(), cache.string()));
-}
 
 OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
     : path_(path) {
-  check(path, source, existing, !source.empty());  // synth, which has none, knows no --resume
+  check_destination(path, source, existing, !source.empty());  // synth, which has none, knows no --resume
   std::error_code error;
   if (!fs::exists(path, error)) {
     fs::create_directories(path, error);
@@ -237,12 +75,12 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
   const std::vector<std::string>& lines = journal_->lines();
   const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
   // A journal without notes beside a whole artifact: the run was killed just before emptying it.
-  const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && ownership_of(path_).is_whole();
+  const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && has_whole_manifest(path_);
   if (!emptying && !was_to_empty) {
     keep_ = true;
     return journal_->begin();
   }
-  if (!source.empty()) check_links(resolved(source), resolved(path_));
+  if (!source.empty()) check_no_links_into(path_, source);
   if (emptying) {
     const std::set<std::string> going = names_from_line(journal_->path(), lines.back());
     Problems problems;
@@ -349,12 +187,6 @@ fs::path OutputDirectory::add(const std::string& relative) {
   return file;
 }
 
-bool is_complete_output(const fs::path& directory) {
-  std::error_code error;
-  return fs::is_directory(directory, error) && find_unfinished(directory) == nullptr &&
-         ownership_of(directory).is_whole();
-}
-
 void OutputDirectory::finish() {
   const fs::path journal = journal_->path();
   if (!journal_->has_name())
@@ -377,25 +209,6 @@ void OutputDirectory::finish() {
   if (error) throw Error(fmt::format("{}: cannot remove: {}", journal.string(), error.message()));
   sync_directory(path_);
   journal_.reset();
-}
-
-void check_output_file(const fs::path& file, const char* what,
-                       const std::function<bool(const fs::path&)>& is_earlier) {
-  if (file.empty()) throw Error(fmt::format("expected a file for the {}, found an empty name", what));
-  std::error_code error;
-  const fs::path parent = file.has_parent_path() ? file.parent_path() : ".";
-  if (!fs::is_directory(parent, error))
-    throw Error(fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
-  for (fs::path at = fs::canonical(parent, error);; at = at.parent_path()) {
-    if (fs::exists(at / kManifestName, error) || find_unfinished(at) != nullptr)
-      throw Error(fmt::format("{}: expected a place outside of the artifact {}, found one inside",
-                              file.string(), at.string()));
-    if (!at.has_relative_path()) break;
-  }
-  if (!fs::exists(fs::symlink_status(file, error))) return;
-  if (!fs::is_regular_file(fs::symlink_status(file, error)) || !is_earlier(file))
-    throw Error(
-        fmt::format("{}: expected no file or an earlier {}, found something else", file.string(), what));
 }
 
 }  // namespace twofour

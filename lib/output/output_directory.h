@@ -1,23 +1,15 @@
 #pragma once
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lib/output/destination.h"
 #include "lib/output/journal.h"
 
 namespace twofour {
-
-/// What to do about files that are in a destination already.
-enum class Existing {
-  kRefuse,
-  kReplace,  ///< empty a directory that twofour wrote
-  kResume,   ///< keep those of a directory that twofour left unfinished
-};
 
 /// A directory being written. From the first file to finish() it holds a journal, which marks it as
 /// unfinished for every command and records each finished step as a line. The destructor removes what was
@@ -50,15 +42,6 @@ class OutputDirectory {
   /// Flushes the directory and removes the journal. Everything else must be in place.
   void finish();
 
-  /// Throws what the constructor would, without changing anything. `advise`: the command has --resume and
-  /// --force.
-  static void check(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
-                    bool advise = true);
-  /// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.
-  static void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
-  /// Throws Error if the folder of downloads is `path` or inside it.
-  static void check_apart_from_cache(const std::filesystem::path& path, const std::filesystem::path& cache);
-
  private:
   void take_over(const std::filesystem::path& source, Existing existing);
   void empty(const std::set<std::string>& names);
@@ -69,15 +52,5 @@ class OutputDirectory {
   bool created_ = false, keep_ = false;
   std::set<std::filesystem::path> files_, folders_;
 };
-
-/// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
-bool is_complete_output(const std::filesystem::path& directory);
-
-/// Throws Error unless a single result may be written to `file`: its folder exists and is not inside a
-/// directory that twofour wrote, and nothing is there but a regular file that `is_earlier` recognizes as an
-/// earlier result of the kind that `what` names ("report"). So a mistyped path never overwrites a checkpoint,
-/// and a result never spoils an artifact.
-void check_output_file(const std::filesystem::path& file, const char* what,
-                       const std::function<bool(const std::filesystem::path&)>& is_earlier);
 
 }  // namespace twofour

@@ -12,7 +12,7 @@
 #include "lib/findings/version.h"
 #include "lib/io/file.h"
 #include "lib/names/natural.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/report/report_assets.h"
 
 namespace twofour {

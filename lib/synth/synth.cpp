@@ -251,7 +251,7 @@ class Writer {
 SynthResult synth(const fs::path& directory, const SynthOptions& options, Progress& progress) {
   const SynthModel model = make_synth_model(
       {options.shape, options.dialect, options.layers, options.experts, options.vocab, options.small});
-  OutputDirectory::check(directory, {}, Existing::kRefuse, false);
+  check_destination(directory, {}, Existing::kRefuse, false);
 
   progress.phase = "planning";
   const SynthFiles plan(model, options.max_shard_size);

@@ -8,7 +8,7 @@
 #include "formats/error.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 
 namespace twofour {
 namespace {
@@ -84,8 +84,8 @@ void remove_task_files(const fs::path& destination) {
 
 TaskDirectory::TaskDirectory(const TaskFile& plan)
     : path_(plan.destination), tasks_(path_ / kTasksFolder), id_(plan.id().hex()) {
-  if (!plan.kept.empty()) OutputDirectory::check_apart_from_kept(path_, plan.kept);
-  OutputDirectory::check(path_, plan.source, Existing::kResume);
+  if (!plan.kept.empty()) check_apart_from_kept(path_, plan.kept);
+  check_destination(path_, plan.source, Existing::kResume);
   if (is_complete_output(path_)) {
     throw Error(fmt::format("{}: expected a directory for tasks, found a complete artifact", path_.string()));
   }

@@ -8,7 +8,7 @@
 #include "lib/artifact/layout_names.h"
 #include "lib/artifact/open_source.h"
 #include "lib/budget/budget.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/report/report.h"
 #include "lib/transform/row_encoder.h"
 
@@ -167,7 +167,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   check_budget(recipe_options);
   const Device device = choose_solver_device(common, true);
   Recipe recipe = make_recipe(recipe_options, o);
-  OutputDirectory::check(o.destination, o.source, existing_of(o));
+  check_destination(o.destination, o.source, existing_of(o));
   const BudgetChoice choice = choose_by_budget(o, recipe_options, device, common, recipe);
   const Checkpoint source =
       is_layout(recipe_options.layout)

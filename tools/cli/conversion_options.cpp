@@ -10,7 +10,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/convert/convert.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 #include "lib/selection/input_scales.h"
 #include "lib/transform/row_encoder.h"
 #include "tools/cli/arguments.h"
@@ -296,7 +296,7 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   ConversionOptions o = given;
   const bool is_read = is_remote_address(given.source) && !given.dry_run;
   const auto cache = is_read ? std::optional(cache_of(given.remote)) : std::nullopt;
-  if (cache) OutputDirectory::check_apart_from_cache(given.destination, cache->folder);
+  if (cache) check_apart_from_cache(given.destination, cache->folder);
   RemoteSource remote(given.source, cache);
   o.opened = &remote;
   o.source = remote.path().string();
@@ -306,8 +306,8 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
     throw Error("--html: expected with --budget or --max-loss, found without");
   Recipe recipe = make_recipe(recipe_options, o);
   if (!recipe_options.keep_global_scale.empty())
-    OutputDirectory::check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
-  OutputDirectory::check(o.destination, o.source, existing_of(o));
+    check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
+  check_destination(o.destination, o.source, existing_of(o));
   const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device));
   const auto kept = keep_global_scales(recipe_options, recipe);
   return write_checkpoint(o, source, make_plan(source, recipe), kept.get(), common);

@@ -8,7 +8,7 @@
 #include "formats/json.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
-#include "lib/output/output_directory.h"
+#include "lib/output/destination.h"
 
 namespace twofour {
 namespace {

@@ -1,0 +1,48 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <string>
+
+namespace twofour {
+
+/// Where results may be written: what is there already is ours or stays as it is, and nothing that is read is
+/// overwritten.
+
+/// What to do about files that are in a destination already.
+enum class Existing {
+  kRefuse,
+  kReplace,  ///< empty a directory that twofour wrote
+  kResume,   ///< keep those of a directory that twofour left unfinished
+};
+
+/// Throws Error unless `path` is absent or empty, or is one of ours that `existing` allows. Refuses a
+/// symbolic link, a URL, and a directory that is, contains or is inside `source`. `advise`: the command has
+/// --resume and
+/// --force.
+void check_destination(const std::filesystem::path& path, const std::filesystem::path& source,
+                       Existing existing, bool advise = true);
+/// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.
+void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
+/// Throws Error if the folder of downloads is `path` or inside it.
+void check_apart_from_cache(const std::filesystem::path& path, const std::filesystem::path& cache);
+/// Throws Error if a file of a checkpoint that is read, which `what` names, is a link into `path`, which is
+/// about to be emptied.
+void check_no_links_into(const std::filesystem::path& path, const std::filesystem::path& read,
+                         const char* what = "source");
+
+/// Names at the top of a directory, but for its journal.
+std::set<std::string> names_in(const std::filesystem::path& directory);
+/// Whether a directory has a manifest that is as twofour wrote it.
+bool has_whole_manifest(const std::filesystem::path& directory);
+/// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
+bool is_complete_output(const std::filesystem::path& directory);
+
+/// Throws Error unless a single result may be written to `file`: its folder exists and is not inside a
+/// directory that twofour wrote, and nothing is there but a regular file that `is_earlier` recognizes as an
+/// earlier result of the kind that `what` names ("report"). So a mistyped path never overwrites a checkpoint,
+/// and a result never spoils an artifact.
+void check_output_file(const std::filesystem::path& file, const char* what,
+                       const std::function<bool(const std::filesystem::path&)>& is_earlier);
+
+}  // namespace twofour
