@@ -53,10 +53,17 @@ class GroupBuilder {
         kept_(std::make_shared<const FixedGlobalScales>(encode.in_place ? own_scales() : kept)) {}
 
   FormedGroups form(const std::vector<Linear>& linears) {
+    bool is_known = true;
     for (const std::vector<size_t>& members : fused_groups(linears)) {
       const auto first = std::make_shared<const Linear>(linears[members[0]]);
       if (first->stacked) {
         const auto parts = stack_parts(c_, first->name, first->n);
+        if (parts.empty()) {
+          problems_.add(fmt::format("{}: expected a stack of experts with a known name, found {}",
+                                    c_.where(first->weight), first->name));
+          is_known = false;
+          continue;
+        }
         for (int64_t e = 0; e < first->e; ++e) {
           begin_group();
           for (const StackPart& p : parts) {
@@ -75,6 +82,7 @@ class GroupBuilder {
         consume(*one);
       }
     }
+    if (!is_known) problems_.refuse();  // else they would be reported once more, as linears that stay
     for (auto& group : formed_.groups) group->set_weight_type(weight_type(*group));
     return std::move(formed_);
   }

@@ -21,7 +21,8 @@ struct FormedGroups {
 
 /// Forms the groups of linears: their matrices, of stacks those of each expert, and the tensors of each under
 /// the names of the rule's dialect, with the tensors of the source that go into them. `kept`: global scales
-/// that are given, as Rule::kept. Scales of the source that are not sound are problems of the planner.
+/// that are given, as Rule::kept. Scales of the source that are not sound are problems of the planner; throws
+/// Error with all of them on stacks of unknown names.
 FormedGroups form_groups(const EncodeRule& encode, const FixedGlobalScales& kept,
                          const std::vector<Linear>& linears, Planner& planner);
 

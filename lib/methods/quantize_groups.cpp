@@ -106,10 +106,6 @@ class GroupPlanner {
       problems_.add(fmt::format("{}: expected K of at most {}, found {}", c_.where(m.weight),
                                 planner_.limits.piece / kQuantizeStripBytes, m.k));
     }
-    if (m.stacked && stack_parts(c_, m.name, m.n).empty()) {
-      problems_.add(fmt::format("{}: expected a stack of experts with a known name, found {}",
-                                c_.where(m.weight), m.name));
-    }
     modules_.push_back(m);
   }
 

@@ -118,4 +118,16 @@ TEST_CASE("what engines multiply as one is quantized as a whole or not at all; u
   CHECK(std::find(ignore.begin(), ignore.end(), "model.layers.0.moe.input_linear") != ignore.end());
 }
 
+TEST_CASE("stacks under a name that no model has are refused") {
+  Tensors tensors;
+  add_floats(tensors, "model.layers.0.self_attn.q_proj", random_floats(32, 64, 1));
+  StoredTensor(DType::kU8, {2, 32, 2, 16}, 2).add_to(tensors, "model.layers.0.mixer.weights_blocks");
+  StoredTensor scales(DType::kU8, {2, 32, 2}, 3);
+  scales.bytes.assign(scales.bytes.size(), 127);
+  scales.add_to(tensors, "model.layers.0.mixer.weights_scales");
+  const std::string found = "model.layers.0.mixer.weights";
+  CHECK(refusal_of(tensors) == "model.safetensors: " + found +
+                                   "_blocks: expected a stack of experts with a known name, found " + found);
+}
+
 }  // namespace quantize_selection_test
