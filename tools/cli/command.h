@@ -1,19 +1,13 @@
 #pragma once
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <functional>
 #include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
 #include "lib/findings/finding.h"
 #include "lib/threads/progress.h"
-#include "tools/call/console.h"
+#include "tools/console/print.h"
+#include "tools/console/print_json.h"
 
 namespace twofour {
 
@@ -101,81 +95,5 @@ Json findings_to_json(const Findings& findings);
 
 /// Adds --html to a command: the file of its report.
 Argument& add_html_option(Arguments& args, std::string& file);
-
-/// Writes `text` to stdout or stderr, in the colour of a severity if that is a terminal with colours (TERM is
-/// not dumb) and NO_COLOR is not set.
-void print_coloured(std::FILE* to, Severity severity, std::string_view text);
-
-/// The version of every document of --json, described in tools/JSON.md. It counts up when a field changes or
-/// goes; new fields leave it.
-inline constexpr int kSchemaVersion = 1;
-
-/// One document on stdout: an object, after its schema_version.
-void print_json(const Json& json);
-
-/// The elements of a list that a document has under a name.
-struct JsonList {
-  const char* name;
-  size_t size;
-  std::function<Json(size_t)> element;
-};
-/// The same of a document that ends with long lists, an element a line: as one document in memory they would
-/// take several times what they are made from.
-void print_json(const Json& head, const std::vector<JsonList>& lists);
-
-/// `text` with what a terminal would obey or hide in place of showing it as \\xNN or \\u{N}, as names from
-/// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
-/// width and those that turn the direction of what follows (Unicode's Bidi_Control).
-std::string printable(std::string_view text);
-/// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
-std::string printable_line(std::string_view text);
-
-/// Lines of ours as an argument of print_stdout() and print_stderr(), their names made printable already.
-struct Lines {
-  std::string text;
-};
-
-/// An argument of print_stdout() or print_stderr(): texts keep to their line, for they may be or hold names
-/// from files.
-template <class T>
-decltype(auto) print_argument(const T& value) {
-  if constexpr (std::is_same_v<T, Lines>) {
-    return std::string_view(value.text);
-  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
-    return printable_line(value);
-  } else {
-    return (value);
-  }
-}
-
-template <class... Arguments>
-using PrintFormat =
-    fmt::format_string<std::remove_cvref_t<decltype(print_argument(std::declval<const Arguments&>()))>...>;
-
-template <class... Values>
-std::string formatted(fmt::string_view format, const Values&... values) {
-  return fmt::vformat(format, fmt::make_format_args(values...));
-}
-
-/// Prints to stdout, with control characters made harmless, and line ends in arguments too. main() reports a
-/// failed write at the end.
-template <class... Arguments>
-void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
-  write_stdout(printable(formatted(format, print_argument(arguments)...)));
-}
-
-/// Prints to stderr; control characters and line ends in arguments are made harmless. A failed write is
-/// ignored.
-template <class... Arguments>
-void print_stderr(PrintFormat<Arguments...> format, const Arguments&... arguments) {
-  write_stderr(formatted(format, print_argument(arguments)...));
-}
-
-/// A line of a message with its middle left out where a word has more than 300 characters or the line more
-/// than 2000: arguments and hostile names may be of any length.
-std::string shortened(const std::string& line);
-
-/// "12.9 GB", decimal.
-std::string format_bytes(uint64_t bytes);
 
 }  // namespace twofour

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/call/console.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/console/console.h"
 
 namespace twofour {
 

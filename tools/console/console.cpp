@@ -1,4 +1,4 @@
-#include "tools/call/console.h"
+#include "tools/console/console.h"
 
 #include <cstdio>
 

@@ -1,0 +1,75 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "lib/findings/finding.h"
+#include "tools/console/console.h"
+
+namespace twofour {
+
+/// `text` with what a terminal would obey or hide in place of showing it as \\xNN or \\u{N}, as names from
+/// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
+/// width and those that turn the direction of what follows (Unicode's Bidi_Control).
+std::string printable(std::string_view text);
+/// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
+std::string printable_line(std::string_view text);
+
+/// Lines of ours as an argument of print_stdout() and print_stderr(), their names made printable already.
+struct Lines {
+  std::string text;
+};
+
+/// An argument of print_stdout() or print_stderr(): texts keep to their line, for they may be or hold names
+/// from files.
+template <class T>
+decltype(auto) print_argument(const T& value) {
+  if constexpr (std::is_same_v<T, Lines>) {
+    return std::string_view(value.text);
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return printable_line(value);
+  } else {
+    return (value);
+  }
+}
+
+template <class... Arguments>
+using PrintFormat =
+    fmt::format_string<std::remove_cvref_t<decltype(print_argument(std::declval<const Arguments&>()))>...>;
+
+template <class... Values>
+std::string formatted(fmt::string_view format, const Values&... values) {
+  return fmt::vformat(format, fmt::make_format_args(values...));
+}
+
+/// Prints to stdout, with control characters made harmless, and line ends in arguments too. main() reports a
+/// failed write at the end.
+template <class... Arguments>
+void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
+  write_stdout(printable(formatted(format, print_argument(arguments)...)));
+}
+
+/// Prints to stderr; control characters and line ends in arguments are made harmless. A failed write is
+/// ignored.
+template <class... Arguments>
+void print_stderr(PrintFormat<Arguments...> format, const Arguments&... arguments) {
+  write_stderr(formatted(format, print_argument(arguments)...));
+}
+
+/// A line of a message with its middle left out where a word has more than 300 characters or the line more
+/// than 2000: arguments and hostile names may be of any length.
+std::string shortened(const std::string& line);
+
+/// "12.9 GB", decimal.
+std::string format_bytes(uint64_t bytes);
+
+/// Writes `text` to stdout or stderr, in the colour of a severity if that is a terminal with colours (TERM is
+/// not dumb) and NO_COLOR is not set.
+void print_coloured(std::FILE* to, Severity severity, std::string_view text);
+
+}  // namespace twofour
