@@ -24,7 +24,7 @@ constexpr Command kCommands[] = {
     {"recipes", "List or print the recipes that --recipe knows by name", setup_recipes,
      "recipes nvfp4-experts"},
     {"stats",
-     "Look at, check, merge or import statistics of inputs, by which quantize --stats chooses weights",
+     "Collect, check, merge or import statistics of inputs, by which quantize --stats chooses weights",
      setup_stats, "stats check stats.safetensors checkpoint", true, CudaWork::kAll},
     {"merge", "Complete the artifact that the tasks of a plan wrote", setup_merge, "merge artifact"},
     {"diff", "Compare two checkpoints or artifacts as numbers, across dialects and layouts", setup_diff,

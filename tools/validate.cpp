@@ -361,9 +361,8 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
       "not a wrong conversion.\n"
       "With --source, every tensor of the source is accounted for, every byte is derived again by slow code "
       "that the converter does not use, and layers are run against a reference in double precision.\n"
-      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is told back to the bytes of its "
-      "source, "
-      "and counts, lists and quantization entries of the configs are held against the tensors.");
+      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is traced back to the bytes of its "
+      "source, and counts, lists and quantization entries of the configs are compared with the tensors.");
   return [o, &common] { return run_validate(*o, common); };
 }
 

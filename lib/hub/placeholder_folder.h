@@ -3,8 +3,9 @@
 
 namespace twofour {
 
-/// A new folder in that for temporary files, "twofour-remote-XXXXXX", for files that have names and sizes but
-/// not their bytes. It goes with this, and those of runs that were killed go when the next is made.
+/// A new folder in the folder for temporary files, "twofour-remote-XXXXXX", for files that have names and
+/// sizes but not their bytes. The destructor removes it; the constructor removes those of runs that were
+/// killed.
 class PlaceholderFolder {
  public:
   /// Throws Error where it cannot be made.

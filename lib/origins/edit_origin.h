@@ -21,7 +21,7 @@ struct TensorOrigin {
   std::vector<int64_t> shape;  ///< that the result has
 };
 
-/// What an edit means, told from the names of its result back to those of its sources; no code of lib/graft.
+/// What an edit means: the names of its result traced back to those of its sources, by no code of lib/graft.
 class EditOrigins {
  public:
   /// `donor` is null but for a graft.
