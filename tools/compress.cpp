@@ -46,11 +46,6 @@ fs::path work_folder(const std::string& destination) {
 }
 
 void check_options(const CompressArguments& o) {
-  if (o.input.tokens.empty() == o.input.text.empty())
-    throw Error("compress: expected one of --tokens and --text, found " +
-                std::string(o.input.text.empty() ? "none" : "both"));
-  if (o.recipe.layout.empty() && o.recipe.recipe.empty())
-    throw Error("compress: expected --to or --recipe, found neither");
   if (o.recipe.budget.has_value() != !o.budget_statistics.empty())
     throw Error(fmt::format("{}: expected {} beside it, found none",
                             o.recipe.budget ? "--budget" : "--budget-stats",
@@ -207,6 +202,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   auto o = std::make_shared<CompressArguments>();
   add_conversion_options(args, o->common, false);
   add_token_options(args, o->input);
+  args.exactly_one_of({"--text", "--tokens"});
   std::vector<std::string> targets{"nvfp4"};
   for_each_layout([&]<class L>() { targets.push_back(L::name); });
   args.option("--to", o->recipe.layout, "Layout to write, or nvfp4 as quantize writes it").one_of(targets);
@@ -220,6 +216,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .value_name("FILE");
   for (const char* word : {"--to", "--pattern", "--dialect", "--include", "--exclude", "--also"})
     args.at("--recipe").excludes(word);
+  args.exactly_one_of({"--to", "--recipe"});
   args.option(
           "--sequential", o->sequential,
           "Which model the statistics are of. group: one whose groups of linears before are compressed, as "

@@ -218,9 +218,12 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   };
   const std::string model = files.path("model"), out = files.path("out"),
                     tokens = files.path("tokens.safetensors");
-  refused({"compress", model, out, "--to", "nvfp4"},
-          "compress: expected one of --tokens and --text, found none");
-  refused({"compress", model, out, "--tokens", tokens}, "compress: expected --to or --recipe, found neither");
+  refused({"compress", model, out, "--to", "nvfp4"}, "expected one of --text, --tokens, found none");
+  refused({"compress", model, out, "--to", "nvfp4", "--tokens", tokens, "--text", tokens},
+          "expected one of --text, --tokens, found --tokens and --text");
+  refused({"compress", model, out, "--tokens", tokens}, "expected one of --to, --recipe, found none");
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--recipe", "r.yaml"},
+          "--to excludes --recipe");
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--pattern", "2:4", "--budget", "0.5"},
       "--budget: expected --budget-stats beside it, found none");
