@@ -148,6 +148,7 @@ int twofour_read_bytes(const twofour_checkpoint* checkpoint, const char* tensor,
       throw Error(
           fmt::format("{}: expected bytes in 0 to {}, found {} from {} on", tensor, whole, bytes, offset));
     if (bytes > 0)
-      found.checkpoint.read(found.tensor, offset, {static_cast<uint8_t*>(to), static_cast<size_t>(bytes)});
+      found.checkpoint.read(found.tensor, offset,
+                            {&given(static_cast<uint8_t*>(to), "to"), static_cast<size_t>(bytes)});
   });
 }

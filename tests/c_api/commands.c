@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   if (twofour_read_values(checkpoint, argv[2], 1, begin, end, values, (uint64_t)count) != TWOFOUR_OK)
     fail("values");
   if (twofour_read_bytes(checkpoint, argv[2], 1, &byte, 1) != TWOFOUR_OK) fail("bytes");
+  if (twofour_read_bytes(checkpoint, argv[2], 1, NULL, 1) != TWOFOUR_ERROR) return 8;
   for (i = 0; i < count; ++i) printf("%g ", values[i]);
   printf("%d\n", (int)byte);
   if (twofour_read_values(checkpoint, argv[2], 1, begin, end, values, (uint64_t)count + 1) != TWOFOUR_ERROR)
