@@ -36,7 +36,7 @@ struct CooperativeDenseArgs {
   CooperativeDensePlan shared;
 };
 
-/// Whether launch_cooperative_dense can do the layer of one token on this device. `up` and `down` as
+/// Whether launch_cooperative() can do the layer of one token on this device. `up` and `down` as
 /// described.
 bool fits_cooperative(const DenseArgs& up, const DenseArgs& down);
 

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// The largest value of the first of these keys that a config has.
+/// The value of the first of these keys for which a config has a whole number.
 std::optional<int64_t> setting(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const Json& value = model_setting(config, key);

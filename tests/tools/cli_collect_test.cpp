@@ -1,12 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <fstream>
 
-#include "tests/support/decoder_golden.h"
-#include "tests/support/letter_tokenizer.h"
+#include "tests/support/decoder_files.h"
 #include "tests/support/outcome.h"
-#include "tests/support/scratch.h"
 
 namespace cli_collect_test {
 
@@ -14,26 +11,13 @@ using namespace twofour;
 
 namespace {
 
-struct CollectFiles {
-  CollectFiles()
-      : golden(read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", "qwen3_moe")) {
-    write_decoder_checkpoint(golden, scratch / "model");
-    std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer();
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < 4 * 256; ++i) tokens.push_back((i * i + i / 5) % 48);
-    TensorData t{"tokens", DType::kI32, {4, 256}, {}};
-    t.bytes.resize(tokens.size() * sizeof(int32_t));
-    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
-    write_safetensors(scratch / "tokens.safetensors", {t});
-  }
-  std::string path(const std::string& name) const { return (scratch / name).string(); }
+struct CollectFiles : DecoderFiles {
+  CollectFiles() : DecoderFiles("qwen3_moe") { write_calibration("tokens.safetensors"); }
   Outcome collect(std::vector<std::string> more) const {
     std::vector<std::string> words{"stats", "collect", path("model"), "-o", path("stats.safetensors")};
     words.insert(words.end(), more.begin(), more.end());
     return run_program(words);
   }
-  Scratch scratch;
-  DecoderGolden golden;
 };
 
 }  // namespace

@@ -11,8 +11,7 @@
 
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_golden.h"
-#include "tests/support/letter_tokenizer.h"
+#include "tests/support/decoder_files.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -26,19 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-struct CompressFiles {
-  explicit CompressFiles(const std::string& name)
-      : golden(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", name)) {
-    write_decoder_checkpoint(golden, scratch / "model");
-    std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer();
-    std::vector<int32_t> tokens;
-    for (int i = 0; i < 4 * 256; ++i) tokens.push_back((i * i + i / 5) % 48);
-    TensorData t{"tokens", DType::kI32, {4, 256}, {}};
-    t.bytes.resize(tokens.size() * sizeof(int32_t));
-    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
-    write_safetensors(scratch / "tokens.safetensors", {t});
+struct CompressFiles : DecoderFiles {
+  explicit CompressFiles(const std::string& name) : DecoderFiles(name) {
+    write_calibration("tokens.safetensors");
   }
-  std::string path(const std::string& name) const { return (scratch / name).string(); }
   Words words(const std::string& out, const Words& more) const {
     Words all{"compress", path("model"), path(out), "--tokens", path("tokens.safetensors"), "-q"};
     all.insert(all.end(), more.begin(), more.end());
@@ -50,8 +40,6 @@ struct CompressFiles {
                                            "--against", path("model"), "--json", "-q"}));
     return json["against"]["divergence"].get<double>();
   }
-  Scratch scratch;
-  DecoderGolden golden;
 };
 
 }  // namespace

@@ -1,11 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <cstring>
-
-#include "tests/support/decoder_golden.h"
+#include "tests/support/decoder_files.h"
 #include "tests/support/outcome.h"
-#include "tests/support/scratch.h"
 
 namespace cli_eval_test {
 
@@ -14,26 +11,13 @@ using namespace twofour;
 namespace {
 
 /// A golden model and its tokens as two rows of a file.
-struct EvalFiles {
-  EvalFiles()
-      : golden(read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", "qwen3_moe")) {
-    write_decoder_checkpoint(golden, scratch / "model");
-    write_tokens("tokens.safetensors", golden.tokens);
-  }
-  void write_tokens(const std::string& name, const std::vector<int32_t>& tokens) const {
-    TensorData t{"tokens", DType::kI32, {2, static_cast<int64_t>(tokens.size() / 2)}, {}};
-    t.bytes.resize(tokens.size() * sizeof(int32_t));
-    std::memcpy(t.bytes.data(), tokens.data(), t.bytes.size());
-    write_safetensors(scratch / name, {t});
-  }
-  std::string path(const std::string& name) const { return (scratch / name).string(); }
+struct EvalFiles : DecoderFiles {
+  EvalFiles() : DecoderFiles("qwen3_moe") { write_tokens("tokens.safetensors", golden.tokens, 2); }
   Outcome eval(std::vector<std::string> more) const {
     std::vector<std::string> words{"eval", path("model"), "--tokens", path("tokens.safetensors")};
     words.insert(words.end(), more.begin(), more.end());
     return run_program(words);
   }
-  Scratch scratch;
-  DecoderGolden golden;
 };
 
 }  // namespace
@@ -73,10 +57,10 @@ TEST_CASE("eval refuses what it cannot run with one line") {
                  "--stride: expected at most the 8 tokens of --context");
   std::vector<int32_t> tokens = files.golden.tokens;
   tokens[5] = 48;
-  files.write_tokens("beyond.safetensors", tokens);
+  files.write_tokens("beyond.safetensors", tokens, 2);
   check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("beyond.safetensors")}),
                  "48");
-  files.write_tokens("long.safetensors", std::vector<int32_t>(2 * 600, 3));
+  files.write_tokens("long.safetensors", std::vector<int32_t>(2 * 600, 3), 2);
   check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("long.safetensors")}),
                  "expected windows of at most the 512 tokens");
   check_one_line(run_program({"eval", std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-mixtral-uneven/src",

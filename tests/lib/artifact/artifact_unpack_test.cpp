@@ -8,8 +8,8 @@
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/kept_tensors.h"
 #include "tests/support/message.h"
-#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
 namespace artifact_unpack_test {
@@ -21,37 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kBlock = "model.layers.0.mlp.experts";
-
-OneRule to(const std::string& layout, const std::vector<std::string>& also = {}) {
-  OneRule recipe;
-  recipe.to = layout;
-  if (layout == "prune") recipe.pattern = "2:4";
-  recipe.selection.also = parse_patterns(also);
-  return recipe;
-}
-
-/// What a layout keeps of a source: all of it, or the pruned source.
-ReadTensors kept_by(const std::string& layout, const fs::path& source,
-                    const std::vector<std::string>& also = {}) {
-  if (layout == "g8") return read_tensors(source);
-  const Scratch scratch;
-  convert(source, scratch / "pruned", to("prune", also));
-  return read_tensors(scratch / "pruned");
-}
-
-void check_equal(const ReadTensors& found, const ReadTensors& expected) {
-  CHECK(found.size() == expected.size());
-  for (const auto& [name, tensor] : expected) {
-    CAPTURE(name);
-    REQUIRE(found.count(name));
-    CHECK((found.at(name) == tensor));
-  }
-}
-
-void check_proven(const fs::path& source, const fs::path& out) {
-  const ValidateReport report = validate_from(source, out);
-  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
-}
 
 /// Reads every tensor of a view whole and at random ranges, short and long.
 void check_reads(const Checkpoint& view, const ReadTensors& expected, unsigned seed) {
@@ -127,7 +96,7 @@ TEST_CASE("both read paths give back what a layout kept, however the source stor
         CAPTURE(i);
         CAPTURE(h);
         const fs::path artifact = scratch / L::name;
-        convert(scratch / "src", artifact, to(L::name, also));
+        convert(scratch / "src", artifact, rule_to(L::name, also));
         const ReadTensors expected = kept_by(L::name, scratch / "src", also);
         unsigned seed = 0;
         for (const ReadPath path : {ReadPath::kFast, ReadPath::kReference}) {
@@ -138,7 +107,7 @@ TEST_CASE("both read paths give back what a layout kept, however the source stor
             check_reads(view, expected, ++seed);
           }
         }
-        convert(artifact, scratch / (std::string(L::name) + " back"), to("nvfp4"), {.jobs = 3});
+        convert(artifact, scratch / (std::string(L::name) + " back"), rule_to("nvfp4"), {.jobs = 3});
         check_equal(read_tensors(scratch / (std::string(L::name) + " back")), expected);
         check_proven(artifact, scratch / (std::string(L::name) + " back"));
       });
@@ -151,7 +120,7 @@ TEST_CASE("an artifact that is not what its layout makes is refused where it is 
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 48, 96)});
   const auto refused = [&](const std::string& layout, const std::string& tensor, uint64_t offset,
                            uint8_t byte) {
-    convert(scratch / "src", scratch / "bad", to(layout));
+    convert(scratch / "src", scratch / "bad", rule_to(layout));
     const std::string name = kBlock + "." + tensor;
     poke(scratch / "bad", name, offset, byte);
     const auto [fast, reference] = read_messages(scratch / "bad");
@@ -159,7 +128,7 @@ TEST_CASE("an artifact that is not what its layout makes is refused where it is 
     CAPTURE(reference);
     CHECK(fast.find("model-00001-of-00001.safetensors: " + name + ": expert 1, row ") == 0);
     CHECK(reference.find("model-00001-of-00001.safetensors: " + name + ": expert 1, row ") == 0);
-    CHECK(message_of([&] { convert(scratch / "bad", scratch / "out", to("nvfp4")); }) == fast);
+    CHECK(message_of([&] { convert(scratch / "bad", scratch / "out", rule_to("nvfp4")); }) == fast);
     CHECK(!fs::exists(scratch / "out"));
     fs::remove_all(scratch / "bad");
     return fast;
@@ -186,10 +155,11 @@ TEST_CASE("block scales that are not valid are refused as in any source") {
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 48, 96)});
   for (const char* layout : {"v7", "g8"}) {
     for (const int byte : {0x7F, 0x80, 0xFF}) {
-      convert(scratch / "src", scratch / "bad", to(layout));
+      convert(scratch / "src", scratch / "bad", rule_to(layout));
       poke(scratch / "bad", kBlock + ".w2_scale", 17, static_cast<uint8_t>(byte));
       for (const char* target : {"nvfp4", "bf16", "v7", "g8", "prune"}) {
-        const std::string text = message_of([&] { convert(scratch / "bad", scratch / "out", to(target)); });
+        const std::string text =
+            message_of([&] { convert(scratch / "bad", scratch / "out", rule_to(target)); });
         CAPTURE(text);
         CHECK(text.find("down_proj.weight_scale: expected block scales that are not negative and not NaN") !=
               text.npos);
@@ -202,7 +172,7 @@ TEST_CASE("block scales that are not valid are refused as in any source") {
 TEST_CASE("a manifest that does not fit its artifact is refused") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {experts_stored_as("modelopt", kBlock, 2, 48, 96)});
-  convert(scratch / "src", scratch / "v7", to("v7"));
+  convert(scratch / "src", scratch / "v7", rule_to("v7"));
   const std::string text = read_text(scratch / "v7/twofour.json");
   const auto opened = [&](const std::string& from, const std::string& now) {
     std::string changed = text;

@@ -9,8 +9,8 @@
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/kept_tensors.h"
 #include "tests/support/message.h"
-#include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
 namespace artifact_view_test {
@@ -26,37 +26,6 @@ constexpr const char* kGoldens[] = {"modelopt-qwen3", "compressed-tensors-qwen3"
 
 fs::path golden(const std::string& name) { return fs::path(TWOFOUR_GOLDEN_DIR) / name / "src"; }
 
-OneRule to(const std::string& layout, const std::vector<std::string>& also = {}) {
-  OneRule recipe;
-  recipe.to = layout;
-  if (layout == "prune") recipe.pattern = "2:4";
-  recipe.selection.also = parse_patterns(also);
-  return recipe;
-}
-
-/// What a layout keeps of a source: all of it, or the pruned source.
-ReadTensors kept_by(const std::string& layout, const fs::path& source,
-                    const std::vector<std::string>& also = {}) {
-  if (layout == "g8") return read_tensors(source);
-  const Scratch scratch;
-  convert(source, scratch / "pruned", to("prune", also));
-  return read_tensors(scratch / "pruned");
-}
-
-void check_equal(const ReadTensors& found, const ReadTensors& expected) {
-  CHECK(found.size() == expected.size());
-  for (const auto& [name, tensor] : expected) {
-    CAPTURE(name);
-    REQUIRE(found.count(name));
-    CHECK((found.at(name) == tensor));
-  }
-}
-
-void check_proven(const fs::path& source, const fs::path& out) {
-  const ValidateReport report = validate_from(source, out);
-  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
-}
-
 }  // namespace
 
 TEST_CASE("a golden artifact shows its source: all of it in g8, the pruned one in v7 and v7-packed") {
@@ -66,8 +35,8 @@ TEST_CASE("a golden artifact shows its source: all of it in g8, the pruned one i
       CAPTURE(std::string(name));
       CAPTURE(std::string(L::name));
       const Scratch scratch;
-      convert(golden(name), scratch / "there", to(L::name));
-      const ConvertResult result = convert(scratch / "there", scratch / "back", to("nvfp4"));
+      convert(golden(name), scratch / "there", rule_to(L::name));
+      const ConvertResult result = convert(scratch / "there", scratch / "back", rule_to("nvfp4"));
       ReadTensors expected = kept_by(L::name, golden(name)), found = read_tensors(scratch / "back");
       CHECK(findings_of(result.findings, "folded-source").size() == (folded ? 1 : 0));
       if (folded) {  // block scales and global scales of one of gate and up are others
@@ -95,23 +64,23 @@ TEST_CASE("an artifact converts to every layout as its source or pruned source d
   for (const std::string how : {"modelopt", "stack, interleaved, k outer", "stack"}) {
     const Scratch scratch;
     write_checkpoint(scratch / "src", {experts_stored_as(how, kBlock, 2, 48, 2064)});
-    convert(scratch / "src", scratch / "pruned", to("prune"));
+    convert(scratch / "src", scratch / "pruned", rule_to("prune"));
     for_each_layout([&]<class From>() {
       const fs::path artifact = scratch / From::name;
-      convert(scratch / "src", artifact, to(From::name));
+      convert(scratch / "src", artifact, rule_to(From::name));
       const fs::path source = std::string(From::name) == "g8" ? scratch / "src" : scratch / "pruned";
       for (const std::string layout : {"v7", "v7-packed", "g8", "bf16", "prune"}) {
         CAPTURE(how);
         CAPTURE(std::string(From::name));
         CAPTURE(layout);
         const fs::path direct = scratch / "direct", over = scratch / "over";
-        convert(source, direct, to(layout));
+        convert(source, direct, rule_to(layout));
         MemoryLimits limits;
         limits.piece = 16 << 10;  // experts in pieces
         if (layout != "bf16" && layout != "prune") {
-          convert(artifact, over, to(layout), {.jobs = 2}, limits);
+          convert(artifact, over, rule_to(layout), {.jobs = 2}, limits);
         } else {
-          convert(artifact, over, to(layout));
+          convert(artifact, over, rule_to(layout));
         }
         check_equal(read_tensors(over), read_tensors(direct));
         CHECK(read_tree(over).at("config.json") ==
@@ -134,8 +103,8 @@ TEST_CASE("where gate and up were folded the view shows the folded scales and sa
   add_experts(tensors, kBlock, set);
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
-  convert(scratch / "src", scratch / "g8", to("g8"));
-  const ConvertResult result = convert(scratch / "g8", scratch / "back", to("nvfp4"));
+  convert(scratch / "src", scratch / "g8", rule_to("g8"));
+  const ConvertResult result = convert(scratch / "g8", scratch / "back", rule_to("nvfp4"));
   const auto findings = findings_of(result.findings, "folded-source");
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].severity == Severity::kWarning);
@@ -154,7 +123,7 @@ TEST_CASE("where gate and up were folded the view shows the folded scales and sa
   }
   CHECK(others == src.size() - 3);
   // Folded once, it is folded for good: the same artifact comes of it.
-  convert(scratch / "back", scratch / "again", to("g8"));
+  convert(scratch / "back", scratch / "again", rule_to("g8"));
   check_equal(read_tensors(scratch / "again"), read_tensors(scratch / "g8"));
 }
 
@@ -173,8 +142,8 @@ TEST_CASE("stored bits of a global scale come back though its reciprocal would n
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
   for_each_layout([&]<class L>() {
-    convert(scratch / "src", scratch / L::name, to(L::name));
-    convert(scratch / L::name, scratch / (std::string(L::name) + " back"), to("nvfp4"));
+    convert(scratch / "src", scratch / L::name, rule_to(L::name));
+    convert(scratch / L::name, scratch / (std::string(L::name) + " back"), rule_to("nvfp4"));
     const std::string name = kBlock + ".0.down_proj.weight_global_scale";
     CHECK((read_tensors(scratch / (std::string(L::name) + " back")).at(name) ==
            read_tensors(scratch / "src").at(name)));
@@ -192,7 +161,7 @@ TEST_CASE("the config is as it was: entry in config.json, in hf_quant_config.jso
       convert(scratch / "src", scratch / "v7");
       for (const char* layout : {"nvfp4", "prune"}) {
         const fs::path back = scratch / layout;
-        convert(scratch / "v7", back, to(layout));
+        convert(scratch / "v7", back, rule_to(layout));
         CHECK(read_text(back / "config.json") == format_json(parse_json("", config)));
         REQUIRE(fs::exists(back / "hf_quant_config.json") == !file.empty());
         if (!file.empty())
@@ -206,8 +175,8 @@ TEST_CASE("the config is as it was: entry in config.json, in hf_quant_config.jso
 
 TEST_CASE("an artifact converts to the other dialect on request, as its source does") {
   const Scratch scratch;
-  convert(golden("modelopt-qwen3"), scratch / "g8", to("g8"));
-  OneRule other = to("nvfp4");
+  convert(golden("modelopt-qwen3"), scratch / "g8", rule_to("g8"));
+  OneRule other = rule_to("nvfp4");
   other.dialect = "compressed-tensors";
   convert(golden("modelopt-qwen3"), scratch / "direct", other);
   convert(scratch / "g8", scratch / "over", other);
@@ -254,13 +223,13 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
 TEST_CASE("an artifact in no layout with a manifest that is damaged or another's is no source either") {
   const Scratch scratch;
   const fs::path manifest = scratch / "artifact/twofour.json";
-  convert(golden("modelopt-qwen3"), scratch / "artifact", to("nvfp4"));
+  convert(golden("modelopt-qwen3"), scratch / "artifact", rule_to("nvfp4"));
   const std::string text = read_text(manifest);
   std::string tampered = text;
   tampered.replace(tampered.find("\"commit\":\""), 10, "\"commit\":\"0");
   const auto refusal = [&](const std::string& layout, const std::string& changed) {
     write_text(manifest, changed);
-    return message_of([&] { convert(scratch / "artifact", scratch / "out", to(layout)); });
+    return message_of([&] { convert(scratch / "artifact", scratch / "out", rule_to(layout)); });
   };
   for (const char* layout : {"nvfp4", "prune", "bf16", "v7"}) {
     CAPTURE(std::string(layout));

@@ -12,6 +12,7 @@
 #include "lib/transform/row_encoder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
+#include "tests/support/kept_tensors.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
@@ -72,20 +73,6 @@ ReadTensors shown_by(const fs::path& artifact) {
   return tensors;
 }
 
-void check_valid(const fs::path& source, const fs::path& artifact) {
-  const ValidateReport report = validate_from(source, artifact);
-  CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));
-}
-
-void check_equal(const ReadTensors& found, const ReadTensors& expected) {
-  REQUIRE(found.size() == expected.size());
-  for (const auto& [name, tensor] : expected) {
-    CAPTURE(name);
-    REQUIRE(found.count(name));
-    CHECK((found.at(name) == tensor));
-  }
-}
-
 /// Every layout of a source is what the layout of the quantized source is; as an artifact it shows that.
 void check_layouts(const fs::path& source, const Scratch& scratch,
                    const OneRule& quantize = quantize_experts()) {
@@ -100,7 +87,7 @@ void check_layouts(const fs::path& source, const Scratch& scratch,
     convert(between, twice, to(layout));
     check_equal(read_tensors(direct), read_tensors(twice));
     CHECK(read_text(direct / "config.json") == read_text(twice / "config.json"));
-    check_valid(source, direct);
+    check_proven(source, direct);
     if (layout == "g8") check_equal(shown_by(direct), read_tensors(between));
     if (layout == "v7") {
       fs::remove_all(scratch / "pruned");
@@ -146,7 +133,7 @@ TEST_CASE("v7 takes rows that are no multiple of 8") {
   v7.selection.also = parse_patterns({"model.layers.0.self_attn.q_proj"});
   convert(scratch / "src", scratch / "out", v7);
   CHECK(read_tensors(scratch / "out").count("model.layers.0.self_attn.q_proj.comp") == 1);
-  check_valid(scratch / "src", scratch / "out");
+  check_proven(scratch / "src", scratch / "out");
 }
 
 TEST_CASE("a dense model's MLPs are the default set") {
@@ -288,7 +275,7 @@ TEST_CASE("the words of the rule are those of quantize") {
         convert(scratch / "src", scratch / "q", quantize);
         convert(scratch / "src", scratch / "out", g8);
         check_equal(shown_by(scratch / "out"), read_tensors(scratch / "q"));
-        check_valid(scratch / "src", scratch / "out");
+        check_proven(scratch / "src", scratch / "out");
       }
     }
   }
@@ -370,7 +357,7 @@ TEST_CASE("a source that has NVFP4 experts keeps its others, unless a rule names
     const ReadTensors out = read_tensors(scratch / "named");
     CHECK(out.count(second + ".0.up_proj.weight") == 0);
     CHECK((out.at(first + ".w13_comp") == read_tensors(scratch / "out").at(first + ".w13_comp")));
-    check_valid(scratch / "src", scratch / "named");
+    check_proven(scratch / "src", scratch / "named");
   }
 }
 
@@ -396,7 +383,7 @@ TEST_CASE("NVFP4 experts beside others make one matrix; gate and up must be alik
   CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "no", rule), doctest::Contains("missing"), Error);
   rule.selection.include = parse_patterns({"*.experts"});
   convert(scratch / "src", scratch / "out", rule);
-  check_valid(scratch / "src", scratch / "out");
+  check_proven(scratch / "src", scratch / "out");
   check_equal(shown_by(scratch / "out"), [&] {
     convert(scratch / "src", scratch / "q", quantize_experts("re:.*experts\\.0\\..*"));
     return read_tensors(scratch / "q");
@@ -466,7 +453,7 @@ TEST_CASE("one flipped bit is found in whatever tensor") {
       CHECK(derived);
       flip_bit(file, at, 3);
     }
-    check_valid(scratch / "src", scratch / "out");
+    check_proven(scratch / "src", scratch / "out");
     // A source that changed is no proof.
     fs::copy(scratch / "src", scratch / "other");
     flip_bit(scratch / "other/model.safetensors", fs::file_size(scratch / "other/model.safetensors") - 1, 0);

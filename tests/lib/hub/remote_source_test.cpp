@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "lib/checkpoint/checkpoint.h"
@@ -58,7 +60,7 @@ TEST_CASE("a checkpoint of the Hub opens by its headers, and every byte of it ca
   CHECK(!fs::exists(folder));
 }
 
-TEST_CASE("the next run removes the folder of one that was killed, and no other") {
+TEST_CASE("the next run removes the folder of one that was killed, and no other, nor that of another user") {
   HubFixture f;
   const Variable temporary("TMPDIR", (f.scratch / "temporary").string());
   const auto make = [&](const std::string& name, bool is_old) {
@@ -68,13 +70,15 @@ TEST_CASE("the next run removes the folder of one that was killed, and no other"
     return folder;
   };
   const fs::path killed = make("twofour-remote-killed", true), young = make("twofour-remote-young", false),
-                 other = make("other", true);
+                 other = make("other", true), foreign = make("twofour-remote-foreign", true);
+  const bool is_foreign = ::chown(foreign.c_str(), 12345, static_cast<gid_t>(-1)) == 0;  // as root
   const RemoteSource first("hf://org/name", std::nullopt, kQuick);
   fs::last_write_time(first.path(), fs::file_time_type::clock::now() - std::chrono::hours(1));
   const RemoteSource second("hf://org/name", std::nullopt, kQuick);
   CHECK(!fs::exists(killed));
   CHECK(fs::exists(young));
   CHECK(fs::exists(other));
+  CHECK(fs::exists(foreign) == is_foreign);
   check_same(f.source(), first.path());
 }
 
@@ -231,7 +235,7 @@ TEST_CASE("answers of a wrong length or place are refused") {
   }
 }
 
-TEST_CASE("of a server that ignores ranges only what is near the beginning is read") {
+TEST_CASE("of a server that ignores ranges files read as they are") {
   HubFixture f;
   const auto whole = [&](const HubRequest& r, const ServerAnswer&) -> std::optional<ServerAnswer> {
     if (!r.to_storage) return std::nullopt;
