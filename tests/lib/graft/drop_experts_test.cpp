@@ -206,10 +206,12 @@ TEST_CASE("entries of single experts follow: renamed, gone, and patterns that te
 TEST_CASE(
     "saliency: the largest stay, ties go to the lower number, -0 ties with 0, groups keep equally many") {
   const Scratch scratch;
-  const auto source = [&](const std::string& more) {
+  const auto source = [&](const std::string& more, bool is_corrected = false) {
     Tensors tensors;
     add_experts(tensors, "model.layers.0.mlp.experts", random_experts(6, 16, 32));
     add_bf16(tensors, "model.layers.0.mlp.gate.weight", {6, 32});
+    if (is_corrected)
+      tensors.push_back(f32("model.layers.0.mlp.gate.e_score_correction_bias", {1, 2, 3, 4, 5, 6}));
     write_checkpoint(scratch / "src", {tensors}, config_of(6, more));
     return Checkpoint::open(scratch / "src");
   };
@@ -231,6 +233,11 @@ TEST_CASE(
                  "equally many experts of each of 3 groups, found 2 of 3 in group 0"));
   const Checkpoint narrow = source(R"(, "n_group": 3, "topk_group": 1)");
   CHECK(contains(message_of([&] { kept(narrow, 3, {1, 2, 3, 4, 5, 6}); }), "groups with enough experts"));
+  // Routers with a correction score a group by its best two experts.
+  const std::string all_groups = R"(, "n_group": 3, "topk_group": 3)";
+  CHECK(kept(source(all_groups), 3, {1, 2, 3, 4, 5, 6}) == std::vector<int64_t>{1, 3, 5});
+  const Checkpoint corrected = source(all_groups, true);
+  contains(message_of([&] { kept(corrected, 3, {1, 2, 3, 4, 5, 6}); }), "which scores a group by two");
 }
 
 TEST_CASE("bad saliency, lists and counts are refused") {
