@@ -1,11 +1,18 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
 #include "formats/error.h"
 #include "lib/decoder/state.h"
 #include "lib/model/parameters.h"
 
 namespace twofour {
 namespace {
+
+/// Numbers of two matrices that are compared at a time.
+constexpr int64_t kCompared = 1 << 20;
 
 /// The weights of one layer.
 class LayerBinder {
@@ -168,12 +175,35 @@ class LayerBinder {
   std::string prefix_;
 };
 
+/// Throws Error where a head is stored beside an embedding that it is tied to, and is another matrix: loaders
+/// disagree on which of them counts.
+void check_tied_head(DecoderState& s) {
+  const ModelWeights& w = s.weights;
+  if (!w.has("lm_head") && !s.checkpoint.find("lm_head.weight")) return;
+  const ModelMatrix head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+  const int64_t step = std::max<int64_t>(1, kCompared / s.shape.hidden);
+  std::vector<float> own, embedded;
+  for (int64_t row = 0; row < s.shape.vocabulary; row += step) {
+    const int64_t end = std::min(s.shape.vocabulary, row + step);
+    own.resize(static_cast<size_t>((end - row) * s.shape.hidden));
+    embedded.resize(own.size());
+    w.read_rows(head, row, end, own);
+    w.read_rows(s.embedding, row, end, embedded);
+    if (std::memcmp(own.data(), embedded.data(), own.size() * sizeof(float)) == 0) continue;
+    throw Error(
+        fmt::format("{}: tie_word_embeddings: expected false, as lm_head is another matrix than the "
+                    "embedding, found true",
+                    (s.checkpoint.path() / "config.json").string()));
+  }
+}
+
 }  // namespace
 
 void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   s.embedding = s.weights.table("model.embed_tokens", s.shape.vocabulary, s.shape.hidden);
   s.norm = s.weights.vector("model.norm.weight", s.shape.hidden);
   s.head = s.embedding;
+  if (s.shape.is_tied) check_tied_head(s);
   if (!s.shape.is_tied) {
     s.head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
     ModelMatrix stored = s.head;  // with rows beyond the vocabulary

@@ -12,7 +12,7 @@ namespace {
 
 constexpr FamilyTraits kFamilies[] = {
     {.model_type = "llama", .positions = 2048},
-    {.model_type = "mistral", .windows = WindowRule::kAll, .window = 4096, .positions = 131072},
+    {.model_type = "mistral", .windows = WindowRule::kAllOrSaid, .window = 4096, .positions = 131072},
     {.model_type = "qwen2", .windows = WindowRule::kFrom, .window = 4096, .positions = 32768},
     {.model_type = "qwen3", .windows = WindowRule::kFrom, .window = 4096, .positions = 32768},
     {.model_type = "qwen2_moe",

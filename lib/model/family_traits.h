@@ -6,11 +6,12 @@ namespace twofour {
 /// Which layers see a window of keys alone.
 enum class WindowRule {
   kNone,
-  kAll,       ///< all layers, where the config has a window
-  kIfUsed,    ///< the same, where use_sliding_window says so
-  kFrom,      ///< where that says so, layers from max_window_layers on, or as layer_types says
-  kEven,      ///< where that says so, even layers before max_window_layers, or as layer_types says
-  kAlternate  ///< even layers, or as layer_types says
+  kAll,        ///< all layers, where the config has a window
+  kAllOrSaid,  ///< the same, or as layer_types says
+  kIfUsed,     ///< the same, where use_sliding_window says so
+  kFrom,       ///< where that says so, layers from max_window_layers on, or as layer_types says
+  kEven,       ///< where that says so, even layers before max_window_layers, or as layer_types says
+  kAlternate   ///< even layers, or as layer_types says
 };
 
 /// Which numbers of a head are turned together.

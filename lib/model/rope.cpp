@@ -1,5 +1,7 @@
 #include "lib/model/rope.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -60,9 +62,10 @@ void scale_yarn(const Settings& rope, double theta, int64_t size, double origina
 
 void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
                AttentionShape& a) {
-  const Json* said = settings.sizes().stated("rope_parameters");
-  const char* key = "rope_parameters";
-  if (said == nullptr) said = settings.sizes().stated(key = "rope_scaling");
+  // transformers takes the older key where both are there.
+  const char* key = "rope_scaling";
+  const Json* said = settings.sizes().stated(key);
+  if (said == nullptr || said->empty()) said = settings.sizes().stated(key = "rope_parameters");
   static const Json kNothing = Json::object();
   // gpt-oss without a word of it.
   static const Json kLong = {{"rope_type", "yarn"}, {"factor", 32.0},
@@ -84,8 +87,11 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   const double part =
       rope.positive("partial_rotary_factor",
                     settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
-  if (part > 1)
-    (rope.has("partial_rotary_factor") ? rope : settings).refuse("partial_rotary_factor", "a number up to 1");
+  const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
+  if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
+  // Loaders disagree: transformers rotates whole heads all the same.
+  if (part < 1 && family.rotated == 1)
+    of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", family.model_type));
   const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
   if (rotated < 2 || rotated % 2 != 0)
     settings.refuse("partial_rotary_factor",

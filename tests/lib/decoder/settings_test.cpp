@@ -44,6 +44,8 @@ TEST_CASE("every setting that tells models apart changes what they say") {
       {"llama-llama3", "rope_parameters", R"({"rope_type": "default", "rope_theta": 50000.0})"},
       {"mistral-window", "sliding_window", "10"},
       {"mistral-window", "sliding_window", "null"},
+      {"mistral-window", "layer_types", R"(["full_attention", "sliding_attention", "full_attention"])"},
+      {"llama", "rope_scaling", R"({"rope_type": "linear", "factor": 2.0})"},
       {"qwen2", "rope_parameters", R"({"rope_type": "default", "rope_theta": 10000.0})"},
       {"qwen2-window", "layer_types", R"(["sliding_attention", "full_attention", "full_attention"])"},
       {"qwen2_moe", "norm_topk_prob", "true"},
@@ -136,6 +138,9 @@ TEST_CASE("hostile configs are refused by name") {
   contains(refusal(llama, with(llama, "rope_parameters",
                                parse_json("test", R"({"rope_type": "dynamic", "factor": 2.0})"))),
            "rope_parameters.rope_type: expected default, linear, llama3 or yarn, found \"dynamic\"");
+  contains(refusal(llama, with(llama, "partial_rotary_factor", 0.5)),
+           "partial_rotary_factor: expected 1 for llama, found 0.5");
+  CHECK(refusal(llama, with(llama, "partial_rotary_factor", 1.0)).empty());
   contains(refusal(qwen, with(qwen, "num_experts_per_tok", 9)),
            "num_experts_per_tok: expected at most the 8 experts, found 9");
   contains(refusal(moe, with(moe, "n_group", 3)),
@@ -144,6 +149,24 @@ TEST_CASE("hostile configs are refused by name") {
   contains(refusal(moe, with(moe, "scoring_func", "softmax")),
            "scoring_func: expected sigmoid, found \"softmax\"");
   contains(refusal(moe, with(moe, "n_routed_experts", 16)), "expected model.layers.1.mlp.gate [16, 32]");
+}
+
+TEST_CASE("a head that is stored beside the embedding it is tied to is the same matrix, or refused") {
+  DecoderGolden golden = golden_of("llama-tied-linear");
+  golden.tensors["lm_head.weight"] = golden.tensors["model.embed_tokens.weight"];
+  contains(refusal(golden, golden.config.dump()),
+           "config.json: tie_word_embeddings: expected false, as lm_head is another matrix than the "
+           "embedding, found true");
+  const Scratch scratch;
+  write_decoder_checkpoint(golden, scratch / "model", {}, [&](Tensors& tensors) {
+    const auto find = [&](const char* name) -> TensorData& {
+      return *std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == name; });
+    };
+    find("lm_head.weight").bytes = find("model.embed_tokens.weight").bytes;
+  });
+  CHECK(message_of([&] { Decoder::open(scratch / "model"); }).empty());
+  golden.tensors["lm_head.weight"] = Json(std::vector<int64_t>{47, 32});
+  contains(refusal(golden, golden.config.dump()), "expected lm_head [48, 32]");
 }
 
 TEST_CASE("hostile numbers are refused before anything grows with them") {
