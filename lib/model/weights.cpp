@@ -63,10 +63,12 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
   }
   if (module.bias) {
     const TensorInfo& t = checkpoint_.tensors()[*module.bias];
-    if (!is_float(t.dtype) ||
-        t.bytes() != static_cast<uint64_t>(module.e * module.n * dtype_bits(t.dtype) / 8))
-      throw Error(fmt::format("{}: expected {} floats, found {}", bias, module.e * module.n,
-                              describe(t.dtype, t.shape)));
+    const std::vector<int64_t> of_stack{module.e, module.n}, of_one{module.n};
+    if (!is_float(t.dtype) || (t.shape != of_stack && (module.e > 1 || t.shape != of_one))) {
+      const std::string shape =
+          module.e > 1 ? fmt::format("{}, {}", module.e, module.n) : fmt::format("{}", module.n);
+      throw Error(fmt::format("{}: expected floats [{}], found {}", bias, shape, describe(t.dtype, t.shape)));
+    }
     used_.insert(*module.bias);
   }
   used_modules_.insert(&module);

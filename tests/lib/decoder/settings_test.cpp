@@ -231,6 +231,13 @@ TEST_CASE("a weight that the family does not have is refused, as the model compu
            "q_norm.weight: expected no such weight in a model of this family");
 }
 
+TEST_CASE("biases of a stack have a row an expert") {
+  DecoderGolden golden = golden_of("gpt_oss");
+  golden.tensors["model.layers.1.mlp.experts.down_proj_bias"] = Json(std::vector<int64_t>{32, 8});
+  contains(refusal(golden, golden.config.dump()),
+           "down_proj_bias: expected floats [8, 32], found BF16 [32, 8]");
+}
+
 TEST_CASE("weights that are no numbers end a run with what they spoil first") {
   const Scratch scratch;
   const DecoderGolden golden = golden_of("qwen3_moe");
