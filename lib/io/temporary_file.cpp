@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 
 #include "formats/error.h"
 #include "lib/io/descriptor.h"
@@ -17,6 +18,8 @@ namespace twofour {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr int kMostTries = 1000;
 
 [[noreturn]] void refuse_taken(const fs::path& temporary) {
   throw Error(fmt::format("{}: expected no other process that writes this file, found one: wait for it",
@@ -40,7 +43,8 @@ void remove_left(const fs::path& temporary) {
 }  // namespace
 
 int create_temporary(const fs::path& temporary) {
-  for (;;) {
+  // Other processes spoil a few tries. All are spoilt where a file system numbers files anew each time.
+  for (int i = 0; i < kMostTries; ++i) {
     const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && errno != EEXIST) throw_io_error(temporary, "create", errno);
     if (fd < 0) {
@@ -53,25 +57,33 @@ int create_temporary(const fs::path& temporary) {
     if (failed == 0 ? has_name(fd, temporary) : failed != EWOULDBLOCK) return fd;
     ::close(fd);
   }
+  refuse_taken(temporary);
 }
 
 void commit_temporary(int fd, const fs::path& temporary, const fs::path& path) {
   // The copy keeps the lock. Closing can report a write that failed late, on network file systems above all.
   const int lock = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  // Where there are no locks, another process may have taken the name.
+  const bool is_ours = has_name(fd, temporary);
+  std::error_code none;
+  const bool is_taken = !is_ours && fs::exists(fs::symlink_status(temporary, none));
   const char* failed = nullptr;
   if (::close(fd) != 0) {
     failed = "close";
+  } else if (is_taken) {
+    if (lock >= 0) ::close(lock);
+    refuse_taken(temporary);
   } else if (::rename(temporary.c_str(), path.c_str()) != 0) {
     failed = "rename into place";
   }
   const int error = errno;
-  if (failed != nullptr) ::unlink(temporary.c_str());
+  if (failed != nullptr && is_ours) ::unlink(temporary.c_str());
   if (lock >= 0) ::close(lock);
   if (failed != nullptr) throw_io_error(path, failed, error);
 }
 
 void discard_temporary(int fd, const fs::path& temporary) {
-  ::unlink(temporary.c_str());
+  if (has_name(fd, temporary)) ::unlink(temporary.c_str());
   ::close(fd);
 }
 

@@ -10,10 +10,11 @@ namespace twofour {
 int create_temporary(const std::filesystem::path& temporary);
 
 /// Closes a temporary file and gives it its name, which replaces what had that name; no other process can
-/// take it in between. If that fails, removes the temporary file and throws Error. Takes `fd` in any case.
+/// take it in between. If that fails, or another file has the temporary name by now, removes its own and
+/// throws Error. Takes `fd` in any case.
 void commit_temporary(int fd, const std::filesystem::path& temporary, const std::filesystem::path& path);
 
-/// Closes and removes a temporary file.
+/// Closes and removes a temporary file; another one that has its name by now stays.
 void discard_temporary(int fd, const std::filesystem::path& temporary);
 
 }  // namespace twofour

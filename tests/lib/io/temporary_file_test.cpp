@@ -49,6 +49,24 @@ TEST_CASE("a file that is being written is not taken from who writes it") {
   CHECK(read_text(scratch / "file") == "second");
 }
 
+TEST_CASE("a temporary name that another process took is left to it") {
+  // As on a file system without locks, where the other could not see that the name was in use.
+  const Scratch scratch;
+  const fs::path temporary = scratch / ".file.unfinished";
+  write_text(scratch / "file", "before");
+  for (const bool commits : {true, false}) {
+    {
+      AtomicFile file(scratch / "file");
+      file.write(0, std::string_view("first"));
+      fs::remove(temporary);
+      std::ofstream(temporary) << "half of another";
+      if (commits) CHECK(message_of([&] { file.commit(); }).find("found one") != std::string::npos);
+    }
+    CHECK(read_text(scratch / "file") == "before");
+    CHECK(read_text(temporary) == "half of another");
+  }
+}
+
 TEST_CASE("links and folders under the temporary name are refused and stay") {
   const Scratch scratch;
   const fs::path temporary = scratch / ".file.unfinished";
