@@ -11,6 +11,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/compress/compress.h"
+#include "lib/compress/work_folder.h"
 #include "lib/eval/windows.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
@@ -91,10 +92,9 @@ CompressInput read_input(const CompressArguments& o) {
                                                : Sequential::kGroups;
   const int64_t vocabulary = Decoder::open(o.common.source).shape().vocabulary;
   for (const std::vector<int32_t>& text : read_texts(o.input, o.common.source, vocabulary)) {
-    for (EvalWindow& w : cut_windows(text, o.context, o.context)) {
-      if (!o.limit || static_cast<int64_t>(input.windows.size()) < *o.limit)
-        input.windows.push_back(std::move(w.tokens));
-    }
+    const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(input.windows.size());
+    for (EvalWindow& w : cut_windows(text, o.context, o.context, left))
+      input.windows.push_back(std::move(w.tokens));
   }
   if (input.windows.empty())
     throw Error(fmt::format("{}: expected two tokens or more, found fewer", o.input.file()));
@@ -127,18 +127,19 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
 }
 
 /// What an earlier run left is taken up with --resume, and goes with --force.
-void prepare_work(const CompressArguments& o, const fs::path& work) {
-  if (is_absent(work)) return;
-  if (!Compression::is_work_folder(work))
+std::unique_ptr<WorkFolder> prepare_work(const CompressArguments& o, const fs::path& work) {
+  if (!is_absent(work) && !Compression::is_work_folder(work))
     throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work.string()));
-  if (o.common.resume) return;
+  auto folder = std::make_unique<WorkFolder>(work);
+  if (o.common.resume) return folder;
   if (!o.common.force && Compression::layers_done(work)) {
     throw Error(
         fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
                     "from there, --force begins again",
                     work.string()));
   }
-  fs::remove_all(work);
+  folder->clear();
+  return folder;
 }
 
 /// Statistics go to their file, which another file system may have.
@@ -170,7 +171,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
   const Recipe recipe = rules_of(o, device, common);
   Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
   if (o.common.dry_run) return show_plan(o, compression, device, common);
-  prepare_work(o, work);
+  const std::unique_ptr<WorkFolder> folder = prepare_work(o, work);
   if (device == Device::cuda) compression.use_cuda();
   with_progress(common, [&](Progress& progress) {
     try {
@@ -181,7 +182,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
                                     counted(static_cast<uint64_t>(compression.layers()), "layer")));
     } catch (...) {
       // Without a whole layer nothing can be resumed.
-      if (!Compression::layers_done(work) && Compression::is_work_folder(work)) fs::remove_all(work);
+      if (!Compression::layers_done(work) && Compression::is_work_folder(work)) folder->remove();
       throw;
     }
   });
@@ -192,7 +193,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
       open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));
   const int code = write_checkpoint(o.common, source, make_plan(source, solved), nullptr, common);
   if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);
-  fs::remove_all(work);
+  folder->remove();
   return code;
 }
 

@@ -22,8 +22,9 @@ namespace {
 struct EvalArguments {
   std::string model, against, html;
   TokenOptions input;
-  int64_t context = 1024, stride = 512;
-  std::optional<int64_t> limit;
+  int64_t context = 1024;
+  std::optional<int64_t> stride, limit;
+  int64_t stride_or_half() const { return stride.value_or(context / 2); }
   bool dry_run = false;
 };
 
@@ -35,10 +36,9 @@ double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * l
 std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
   std::vector<EvalWindow> windows;
   for (const std::vector<int32_t>& text : read_texts(o.input, o.model, model.shape().vocabulary)) {
-    for (EvalWindow& w : cut_windows(text, o.context, o.stride)) {
-      if (o.limit && static_cast<int64_t>(windows.size()) == *o.limit) return windows;
+    const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(windows.size());
+    for (EvalWindow& w : cut_windows(text, o.context, o.stride_or_half(), left))
       windows.push_back(std::move(w));
-    }
   }
   if (windows.empty())
     throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));
@@ -56,14 +56,15 @@ class TokenTexts {
     }
   }
   bool exist() const { return tokenizer_.has_value(); }
-  /// Some tokens of a window, [begin, end).
+  /// Some tokens of a window, [begin, end), as the text that they are together: characters and spaces may be
+  /// lost of each alone.
   std::string of(const EvalWindow& window, int64_t begin, int64_t end) const {
-    begin = std::max<int64_t>(begin, 0);
-    std::string text;
-    for (const int32_t token :
-         std::span(window.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
-      text += of(token);
-    return text;
+    std::vector<int32_t> known;
+    for (int64_t i = std::max<int64_t>(begin, 0); i < end; ++i) {
+      const int32_t token = window.tokens[static_cast<size_t>(i)];
+      if (token < tokenizer_->vocabulary_size()) known.push_back(token);
+    }
+    return tokenizer_->decode(known, false);
   }
   std::string of(int32_t token) const {
     return token < tokenizer_->vocabulary_size() ? tokenizer_->decode({&token, 1}, false) : std::string();
@@ -208,9 +209,9 @@ std::vector<std::string> worst_texts(const EvalArguments& o, const EvalFigures& 
 
 int run_eval(const EvalArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
-  if (o.stride > o.context)
-    throw Error(
-        fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context, o.stride));
+  if (o.stride_or_half() > o.context)
+    throw Error(fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context,
+                            o.stride_or_half()));
   const Device device = choose_device(common);
   Decoder model = Decoder::open(o.model);
   std::optional<Decoder> other;
@@ -268,7 +269,9 @@ std::function<int()> setup_eval(Arguments& args, const Common& common) {
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
       .value_name("PATH");
   args.option("--context", o->context, "Tokens that the model sees at a time").range(2, 1 << 24);
-  args.option("--stride", o->stride, "Tokens from one window of a text to the next").range(1, 1 << 24);
+  args.option("--stride", o->stride, "Tokens from one window of a text to the next")
+      .range(1, 1 << 24)
+      .default_text("half of --context");
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   args.flag("--dry-run", o->dry_run, "Say what would be read, and how much memory that takes");
   add_html_option(args, o->html);

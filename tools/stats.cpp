@@ -172,10 +172,9 @@ CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
   CollectInput input;
   input.text = std::filesystem::path(o.input.file()).filename().string();
   for (const std::vector<int32_t>& text : read_texts(o.input, o.paths[0], model.shape().vocabulary)) {
-    for (EvalWindow& w : cut_windows(text, o.context, o.context)) {
-      if (!o.limit || static_cast<int64_t>(input.windows.size()) < *o.limit)
-        input.windows.push_back(std::move(w.tokens));
-    }
+    const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(input.windows.size());
+    for (EvalWindow& w : cut_windows(text, o.context, o.context, left))
+      input.windows.push_back(std::move(w.tokens));
   }
   input.held_out = o.held_out;
   if (static_cast<int64_t>(input.windows.size()) <= o.held_out) {

@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "kernels/device/isa.h"
+#include "lib/compress/work_folder.h"
 #include "lib/convert/resume.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -234,7 +235,8 @@ bool Compression::is_work_folder(const fs::path& work) {
   for (const auto& entry : fs::directory_iterator(work)) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name == kState || name == temporary_name(kState) || name == kStatistics ||
-                         name.starts_with("streams-") || name.starts_with("solved-");
+                         name == WorkFolder::kLock || name.starts_with("streams-") ||
+                         name.starts_with("solved-");
     if (!is_ours) return false;
   }
   return true;

@@ -4,11 +4,12 @@
 
 namespace twofour {
 
-std::vector<EvalWindow> cut_windows(std::span<const int32_t> text, int64_t context, int64_t stride) {
+std::vector<EvalWindow> cut_windows(std::span<const int32_t> text, int64_t context, int64_t stride,
+                                    int64_t most) {
   std::vector<EvalWindow> windows;
   const auto size = static_cast<int64_t>(text.size());
   int64_t judged = 1;  // tokens that need no prediction any more
-  for (int64_t begin = 0; judged < size; begin += stride) {
+  for (int64_t begin = 0; judged < size && static_cast<int64_t>(windows.size()) < most; begin += stride) {
     const int64_t end = std::min(size, begin + context);
     const auto tokens = text.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     windows.push_back({{tokens.begin(), tokens.end()}, std::max<int64_t>(judged - begin, 1)});

@@ -15,7 +15,8 @@ struct EvalWindow {
 
 /// Takes a text apart into windows of `context` tokens that begin `stride` tokens apart, up to the last
 /// token. Each token but the first is predicted once: in the first window that has it, behind the tokens of
-/// the window before.
-std::vector<EvalWindow> cut_windows(std::span<const int32_t> text, int64_t context, int64_t stride);
+/// the window before. At most so many windows: no more are made.
+std::vector<EvalWindow> cut_windows(std::span<const int32_t> text, int64_t context, int64_t stride,
+                                    int64_t most = INT64_MAX);
 
 }  // namespace twofour

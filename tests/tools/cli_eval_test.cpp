@@ -51,6 +51,33 @@ TEST_CASE("eval of a pruned artifact against its source says how far they are ap
   CHECK(text.out.find("residual stream behind each layer") != std::string::npos);
 }
 
+TEST_CASE("eval moves on by half of the context where no stride is given") {
+  const EvalFiles files;
+  Json own = json_of(files.eval({"--json", "-q", "--context", "8"}));
+  Json given = json_of(files.eval({"--json", "-q", "--context", "8", "--stride", "4"}));
+  own["seconds"] = given["seconds"] = 0;
+  CHECK(own.dump() == given.dump());
+  CHECK(json_of(files.eval({"--json", "-q", "--context", "2"}))["predictions"] == 46);
+}
+
+TEST_CASE("what is before a bad prediction is shown with the characters that tokens have in common") {
+  const EvalFiles files;
+  std::string tokenizer = letter_tokenizer();
+  tokenizer.replace(tokenizer.find("\"A\""), 3, "\"\u00C3\"");  // the bytes of \u00E9
+  tokenizer.replace(tokenizer.find("\"B\""), 3, "\"\u00A9\"");
+  std::ofstream(files.scratch / "model" / "tokenizer.json") << tokenizer;
+  files.write_tokens("accents.safetensors", {2, 0, 1, 3, 4, 5, 0, 1}, 2);
+  const Json json = json_of(run_program(
+      {"eval", files.path("model"), "--tokens", files.path("accents.safetensors"), "--json", "-q"}));
+  int shown = 0;
+  for (const Json& place : json["worst"]) {
+    if (place["window"] != 0 || place["position"] != 3) continue;
+    ++shown;
+    CHECK(place["before"] == "C\u00E9");
+  }
+  CHECK(shown == 1);
+}
+
 TEST_CASE("eval refuses what it cannot run with one line") {
   const EvalFiles files;
   check_one_line(files.eval({"--context", "8", "--stride", "9"}),

@@ -69,6 +69,9 @@ TEST_CASE("a text is cut so that every token but the first is predicted once") {
   CHECK(apart[2].tokens.front() == 16);
   CHECK(cut_windows(std::span(text).first(17), 8, 8).size() == 2);
   CHECK(cut_windows(std::span(text).first(1), 8, 4).empty());
+  CHECK(cut_windows(text, 8, 1, 3).size() == 3);
+  CHECK(cut_windows(text, 8, 8, 9).size() == 3);
+  CHECK(cut_windows(text, 8, 8, 0).empty());
 }
 
 TEST_CASE("losses, divergence and agreement are those of transformers' logits") {

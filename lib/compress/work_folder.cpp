@@ -1,0 +1,61 @@
+#include "lib/compress/work_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "formats/error.h"
+#include "lib/io/descriptor.h"
+#include "lib/io/file.h"
+
+namespace twofour {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kMostTries = 100;
+
+}  // namespace
+
+WorkFolder::WorkFolder(const fs::path& path) : path_(path) {
+  const fs::path lock = path / kLock;
+  // Another process may remove the folder between two of these steps.
+  for (int i = 0; i < kMostTries; ++i) {
+    fs::create_directories(path);
+    fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    if (fd_ < 0 && errno == ENOENT) continue;
+    if (fd_ < 0) throw_io_error(lock, "create", errno);
+    const bool is_taken = ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_taken && has_name(fd_, lock)) return;
+    ::close(fd_);
+    fd_ = -1;
+    if (is_taken) break;
+  }
+  throw Error(
+      fmt::format("{}: expected no other process that compresses into this folder, found one: wait for it",
+                  path.string()));
+}
+
+WorkFolder::~WorkFolder() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void WorkFolder::clear() const {
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    if (entry.path().filename() != kLock) fs::remove_all(entry.path());
+  }
+}
+
+void WorkFolder::remove() const {
+  clear();
+  std::error_code another;  // may have made a new lock by now
+  fs::remove(path_ / kLock, another);
+  fs::remove(path_, another);
+}
+
+}  // namespace twofour

@@ -1,0 +1,28 @@
+#pragma once
+#include <filesystem>
+
+namespace twofour {
+
+/// The folder of a compression at work, which one process has at a time: it holds the lock of a file in it.
+/// On file systems without locks nothing keeps others out.
+class WorkFolder {
+ public:
+  /// Creates the folder where there is none. Throws Error where another process has it.
+  explicit WorkFolder(const std::filesystem::path& path);
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  ~WorkFolder();
+
+  /// Removes what is in it.
+  void clear() const;
+  /// Removes the folder.
+  void remove() const;
+
+  static constexpr const char* kLock = "lock";
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace twofour
