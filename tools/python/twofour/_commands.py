@@ -28,7 +28,7 @@ def _words(given: Mapping[str, Any]) -> list[str]:
     """Options as the program takes them: max_shard_size="5GB" is --max-shard-size=5GB, True a flag, a list repeats."""
     words = []
     for name, value in given.items():
-        option = "--" + name.rstrip("_").replace("_", "-")
+        option = "--" + name.replace("_", "-")
         if value is None or value is False:
             continue
         if value is True:
