@@ -59,9 +59,12 @@ class Arguments(Scratch):
             for wrong in (1.5, "1", True, None, [0, 1], (..., ...), (..., 0, 0, 0)):
                 with self.assertRaises(IndexError):
                     module[wrong]  # type: ignore[index]
-            for index in (..., (..., 3), (3, ...), (..., slice(2, 5), slice(0, 7)), (np.int64(1), slice(None, 2**70))):
+            for index in (
+                ..., (..., 3), (3, ...), (..., slice(2, 5), slice(0, 7)), (np.int64(1), slice(None, 2**70)), slice(5, 2),
+            ):  # fmt: skip
                 np.testing.assert_array_equal(module[index], values[index])
             np.testing.assert_array_equal(np.asarray(module), values)
+            self.assertEqual(module.__array__(np.float64).dtype, np.float64)
             with self.assertRaises(ValueError):
                 module.__array__(copy=False)
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from support import GOLDEN, PROGRAM, ROOT, Scratch, run, stored, without_times
 
 import twofour
+from twofour import _library
 
 SOURCE = GOLDEN / "modelopt-qwen3" / "src"
 
@@ -22,7 +27,7 @@ class Commands(Scratch):
     def test_a_document_is_what_the_program_prints(self) -> None:
         for words, found in (
             (["inspect", str(SOURCE), "--stats"], twofour.inspect(SOURCE, stats=True)),
-            (["lint", str(SOURCE)], twofour.lint(SOURCE)),
+            (["lint", str(SOURCE)], twofour.lint(SOURCE, select=None, headers_only=False)),
             (["diff", str(SOURCE), str(SOURCE)], twofour.diff(SOURCE, SOURCE)),
             (["lint", str(SOURCE), "--select", "no-tokenizer,index-*"],
              twofour.lint(SOURCE, select=["no-tokenizer", "index-*"])),
@@ -129,6 +134,19 @@ class Progress(Scratch):
         self.assertIn("KeyboardInterrupt", errors)
         self.assertFalse((self.folder / "v7" / "twofour.json").exists())
 
+    def test_ctrl_c_stops_a_command_without_a_callback(self) -> None:
+        code = (
+            "import os, signal, sys, threading, twofour\n"
+            "threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+            "twofour.convert(sys.argv[1], sys.argv[2], to='v7')"
+        )
+        child = subprocess.run(
+            [sys.executable, "-c", code, str(self.source), str(self.folder / "v7")],
+            capture_output=True, text=True, env=self.environment(), timeout=60,
+        )  # fmt: skip
+        self.assertIn("KeyboardInterrupt", child.stderr)
+        self.assertFalse((self.folder / "v7" / "twofour.json").exists())
+
     def test_other_threads_go_on_meanwhile(self) -> None:
         done = threading.Event()
 
@@ -147,8 +165,6 @@ class Progress(Scratch):
 
     @staticmethod
     def environment() -> dict[str, str]:
-        import os
-
         return {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "python")}
 
 
@@ -244,6 +260,26 @@ class Promises(unittest.TestCase):
         self.assertIn(
             twofour.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
         )
+
+    def test_the_library_of_twofour_cuda_is_taken_where_it_is_installed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for package in ("twofour_cuda", "own"):
+                (Path(folder) / package / "lib").mkdir(parents=True)
+                (Path(folder) / package / "__init__.py").touch()
+                (Path(folder) / package / "lib" / "libtwofour.so").touch()
+            path = Path(folder) / "twofour_cuda" / "lib" / "libtwofour.so"
+            own = str(Path(folder) / "own")
+            code = f"import twofour; twofour.__path__.append({own!r}); print(twofour._library._find())"
+            environment = {name: value for name, value in Progress.environment().items() if name != "TWOFOUR_LIBRARY"}
+            environment["PYTHONPATH"] = os.pathsep.join([folder, environment["PYTHONPATH"]])
+            child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+            self.assertEqual(child.stdout.strip(), str(path), child.stderr)
+
+    def test_a_library_that_is_older_than_the_module_is_refused(self) -> None:
+        path = _library.library().path
+        with mock.patch.object(_library, "ABI", 1000):
+            with self.assertRaisesRegex(twofour.Error, "expected a library of ABI 1000 or later, found [0-9]+"):
+                _library.Library(path)
 
     def test_options_and_documents_are_those_of_the_program(self) -> None:
         script = ROOT / "tools" / "python" / "make_types.py"

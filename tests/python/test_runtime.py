@@ -132,6 +132,9 @@ class Layers(Scratch):
         ):  # fmt: skip
             with self.assertRaises((TypeError, ValueError)):
                 layer(*wrong)
+        for out in (hidden.astype(np.float16), hidden[:-1].copy(), np.asfortranarray(hidden)):
+            with self.assertRaises((TypeError, ValueError)):
+                layer(hidden, ids, weights, out=out)
         with self.assertRaises(twofour.Error):
             layer(hidden, ids + 4, weights)
         with self.assertRaises(ValueError):
@@ -158,15 +161,18 @@ class Models(Scratch):
         for token, want in zip(tokens, whole):
             np.testing.assert_allclose(sequence.append([token]), want, rtol=1e-4, atol=1e-5)
         self.assertEqual(sequence.size, 5)
-        made = model.generate(tokens, 3)
+        tokens = [2, 7, 1, 8]
+        made = model.generate(tokens, 4)
+        self.assertEqual(len(set(made)), 4)  # so that one in the place of another shows
         for i, token in enumerate(made):
             self.assertEqual(token, int(model.logits(tokens + made[:i])[-1].argmax()))
 
     def test_a_model_is_on_the_device_that_is_named(self) -> None:
         want = self.model.logits([1, 2, 3])
         np.testing.assert_array_equal(twofour.Model(self.folder / "tiny", device="cpu").logits([1, 2, 3]), want)
-        with self.assertRaisesRegex(ValueError, "expected cpu, cuda or cuda:N, found rocm"):
-            twofour.Model(self.folder / "tiny", device="rocm")
+        for device in ("rocm", "cuda:one", "cuda:-1", "cuda:\u00b2", -1):
+            with self.assertRaisesRegex(ValueError, "expected cpu, cuda or cuda:N, found (rocm|cuda:.)"):
+                twofour.Model(self.folder / "tiny", device=device)
         with self.assertRaisesRegex(twofour.Error, "expected a CUDA device( from 0 to [0-9]+)?, found"):
             twofour.Model(self.folder / "tiny", device="cuda:999")
 

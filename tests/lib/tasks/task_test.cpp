@@ -268,6 +268,22 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   merge(plan);
 }
 
+TEST_CASE("a task refuses a folder that has the name of one of its files, before it writes") {
+  const Scratch scratch;
+  write_source(scratch / "src");
+  const TaskFile plan = plan_tasks(scratch / "src", scratch / "out", small_files("v7"));
+  run_task(plan, 0, 2);
+  const PlannedSource planned = open_planned("plan.json", plan);
+  const auto files = split_tasks(planned.source, planned.plan, 2).files[1];
+  const fs::path taken = scratch / "out" / planned.plan.files[files.back()].name;
+  fs::create_directory(taken);
+  contains(message_of([&] { run_task(plan, 1, 2); }),
+           taken.string() + ": expected a weight file or nothing of that name, found a directory");
+  fs::remove(taken);
+  run_task(plan, 1, 2);
+  merge(plan);
+}
+
 TEST_CASE("what is no plan, and records of another plan, are refused") {
   const Scratch scratch;
   write_source(scratch / "src");
