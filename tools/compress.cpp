@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -46,6 +47,27 @@ fs::path work_folder(const std::string& destination) {
   return path.parent_path() / (path.filename().string() + ".compressing");
 }
 
+/// Throws Error where the statistics to keep would go with a folder, or replace what is read.
+void check_kept(const CompressArguments& o) {
+  const auto canonical = [](const fs::path& path) {
+    std::error_code error;
+    const fs::path found = fs::weakly_canonical(fs::absolute(path, error), error);
+    return found.has_filename() ? found : found.parent_path();
+  };
+  const fs::path kept = canonical(o.keep_statistics);
+  for (const fs::path& folder : {fs::path(o.common.destination), work_folder(o.common.destination)}) {
+    const fs::path to = canonical(folder);
+    if (std::mismatch(to.begin(), to.end(), kept.begin(), kept.end()).first != to.end()) continue;
+    throw Error(fmt::format("--keep-stats: expected a file outside of {}, which is to be written, found {}",
+                            folder.string(), o.keep_statistics));
+  }
+  for (const std::string& input : {o.budget_statistics, o.token_weights}) {
+    if (input.empty() || canonical(input) != kept) continue;
+    throw Error(
+        fmt::format("--keep-stats: expected an output that is no input, found {}", o.keep_statistics));
+  }
+}
+
 void check_options(const CompressArguments& o) {
   if (o.recipe.budget.has_value() != !o.budget_statistics.empty())
     throw Error(fmt::format("{}: expected {} beside it, found none",
@@ -53,11 +75,11 @@ void check_options(const CompressArguments& o) {
                             o.recipe.budget ? "--budget-stats" : "--budget"));
   if (!o.recipe.recipe.empty() && (!o.method.empty() || o.sweeps >= 0))
     throw Error("--recipe: expected --method and --sweeps as words of its rules, found them as options");
-  check_inputs_apart(o.common.destination, {{"--token-weights", o.token_weights},
-                                            {"--keep-stats", o.keep_statistics},
-                                            {"--text", o.input.text},
-                                            {"--tokens", o.input.tokens}});
+  check_inputs_apart(
+      o.common.destination,
+      {{"--token-weights", o.token_weights}, {"--text", o.input.text}, {"--tokens", o.input.tokens}});
   if (!o.keep_statistics.empty()) {
+    check_kept(o);
     check_output_file(o.keep_statistics, "statistics file", is_statistics_file);
     if (!o.common.force && !o.common.resume && !is_absent(o.keep_statistics))
       throw Error(fmt::format("{}: expected no file, found a statistics file; --force replaces it",
@@ -159,6 +181,11 @@ int run_compress(const CompressArguments& o, const Common& common) {
   check_destination(o.common.destination, o.common.source, existing_of(o.common));
   const fs::path work = work_folder(o.common.destination);
   if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work)) {
+    if (!o.keep_statistics.empty() && is_absent(o.keep_statistics))
+      throw Error(fmt::format(
+          "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
+          "them again",
+          o.common.destination, o.keep_statistics));
     with_progress(common, [&](Progress& progress) {
       progress.phase = "checking";
       check_tensor_hashes(o.common.destination, "", progress);

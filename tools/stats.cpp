@@ -177,6 +177,8 @@ CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
       input.windows.push_back(std::move(w.tokens));
   }
   input.held_out = o.held_out;
+  if (input.windows.empty())
+    throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));
   if (static_cast<int64_t>(input.windows.size()) <= o.held_out) {
     throw Error(fmt::format("{}: expected more than the {} windows of --held-out, found {}", o.input.file(),
                             o.held_out, input.windows.size()));

@@ -70,6 +70,9 @@ TEST_CASE("stats collect of a text, its dry run, and an earlier file") {
 
 TEST_CASE("stats refuses options of collect elsewhere, and what collect lacks, with one line") {
   const CollectFiles files;
+  std::ofstream(files.path("one")) << "A";
+  check_one_line(files.collect({"--text", files.path("one")}),
+                 "one: expected a text of two tokens and more, found none");
   check_one_line(files.collect({}), "expected one of --tokens and --text, found none");
   check_one_line(files.collect({"--tokens", files.path("tokens.safetensors"), "--held-out", "4"}),
                  "expected more than the 4 windows of --held-out, found 4");

@@ -142,6 +142,9 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   const auto length =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started);
   const auto expected = read_tree(files.path("whole"));
+  Words late = files.words("whole", options);
+  late.insert(late.end(), {"--resume", "--keep-stats", files.path("late")});
+  check_one_line(run_program(late), "--keep-stats: expected statistics of the complete");
   std::mt19937 random(19);
   int kills = 0, taken_up = 0;
   for (int trial = 0; trial < 12; ++trial) {
@@ -219,6 +222,13 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
       "config.json");
+  for (const std::string& kept : {out, out + "/", out + "/stats", out + ".compressing/stats"}) {
+    refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", kept},
+            "--keep-stats: expected a file outside of " + out);
+  }
+  refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--force", "--token-weights", tokens,
+           "--keep-stats", files.path("./tokens.safetensors")},
+          "--keep-stats: expected an output that is no input");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--sequential", "groups"},
           "--sequential: expected group, layer, none, found 'groups'");
   refused({"compress", "hf://org/name", out, "--tokens", tokens, "--to", "nvfp4"}, "download it first");
