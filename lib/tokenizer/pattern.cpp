@@ -102,6 +102,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
   for (;;) {
     if (from < careful) {
       if (const Result result = find_at(text, from, match); result != Result::kNone) return result;
+      if (from == text.size()) return Result::kNone;
       next_character(text, from);
       continue;
     }
@@ -119,7 +120,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
         break;
       case Outcome::kMoreSteps:
       case Outcome::kMoreStack:
-        careful = end;
+        careful = end + 1;  // an empty match may begin at the end, too
         break;
       case Outcome::kFailed:
         return Result::kTooMuch;

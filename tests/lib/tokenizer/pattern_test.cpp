@@ -120,6 +120,10 @@ TEST_CASE("a match may be longer than what the matcher sees at first, and begin 
   }
 }
 
+TEST_CASE("an empty match that takes many steps is found at the end of a text, too") {
+  for (const std::string text : {"", "hello"}) CHECK(matches("(?:a?){900}", text) == matches("a?", text));
+}
+
 TEST_CASE("a pattern that would not come to an end is an error within seconds") {
   const auto refused_on = [](const std::string& expression, const std::string& text) {
     return contains(message_of([&] { matches(expression, text); }),
