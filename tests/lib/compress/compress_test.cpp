@@ -207,7 +207,8 @@ void check_all(const CompressModel& model, const fs::path& statistics, const fs:
     for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward})
       check_half(model, dense, compressed, layer, half, d, x, s, weights);
   }
-  const std::vector<float> head_x = golden_last_norm(model.golden, x), head_d = golden_last_norm(model.golden, d);
+  const std::vector<float> head_x = golden_last_norm(model.golden, x),
+                           head_d = golden_last_norm(model.golden, d);
   check_linear("lm_head", {head_x, head_d, {}, {}}, model.hidden(), dense, s, weights);
   for (const StatisticsEntry& e : s.entries()) with_targets += s.target_offset(e.members[0]).has_value();
   CHECK(with_targets > 0);
@@ -290,7 +291,8 @@ TEST_CASE("layer by layer, a layer's groups see its dense linears behind compres
     dense.run_layer(layer, model.parts(), d);
   }
   REQUIRE(s.find("lm_head") != nullptr);
-  const std::vector<float> head_x = golden_last_norm(model.golden, x), head_d = golden_last_norm(model.golden, d);
+  const std::vector<float> head_x = golden_last_norm(model.golden, x),
+                           head_d = golden_last_norm(model.golden, d);
   check_linear("lm_head", {head_x, head_d, {}, {}}, model.hidden(), dense, s, {});
 }
 
