@@ -22,6 +22,8 @@ namespace twofour {
 namespace {
 
 constexpr uint64_t kMostFileBytes = 256u << 20;
+/// Ids on each side of a text.
+constexpr size_t kMostAround = 1024;
 
 size_t bytes_of(const std::vector<std::string>& texts) {
   size_t bytes = 0;
@@ -40,8 +42,10 @@ void append_special(const Field& special, const Field& list, int32_t vocabulary_
   const Field name = special.at("id");
   const Field token = list.at(name.text());
   if (token.is_null()) name.refuse("a token of special_tokens");
-  for (const Field& id : token.at("ids").elements())
+  for (const Field& id : token.at("ids").elements()) {
+    if (ids.size() == kMostAround) special.refuse(fmt::format("at most {} ids beside a text", kMostAround));
     ids.push_back(static_cast<int32_t>(id.whole(static_cast<size_t>(vocabulary_size) - 1)));
+  }
 }
 
 void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
@@ -59,6 +63,8 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
     if (std::exchange(has_text, true)) piece.refuse("one Sequence");
   }
   if (!has_text) single.refuse("a Sequence");
+  if (std::max(frame.before.size() + before.size(), frame.behind.size() + behind.size()) > kMostAround)
+    field.refuse(fmt::format("at most {} ids beside a text", kMostAround));
   frame.before.insert(frame.before.begin(), before.begin(), before.end());
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }

@@ -191,6 +191,11 @@ TEST_CASE("what is put around a text are tokens of the vocabulary") {
   CHECK(contains(with(begin, ""), R"(expected a token of special_tokens, found "<s>")"));
   CHECK(with(begin, R"("<s>":{"ids":[3]})").empty());
   CHECK(contains(with(begin, R"("<s>":{"ids":[4]})"), "ids[0]: expected a whole number up to 3, found 4"));
+  std::string many = "3";
+  for (int i = 1; i < 1024; ++i) many += ",3";
+  CHECK(with(begin, fmt::format(R"("<s>":{{"ids":[{}]}})", many)).empty());
+  CHECK(contains(with(begin, fmt::format(R"("<s>":{{"ids":[{},3]}})", many)),
+                 "post_processor.single[0].SpecialToken: expected at most 1024 ids beside a text"));
 }
 
 }  // namespace malformed_test
