@@ -174,30 +174,40 @@ void keep_statistics(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
+/// Compares a complete artifact with source and recipe. Which tokens its statistics are of it does not say.
+int confirm_complete(const CompressArguments& o, const Compression& compression, Device device,
+                     const Common& common) {
+  const fs::path artifact = o.common.destination;
+  if (!o.keep_statistics.empty() && is_absent(o.keep_statistics))
+    throw Error(fmt::format(
+        "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
+        "them again",
+        artifact.string(), o.keep_statistics));
+  const Checkpoint complete = Checkpoint::open(artifact);
+  const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
+  Recipe solved = compression.linears().plan().recipe;
+  for (size_t i = 0; i < std::min(solved.rules.size(), manifest.recipe.rules.size()); ++i) {
+    Rule& rule = solved.rules[i];
+    const Rule& then = manifest.recipe.rules[i];
+    if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
+    rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
+  }
+  const Checkpoint source =
+      open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));
+  return write_checkpoint(o.common, source, make_plan(source, solved), nullptr, common);
+}
+
 int run_compress(const CompressArguments& o, const Common& common) {
   check_options(o);
   refuse_remote(o.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
   check_destination(o.common.destination, o.common.source, existing_of(o.common));
   const fs::path work = work_folder(o.common.destination);
-  if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work)) {
-    if (!o.keep_statistics.empty() && is_absent(o.keep_statistics))
-      throw Error(fmt::format(
-          "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
-          "them again",
-          o.common.destination, o.keep_statistics));
-    with_progress(common, [&](Progress& progress) {
-      progress.phase = "checking";
-      check_tensor_hashes(o.common.destination, "", progress);
-    });
-    if (!common.json && !common.quiet)
-      print_stdout("{}: was complete; every tensor has its hash\n", o.common.destination);
-    if (common.json) print_json({{"was_complete", true}, {"destination", o.common.destination}});
-    return kDone;
-  }
   const Recipe recipe = rules_of(o, device, common);
   Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
   if (o.common.dry_run) return show_plan(o, compression, device, common);
+  if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work))
+    return confirm_complete(o, compression, device, common);
   const std::unique_ptr<WorkFolder> folder = prepare_work(o, work);
   if (device == Device::cuda) compression.use_cuda();
   with_progress(common, [&](Progress& progress) {

@@ -134,6 +134,32 @@ TEST_CASE("without its statistics validate proves all but the choice of weights,
   CHECK_MESSAGE(other.out.find("model.norm.weight: expected") != std::string::npos, other.out);
 }
 
+TEST_CASE("resuming what is complete proves it, and refuses another recipe") {
+  const CompressFiles files("qwen3_moe");
+  const Words options{"--to", "nvfp4", "--pattern", "2:4"};
+  REQUIRE(files.compress("out", options).code == 0);
+  const auto before = read_tree(files.path("out"));
+  const auto resumed = [&](const Words& words) {
+    Words all{
+        "compress", files.path("model"), files.path("out"), "--tokens", files.path("tokens.safetensors"),
+        "--resume"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(all);
+  };
+  const Outcome same = resumed(options);
+  CHECK_MESSAGE(same.code == 0, same.err);
+  CHECK_MESSAGE(same.out.find("was complete") != std::string::npos, same.out);
+  CHECK(json_of(resumed({"--to", "nvfp4", "--pattern", "2:4", "--json"}))["was_complete"] == true);
+  for (const Words& other : {Words{"--to", "nvfp4"}, Words{"--to", "v7"},
+                             Words{"--to", "nvfp4", "--pattern", "2:4", "--sweeps", "1"}}) {
+    CAPTURE(other.back());
+    const Outcome refused = resumed(other);
+    CHECK(refused.code == 2);
+    CHECK_MESSAGE(refused.err.find("changed") != std::string::npos, refused.err);
+  }
+  CHECK((read_tree(files.path("out")) == before));
+}
+
 TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
   const CompressFiles files("qwen3_moe");
   const Words options{"--to", "nvfp4", "--pattern", "2:4"};
