@@ -57,7 +57,7 @@ class Compression {
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
   /// The statistics in a work folder, once they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
-  /// Layers that a work folder holds whole, the head among them; nothing where it is none.
+  /// The number of whole layers in a work folder, the head being one. Nothing if it has no state.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
   /// Whether a folder holds nothing but what collect() writes.
   static bool is_work_folder(const std::filesystem::path& work);

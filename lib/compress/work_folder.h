@@ -7,7 +7,7 @@ namespace twofour {
 /// On file systems without locks nothing keeps others out.
 class WorkFolder {
  public:
-  /// Creates the folder where there is none. Throws Error where another process has it.
+  /// Creates the folder if it is absent. Throws Error if another process holds it.
   explicit WorkFolder(const std::filesystem::path& path);
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
