@@ -247,7 +247,7 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("convert --dry-run", dry);
   hold("convert", compress);
   again.push_back("--resume");
-  hold("merge of a complete directory", again);
+  hold("convert", again);
   hold("validate", {"validate", in("compressed"), "--source", in("model")});
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
