@@ -14,18 +14,6 @@
 namespace twofour {
 namespace {
 
-/// The logits of all tokens: a prefill, and tokens one by one.
-std::vector<float> run_golden(const Decoder& decoder, const DecoderGolden& golden) {
-  DecoderSequence sequence(decoder);
-  const std::span<const int32_t> tokens(golden.tokens);
-  std::vector<float> logits = sequence.append(tokens.first(golden.prefill), true);
-  for (size_t i = golden.prefill; i < tokens.size(); ++i) {
-    const std::vector<float> next = sequence.append(tokens.subspan(i, 1));
-    logits.insert(logits.end(), next.begin(), next.end());
-  }
-  return logits;
-}
-
 TEST_CASE("logits on the device are those of transformers, for a prefill and for tokens one by one") {
   if (no_gpu()) return;
   for (const std::string& name : decoder_golden_names(golden_folder())) {

@@ -15,6 +15,7 @@
 #include "formats/half.h"
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/decoder/decoder.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace twofour {
@@ -134,6 +135,18 @@ inline std::filesystem::path golden_folder() {
   const char* other = std::getenv("TWOFOUR_LOGITS");
   return other != nullptr ? std::filesystem::path(other)
                           : std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder";
+}
+
+/// The logits of all tokens: a prefill, and tokens one by one.
+inline std::vector<float> run_golden(const Decoder& decoder, const DecoderGolden& golden) {
+  DecoderSequence sequence(decoder);
+  const std::span<const int32_t> tokens(golden.tokens);
+  std::vector<float> logits = sequence.append(tokens.first(golden.prefill), true);
+  for (size_t i = golden.prefill; i < tokens.size(); ++i) {
+    const std::vector<float> next = sequence.append(tokens.subspan(i, 1));
+    logits.insert(logits.end(), next.begin(), next.end());
+  }
+  return logits;
 }
 
 /// The largest error at a position over the largest logit there.
