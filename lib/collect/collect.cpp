@@ -113,7 +113,6 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
                     {"device", device_name(model.device())},
                     {"weighting", "plain"}},
                    [&](uint64_t offset, std::span<const uint8_t> bytes) { file.write(offset, bytes); }));
-  writer.write_header();
   const auto device = model.device() == Device::cuda ? std::make_unique<DeviceSums>() : nullptr;
   const std::vector<int32_t> tokens = join_windows(input.windows);
   std::vector<float> hidden(tokens.size() * at(m.hidden));
@@ -152,6 +151,8 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
     write_all(entries_of(groups), sums, "");
     if (input.held_out > 0) write_all(entries_of(groups), held_out, kHeldOut);
   }
+  // Last, so that no file of a run that is killed looks whole.
+  writer.write_header();
   file.flush();
   file.commit();
 }

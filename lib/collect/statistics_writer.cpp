@@ -49,18 +49,27 @@ void StatisticsWriter::plan_saliency(const std::string& block, int64_t experts) 
 uint64_t StatisticsWriter::begin(StatisticsMetadata metadata, Put put) {
   const uint64_t bytes = assign_offsets(tensors_);
   for (const TensorInfo& t : tensors_) places_.emplace(t.name, t.begin);
-  metadata["format"] = "twofour statistics 1";
+  metadata["format"] = kStatisticsFormat;
   metadata["structure"] = structure_of(linears_);
   metadata["groups"] = groups_.dump();
   metadata.emplace("device", "cpu");
   metadata["isa"] = isa_name(best_isa());
   header_ = format_safetensors_header(tensors_, metadata);
+  metadata_ = std::move(metadata);
   put_ = std::move(put);
   return header_.size() + bytes;
 }
 
-void StatisticsWriter::write_header() const {
-  put_(0, {reinterpret_cast<const uint8_t*>(header_.data()), header_.size()});
+void StatisticsWriter::put_header(const std::string& header) const {
+  put_(0, {reinterpret_cast<const uint8_t*>(header.data()), header.size()});
+}
+
+void StatisticsWriter::write_header() const { put_header(header_); }
+
+void StatisticsWriter::write_unfinished_header() const {
+  StatisticsMetadata metadata = metadata_;
+  metadata["format"] = kUnfinishedStatistics;
+  put_header(format_safetensors_header(tensors_, metadata));
 }
 
 template <class T>

@@ -33,6 +33,8 @@ class StatisticsWriter {
   /// The end of planning. -> the bytes of the whole file.
   uint64_t begin(StatisticsMetadata metadata, Put put);
   void write_header() const;
+  /// A header in its place that says that entries are missing.
+  void write_unfinished_header() const;
   /// A planned entry. `prefix`: "" or "heldout.". Throws Error on sums that are not finite.
   void write(const PlannedEntry& entry, const InputSums& sums, const std::string& prefix = "") const;
   /// Its count alone.
@@ -43,6 +45,7 @@ class StatisticsWriter {
 
  private:
   void add_tensor(std::string name, DType dtype, std::vector<int64_t> shape);
+  void put_header(const std::string& header) const;
   template <class T>
   void put(const std::string& name, uint64_t offset, std::span<const T> values) const;
 
@@ -51,6 +54,7 @@ class StatisticsWriter {
   std::map<std::string, int64_t> linears_;
   Json groups_ = Json::object();
   size_t entries_ = 0;
+  StatisticsMetadata metadata_;
   std::string header_;
   Put put_;
 };

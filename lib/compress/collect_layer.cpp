@@ -186,7 +186,8 @@ void Compression::solve_round(int64_t layer, const Round& round) {
     }
   }
   if (names.empty()) return;
-  const auto statistics = std::make_shared<const Statistics>(Statistics::open(statistics_of(work_)));
+  const auto statistics =
+      std::make_shared<const Statistics>(Statistics::open_unfinished(statistics_of(work_)));
   const SolvedLinears linears(path_, with_statistics(recipe_, statistics, std::string(32, '0')), compute_);
   Progress progress;
   compressed_.replace_weights(

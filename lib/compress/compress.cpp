@@ -151,12 +151,12 @@ std::shared_ptr<const Statistics> Compression::planning_statistics() const {
       writer.begin({{"weights", final_norm_hash(dense_.checkpoint())}},
                    [&](uint64_t offset, std::span<const uint8_t> some) { file->write(offset, some); });
   file = std::make_unique<WorkFile>(path, bytes);
-  writer.write_header();
+  writer.write_unfinished_header();
   for (size_t layer = 0; layer < entries_.size(); ++layer) {
     for (const LayerEntry& e : entries_[layer])
       writer.write_count(e.planned, expected_count(e, static_cast<int64_t>(layer)));
   }
-  return std::make_shared<const Statistics>(Statistics::open(path));
+  return std::make_shared<const Statistics>(Statistics::open_unfinished(path));
 }
 
 uint64_t Compression::bytes_per_token() const {
@@ -272,8 +272,8 @@ void Compression::start(const fs::path& work) {
   }
   file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
   streams_ = std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  writer_.write_unfinished_header();
   if (done) return;
-  writer_.write_header();
   for (size_t layer = 0; layer < entries_.size(); ++layer) {
     for (const LayerEntry& e : entries_[layer])
       writer_.write_count(e.planned, expected_count(e, static_cast<int64_t>(layer)));
@@ -308,6 +308,8 @@ void Compression::collect(const fs::path& work, Progress& progress, int64_t end)
   }
   streams_.reset();
   if (end < steps()) return;
+  writer_.write_header();
+  file_->flush();
   for (const char* name : {"streams-even", "streams-odd"}) fs::remove(work_ / name);
 }
 

@@ -150,8 +150,9 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
   const std::vector<uint8_t> bytes = to_float_bytes(output, type);
   AtomicFile file(path);
   file.resize(header.size() + bytes.size());
-  file.write(0, header);
   file.write(header.size(), bytes);
+  // Last, so that no file of a run that is killed looks whole.
+  file.write(0, header);
   file.commit();
 }
 

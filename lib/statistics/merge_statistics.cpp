@@ -159,7 +159,6 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
   const std::string header = format_safetensors_header(tensors, metadata);
   AtomicFile out(out_path);
   out.resize(header.size() + (tensors.empty() ? 0 : tensors.back().end));
-  out.write(0, header);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const uint64_t offset = header.size() + tensors[i].begin;
     switch (tensors[i].dtype) {
@@ -173,6 +172,8 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
         merge_tensor<int64_t, int64_t>(files, places[i], out, offset);
     }
   }
+  // Last, so that no file of a run that is killed looks whole.
+  out.write(0, header);
   out.flush();
   out.commit();
 }

@@ -14,7 +14,6 @@
 namespace twofour {
 namespace {
 
-constexpr std::string_view kFormat = "twofour statistics 1";
 constexpr std::string_view kHeldout = "heldout.";
 constexpr std::string_view kSaliency = ".saliency";
 constexpr std::string_view kTargetOffset = ".target_offset";
@@ -91,7 +90,7 @@ bool is_statistics_file(const std::filesystem::path& path) {
     uint64_t data_begin = 0;
     const SafetensorsHeader header = read_header(InputFile(path), data_begin);
     const auto format = header.metadata.find("format");
-    return format != header.metadata.end() && format->second == kFormat;
+    return format != header.metadata.end() && format->second == kStatisticsFormat;
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
@@ -99,14 +98,18 @@ bool is_statistics_file(const std::filesystem::path& path) {
   }
 }
 
-Statistics Statistics::open(const std::filesystem::path& path) {
+Statistics Statistics::open(const std::filesystem::path& path, bool takes_unfinished) {
   Statistics s;
   s.file_ = std::make_shared<InputFile>(path);
   s.header_ = read_header(*s.file_, s.data_begin_);
-  if (s.metadata("format") != kFormat) {
+  const bool is_unfinished = s.metadata("format") == kUnfinishedStatistics;
+  if (is_unfinished && !takes_unfinished)
+    throw Error(fmt::format(
+        "{}: expected statistics of a run that has ended, found those of one that has not", path.string()));
+  if (!is_unfinished && s.metadata("format") != kStatisticsFormat) {
     throw Error(
         fmt::format("{}: expected metadata with format \"{}\", found \"{}\"; see lib/statistics/README.md",
-                    path.string(), kFormat, s.metadata("format")));
+                    path.string(), kStatisticsFormat, s.metadata("format")));
   }
   s.read_groups();
   s.entries_ = s.read_entries("");

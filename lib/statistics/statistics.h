@@ -15,6 +15,12 @@
 
 namespace twofour {
 
+/// What the metadata call the format of a file, and that of one which a run has not filled yet: equally long,
+/// so that the one replaces the other.
+inline constexpr std::string_view kStatisticsFormat = "twofour statistics 1";
+inline constexpr std::string_view kUnfinishedStatistics = "twofour statistics 0";
+static_assert(kStatisticsFormat.size() == kUnfinishedStatistics.size());
+
 /// What an entry holds of sum(x x').
 enum class StatisticsKind { kFull, kBlocks, kDiagonal };
 
@@ -40,7 +46,9 @@ class Statistics {
  public:
   /// Throws Error on a file that is no sound statistics file: names, types, shapes, counts, groups,
   /// structure.
-  static Statistics open(const std::filesystem::path& path);
+  static Statistics open(const std::filesystem::path& path) { return open(path, false); }
+  /// The same of a file that its run may not have filled yet, for that run.
+  static Statistics open_unfinished(const std::filesystem::path& path) { return open(path, true); }
 
   const std::filesystem::path& path() const { return file_->path(); }
   const InputFile& file() const { return *file_; }
@@ -81,6 +89,7 @@ class Statistics {
  private:
   using Served = std::map<std::string, std::vector<size_t>, std::less<>>;
 
+  static Statistics open(const std::filesystem::path& path, bool takes_unfinished);
   std::vector<StatisticsEntry> read_entries(std::string_view prefix);
   void read_groups();
   template <class T>

@@ -1,8 +1,14 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <signal.h>
 
 #include <fstream>
 
+#include "lib/io/file.h"
+#include "tests/support/conversion.h"
 #include "tests/support/decoder_files.h"
+#include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"
 
 namespace cli_collect_test {
@@ -66,6 +72,48 @@ TEST_CASE("stats collect of a text, its dry run, and an earlier file") {
   check_one_line(files.collect({"--text", files.path("text"), "-q"}),
                  "expected no file, found a statistics file");
   CHECK(files.collect({"--text", files.path("text"), "-q", "--force"}).code == 0);
+}
+
+TEST_CASE("killed before any write or rename, collect and merge leave no half file that looks whole") {
+  if (!can_inject()) return;
+  const CollectFiles files;
+  std::ofstream(files.scratch / "text") << std::string(100, 'A') + "BCD";
+  std::ofstream(files.scratch / "other") << std::string(50, 'D') + "CBA";
+  for (const std::string name : {"text", "other"}) {
+    REQUIRE(run_program({"stats", "collect", files.path("model"), "--text", files.path(name), "-o",
+                         files.path(name + ".stats"), "-q"})
+                .code == 0);
+  }
+  std::filesystem::create_directory(files.path("to"));
+  const std::string out = files.path("to/out"), left = files.path("to/" + temporary_name("out"));
+  const std::vector<std::string> commands[] = {
+      {"stats", "collect", files.path("model"), "--text", files.path("text"), "-o", out, "-q"},
+      {"stats", "merge", out, files.path("text.stats"), files.path("other.stats"), "-q"},
+  };
+  for (const auto& words : commands) {
+    CAPTURE(words[1]);
+    REQUIRE(run_program(words).code == 0);
+    const std::string whole = read_text(out);
+    std::filesystem::remove(out);
+    int killed = 0, half = 0;
+    for (const std::string call : {"pwrite", "rename"}) {
+      for (int n = 1;; n += 1 + n / 4) {
+        CAPTURE(n);
+        const Outcome o = run_program(words, injected(fmt::format("{} kill {}", call, n)));
+        if (o.code == 0) break;
+        ++killed;
+        CHECK(o.code == 128 + SIGKILL);
+        CHECK_FALSE(std::filesystem::exists(out));
+        if (read_text(left) == whole) continue;
+        ++half;
+        CHECK(run_program({"stats", "inspect", left}).code == 2);
+      }
+      CHECK(read_tree(files.path("to")) == std::map<std::string, std::string>{{"out", whole}});
+      std::filesystem::remove(out);
+    }
+    CHECK(half > 3);
+    CHECK(killed > half);
+  }
 }
 
 TEST_CASE("stats refuses options of collect elsewhere, and what collect lacks, with one line") {

@@ -164,7 +164,10 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   const CompressFiles files("qwen3_moe");
   const Words options{"--to", "nvfp4", "--pattern", "2:4"};
   const auto started = std::chrono::steady_clock::now();
-  REQUIRE(files.compress("whole", options).code == 0);
+  Words kept = options;
+  kept.insert(kept.end(), {"--keep-stats", files.path("statistics")});
+  REQUIRE(files.compress("whole", kept).code == 0);
+  const std::string statistics = read_text(files.path("statistics"));
   const auto length =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - started);
   const auto expected = read_tree(files.path("whole"));
@@ -172,7 +175,7 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   late.insert(late.end(), {"--resume", "--keep-stats", files.path("late")});
   check_one_line(run_program(late), "--keep-stats: expected statistics of the complete");
   std::mt19937 random(19);
-  int kills = 0, taken_up = 0;
+  int kills = 0, taken_up = 0, half = 0;
   for (int trial = 0; trial < 12; ++trial) {
     CAPTURE(trial);
     Words words = files.words("out", options);
@@ -187,6 +190,12 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
       run.wait();
     }
     taken_up += fs::exists(files.path("out.compressing") + "/state.json");
+    const std::string collected = files.path("out.compressing") + "/statistics.safetensors";
+    if (fs::exists(collected)) {
+      const bool is_half = read_text(collected) != statistics;
+      half += is_half;
+      CHECK((run_program({"stats", "inspect", collected, "-q"}).code == (is_half ? 2 : 0)));
+    }
     if (fs::exists(files.path("out")) && !fs::is_empty(files.path("out")) &&
         !fs::exists(files.path("out") + "/.twofour-unfinished"))
       CHECK((read_tree(files.path("out")) == expected));
@@ -198,6 +207,7 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   }
   CHECK(kills > 0);
   CHECK(taken_up > 0);
+  CHECK(half > 0);
 }
 
 TEST_CASE("the same bytes for any number of threads, and what a dry run says of them") {
