@@ -142,14 +142,15 @@ class GgufReader {
     const auto type = number<uint32_t>();
     t.begin = number<uint64_t>();
     if (type != kGgufF32) fail(fmt::format("{}: expected F32, found type {}", name, type));
-    if (t.begin > file_.size())
-      fail(fmt::format("{}: expected an offset in the file, found {}", name, t.begin));
+    if (t.begin != next_) fail(fmt::format("{}: expected its data at {}, found {}", name, next_, t.begin));
+    next_ += (t.count * sizeof(float) + alignment_ - 1) / alignment_ * alignment_;
     if (!tensors.emplace(name, std::move(t)).second)
       fail(fmt::format("{}: expected it once, found it again", name));
   }
 
   InputFile file_;
   uint64_t at_ = 0, alignment_ = kGgufAlignment;
+  uint64_t next_ = 0;  ///< where the next tensor is, from the first on: without gaps
   std::string type_;
 };
 
@@ -296,7 +297,7 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
   });
   assign_offsets(infos);
   const std::string header =
-      format_safetensors_header(infos, {{"format", "twofour statistics 1"},
+      format_safetensors_header(infos, {{"format", std::string(kStatisticsFormat)},
                                         {"structure", structure_of(k_of)},
                                         {"weights", ""},
                                         {"tokens", fmt::format("{}", static_cast<int64_t>(most))},
@@ -304,7 +305,6 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
                                         {"weighting", "plain"}});
   AtomicFile out(out_path);
   out.resize(header.size() + infos.back().end);
-  out.write(0, header);
   for (const TensorInfo& t : infos) {
     const std::string name = t.name.substr(0, t.name.rfind('.'));
     const auto put = [&](const void* from, size_t bytes) {
@@ -318,6 +318,8 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
       put(&counts_of.at(name), sizeof(int64_t));
     }
   }
+  // Last, so that no file of a run that is killed looks whole.
+  out.write(0, header);
   out.flush();
   out.commit();
   return found;

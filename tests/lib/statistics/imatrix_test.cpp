@@ -27,6 +27,7 @@ struct Gguf {
     std::vector<uint64_t> extents;
     std::vector<float> numbers;
     uint32_t type = 0;
+    uint64_t shift = 0;  ///< of the offset that the file says
   };
   std::string kind = "imatrix";
   std::vector<Tensor> tensors;
@@ -64,7 +65,7 @@ struct Gguf {
       put<uint32_t>(out, static_cast<uint32_t>(t.extents.size()));
       for (const uint64_t extent : t.extents) put(out, extent);
       put<uint32_t>(out, t.type);
-      put<uint64_t>(out, data.size());
+      put<uint64_t>(out, data.size() + t.shift);
       for (const float x : t.numbers) put(data, x);
       data.resize((data.size() + 31) / 32 * 32);
     }
@@ -165,6 +166,15 @@ TEST_CASE("other files, damaged ones and matrices of other models are refused, a
   g = matrix();
   g.tensors[0].type = 1;
   contains(refused(g.bytes()), "expected F32, found type 1");
+  // Sums of another tensor, as a wrong offset would have it: ggml leaves neither gaps nor overlaps.
+  for (const size_t tensor : {0, 2}) {
+    CAPTURE(tensor);
+    for (const uint64_t shift : {4, 32}) {
+      g = matrix();
+      g.tensors[tensor].shift = shift;
+      contains(refused(g.bytes()), fmt::format("in_sum2: expected its data at {}", tensor == 0 ? 0 : 96));
+    }
+  }
   Gguf others;
   others.add("blk.9.attn_q.weight", 16, ramp(16, 1), {7});
   contains(refused(others.bytes()), "expected tensors of linears of");
