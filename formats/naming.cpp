@@ -34,52 +34,50 @@ constexpr NamingRule kRules[] = {
 };
 
 constexpr GateUpRows kHalves = GateUpRows::kHalves;
-using enum RouterScores;
 constexpr ExpertFiles kRowStacks = ExpertFiles::kRowStacks, kColumnStacks = ExpertFiles::kColumnStacks;
 
-/// Source: huggingface/transformers 5.17, src/transformers/models/*/configuration_*.py and modeling_*.py:
-/// modeling_gpt_oss.py (gate_up[..., ::2]), modeling_openai_privacy_filter.py, the experts of the rest
-/// (chunk(2, dim=-1)); of deepseek the code that its checkpoints carry. Files: conversion_mapping.py; a
-/// family with stacks in its model and no conversion from single experts has stacks in its files.
+/// Source: huggingface/transformers 5.17, src/transformers/models/*/modeling_*.py: modeling_gpt_oss.py
+/// (gate_up[..., ::2]), modeling_openai_privacy_filter.py, the experts of the rest (chunk(2, dim=-1)). Files:
+/// conversion_mapping.py; a family with stacks in its model and no conversion from single experts has stacks
+/// in its files.
 constexpr ModelFamily kFamilies[] = {
-    {"gpt_oss", GateUpRows::kInterleaved, true, kUnknown, kColumnStacks},
-    {"openai_privacy_filter", kHalves, true, kUnknown, kColumnStacks},
-    {"llama4", kHalves, false, kSigmoid, kColumnStacks},
-    {"llama4_text", kHalves, false, kSigmoid, kColumnStacks},
-    {"gemma4", kHalves, false, kUnknown, kRowStacks},
-    {"gemma4_text", kHalves, false, kUnknown, kRowStacks},
-    {"granitemoe", kHalves, false, kUnknown, kRowStacks},
-    {"granitemoeshared", kHalves, false, kUnknown, kRowStacks},
-    {"granitemoehybrid", kHalves, false, kUnknown, kRowStacks},
-    {"qwen2_moe", kHalves, false, kSoftmax},
-    {"qwen3_moe", kHalves, false, kSoftmax},
-    {"qwen3_next", kHalves, false, kSoftmaxRenormalized},
-    {"qwen3_vl_moe", kHalves, false, kSoftmaxRenormalized, kColumnStacks},
-    {"qwen3_vl_moe_text", kHalves, false, kSoftmaxRenormalized, kColumnStacks},
-    {"qwen3_omni_moe", kHalves, false, kUnknown},
-    {"qwen3_5_moe", kHalves, false, kSoftmaxRenormalized},
-    {"qwen3_5_moe_text", kHalves, false, kSoftmaxRenormalized},
-    {"mixtral", kHalves, false, kSoftmaxRenormalized},
-    {"minimax", kHalves, false, kUnknown},
-    {"minimax_m2", kHalves, false, kUnknown},
-    {"olmoe", kHalves, false, kSoftmax},
-    {"flex_olmo", kHalves, false, kUnknown},
-    {"phimoe", kHalves, false, kSparseMixer},
-    {"lfm2_moe", kHalves, false, kUnknown},
-    {"jamba", kHalves, false, kUnknown},
-    {"deepseek", std::nullopt, false, kSoftmax},
-    {"deepseek_v2", kHalves, false, kSoftmax},
-    {"deepseek_v3", kHalves, false, kUnknown},
-    {"deepseek_v4", kHalves, false, kUnknown},
-    {"kimi_k2", kHalves, false, kUnknown},
-    {"dots1", kHalves, false, kUnknown},
-    {"ernie4_5_moe", kHalves, false, kUnknown},
-    {"exaone_moe", kHalves, false, kUnknown},
-    {"glm4_moe", kHalves, false, kUnknown},
-    {"glm4_moe_lite", kHalves, false, kUnknown},
-    {"glm4v_moe", kHalves, false, kUnknown},
-    {"glm_moe_dsa", kHalves, false, kUnknown},
-    {"hunyuan_v1_moe", kHalves, false, kUnknown},
+    {"gpt_oss", GateUpRows::kInterleaved, true, kColumnStacks},
+    {"openai_privacy_filter", kHalves, true, kColumnStacks},
+    {"llama4", kHalves, false, kColumnStacks},
+    {"llama4_text", kHalves, false, kColumnStacks},
+    {"gemma4", kHalves, false, kRowStacks},
+    {"gemma4_text", kHalves, false, kRowStacks},
+    {"granitemoe", kHalves, false, kRowStacks},
+    {"granitemoeshared", kHalves, false, kRowStacks},
+    {"granitemoehybrid", kHalves, false, kRowStacks},
+    {"qwen2_moe", kHalves, false},
+    {"qwen3_moe", kHalves, false},
+    {"qwen3_next", kHalves, false},
+    {"qwen3_vl_moe", kHalves, false, kColumnStacks},
+    {"qwen3_vl_moe_text", kHalves, false, kColumnStacks},
+    {"qwen3_omni_moe", kHalves, false},
+    {"qwen3_5_moe", kHalves, false},
+    {"qwen3_5_moe_text", kHalves, false},
+    {"mixtral", kHalves, false},
+    {"minimax", kHalves, false},
+    {"minimax_m2", kHalves, false},
+    {"olmoe", kHalves, false},
+    {"flex_olmo", kHalves, false},
+    {"phimoe", kHalves, false},
+    {"lfm2_moe", kHalves, false},
+    {"jamba", kHalves, false},
+    {"deepseek_v2", kHalves, false},
+    {"deepseek_v3", kHalves, false},
+    {"deepseek_v4", kHalves, false},
+    {"kimi_k2", kHalves, false},
+    {"dots1", kHalves, false},
+    {"ernie4_5_moe", kHalves, false},
+    {"exaone_moe", kHalves, false},
+    {"glm4_moe", kHalves, false},
+    {"glm4_moe_lite", kHalves, false},
+    {"glm4v_moe", kHalves, false},
+    {"glm_moe_dsa", kHalves, false},
+    {"hunyuan_v1_moe", kHalves, false},
 };
 
 std::optional<int64_t> parse_index(std::string_view text) {

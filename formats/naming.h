@@ -34,15 +34,6 @@ struct NamingRule {
 /// model_executor/models.
 std::span<const NamingRule> naming_rules();
 
-/// How a router's logits become the weights of the chosen experts.
-enum class RouterScores {
-  kUnknown,              ///< config.json must say it
-  kSoftmax,              ///< softmax over all experts
-  kSoftmaxRenormalized,  ///< the same, the chosen experts' weights brought to a sum of 1
-  kSigmoid,
-  kSparseMixer,
-};
-
 /// How the files of a family hold routed experts in floats, which is all that its loaders know.
 enum class ExpertFiles {
   kApart,        ///< each expert its own matrices, which loaders take beside stacks if these exist at all
@@ -54,9 +45,8 @@ enum class ExpertFiles {
 /// Qwen3.5 name their stacks alike. One row a model_type.
 struct ModelFamily {
   const char* model_type;
-  std::optional<GateUpRows> stacks;  ///< row order of stacks of experts; nothing: it has none
-  bool has_stack_bias;               ///< "gate_up_proj_bias" is beside the stack
-  RouterScores router;               ///< where config.json does not say it
+  GateUpRows stacks;    ///< row order of stacks of experts
+  bool has_stack_bias;  ///< "gate_up_proj_bias" is beside the stack
   ExpertFiles files = ExpertFiles::kApart;
 };
 

@@ -95,10 +95,10 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
     throw Error(
         fmt::format("{}: expected num_experts_per_tok in config.json, found none; give --top-k", o.artifact));
   }
-  Routing routing = artifact.route(layer, tokens.hidden, tokens.m, stated);
-  tokens.topk = routing.topk;
-  tokens.ids = std::move(routing.ids);
-  tokens.weights = std::move(routing.weights);
+  ExpertChoice chosen = artifact.route(layer, tokens.hidden, tokens.m, stated);
+  tokens.topk = stated;
+  tokens.ids = std::move(chosen.ids);
+  tokens.weights = std::move(chosen.weights);
   return {std::move(tokens), "router"};
 }
 

@@ -3,17 +3,14 @@
 
 #include "kernels/device/stream.h"
 #include "kernels/floats/device_matrix.h"
+#include "kernels/moe/router.h"
 
 namespace twofour::cuda {
 
-/// How a router makes experts and weights of logits.
-struct RouterRule {
+/// The same of one layer on the device; no kernel has kSqrtSoftplus.
+struct RouterRule : twofour::RouterRule {
   int64_t experts = 0, top_k = 0;
-  bool sigmoid = false;                 ///< else softmax over all experts
-  bool renormalized = false;            ///< weights of the chosen are brought to a sum of 1
-  double scaling = 1;                   ///< of all weights
-  int64_t groups = 1, kept_groups = 1;  ///< experts come from the best groups alone
-  bool sums_two = false;  ///< a group is as good as its best two experts together; else as its best
+  bool sigmoid = false;               ///< scores == kSigmoid
   const float* correction = nullptr;  ///< [experts] in device memory, added for the choice alone; or nullptr
 };
 /// Experts of a router, at most.

@@ -19,7 +19,7 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
   for (const Json* type : model_settings(config, "model_type")) {
     const ModelFamily* named =
         type->is_string() ? find_model_family(type->get_ref<const std::string&>()) : nullptr;
-    if (named == nullptr || !named->stacks) {
+    if (named == nullptr) {
       unknown = type;
       continue;
     }

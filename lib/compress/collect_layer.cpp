@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lib/compress/compress.h"
-#include "lib/decoder/router.h"
 #include "lib/threads/interrupt.h"
 
 namespace twofour {

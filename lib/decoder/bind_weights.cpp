@@ -6,6 +6,7 @@
 
 #include "formats/error.h"
 #include "lib/decoder/state.h"
+#include "lib/model/family_routers.h"
 #include "lib/model/parameters.h"
 
 namespace twofour {
@@ -100,8 +101,8 @@ class LayerBinder {
     }
     const Parameter p = expected(first);
     f.router = s_.weights.matrix(prefix_ + first, s_.shape.experts, s_.shape.hidden, p.has_bias);
-    if (s_.shape.router.corrected)
-      f.correction = s_.weights.vector(prefix_ + first + ".e_score_correction_bias", s_.shape.experts);
+    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr)
+      f.correction = s_.weights.vector(fmt::format("{}mlp.{}", prefix_, correction), s_.shape.experts);
   }
   void bind_experts(FeedForwardWeights& f) {
     const std::string block = s_.weights.expert_block(prefix_);

@@ -55,7 +55,6 @@ class LayerWatcher {
 };
 
 struct DecoderState;
-struct ExpertChoice;
 class DeviceRun;
 class DeviceSequence;
 

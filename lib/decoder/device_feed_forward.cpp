@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "lib/decoder/device_run.h"
-#include "lib/decoder/router.h"
 
 namespace twofour {
 

@@ -6,7 +6,6 @@
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
-#include "lib/decoder/router.h"
 
 namespace twofour {
 
@@ -88,16 +87,10 @@ void DeviceRun::check_routers() {
 }
 
 cuda::RouterRule DeviceRun::router_rule(const DeviceLayer& layer) const {
-  const RouterShape& r = state_.shape.router;
-  return {.experts = state_.shape.experts,
-          .top_k = state_.shape.top_k,
-          .sigmoid = r.sigmoid,
-          .renormalized = r.renormalized,
-          .scaling = r.scaling,
-          .groups = r.groups,
-          .kept_groups = r.kept_groups,
-          .sums_two = r.sums_two,
-          .correction = layer.correction};
+  const RouterRule& rule = state_.shape.router;
+  check(rule.scores != RouterScores::kSqrtSoftplus, "a rule that the kernel has");
+  return {rule, state_.shape.experts, state_.shape.top_k, rule.scores == RouterScores::kSigmoid,
+          layer.correction};
 }
 
 cuda::GateUnits DeviceRun::gate_units() const {

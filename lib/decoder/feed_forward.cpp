@@ -7,7 +7,6 @@
 #include "formats/error.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
-#include "lib/decoder/router.h"
 #include "lib/decoder/state.h"
 #include "lib/threads/parallel.h"
 
@@ -106,7 +105,7 @@ ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const flo
     }
   }
   if (f.correction) correction = s.weights.read(f.correction);
-  return choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
+  return cpu::choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
 }
 
 void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,

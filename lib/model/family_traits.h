@@ -17,31 +17,19 @@ enum class WindowRule {
 /// Which numbers of a head are turned together.
 enum class RopePairs { kHalves, kNeighbours, kAsSaid };
 
-/// What chooses experts.
-enum class RouterRule {
-  kNone,
-  kSoftmax,              ///< renormalized as norm_topk_prob says
-  kSoftmaxRenormalized,  ///< of the chosen alone
-  kGroupedSoftmax,       ///< DeepSeek-V2's
-  kGroupedSigmoid,       ///< DeepSeek-V3's, with a correction
-};
-
-/// What the models of a model_type compute beside what the rows of formats/families say of their tensors.
+/// What the models of a model_type compute beside what the rows of formats/families say of their tensors and
+/// those of family_routers of their routers.
 /// Sources: Hugging Face transformers 5.17, src/transformers/models/*/{configuration,modeling}_*.py.
 struct FamilyTraits {
   const char* model_type;
   WindowRule windows = WindowRule::kNone;
   int window = 0;  ///< where the config has no sliding_window
-  RouterRule router = RouterRule::kNone;
   RopePairs pairs = RopePairs::kHalves;
-  double epsilon = 1e-6;            ///< where the config has no rms_norm_eps
-  double theta = 10000;             ///< where it has no rope_theta
-  double rotated = 1;               ///< where it has no partial_rotary_factor
-  double scaling = 1;               ///< where it has no routed_scaling_factor
-  bool renormalized = false;        ///< where it has no norm_topk_prob
-  int groups = 1, kept_groups = 1;  ///< where it has no n_group, topk_group
-  bool clamps_gates = false;        ///< gpt-oss: sigmoid(1.702 gate), up + 1, both clamped
-  int positions = 0;                ///< where it has no max_position_embeddings
+  double epsilon = 1e-6;      ///< where the config has no rms_norm_eps
+  double theta = 10000;       ///< where it has no rope_theta
+  double rotated = 1;         ///< where it has no partial_rotary_factor
+  bool clamps_gates = false;  ///< gpt-oss: sigmoid(1.702 gate), up + 1, both clamped
+  int positions = 0;          ///< where it has no max_position_embeddings
 };
 
 /// nullptr: it cannot be run.

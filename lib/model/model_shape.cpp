@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/device/check.h"
+#include "lib/model/family_routers.h"
 #include "lib/model/family_traits.h"
 #include "lib/model/parameters.h"
 #include "lib/model/rope.h"
@@ -136,41 +138,9 @@ class ShapeReader {
     }
     m_.has_shared_gate =
         find_parameter(s_.sizes(), "model.layers.#.mlp.shared_expert_gate", layer).has_value();
-    read_router();
-  }
-
-  void expect_text(const char* key, std::initializer_list<const char*> known) const {
-    const std::string found = s_.text(key);
-    if (found.empty() || std::find(known.begin(), known.end(), found) != known.end()) return;
-    s_.refuse(key, fmt::format("{}", fmt::join(known, " or ")));
-  }
-  void read_router() {
-    RouterShape& r = m_.router;
-    r.sigmoid = r.corrected = r.sums_two = traits_.router == RouterRule::kGroupedSigmoid;
-    expect_text("scoring_func", {r.sigmoid ? "sigmoid" : "softmax"});
-    if (traits_.router == RouterRule::kSoftmaxRenormalized) {
-      r.renormalized = true;
-      return;
-    }
-    r.renormalized = s_.yes("norm_topk_prob", traits_.renormalized);
-    if (traits_.router == RouterRule::kSoftmax) return;
-    r.scaling = s_.positive("routed_scaling_factor", traits_.scaling);
-    if (!r.sigmoid) {
-      r.renormalized = false;  // transformers ignores norm_topk_prob of deepseek_v2
-      expect_text("topk_method", {"greedy", "group_limited_greedy"});
-      if (s_.text("topk_method") != "group_limited_greedy") return;
-    } else {
-      expect_text("topk_method", {"noaux_tc"});
-    }
-    r.groups = s_.has("n_group") ? s_.count("n_group") : traits_.groups;
-    r.kept_groups = s_.has("topk_group") ? s_.count("topk_group") : traits_.kept_groups;
-    const int64_t least = r.sums_two ? 2 : 1;
-    if (m_.experts % r.groups != 0 || m_.experts / r.groups < least)
-      s_.refuse("n_group", fmt::format("groups of {} or more of the {} experts", least, m_.experts));
-    if (r.kept_groups > r.groups) s_.refuse("topk_group", fmt::format("at most the {} groups", r.groups));
-    if (m_.top_k > m_.experts / r.groups * r.kept_groups)
-      s_.refuse(s_.sizes().family().top_k, fmt::format("at most the {} experts of {} groups",
-                                                       m_.experts / r.groups * r.kept_groups, r.kept_groups));
+    const FamilyRouter* router = find_family_router(m_.family);
+    check(router != nullptr, "every family with experts has a router");
+    m_.router = read_router_rule(*router, s_, m_.experts, m_.top_k);
   }
 
   const Settings& s_;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "kernels/moe/router.h"
 
 namespace twofour {
 
@@ -30,16 +31,6 @@ struct AttentionShape {
   double clip = 0;  ///< queries, keys and values are kept within it; 0: are not
 };
 
-/// How a router makes weights of logits.
-struct RouterShape {
-  bool sigmoid = false;                 ///< else softmax over all experts
-  bool corrected = false;               ///< a bias chooses experts, but does not weigh them
-  bool renormalized = false;            ///< weights of the chosen are brought to a sum of 1
-  double scaling = 1;                   ///< of all weights
-  int64_t groups = 1, kept_groups = 1;  ///< experts come from the best groups alone
-  bool sums_two = false;  ///< a group is as good as its best two experts together; else as its best
-};
-
 /// What a gate does to its up: gate * sigmoid(slope * gate) * (up + offset), both clamped first.
 struct GateShape {
   float slope = 1, offset = 0;
@@ -59,7 +50,7 @@ struct ModelShape {
   int64_t experts = 0, top_k = 0, expert_width = 0;
   int64_t shared_width = 0;  ///< of the shared expert; 0: no shared expert
   bool has_shared_gate = false;
-  RouterShape router;
+  RouterRule router;
   GateShape gate;
   bool is_tied = false;  ///< the head is the embedding
 };

@@ -15,6 +15,7 @@ class Settings {
   Settings(const FamilyShapes& family, const Json& config, std::string where);
 
   const FamilySizes& sizes() const { return sizes_; }
+  const Json& config() const { return *config_; }
   /// Whether the config has the key, be it null.
   bool has(std::string_view key) const;
   /// A count of `least` and more; where the config has none, what the family has.

@@ -7,16 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/moe/router.h"
 #include "lib/runtime/layer.h"
 
 namespace twofour {
-
-/// Where the layer's own router sends tokens.
-struct Routing {
-  int64_t topk = 1;
-  std::vector<int32_t> ids;    ///< [M, topk]
-  std::vector<float> weights;  ///< [M, topk]
-};
 
 struct ArtifactState;
 
@@ -57,15 +51,12 @@ class RuntimeArtifact {
   /// Experts a token goes to, as config.json says: 1 for a dense MLP, 0 where it says nothing. Throws Error
   /// where it says what cannot be.
   int64_t experts_per_token(size_t layer) const;
-  /// Runs the layer's router in float64 on the host: softmax(gate.weight hidden), the `topk` largest (the
-  /// lower expert on a tie), renormalized as config.json's norm_topk_prob says (where it says nothing, as its
-  /// model_type has it in Hugging Face's transformers: not for qwen2_moe, qwen3_moe, olmoe, deepseek and
-  /// deepseek_v2).
+  /// Runs the layer's router on the host: logits gate.weight hidden, summed up in float64, and the `topk`
+  /// experts and weights that the model's row of lib/model/family_routers and config.json make of them.
   /// `hidden` is [M, H]. A dense MLP has its one expert with weight 1. Throws Error where the layer has no
-  /// `gate.weight` [E, H] of floats, where the config asks for another kind of router or says fewer experts,
-  /// and where it names no model_type that is known for this one and does not say both scoring_func softmax
-  /// and norm_topk_prob.
-  Routing route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
+  /// `gate.weight` [E, H] of floats, tensors that its row does not have, or fewer experts in config.json; and
+  /// on a model_type without a row, unless config.json says both scoring_func softmax and norm_topk_prob.
+  ExpertChoice route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
 
  private:
   explicit RuntimeArtifact(std::shared_ptr<const ArtifactState> state);

@@ -284,10 +284,8 @@ int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* 
       throw Error(
           fmt::format("route: expected hidden, topk_ids and topk_weights of {} tokens, found NULL", m));
     const int64_t h = from.layers()[index].h;
-    const Routing routing = from.route(index, {hidden, static_cast<size_t>(m * h)}, m, top_k);
-    // A dense MLP has one expert, whatever was asked for.
-    if (routing.topk != top_k) throw Error(fmt::format("top_k: expected {}, found {}", routing.topk, top_k));
-    std::copy(routing.ids.begin(), routing.ids.end(), topk_ids);
-    std::copy(routing.weights.begin(), routing.weights.end(), topk_weights);
+    const ExpertChoice chosen = from.route(index, {hidden, static_cast<size_t>(m * h)}, m, top_k);
+    std::copy(chosen.ids.begin(), chosen.ids.end(), topk_ids);
+    std::copy(chosen.weights.begin(), chosen.weights.end(), topk_weights);
   });
 }

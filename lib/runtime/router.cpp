@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <string_view>
 
 #include "formats/error.h"
+#include "formats/families/family.h"
 #include "formats/json.h"
-#include "formats/naming.h"
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/model/family_routers.h"
+#include "lib/model/settings.h"
 #include "lib/runtime/state.h"
 
 namespace twofour {
@@ -23,21 +24,6 @@ const Json& setting_of(const Checkpoint& artifact, std::string_view key) {
   return model_setting(artifact.config(), key, config_path(artifact));
 }
 
-/// What config.json calls the model that routes: the language model, where it says that.
-Json routing_type(const Json& config) {
-  const auto types = model_settings(config, "model_type");
-  return types.empty() ? Json() : *types.back();
-}
-
-RouterScores scores_of_type(const Json& type) {
-  const ModelFamily* family =
-      type.is_string() ? find_model_family(type.get_ref<const std::string&>()) : nullptr;
-  return family == nullptr ? RouterScores::kUnknown : family->router;
-}
-
-/// How the model's class makes scores, where config.json need not say it.
-RouterScores scores_of(const Json& config) { return scores_of_type(routing_type(config)); }
-
 /// Whether a tensor, named as below its block, is a term of a router besides gate.weight. Families call it
 /// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
 bool is_router_term(std::string_view name) {
@@ -48,104 +34,102 @@ bool is_router_term(std::string_view name) {
                      [&](std::string_view word) { return name.find(word) != name.npos; });
 }
 
-/// Whether a key of config.json says how logits become scores: scoring_func, moe_router_activation_func,
-/// moe_router_score_function and others of the kind.
-bool is_scoring_key(std::string_view key) {
-  const auto has = [&](std::string_view word) { return key.find(word) != key.npos; };
-  return (has("scor") || has("router") || has("routing") || has("gating")) &&
-         (has("func") || has("_fn") || has("activation"));
-}
-
-/// Whether a config says outright that logits become scores by a softmax.
-bool says_softmax(const Json& config) {
+/// What the configs of the language model say of its router, in one.
+Json router_settings(const Json& config, const std::string& where) {
+  constexpr std::string_view kKeys[] = {"norm_topk_prob", "routed_scaling_factor", "topk_method", "n_group",
+                                        "topk_group"};
+  Json said = Json::object();
   for (const Json* of : model_configs(config)) {
     for (const auto& [key, value] : of->items()) {
-      if (is_scoring_key(key) && value == "softmax") return true;
+      const bool is_known = std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
+      if (!value.is_null() && (is_known || is_scoring_key(key)))
+        said[key] = model_setting(config, key, where);
     }
   }
-  return false;
+  return said;
 }
 
-/// For people: scoring_func "sigmoid".
-std::string setting_text(const std::string& key, const Json& value) {
-  return fmt::format("{} {}", key, quoted_setting(value));
+/// The row of the router of a language model that says `said`.
+const FamilyRouter& family_router(const Json& config, const Json& said, const std::string& where) {
+  // The outer model_type is that of the whole, which may also read images.
+  const auto types = model_settings(config, "model_type");
+  const FamilyRouter* family = nullptr;
+  if (!types.empty() && types.back()->is_string())
+    family = find_family_router(types.back()->get_ref<const std::string&>());
+  if (family == nullptr) family = find_described_router(said);
+  if (family != nullptr) return *family;
+  throw Error(
+      fmt::format("{}: model_type: expected one whose router is known, or scoring_func softmax and a "
+                  "norm_topk_prob, found {}",
+                  where, types.empty() ? "none" : quoted_setting(*types.back())));
 }
 
-/// Refuses routers that are not a softmax over gate.weight, by what identifies them, and those that neither
-/// model_type nor config describes.
-void refuse_other_routers(const Checkpoint& artifact, const std::string& block) {
-  const auto refuse = [&](const std::string& found) {
-    throw Error(
-        fmt::format("{}: expected a router that takes the softmax of gate.weight, found {}; give topk_ids "
-                    "and topk_weights",
-                    block, found));
-  };
+/// Throws Error on terms of a router that its row does not have.
+void check_terms(const Checkpoint& artifact, const std::string& block, const char* correction) {
   for (const TensorInfo& t : artifact.tensors()) {
     const std::string_view name = t.name;
-    if (name.starts_with(block) && name.substr(block.size()).starts_with('.') &&
-        is_router_term(name.substr(block.size() + 1)))
-      refuse(t.name);
+    if (!name.starts_with(block) || !name.substr(block.size()).starts_with('.')) continue;
+    const std::string_view below = name.substr(block.size() + 1);
+    if (!is_router_term(below) || (correction != nullptr && below == correction)) continue;
+    throw Error(fmt::format(
+        "{}: expected a router of {}, found {}", block,
+        correction == nullptr ? "gate.weight" : fmt::format("gate.weight and {}", correction), t.name));
   }
-  const auto refuse_setting = [&](const std::string& key, const Json& value) {
-    refuse(setting_text(key, value));
-  };
-  const auto is_other = [&](const char* key, const Json& usual) {
-    for (const Json* value : model_settings(artifact.config(), key)) {
-      if (*value != usual) refuse_setting(key, *value);
-    }
-  };
-  is_other("scoring_func", "softmax");
-  is_other("topk_method", "greedy");
-  is_other("n_group", 1);
-  is_other("routed_scaling_factor", 1.0);
-  for (const Json* config : model_configs(artifact.config())) {
-    for (const auto& [key, value] : config->items()) {
-      if (is_scoring_key(key) && value.is_string() && value != "softmax") refuse_setting(key, value);
-      if (key.find("sigmoid") != key.npos && value == true) refuse_setting(key, value);
-    }
-    const Json type = config->contains("model_type") ? (*config)["model_type"] : Json();
-    const RouterScores scores = scores_of_type(type);
-    if (scores == RouterScores::kSparseMixer) refuse("the sparse mixer of " + type.get<std::string>());
-    if (scores == RouterScores::kSigmoid) refuse("the sigmoid of " + type.get<std::string>());
-  }
-  if (const Json& norm = setting_of(artifact, "norm_topk_prob"); !norm.is_null() && !norm.is_boolean())
-    refuse(fmt::format("norm_topk_prob {}", quoted_setting(norm)));
-  // Many families take the sigmoid by code alone.
-  if (scores_of(artifact.config()) != RouterScores::kUnknown) return;
-  const Json type = routing_type(artifact.config());
-  const std::string shown = type.is_null() ? "no model_type" : setting_text("model_type", type);
-  if (!says_softmax(artifact.config())) refuse(fmt::format("{} and no scoring_func that says so", shown));
-  if (setting_of(artifact, "norm_topk_prob").is_null())
+}
+
+/// How a layer chooses experts.
+struct LayerRouter {
+  RouterRule rule;
+  const char* correction;  ///< its name below the block; nullptr: none
+};
+
+LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const std::string& block,
+                      int64_t topk) {
+  // It would choose among experts that the model does not have.
+  if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
     throw Error(
-        fmt::format("{}: expected norm_topk_prob in config.json, found none and {}, which does not determine "
-                    "it; give topk_ids and topk_weights",
-                    block, shown));
+        fmt::format("{}: expected {} experts as config.json says, found {}", info.name, promised, info.e));
+  const std::string where = config_path(artifact);
+  const Json said = router_settings(artifact.config(), where);
+  const FamilyRouter& family = family_router(artifact.config(), said, where);
+  check_terms(artifact, block, family.correction);
+  constexpr FamilyShapes kNoShapes{.model_types = {}, .parameters = {}, .defaults = "{}"};
+  const Settings settings(kNoShapes, said, where + ": ");
+  return {read_router_rule(family, settings, info.e, topk), family.correction};
 }
 
-/// Whether the chosen experts' weights are brought to a sum of 1.
-bool renormalizes(const Json& config) {
-  if (const Json& norm = model_setting(config, "norm_topk_prob"); norm.is_boolean()) return norm.get<bool>();
-  return scores_of(config) == RouterScores::kSoftmaxRenormalized;
-}
-
-/// softmax(logits), the `topk` largest, the lower expert on a tie.
-void choose(std::vector<double>& scores, int64_t topk, bool renormalize, Routing& to) {
-  const double largest = *std::max_element(scores.begin(), scores.end());
-  double total = 0;
-  for (double& s : scores) total += s = std::exp(s - largest);
-  std::vector<int32_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto score = [&](int32_t e) { return scores[static_cast<size_t>(e)]; };
-  std::partial_sort(order.begin(), order.begin() + topk, order.end(),
-                    [&](int32_t a, int32_t b) { return score(a) != score(b) ? score(a) > score(b) : a < b; });
-  order.resize(static_cast<size_t>(topk));
-  if (renormalize)
-    total = std::accumulate(order.begin(), order.end(), 0.0,
-                            [&](double sum, int32_t e) { return sum + score(e); });
-  for (const int32_t e : order) {
-    to.ids.push_back(e);
-    to.weights.push_back(static_cast<float>(score(e) / total));
+/// A tensor of floats of that shape.
+std::vector<float> read_floats(const Checkpoint& artifact, const std::string& name,
+                               const std::vector<int64_t>& shape) {
+  const auto tensor = artifact.find(name);
+  if (!tensor) throw Error(fmt::format("{}: expected a tensor of its router, found none", name));
+  const TensorInfo& t = artifact.tensors()[*tensor];
+  const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+  if (!is_float || t.shape != shape) {
+    throw Error(fmt::format("{}: expected F32, BF16 or F16 [{}], found {}", artifact.where(*tensor),
+                            fmt::join(shape, ", "), describe(t.dtype, t.shape)));
   }
+  std::vector<uint8_t> bytes(static_cast<size_t>(t.bytes()));
+  artifact.read(*tensor, 0, bytes);
+  std::vector<float> values(bytes.size() / static_cast<size_t>(dtype_bits(t.dtype) / 8));
+  widen(t.dtype, bytes.data(), values);
+  return values;
+}
+
+/// weight [E, H] times hidden [M, H], summed up in double.
+std::vector<float> router_logits(const std::vector<float>& weight, std::span<const float> hidden,
+                                 int64_t experts, int64_t h) {
+  const int64_t m = static_cast<int64_t>(hidden.size()) / h;
+  std::vector<float> logits(static_cast<size_t>(m * experts));
+#pragma omp parallel for schedule(static)
+  for (int64_t at = 0; at < m * experts; ++at) {
+    const float* row = weight.data() + at % experts * h;
+    const float* x = hidden.data() + at / experts * h;
+    double sum = 0;
+    for (int64_t k = 0; k < h; ++k) sum += static_cast<double>(row[k]) * static_cast<double>(x[k]);
+    logits[static_cast<size_t>(at)] = static_cast<float>(sum);
+  }
+  return logits;
 }
 
 }  // namespace
@@ -173,7 +157,8 @@ int64_t RuntimeArtifact::experts_per_token(size_t layer) const {
   return topk;
 }
 
-Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const {
+ExpertChoice RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int64_t m,
+                                    int64_t topk) const {
   const LayerInfo& info = state_->layers.at(layer);
   const Checkpoint& artifact = state_->artifact;
   if (m < 0 || hidden.size() != static_cast<size_t>(m) * static_cast<size_t>(info.h))
@@ -182,49 +167,29 @@ Routing RuntimeArtifact::route(size_t layer, std::span<const float> hidden, int6
   if (topk < 1 || topk > info.e)
     throw Error(fmt::format("{}: expected 1 to {} experts a token, found {}", info.name, info.e, topk));
   const std::string block = info.name.substr(0, info.name.rfind('.')), name = block + ".gate.weight";
-  const auto tensor = artifact.find(name);
-  if (!tensor && info.e == 1) {
-    return {1, std::vector<int32_t>(static_cast<size_t>(m), 0),
+  if (!artifact.find(name) && info.e == 1)
+    return {std::vector<int32_t>(static_cast<size_t>(m), 0),
             std::vector<float>(static_cast<size_t>(m), 1.0f)};
+  LayerRouter router;
+  std::vector<float> weight, correction;
+  try {
+    router = router_of(artifact, info, block, topk);
+    weight = read_floats(artifact, name, {info.e, info.h});
+    if (router.correction != nullptr)
+      correction = read_floats(artifact, fmt::format("{}.{}", block, router.correction), {info.e});
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}; give topk_ids and topk_weights", e.what()));
   }
-  if (!tensor)
-    throw Error(
-        fmt::format("{}: expected a router {}, found none; give topk_ids and topk_weights", info.name, name));
-  refuse_other_routers(artifact, block);
-  const TensorInfo& t = artifact.tensors()[*tensor];
-  const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-  if (!is_float || t.shape != std::vector{info.e, info.h}) {
-    throw Error(fmt::format("{}: expected F32, BF16 or F16 [{}, {}], found {}", artifact.where(*tensor),
-                            info.e, info.h, describe(t.dtype, t.shape)));
+  const auto is_finite = [](float x) { return std::isfinite(x); };
+  if (!std::all_of(correction.begin(), correction.end(), is_finite))
+    throw Error(fmt::format("{}.{}: expected finite numbers, found others", block, router.correction));
+  const std::vector<float> logits = router_logits(weight, hidden, info.e, info.h);
+  const auto odd = std::find_if_not(logits.begin(), logits.end(), is_finite);
+  if (odd != logits.end()) {
+    throw Error(fmt::format("{}: token {}: expected finite router logits, found others", info.name,
+                            (odd - logits.begin()) / info.e));
   }
-  // It would choose among experts that the model does not have.
-  if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
-    throw Error(
-        fmt::format("{}: expected {} experts as config.json says, found {}; give topk_ids and topk_weights",
-                    info.name, promised, info.e));
-  std::vector<uint8_t> bytes(static_cast<size_t>(t.bytes()));
-  artifact.read(*tensor, 0, bytes);
-  std::vector<float> weight(static_cast<size_t>(info.e * info.h));
-  widen(t.dtype, bytes.data(), weight);
-
-  const bool renormalize = renormalizes(artifact.config());
-  Routing routing{topk, {}, {}};
-  for (int64_t i = 0; i < m; ++i) {
-    std::vector<double> scores(static_cast<size_t>(info.e));
-#pragma omp parallel for schedule(static)
-    for (int64_t e = 0; e < info.e; ++e) {
-      double sum = 0;
-      for (int64_t k = 0; k < info.h; ++k) {
-        sum += static_cast<double>(weight[static_cast<size_t>(e * info.h + k)]) *
-               static_cast<double>(hidden[static_cast<size_t>(i * info.h + k)]);
-      }
-      scores[static_cast<size_t>(e)] = sum;
-    }
-    if (!std::all_of(scores.begin(), scores.end(), [](double s) { return std::isfinite(s); }))
-      throw Error(fmt::format("{}: token {}: expected finite router logits, found others", info.name, i));
-    choose(scores, topk, renormalize, routing);
-  }
-  return routing;
+  return cpu::choose_experts(router.rule, logits, info.e, topk, correction);
 }
 
 }  // namespace twofour

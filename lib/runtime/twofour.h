@@ -141,8 +141,8 @@ TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, i
 TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
                                 size_t workspace_bytes, void* stream);
 
-/* Runs the layer's own router (softmax of gate.weight, then the top_k largest, renormalized as config.json
- * says) in host memory: hidden float32 [m, H] to topk_ids and topk_weights [m, top_k]. */
+/* Runs the layer's own router in host memory, as model_type and config.json say: hidden float32 [m, H] to
+ * topk_ids and topk_weights [m, top_k], the best expert first. */
 TWOFOUR_API int twofour_route(const twofour_artifact* artifact, int64_t layer, const float* hidden, int64_t m,
                               int64_t top_k, int32_t* topk_ids, float* topk_weights);
 

@@ -1,13 +1,16 @@
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/atom.h"
 #include "formats/half.h"
 #include "kernels/moe/moe.h"
+#include "lib/runtime/artifact.h"
 #include "lib/runtime/layer.h"
 #include "lib/runtime/tokens.h"
 #include "tests/support/checkpoint_builder.h"
@@ -117,5 +120,33 @@ struct ConvertedLayer {
             }};
   }
 };
+
+/// Tokens [M, H].
+inline std::vector<float> random_hidden(int64_t m, int64_t h) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.0f, 0.3f);
+  std::vector<float> hidden(static_cast<size_t>(m * h));
+  for (float& x : hidden) x = normal(random);
+  return hidden;
+}
+
+/// The artifact of `made` with terms of its router beside gate.weight, float32 vectors, and another config.
+inline RuntimeArtifact with_terms(const ConvertedLayer& made,
+                                  const std::vector<std::pair<std::string, std::vector<float>>>& terms,
+                                  const std::string& config) {
+  Tensors tensors;
+  for (const auto& [name, values] : terms) {
+    TensorData t{"model.layers.3.mlp." + name, DType::kF32, {static_cast<int64_t>(values.size())}, {}};
+    t.bytes.resize(values.size() * sizeof(float));
+    std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
+    tensors.push_back(std::move(t));
+  }
+  for (const auto& [of, t] : read_tensors(made.source())) tensors.push_back({of, t.dtype, t.shape, t.bytes});
+  write_checkpoint(made.scratch / "with-terms", {tensors}, config);
+  OneRule recipe;
+  recipe.to = "v7";
+  convert(made.scratch / "with-terms", made.scratch / "converted", recipe);
+  return RuntimeArtifact::open(made.scratch / "converted");
+}
 
 }  // namespace twofour

@@ -16,7 +16,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/collect/collect.h"
 #include "lib/convert/convert.h"
-#include "lib/decoder/router.h"
+#include "kernels/moe/router.h"
 #include "lib/io/file.h"
 #include "lib/statistics/statistics.h"
 #include "lib/transform/row_encoder.h"

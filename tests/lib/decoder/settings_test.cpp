@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/moe/router.h"
 #include "lib/decoder/decoder.h"
-#include "lib/decoder/router.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
@@ -270,11 +270,11 @@ TEST_CASE("tokens beyond the vocabulary or the positions are refused") {
 
 TEST_CASE("of equal scores the lower expert is chosen, and the correction does not weigh") {
   const std::vector<float> logits{1, 1, 0, 1}, correction{0, 0, 5, 0};
-  const ExpertChoice plain = choose_experts({}, logits, 4, 2, {});
+  const ExpertChoice plain = cpu::choose_experts({}, logits, 4, 2, {});
   CHECK(plain.ids == std::vector<int32_t>{0, 1});
-  RouterShape router;
-  router.sigmoid = router.corrected = true;
-  const ExpertChoice corrected = choose_experts(router, logits, 4, 2, correction);
+  RouterRule router;
+  router.scores = RouterScores::kSigmoid;
+  const ExpertChoice corrected = cpu::choose_experts(router, logits, 4, 2, correction);
   CHECK(corrected.ids == std::vector<int32_t>{2, 0});
   CHECK(corrected.weights[0] == doctest::Approx(0.5));
   CHECK(corrected.weights[1] == doctest::Approx(1 / (1 + std::exp(-1.0))));

@@ -1,14 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "formats/half.h"
 #include "lib/runtime/artifact.h"
 #include "tests/support/message.h"
-#include "tests/support/one_rule.h"
 #include "tests/support/runtime_layer.h"
 
 namespace runtime_router_test {
@@ -20,10 +20,10 @@ namespace {
 constexpr int64_t kExperts = 5, kHidden = 32;
 
 /// What a router must choose, by sorting all of its scores; hidden [M, H].
-Routing expected(const ConvertedLayer& made, const std::vector<float>& hidden, size_t topk,
-                 bool renormalize) {
+ExpertChoice expected(const ConvertedLayer& made, const std::vector<float>& hidden, size_t topk,
+                      bool renormalize) {
   const auto gate = read_tensors(made.source()).at("model.layers.3.mlp.gate.weight").as<uint16_t>();
-  Routing routing;
+  ExpertChoice routing;
   for (size_t m = 0; m < hidden.size() / kHidden; ++m) {
     std::vector<std::pair<double, int32_t>> scores;
     double all = 0, chosen = 0;
@@ -46,14 +46,6 @@ Routing expected(const ConvertedLayer& made, const std::vector<float>& hidden, s
   return routing;
 }
 
-std::vector<float> random_hidden(int64_t m, int64_t h) {
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0.0f, 0.3f);
-  std::vector<float> hidden(static_cast<size_t>(m * h));
-  for (float& x : hidden) x = normal(random);
-  return hidden;
-}
-
 std::string refusal_under(const std::string& config) {
   const ConvertedLayer made("v7", kExperts, 16, kHidden, true, config);
   const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
@@ -67,17 +59,17 @@ TEST_CASE("the router takes the softmax, then the largest, renormalized as confi
       const auto& [config, renormalize] :
       {std::pair{R"({"num_experts_per_tok": 3, "model_type": "olmoe", "norm_topk_prob": true})", true},
        {R"({"num_experts_per_tok": 3, "norm_topk_prob": false, "scoring_func": "softmax"})", false},
-       {R"({"num_experts_per_tok": 3, "norm_topk_prob": true, "scoring_func": "softmax", "model_type": "deepseek_v3"})",
+       {R"({"num_experts_per_tok": 3, "norm_topk_prob": true, "scoring_func": "softmax", "model_type": "x"})",
         true},
-       {R"({"model_type": "mixtral", "text_config": {"num_experts_per_tok": 3, "norm_topk_prob": false}})",
-        false},
+       {R"({"model_type": "olmoe", "text_config": {"num_experts_per_tok": 3, "norm_topk_prob": true}})",
+        true},
        {R"({"num_experts_per_tok": 3, "model_type": "mixtral", "n_group": 1, "routed_scaling_factor": 1})",
         true},
        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe"})", false},
        {R"({"num_experts_per_tok": 3, "model_type": "qwen2_moe", "norm_topk_prob": true})", true},
        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe"})", false},
        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_moe", "norm_topk_prob": null})", false},
-       {R"({"num_experts_per_tok": 3, "model_type": "deepseek_v2"})", false},
+       {R"({"num_experts_per_tok": 3, "model_type": "deepseek_v2", "norm_topk_prob": true})", false},
        {R"({"num_experts_per_tok": 3, "model_type": "olmoe"})", false},
        {R"({"num_experts_per_tok": 3, "model_type": "qwen3_next"})", true},
        {R"({"num_experts_per_tok": 3, "model_type": "mixtral"})", true},
@@ -90,8 +82,7 @@ TEST_CASE("the router takes the softmax, then the largest, renormalized as confi
     const RuntimeArtifact artifact = RuntimeArtifact::open(made.path());
     CHECK(artifact.experts_per_token(0) == 3);
     const auto hidden = random_hidden(7, kHidden);
-    const Routing got = artifact.route(0, hidden, 7, 3), want = expected(made, hidden, 3, renormalize);
-    CHECK(got.topk == 3);
+    const ExpertChoice got = artifact.route(0, hidden, 7, 3), want = expected(made, hidden, 3, renormalize);
     CHECK(got.ids == want.ids);
     REQUIRE(got.weights.size() == want.weights.size());
     for (size_t i = 0; i < got.weights.size(); ++i)
@@ -101,7 +92,7 @@ TEST_CASE("the router takes the softmax, then the largest, renormalized as confi
 
 TEST_CASE("of experts with equal scores the router takes the lower ones") {
   const ConvertedLayer made("g8", kExperts, 16, kHidden);
-  const Routing got = RuntimeArtifact::open(made.path()).route(0, std::vector<float>(2 * kHidden), 2, 2);
+  const ExpertChoice got = RuntimeArtifact::open(made.path()).route(0, std::vector<float>(2 * kHidden), 2, 2);
   CHECK(got.ids == std::vector<int32_t>{0, 1, 0, 1});
   CHECK(got.weights == std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f});
 }
@@ -113,23 +104,37 @@ TEST_CASE("a router over more experts than config.json says is refused") {
         "topk_weights");
 }
 
-TEST_CASE("routers of another kind are refused by what marks them") {
+TEST_CASE("settings that describe another router than the model's are refused") {
   for (const auto& [config, message] :
-       {std::pair{R"({"scoring_func": "sigmoid"})", "found scoring_func \"sigmoid\""},
-        {R"({"n_group": 8})", "found n_group 8"},
-        {R"({"topk_method": "noaux_tc"})", "found topk_method \"noaux_tc\""},
-        {R"({"routed_scaling_factor": 2.5})", "found routed_scaling_factor 2.5"},
-        {R"({"text_config": {"scoring_func": "sigmoid"}})", "found scoring_func"},
-        {R"({"n_group": 1, "language_config": {"n_group": 8}})", "found n_group"},
-        {R"({"model_type": "phimoe"})", "sparse mixer"},
-        {R"({"model_type": "llama4_text"})", "the sigmoid of llama4"},
-        {R"({"model_type": "x", "text_config": {"model_type": "llama4_text"}})", "the sigmoid of llama4"},
-        {R"({"moe_router_activation_func": "sigmoid"})", "found moe_router_activation_func \"sigmoid\""},
-        {R"({"moe_router_score_function": "sigmoid"})", "found moe_router_score_function \"sigmoid\""},
-        {R"({"moe_router_use_sigmoid": true})", "found moe_router_use_sigmoid true"}}) {
+       {std::pair{R"({"model_type": "mixtral", "scoring_func": "sigmoid"})",
+                  "scoring_func: expected softmax, found \"sigmoid\""},
+        {R"({"model_type": "mixtral", "n_group": 8})", "n_group: expected 1, no groups of experts, found 8"},
+        {R"({"model_type": "mixtral", "topk_method": "noaux_tc"})", "topk_method: expected greedy, found"},
+        {R"({"model_type": "mixtral", "routed_scaling_factor": 2.5})",
+         "routed_scaling_factor: expected 1, no factor, found 2.5"},
+        {R"({"model_type": "mixtral", "text_config": {"scoring_func": "sigmoid"}})",
+         "scoring_func: expected softmax"},
+        {R"({"model_type": "mixtral", "n_group": 1, "language_config": {"n_group": 8}})",
+         "n_group: expected one value, found 1 and, nested, 8"},
+        {R"({"model_type": "mixtral", "moe_router_activation_func": "sigmoid"})",
+         "moe_router_activation_func: expected softmax, found \"sigmoid\""},
+        {R"({"model_type": "mixtral", "moe_router_use_sigmoid": true})",
+         "moe_router_use_sigmoid: expected false for softmax, found true"},
+        {R"({"model_type": "mixtral", "norm_topk_prob": false})",
+         "norm_topk_prob: expected true, found false"},
+        {R"({"model_type": "deepseek_v3", "scoring_func": "softmax"})", "scoring_func: expected sigmoid"},
+        {R"({"model_type": "deepseek_v3", "topk_method": "greedy"})", "topk_method: expected noaux_tc"},
+        {R"({"model_type": "deepseek_v3"})", "n_group: expected groups of 2 or more of the 5 experts"},
+        {R"({"model_type": "deepseek_v3", "n_group": 1, "topk_group": 2})",
+         "topk_group: expected at most the 1 group, found 2"},
+        {R"({"model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "n_group": 5,
+             "topk_group": 1})",
+         "topk_group: expected enough groups of 1 experts for the 2 of a token, found 1"}}) {
+    CAPTURE(config);
     const std::string refusal = refusal_under(config);
     CHECK_MESSAGE(refusal.find(message) != std::string::npos, refusal);
-    CHECK(refusal.find("give topk_ids") != std::string::npos);
+    CHECK(refusal.find("config.json: ") != std::string::npos);
+    CHECK(refusal.ends_with("; give topk_ids and topk_weights"));
   }
   CHECK(refusal_under(R"({"model_type": "mixtral", "router_aux_loss_coef": 0.001})").empty());
   CHECK(refusal_under(R"({"moe_router_score_function": "softmax", "norm_topk_prob": true})").empty());
@@ -137,43 +142,60 @@ TEST_CASE("routers of another kind are refused by what marks them") {
 
 TEST_CASE("a router of which neither model_type nor config says what it is, is refused, not guessed") {
   for (const auto& [config, found] :
-       {std::pair{R"({})", "found no model_type and no scoring_func"},
-        {R"({"norm_topk_prob": true})", "found no model_type and no scoring_func"},
-        {R"({"model_type": 5})", "found model_type 5 and no scoring_func"},
-        {R"({"model_type": "deepseek_v3"})", "found model_type \"deepseek_v3\" and no scoring_func"},
-        {R"({"model_type": "glm4_moe", "norm_topk_prob": true, "n_group": 1, "routed_scaling_factor": 1})",
-         "found model_type \"glm4_moe\" and no scoring_func"},
-        {R"({"model_type": "mixtral", "text_config": {"model_type": "deepseek_v3"}})",
-         "found model_type \"deepseek_v3\" and no scoring_func"},
-        {R"({"model_type": "deepseek_v3", "scoring_func": "softmax"})",
-         "expected norm_topk_prob in config.json, found none and model_type \"deepseek_v3\""},
-        {R"({"scoring_func": "softmax"})",
-         "expected norm_topk_prob in config.json, found none and no model_type"}}) {
+       {std::pair{R"({})", "found none"},
+        {R"({"norm_topk_prob": true})", "found none"},
+        {R"({"scoring_func": "softmax"})", "found none"},
+        {R"({"model_type": 5})", "found 5"},
+        {R"({"model_type": "phimoe"})", "found \"phimoe\""},
+        {R"({"model_type": "x", "text_config": {"model_type": "llama4_text"}})", "found \"llama4_text\""},
+        {R"({"model_type": "mixtral", "text_config": {"model_type": "zaya"}})", "found \"zaya\""}}) {
     CAPTURE(config);
     const std::string refusal = refusal_under(config);
-    CHECK_MESSAGE(refusal.find(found) != std::string::npos, refusal);
-    CHECK(refusal.starts_with("model.layers.3.mlp: "));
-    CHECK(refusal.ends_with("; give topk_ids and topk_weights"));
+    CHECK_MESSAGE(refusal.ends_with(fmt::format("config.json: model_type: expected one whose router is "
+                                                "known, or scoring_func softmax and a norm_topk_prob, {}; "
+                                                "give topk_ids and topk_weights",
+                                                found)),
+                  refusal);
   }
 }
 
-TEST_CASE("terms of a router that are not applied are refused wherever families keep them") {
+TEST_CASE("terms of a router that its model does not have are refused wherever families keep them") {
+  const std::vector<float> values(kExperts);
+  const auto refusal = [&](const std::string& term, const std::string& config) {
+    const ConvertedLayer made("v7", kExperts, 16, kHidden);
+    const RuntimeArtifact artifact = with_terms(made, {{term, values}}, config);
+    return message_of([&] { artifact.route(0, random_hidden(1, kHidden), 1, 2); });
+  };
+  const std::string glm = R"({"model_type": "glm4_moe", "num_experts_per_tok": 2})";
   for (const char* term : {"gate.bias", "gate.e_score_correction_bias", "e_score_correction_bias",
                            "moe_statics.e_score_correction_bias", "gate.expert_bias", "expert_bias"}) {
     CAPTURE(term);
-    const ConvertedLayer made("v7", kExperts, 16, kHidden);
-    const std::string name = std::string("model.layers.3.mlp.") + term;
-    Tensors tensors{{name, DType::kF32, {kExperts}, std::vector<uint8_t>(4 * kExperts)}};
-    for (const auto& [of, t] : read_tensors(made.source()))
-      tensors.push_back({of, t.dtype, t.shape, t.bytes});
-    write_checkpoint(made.scratch / "with-term", {tensors}, R"({"num_experts_per_tok": 2})");
-    OneRule recipe;
-    recipe.to = "v7";
-    convert(made.scratch / "with-term", made.scratch / "converted", recipe);
-    const RuntimeArtifact artifact = RuntimeArtifact::open(made.scratch / "converted");
-    const std::string refusal = message_of([&] { artifact.route(0, random_hidden(1, kHidden), 1, 2); });
-    CHECK_MESSAGE(refusal.find("found " + name + "; give topk_ids") != std::string::npos, refusal);
+    CHECK(refusal(term, R"({"model_type": "mixtral", "num_experts_per_tok": 2})") ==
+          fmt::format("model.layers.3.mlp: expected a router of gate.weight, found model.layers.3.mlp.{}; "
+                      "give topk_ids and topk_weights",
+                      term));
+    if (std::string_view(term) == "gate.e_score_correction_bias") {
+      CHECK(refusal(term, glm).empty());
+    } else {
+      CHECK(refusal(term, glm).find("expected a router of gate.weight and gate.e_score_correction_bias, "
+                                    "found model.layers.3.mlp.") != std::string::npos);
+    }
   }
+  CHECK(refusal_under(glm) ==
+        "model.layers.3.mlp.gate.e_score_correction_bias: expected a tensor of its router, found none; give "
+        "topk_ids and topk_weights");
+}
+
+TEST_CASE("corrections that are no vector of finite numbers, one an expert, are refused") {
+  const std::string glm = R"({"model_type": "glm4_moe", "num_experts_per_tok": 2})";
+  const auto refusal = [&](const std::vector<float>& values) {
+    const ConvertedLayer made("v7", kExperts, 16, kHidden);
+    const RuntimeArtifact artifact = with_terms(made, {{"gate.e_score_correction_bias", values}}, glm);
+    return message_of([&] { artifact.route(0, random_hidden(1, kHidden), 1, 2); });
+  };
+  CHECK(refusal({0, 1, 2, 3}).find("expected F32, BF16 or F16 [5], found F32 [4]") != std::string::npos);
+  CHECK(refusal({0, 1, std::numeric_limits<float>::infinity(), 3, 4}) ==
+        "model.layers.3.mlp.gate.e_score_correction_bias: expected finite numbers, found others");
 }
 
 TEST_CASE("tokens and numbers of experts that do not fit are refused") {

@@ -1,18 +1,30 @@
-#include "lib/decoder/router.h"
+#include "kernels/moe/router.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-namespace twofour {
+namespace twofour::cpu {
 namespace {
 
-void softmax(std::vector<double>& x) {
-  const double largest = *std::max_element(x.begin(), x.end());
-  double sum = 0;
-  for (double& v : x) sum += v = std::exp(v - largest);
-  for (double& v : x) v /= sum;
+/// Logits become scores.
+void score(RouterScores scores, std::vector<double>& x) {
+  switch (scores) {
+    case RouterScores::kSoftmax: {
+      const double largest = *std::max_element(x.begin(), x.end());
+      double sum = 0;
+      for (double& v : x) sum += v = std::exp(v - largest);
+      for (double& v : x) v /= sum;
+      return;
+    }
+    case RouterScores::kSigmoid:
+      for (double& v : x) v = 1 / (1 + std::exp(-v));
+      return;
+    case RouterScores::kSqrtSoftplus:
+      for (double& v : x) v = std::sqrt(std::max(v, 0.0) + std::log1p(std::exp(-std::abs(v))));
+      return;
+  }
 }
 
 /// The `count` largest, the first of equal ones.
@@ -29,17 +41,17 @@ std::vector<int32_t> largest_of(const std::vector<double>& scores, int64_t count
 }
 
 /// Takes experts out of the choice whose group is not among the best.
-void keep_groups(const RouterShape& router, std::vector<double>& choice) {
-  const size_t size = choice.size() / static_cast<size_t>(router.groups);
+void keep_groups(const RouterRule& rule, std::vector<double>& choice) {
+  const size_t size = choice.size() / static_cast<size_t>(rule.groups);
   std::vector<double> groups;
   for (size_t g = 0; g < choice.size(); g += size) {
     std::vector<double> some(choice.begin() + static_cast<int64_t>(g),
                              choice.begin() + static_cast<int64_t>(g + size));
     std::sort(some.rbegin(), some.rend());
-    groups.push_back(router.sums_two ? some[0] + some[1] : some[0]);
+    groups.push_back(rule.sums_two ? some[0] + some[1] : some[0]);
   }
   std::vector<bool> kept(groups.size());
-  for (const int32_t g : largest_of(groups, router.kept_groups)) kept[static_cast<size_t>(g)] = true;
+  for (const int32_t g : largest_of(groups, rule.kept_groups)) kept[static_cast<size_t>(g)] = true;
   for (size_t e = 0; e < choice.size(); ++e) {
     if (!kept[e / size]) choice[e] = -std::numeric_limits<double>::infinity();
   }
@@ -47,7 +59,7 @@ void keep_groups(const RouterShape& router, std::vector<double>& choice) {
 
 }  // namespace
 
-ExpertChoice choose_experts(const RouterShape& router, std::span<const float> logits, int64_t experts,
+ExpertChoice choose_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
                             int64_t top_k, std::span<const float> correction) {
   const auto each = static_cast<size_t>(experts), count = static_cast<size_t>(top_k);
   const size_t tokens = logits.size() / each;
@@ -55,18 +67,14 @@ ExpertChoice choose_experts(const RouterShape& router, std::span<const float> lo
   for (size_t i = 0; i < tokens; ++i) {
     const auto row = logits.subspan(i * each, each);
     std::vector<double> scores(row.begin(), row.end());
-    if (router.sigmoid) {
-      for (double& s : scores) s = 1 / (1 + std::exp(-s));
-    } else {
-      softmax(scores);
-    }
+    score(rule.scores, scores);
     std::vector<double> choice = scores;
     for (size_t e = 0; e < correction.size(); ++e) choice[e] += static_cast<double>(correction[e]);
-    if (router.groups > 1) keep_groups(router, choice);
+    if (rule.groups > 1) keep_groups(rule, choice);
     const std::vector<int32_t> ids = largest_of(choice, top_k);
-    double sum = router.sigmoid ? 1e-20 : 0;
+    double sum = rule.scores == RouterScores::kSoftmax ? 0 : 1e-20;
     for (const int32_t e : ids) sum += scores[static_cast<size_t>(e)];
-    const double factor = router.scaling / (router.renormalized ? sum : 1);
+    const double factor = rule.scaling / (rule.renormalized ? sum : 1);
     for (size_t t = 0; t < count; ++t) {
       chosen.ids[i * count + t] = ids[t];
       chosen.weights[i * count + t] = static_cast<float>(scores[static_cast<size_t>(ids[t])] * factor);
@@ -75,4 +83,4 @@ ExpertChoice choose_experts(const RouterShape& router, std::span<const float> lo
   return chosen;
 }
 
-}  // namespace twofour
+}  // namespace twofour::cpu
