@@ -92,6 +92,7 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
   words.statistics = o.budget_statistics;
+  words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
   if (words.budget) choose_by_budget(o.common, words, device, common, recipe);
   for (Rule& rule : recipe.rules) {

@@ -210,6 +210,8 @@ EncodeRule nvfp4_rule(Rule& r) {
   if ((solves || masked) && r.pattern == "4:8-paired") {
     rule.pattern = PrunePattern::k4of8Paired;
   } else {
+    if (r.pattern == "4:8-paired" && r.method == "magnitude")
+      throw Error("--method: expected joint, sparsegpt, wanda or --mask with 4:8-paired, found magnitude");
     if (r.pattern == "4:8-paired")
       throw Error("--pattern: expected --stats or --mask beside 4:8-paired, found neither");
     rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -76,6 +77,47 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
     const Json manifest = parse_json("twofour.json", read_tree(files.path(out)).at("twofour.json"));
     CHECK(manifest.dump().find("\"statistics_from\"") != std::string::npos);
   }
+}
+
+TEST_CASE("compress prunes to 4:8-paired by each kind of statistics, and these prove it") {
+  const CompressFiles files("qwen3_moe");
+  const std::string stats = files.path("stats");
+  std::vector<double> divergences;
+  for (const char* sequential : {"none", "layer", "group"}) {
+    CAPTURE(sequential);
+    const Outcome made =
+        files.compress(sequential, {"--to", "nvfp4", "--pattern", "4:8-paired", "--sequential", sequential,
+                                    "--keep-stats", stats, "--force"});
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    const Outcome proven =
+        run_program({"validate", files.path(sequential), "--source", files.path("model"), "--stats", stats});
+    CHECK_MESSAGE(proven.code == 0, proven.out);
+    // Aligned pairs of codes are there or not: of four, two.
+    for (const auto& [name, t] : read_tensors(files.path(sequential))) {
+      if (t.dtype != DType::kU8 || !name.ends_with("proj.weight")) continue;
+      for (size_t octet = 0; octet < t.bytes.size(); octet += 4) {
+        const auto kept = std::count_if(t.bytes.begin() + static_cast<ptrdiff_t>(octet),
+                                        t.bytes.begin() + static_cast<ptrdiff_t>(octet) + 4,
+                                        [](uint8_t two) { return (two & 0x77) != 0; });
+        REQUIRE_MESSAGE(kept <= 2, name);
+      }
+    }
+    divergences.push_back(files.divergence(sequential));
+  }
+  // What the compressed model lacks goes into the targets.
+  CHECK(divergences[2] < divergences[0]);
+
+  write_text(files.scratch / "rules.yaml",
+             "format: 1\nrules:\n"
+             "  - {match: head, to: nvfp4, pattern: '4:8-paired', method: magnitude}\n"
+             "  - {match: '*', to: nvfp4}\n");
+  const Outcome refused = files.compress("out", {"--recipe", files.path("rules.yaml")});
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(
+      refused.err.find("--method: expected joint, sparsegpt, wanda or --mask with 4:8-paired, found "
+                       "magnitude") != std::string::npos,
+      refused.err);
+  CHECK_FALSE(fs::exists(files.path("out")));
 }
 
 TEST_CASE("a head of its own is chosen by what it sees behind compressed layers, and proven") {

@@ -363,6 +363,7 @@ Rule make_rule(const RecipeOptions& o) {
   rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});
+  if (o.collects_statistics && can_solve(rule)) checked.statistics_hash = "collected later";
   make_method(checked);  // refuses words that the method has no use for
   return rule;
 }

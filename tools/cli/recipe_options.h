@@ -18,6 +18,7 @@ struct RecipeOptions {
   std::string statistics, method;  ///< quantize: a statistics file, and how weights are chosen by it
   int64_t sweeps = -1;
   bool strict_statistics = false;
+  bool collects_statistics = false;  ///< compress: rules have statistics once the command collected them
   std::optional<double> budget, max_loss;  ///< quantize: how much is pruned
   std::string mask;                        ///< of others, in place of masks that are chosen
   std::string html;                        ///< quantize: a report on what pruning costs
