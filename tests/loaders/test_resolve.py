@@ -27,8 +27,10 @@ def nvfp4(module, dialect, input_scale=False):
 
 
 def fp8(module, rows=False):
-  scale = torch.ones(128, 1) if rows else torch.tensor(1.0)
-  return {f"{module}.weight": torch.zeros(128, 128).to(E4M3), f"{module}.weight_scale": scale}
+  """With a scale a row and dynamic inputs, as llm-compressor has it, or one of all and one of the inputs, as ModelOpt."""
+  tensors = {"weight": torch.zeros(128, 128).to(E4M3), "weight_scale": torch.ones(128, 1) if rows else torch.tensor(1.0)}
+  tensors |= {} if rows else {"input_scale": torch.tensor(1.0)}
+  return {f"{module}.{part}": tensor for part, tensor in tensors.items()}
 
 
 def mixed_modelopt():
