@@ -142,7 +142,7 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
   const int code = write_checkpoint(o.common, compression.linears().source(), plan, nullptr, common);
   print_stdout(
       "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
-      "memory\n",
+      "memory beside the mapped weights\n",
       counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
       format_bytes(needs.work_bytes), work_folder(o.common.destination).string(),
       format_bytes(needs.peak_memory));

@@ -236,8 +236,8 @@ int run_eval(const EvalArguments& o, const Common& common) {
       print_stdout("{}: {}, {} of {}, {} at once\n", o.model, model.shape().family,
                    counted(static_cast<uint64_t>(predictions), "prediction"),
                    counted(windows.size(), "window"), plan.windows_at_once);
-      print_stdout("would read {} of weights, with at most {} of memory\n", format_bytes(plan.weights_read),
-                   format_bytes(plan.peak_memory));
+      print_stdout("would read {} of weights, with at most {} of memory beside their mapped files\n",
+                   format_bytes(plan.weights_read), format_bytes(plan.peak_memory));
     }
     return kDone;
   }

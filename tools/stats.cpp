@@ -209,9 +209,9 @@ int collect(const StatsArguments& o, const Common& common) {
       print_stdout("{}: {}, {} tokens of {}, {} held out\n", o.output,
                    counted(plan.entries, "entry", "entries"), plan.tokens,
                    counted(input.windows.size(), "window"), plan.held_out_tokens);
-      print_stdout("would read {} of weights and write {}, with at most {} of memory\n",
-                   format_bytes(plan.weights_read), format_bytes(plan.file_bytes),
-                   format_bytes(plan.peak_memory));
+      print_stdout(
+          "would read {} of weights and write {}, with at most {} of memory beside their mapped files\n",
+          format_bytes(plan.weights_read), format_bytes(plan.file_bytes), format_bytes(plan.peak_memory));
     }
     return kDone;
   }

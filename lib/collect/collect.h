@@ -19,7 +19,7 @@ struct CollectInput {
 
 /// What collecting takes and makes, known before it begins.
 struct CollectPlan {
-  uint64_t peak_memory = 0;  ///< bytes, beside the program itself
+  uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
   uint64_t file_bytes = 0;
   uint64_t weights_read = 0;
   int64_t tokens = 0, held_out_tokens = 0;

@@ -30,7 +30,7 @@ struct CompressInput {
 
 /// What collecting takes, known before it begins.
 struct CompressNeeds {
-  uint64_t peak_memory = 0;  ///< bytes, beside the program itself
+  uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
   uint64_t statistics_bytes = 0;
   uint64_t work_bytes = 0;  ///< of the work folder, the statistics among them
   int64_t tokens = 0;

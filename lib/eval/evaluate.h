@@ -58,7 +58,7 @@ struct EvalFigures {
 /// How an evaluation goes, known before it begins.
 struct EvalPlan {
   int64_t windows_at_once = 1;
-  uint64_t peak_memory = 0;   ///< bytes, beside the program itself
+  uint64_t peak_memory = 0;   ///< bytes, beside the program itself and mapped files
   uint64_t weights_read = 0;  ///< bytes
 };
 /// Throws Error where a window is longer than a model's positions, or the models' vocabularies differ.
