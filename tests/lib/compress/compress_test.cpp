@@ -13,10 +13,10 @@
 #include <string>
 
 #include "formats/error.h"
+#include "kernels/moe/router.h"
 #include "lib/artifact/open_source.h"
 #include "lib/collect/collect.h"
 #include "lib/convert/convert.h"
-#include "kernels/moe/router.h"
 #include "lib/io/file.h"
 #include "lib/statistics/statistics.h"
 #include "lib/transform/row_encoder.h"
