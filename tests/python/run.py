@@ -9,6 +9,7 @@ Without names those that need NumPy alone; 77 (skipped) where it is not installe
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 import unittest
 from pathlib import Path
@@ -20,6 +21,8 @@ def main() -> int:
     if importlib.util.find_spec("numpy") is None:
         print("skipped: no numpy")
         return 77
+    # A shell ignores Ctrl-C in what it starts in the background, and so would the processes that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, str(HERE))
     names = sys.argv[1:] or ["test_module", "test_misuse", "test_runtime"]
     tests = unittest.defaultTestLoader.loadTestsFromNames(names)
