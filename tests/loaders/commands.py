@@ -34,10 +34,13 @@ class Program:
     if pathlib.Path(folder).exists():
       raise AssertionError("refused, and left an output")
 
-  def lint(self, folder):
-    """Throws if lint has an error or a warning."""
+  def lint(self, folder, rule=None):
+    """Throws if lint has an error or a warning, but those of a rule that must find something."""
     done = json.loads(subprocess.run([self.path, "lint", "--json", str(folder)], capture_output=True, text=True).stdout)
     bad = [f for f in done["findings"] if f["severity"] in ("error", "warning")]
+    if rule and all(f["rule"] != rule for f in bad):
+      raise AssertionError(f"expected findings of {rule}, found none")
+    bad = [f for f in bad if f["rule"] != rule]
     if bad:
       raise AssertionError(f"{len(bad)} findings: " + "; ".join(f"[{f['rule']}] {f['where']}: {f['message']}" for f in bad[:3]))
 
