@@ -8,7 +8,7 @@
 namespace twofour::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 /// Query heads that a block has of one key head.
 constexpr int kHeads = 4;
@@ -22,25 +22,46 @@ struct SplitPlan {
 SplitPlan split_plan(const DeviceAttention& in) {
   const auto chunks = static_cast<int>((in.heads / in.kv_heads + kHeads - 1) / kHeads);
   const auto others = static_cast<int>(in.kv_heads) * chunks;
-  return {chunks, std::clamp(2 * multiprocessors() / others, 1, kMostSplits)};
+  return {chunks, std::clamp(multiprocessors() / others, 1, kMostSplits)};
+}
+
+/// Adds up numbers of lanes `kApart` apart: the lower lane keeps the first half, the upper one the second.
+template <int kApart, int kCount>
+__device__ __forceinline__ void halve(float (&x)[16]) {
+  const bool is_upper = (threadIdx.x & kApart) != 0;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const float sent = is_upper ? x[i] : x[i + kCount / 2], kept = is_upper ? x[i + kCount / 2] : x[i];
+    x[i] = kept + __shfl_xor_sync(~0u, sent, kApart);
+  }
+}
+/// Sums over a warp of 16 numbers a lane: lanes 2 i and 2 i + 1 have that of the i-th.
+__device__ __forceinline__ float sums_of_warp(float (&x)[16]) {
+  halve<16, 16>(x);
+  halve<8, 8>(x);
+  halve<4, 4>(x);
+  halve<2, 2>(x);
+  return x[0] + __shfl_xor_sync(~0u, x[0], 1);
 }
 
 /// One query of up to four heads of a group, and a share of the keys. The last block of the heads adds up
 /// what all have found.
 template <int kEach>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     attend_one_kernel(const __grid_constant__ DeviceAttention in, const __grid_constant__ PreparedHeads own,
                       float* out, float* parts, int32_t* done, int chunks) {
-  constexpr int kSize = kEach * 32;
+  constexpr int kSize = kEach * 32, kStride = kSize + 4;
+  static_assert(kKeysAtOnce * kHeads == 16);
   __shared__ float found[kWarps][kHeads][kSize], largest_of[kWarps][kHeads], sum_of[kWarps][kHeads];
   __shared__ bool is_last;
-  release_successor();
   const int64_t group = in.heads / in.kv_heads, kv = blockIdx.x / chunks;
   const int64_t first = static_cast<int64_t>(blockIdx.x) % chunks * kHeads;  // of the group
   const int heads = static_cast<int>(min(int64_t{kHeads}, group - first));
   const int64_t head0 = kv * group + first;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  // The position and the keys before it are there since the token before.
+  const int head_size = static_cast<int>(in.head_size), value_size = static_cast<int>(in.value_size);
+  // The position and the keys before it are there: the kernel before this one has let it start once those
+  // before that had ended.
   const int64_t position = *in.position, keys = position + 1;
   const int64_t from = in.window > 0 ? max(int64_t{0}, keys - in.window) : 0;
   const int64_t each = max((keys - from + gridDim.y - 1) / gridDim.y, int64_t{16});
@@ -52,103 +73,95 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       const int64_t row = min(key + j * kWarps, position) * in.kv_heads + kv;
+      const float *k = in.k + row * head_size + lane, *v = in.v + row * value_size + lane;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const int d = lane + 32 * i;
-        a[j][i] = d < in.head_size && key < end ? in.k[row * in.head_size + d] : 0.0f;
-        b[j][i] = d < in.value_size && key < end ? in.v[row * in.value_size + d] : 0.0f;
+        a[j][i] = lane + 32 * i < head_size ? k[32 * i] : 0.0f;
+        b[j][i] = lane + 32 * i < value_size ? v[32 * i] : 0.0f;
       }
     }
   };
-  fetch(begin + warp);
-  wait_for_predecessor();
 
-  // The token's own heads
-  if (warp < heads)
-    prepare_head(own.rows[0], own.rows[0].x + (head0 + warp) * in.head_size, position, found[warp][0]);
-  if (has_own && warp < 2) {
-    const HeadRows& row = own.rows[1 + warp];
-    prepare_head(row, row.x + kv * row.head_size, position, found[warp][1]);
-    float* to = row.out + (position * in.kv_heads + kv) * row.head_size;
-    for (int64_t i = lane; i < row.head_size; i += 32) to[i] = found[warp][1][i];
-  }
-  __syncthreads();
-
-  float q[kHeads][kEach], mixed[kHeads][kEach] = {}, largest[kHeads], sums[kHeads] = {}, own_scores[kHeads];
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    largest[h] = -INFINITY;
-    own_scores[h] = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int d = lane + 32 * i;
-      q[h][i] = h < heads && d < in.head_size ? found[h][0][d] * in.scale : 0.0f;
-      if (has_own && d < in.head_size) own_scores[h] += q[h][i] * found[0][1][d];
+  // The token's own heads: queries, then the key and the value, a warp each
+  static_assert(kHeads + 2 <= kWarps);
+  float q[kHeads][kEach], mixed[kHeads][kEach] = {};
+  const auto prepare = [&] {
+    const int which = max(0, warp - heads + 1);
+    const HeadRows& row = own.rows[min(which, 2)];
+    const HeadAhead<kEach> ahead(row, position);
+    wait_for_predecessor();
+    release_successor();
+    if (warp < heads + (has_own ? 2 : 0)) {
+      float* to = which == 0 ? found[warp][0] : found[which - 1][1];
+      prepare_head(row, ahead, row.x + (which == 0 ? head0 + warp : kv) * row.head_size, to);
+      float* stored = row.out + (position * in.kv_heads + kv) * row.head_size;
+      for (int i = lane; which != 0 && i < row.head_size; i += 32) stored[i] = to[i];
     }
-  }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int d = lane + 32 * i;
+        q[h][i] = h < heads && d < head_size ? found[h][0][d] * in.scale : 0.0f;
+      }
+    }
+  };
 
-  // Keys
-  for (int64_t key = begin + warp; key < end; key += kWarps * kKeysAtOnce) {
-    float scores[kKeysAtOnce][kHeads];
+  // Keys, the first ones asked for ahead of the token. Lanes 2 (4 j + h) and the next have the score of the
+  // j-th and head h, the largest score of h so far, and of the weights of h those of every fourth.
+  float largest = -INFINITY, sum = 0;
+  bool is_first = true, is_own_left = has_own && warp == 0;
+#pragma unroll 1
+  for (int64_t key = begin + warp;; key += kWarps * kKeysAtOnce) {
+    int64_t count = (end - key + kWarps - 1) / kWarps;
+    if (key < end) fetch(key);
+    if (is_first) prepare();
+    is_first = false;
+    if (key >= end) {
+      if (!is_own_left) break;
+      is_own_left = false, count = 1;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int d = lane + 32 * i;
+        a[0][i] = d < head_size ? found[0][1][d] : 0.0f;
+        b[0][i] = d < value_size ? found[1][1][d] : 0.0f;
+      }
+    }
+    float scores[kKeysAtOnce * kHeads];
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        scores[j][h] = 0;
+        float& score = scores[j * kHeads + h];
+        score = 0;
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) scores[j][h] += q[h][i] * a[j][i];
+        for (int i = 0; i < kEach; ++i) score += q[h][i] * a[j][i];
       }
     }
-#pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) {
-#pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) scores[j][h] += __shfl_xor_sync(~0u, scores[j][h], apart);
-      }
-    }
+    const float mine = sums_of_warp(scores), score = lane / (2 * kHeads) < count ? mine : -INFINITY;
+    float now = fmaxf(largest, score);
+    now = fmaxf(now, __shfl_xor_sync(~0u, now, 8));
+    now = fmaxf(now, __shfl_xor_sync(~0u, now, 16));
+    const float factor = expf(largest - now), weight = expf(score - now);
+    largest = now;
+    sum = sum * factor + weight;
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float now = largest[h];
+      const float by = __shfl_sync(~0u, factor, 2 * h);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) mixed[h][i] *= by;
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
-        if (key + j * kWarps >= end) scores[j][h] = -INFINITY;
-        now = fmaxf(now, scores[j][h]);
-      }
-      const float factor = expf(largest[h] - now);
-      largest[h] = now;
-      sums[h] *= factor;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) mixed[h][i] *= factor;
-#pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-        const float weight = expf(scores[j][h] - now);
-        sums[h] += weight;
+        const float w = __shfl_sync(~0u, weight, 2 * (kHeads * j + h));
         // What is masked may be no number.
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) mixed[h][i] += weight > 0 ? weight * b[j][i] : 0.0f;
-      }
-    }
-    fetch(key + kWarps * kKeysAtOnce);
-  }
-
-  // The token's own key
-  if (has_own && warp == 0) {
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-      for (int apart = 16; apart > 0; apart /= 2) own_scores[h] += __shfl_xor_sync(~0u, own_scores[h], apart);
-      const float now = fmaxf(largest[h], own_scores[h]);
-      const float factor = expf(largest[h] - now), weight = expf(own_scores[h] - now);
-      largest[h] = now;
-      sums[h] = sums[h] * factor + weight;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int d = lane + 32 * i;
-        mixed[h][i] = mixed[h][i] * factor + (d < in.value_size ? weight * found[1][1][d] : 0.0f);
+        for (int i = 0; i < kEach; ++i) mixed[h][i] += w > 0 ? w * b[j][i] : 0.0f;
       }
     }
   }
+  sum += __shfl_xor_sync(~0u, sum, 8);
+  sum += __shfl_xor_sync(~0u, sum, 16);
   __syncthreads();
 
   // Warps
@@ -156,25 +169,25 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) found[warp][h][lane + 32 * i] = mixed[h][i];
-    if (lane == 0) largest_of[warp][h] = largest[h], sum_of[warp][h] = sums[h];
+    if (lane == 2 * h) largest_of[warp][h] = largest, sum_of[warp][h] = sum;
   }
   __syncthreads();
-  const int64_t stride = kSize + 2;
   if (warp < heads) {
     const int h = warp;
-    float most = -INFINITY, sum = 0, values[kEach] = {};
+    float most = -INFINITY, sums = 0, values[kEach] = {};
     for (int w = 0; w < kWarps; ++w) most = fmaxf(most, largest_of[w][h]);
     const float base = most == -INFINITY ? 0.0f : most;
     for (int w = 0; w < kWarps; ++w) {
       const float factor = expf(largest_of[w][h] - base);
-      sum += sum_of[w][h] * factor;
+      sums += sum_of[w][h] * factor;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) values[i] += found[w][h][lane + 32 * i] * factor;
     }
-    float* part = parts + ((head0 + h) * gridDim.y + blockIdx.y) * stride;
+    float* part = parts + ((head0 + h) * gridDim.y + blockIdx.y) * kStride;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) part[2 + lane + 32 * i] = values[i];
-    if (lane == 0) part[0] = most, part[1] = sum;
+    for (int i = 0; i < kEach; i += 2)
+      *reinterpret_cast<float2*>(part + 4 + lane * kEach + i) = make_float2(values[i], values[i + 1]);
+    if (lane == 0) part[0] = most, part[1] = sums;
   }
 
   // Blocks
@@ -185,42 +198,69 @@ __global__ void __launch_bounds__(kThreads)
     if (is_last) done[blockIdx.x] = 0;
   }
   __syncthreads();
-  if (!is_last || warp >= heads) return;
+  if (!is_last) return;
   __threadfence();
-  const int64_t head = head0 + warp;
+  // Two warps share the parts of a head, eight at a time; all are asked for before any figure is used. A lane
+  // has the figures of every 32nd part.
+  constexpr int kShare = kWarps / kHeads, kParts = 8;
+  const int h = warp % kHeads, half = warp / kHeads, splits = static_cast<int>(gridDim.y);
+  const int64_t head = head0 + min(h, heads - 1);
+  const float* part = parts + head * gridDim.y * kStride;
+  float2 some[kParts][kEach / 2];
+  const auto fetch_parts = [&](int from) {
+#pragma unroll
+    for (int j = 0; j < kParts; ++j) {
+      const float* at = part + min(from + kShare * j, splits - 1) * kStride + 4 + lane * kEach;
+#pragma unroll
+      for (int i = 0; i < kEach / 2; ++i) some[j][i] = __ldcg(reinterpret_cast<const float2*>(at) + i);
+    }
+  };
+  fetch_parts(half);
   const float sink = in.sinks != nullptr ? in.sinks[head] : -INFINITY;
-  const float* part = parts + head * gridDim.y * stride;
-  // A lane has the figures of every 32nd part.
-  const int splits = static_cast<int>(gridDim.y);
-  float most = sink, sum = 0, factors[kMostSplits / 32], values[kEach] = {};
+  float most = sink, total = 0, factors[kMostSplits / 32], sums_of_parts[kMostSplits / 32],
+        values[kEach] = {};
 #pragma unroll
   for (int i = 0; i < kMostSplits / 32; ++i) {
-    factors[i] = lane + 32 * i < splits ? __ldcg(part + (lane + 32 * i) * stride) : -INFINITY;
-    most = fmaxf(most, factors[i]);
+    float2 figures = {-INFINITY, 0};
+    if (lane + 32 * i < splits)
+      figures = __ldcg(reinterpret_cast<const float2*>(part + (lane + 32 * i) * kStride));
+    factors[i] = figures.x, sums_of_parts[i] = figures.y;
+    most = fmaxf(most, figures.x);
   }
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
 #pragma unroll
   for (int i = 0; i < kMostSplits / 32; ++i) {
     factors[i] = expf(factors[i] - most);
-    if (lane + 32 * i < splits) sum += __ldcg(part + (lane + 32 * i) * stride + 1) * factors[i];
+    total += sums_of_parts[i] * factors[i];
   }
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
-  if (in.sinks != nullptr) sum += expf(sink - most);
+  for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(~0u, total, apart);
+  if (in.sinks != nullptr) total += expf(sink - most);
+  static_assert(kMostSplits == 64);
+#pragma unroll 1
+  for (int from = half; from < splits; from += kShare * kParts) {
+    if (from != half) fetch_parts(from);
 #pragma unroll
-  for (int w = 0; w < kMostSplits / 32; ++w) {
-#pragma unroll 8
-    for (int s = 0; s < min(32, splits - 32 * w); ++s) {
-      const float factor = __shfl_sync(~0u, factors[w], s);
-      const float* from = part + (32 * w + s) * stride + 2 + lane;
+    for (int j = 0; j < kParts; ++j) {
+      const int s = from + kShare * j;
+      const float found_factor = __shfl_sync(~0u, s < 32 ? factors[0] : factors[1], s % 32);
+      const float factor = s < splits ? found_factor : 0.0f;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) values[i] += __ldcg(from + 32 * i) * factor;
+      for (int i = 0; i < kEach / 2; ++i)
+        values[2 * i] += some[j][i].x * factor, values[2 * i + 1] += some[j][i].y * factor;
     }
   }
+  static_assert(kWarps == 2 * kHeads);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (half == 1) found[0][h][lane + 32 * i] = values[i];
+  __syncthreads();
+  if (warp >= heads) return;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (lane + 32 * i < in.value_size) out[head * in.value_size + lane + 32 * i] = values[i] / sum;
+    const int d = lane + 32 * i;
+    if (d < value_size) out[head * value_size + d] = (values[i] + found[0][h][d]) / total;
   }
 }
 
@@ -239,7 +279,7 @@ size_t attend_one_workspace(const DeviceAttention& in) {
   check_heads(in);
   const SplitPlan plan = split_plan(in);
   return static_cast<size_t>(counters_bytes(in, plan) +
-                             in.heads * plan.splits * (each_of(in) * 32 + 2) * int64_t{sizeof(float)});
+                             in.heads * plan.splits * (each_of(in) * 32 + 4) * int64_t{sizeof(float)});
 }
 
 void attend_one(const DeviceAttention& in, const PreparedHeads& heads, float* out, void* workspace,

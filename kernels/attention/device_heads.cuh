@@ -23,44 +23,62 @@ __device__ __forceinline__ double sum_of_warp(double x) {
   return x;
 }
 
-/// One head, by a warp: its norm, its clip and its rotation at a position, into shared memory.
-__device__ inline void prepare_head(const HeadRows& h, const float* x, int64_t position, float* own) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kMost = kMostHeadSize / 32;
-  float values[kMost], norms[kMost];
+/// What a warp needs for a head of at most 32 * kEach numbers beside the head: it can be there before it.
+template <int kEach>
+struct HeadAhead {
+  float norms[kEach];
+  float2 turns[(kEach + 1) / 2];  ///< cosines and sines of the pairs, 32 apart
+
+  __device__ __forceinline__ HeadAhead(const HeadRows& h, int64_t position) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) {
-    const int at = lane + 32 * i;
-    values[i] = at < h.head_size ? x[at] : 0.0f;
-    if (h.norm != nullptr) norms[i] = at < h.head_size ? h.norm[at] : 0.0f;
+    for (int i = 0; i < kEach; ++i)
+      norms[i] = h.norm != nullptr && lane + 32 * i < h.head_size ? h.norm[lane + 32 * i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < (kEach + 1) / 2; ++i) {
+      turns[i] = {1, 0};
+      if (lane + 32 * i >= h.pairs) continue;
+      sincosf(static_cast<float>(position) * h.frequencies[lane + 32 * i], &turns[i].y, &turns[i].x);
+      turns[i].x *= h.amplitude, turns[i].y *= h.amplitude;
+    }
   }
-  double sum = 0;
+};
+
+/// One head, by a warp: its norm, its clip and its rotation, into shared memory.
+template <int kEach>
+__device__ __forceinline__ void prepare_head(const HeadRows& h, const HeadAhead<kEach>& ahead, const float* x,
+                                             float* own) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, size = static_cast<int>(h.head_size);
+  float values[kEach];
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  for (int i = 0; i < kEach; ++i) values[i] = lane + 32 * i < size ? x[lane + 32 * i] : 0.0f;
   if (h.norm != nullptr) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     sum = sum_of_warp(sum);
     const auto factor = 1.0f / sqrtf(static_cast<float>(sum) / static_cast<float>(h.head_size) +
                                      static_cast<float>(h.epsilon));
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) values[i] = values[i] * factor * norms[i];
+    for (int i = 0; i < kEach; ++i) values[i] = values[i] * factor * ahead.norms[i];
   }
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < kEach; ++i) {
     if (h.clip > 0) values[i] = fminf(fmaxf(values[i], -h.clip), h.clip);
-    if (lane + 32 * i < h.head_size) own[lane + 32 * i] = values[i];
+    if (lane + 32 * i < size) own[lane + 32 * i] = values[i];
   }
   __syncwarp();
-  const int64_t step = h.interleaved ? 2 : 1, apart = h.interleaved ? 1 : h.pairs;
-  for (int64_t j = lane; j < h.pairs; j += 32) {
-    const float angle = static_cast<float>(position) * h.frequencies[j];
-    float sine, cosine;
-    sincosf(angle, &sine, &cosine);
-    sine *= h.amplitude;
-    cosine *= h.amplitude;
-    float &a = own[h.rotated_from + j * step], &b = own[h.rotated_from + j * step + apart];
+  const int pairs = static_cast<int>(h.pairs), step = h.interleaved ? 2 : 1,
+            apart = h.interleaved ? 1 : pairs;
+#pragma unroll
+  for (int i = 0; i < (kEach + 1) / 2; ++i) {
+    const int j = lane + 32 * i;
+    if (j >= pairs) continue;
+    float& a = own[static_cast<int>(h.rotated_from) + j * step];
+    float& b = *(&a + apart);
     const float x0 = a, x1 = b;
-    a = x0 * cosine - x1 * sine;
-    b = x1 * cosine + x0 * sine;
+    a = x0 * ahead.turns[i].x - x1 * ahead.turns[i].y;
+    b = x1 * ahead.turns[i].x + x0 * ahead.turns[i].y;
   }
   __syncwarp();
 }

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
   const HeadRows& h = all.rows[which];
   float* own = heads[warp];
   const int64_t begin = all.begin;
-  prepare_head(h, h.x + row * h.stride + head * h.head_size, begin + row, own);
+  const HeadAhead<kMostHeadSize / 32> ahead(h, begin + row);
+  prepare_head(h, ahead, h.x + row * h.stride + head * h.head_size, own);
   float* out = h.out + ((h.out_by_position ? begin : 0) + row) * h.out_stride + head * h.head_size;
   for (int64_t i = lane; i < h.head_size; i += 32) out[i] = own[i];
 }

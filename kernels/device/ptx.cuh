@@ -99,6 +99,16 @@ __device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
   return value;
 }
 
+/// Words that are seen whole by other blocks, in no order with other memory.
+__device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
 /// Waits for the preceding kernels and their writes.
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets the kernel behind this one start.

@@ -17,24 +17,6 @@ struct RowArguments {
   RowOutput to;
 };
 
-/// Asks for the weights of a row, to be in the L2 cache.
-__device__ void prefetch_row(const DeviceMatrix& m, int64_t n) {
-  const int bits = m.format == MatrixFormat::bf16 ? 16 : 4;
-  const int64_t bytes = m.k * bits / 8;
-  const char* row = static_cast<const char*>(m.weights) + n * bytes;
-  for (int64_t i = threadIdx.x % 32 * int64_t{128}; i < bytes; i += 32 * 128)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(row + i));
-}
-
-/// Formats that have a kernel of their own, with room for the registers of many blocks, and the others.
-enum class RowFormats { bf16, nvfp4, any };
-
-/// Blocks that a multiprocessor has at a time.
-constexpr int blocks_of(RowFormats formats) { return formats == RowFormats::any ? 2 : 3; }
-constexpr MatrixFormat format_of(RowFormats formats) {
-  return formats == RowFormats::nvfp4 ? MatrixFormat::nvfp4 : MatrixFormat::bf16;
-}
-
 /// A row of several matrices whose results follow each other.
 struct RowPlace {
   const DeviceMatrix* matrix;
@@ -45,57 +27,106 @@ __device__ __forceinline__ RowPlace place_of(const DeviceMatrix* matrices, int64
   return {matrices, n};
 }
 
-/// Weights do not depend on kernels before this one: the first row of each warp is asked for, and those
-/// behind it are brought nearer, before these end.
-template <RowFormats kFormats>
-__global__ void __launch_bounds__(kRowThreads, blocks_of(kFormats))
+/// The matrices of a block's row of the input, or nullptr where it has none.
+__device__ __forceinline__ const DeviceMatrix* matrices_of(const RowArguments& a) {
+  if (a.table == nullptr) return a.matrices;
+  const int32_t id = a.ids[blockIdx.y];
+  return id < 0 || id >= a.e ? nullptr : a.table + static_cast<int64_t>(id) * a.count;
+}
+
+/// A sum of a warp's row becomes a result: by one lane, which knows what it is added to.
+__device__ __forceinline__ void store_result(const RowArguments& a, const RowPlace& p, int64_t n, float sum,
+                                             float before) {
+  sum *= p.matrix->global_scale;
+  if (p.matrix->bias != nullptr) sum += p.matrix->bias[p.n];
+  a.to.out[blockIdx.y * a.n + n] = a.to.adds ? before + sum : sum;
+}
+
+/// Pieces that a warp has under way or in use.
+constexpr int kPieces = 2;
+
+/// Weights do not depend on kernels before this one: the first pieces of each warp are under way before these
+/// end. The next kernel starts once these have ended.
+template <MatrixFormat kFormat>
+__global__ void __launch_bounds__(kRowThreads, 3)
     multiply_row_kernel(const __grid_constant__ RowArguments a) {
   extern __shared__ float4 shared[];
-  constexpr bool kIsAny = kFormats == RowFormats::any;
-  release_successor();
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kRowWarps, row = blockIdx.y;
-  const int64_t lane = threadIdx.x % 32;
-  int64_t n = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  RowAhead<format_of(kFormats)> ahead;
-  const auto fetch = [&](const DeviceMatrix* matrices, int64_t of) {
-    if (kIsAny || of >= a.n) return;
-    const RowPlace p = place_of(matrices, of);
-    ahead.fetch(*p.matrix, p.n, lane * 8);
+  using Piece = RowPiece<kFormat>;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kRowWarps;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint8_t* pieces = reinterpret_cast<uint8_t*>(shared) + warp * (kPieces * Piece::kBytes);
+  const DeviceMatrix* matrices = a.table == nullptr ? a.matrices : nullptr;
+  struct {
+    int64_t n, k;
+  } now{static_cast<int64_t>(blockIdx.x) * kRowWarps + warp, 0}, next = now;
+  const auto step = [&](auto& at) {
+    at.k += Piece::kSpan;
+    if (at.k >= a.k) at.n += warps, at.k = 0;
   };
-  const DeviceMatrix* matrices = a.matrices;
-  if (!kIsAny && a.table == nullptr) {
-    fetch(matrices, n);
-    constexpr int kRowsAhead = 4;
-    for (int64_t next = n + warps; next < min(a.n, n + kRowsAhead * warps); next += warps) {
-      const RowPlace p = place_of(matrices, next);
-      prefetch_row(*p.matrix, p.n);
+  const auto copy_next = [&](uint8_t* to) {
+    if (next.n < a.n) {
+      const RowPlace p = place_of(matrices, next.n);
+      Piece::copy(*p.matrix, p.n, next.k, to);
     }
-  }
+    commit_copies();
+    step(next);
+  };
+  const auto copy_first = [&] {
+#pragma unroll 1
+    for (int i = 0; i < kPieces; ++i) copy_next(pieces + i * Piece::kBytes);
+  };
+  if (matrices != nullptr) copy_first();
+  const SharedRow x{reinterpret_cast<float*>(shared) + kRowWarps * kPieces * Piece::kBytes / 4,
+                    (a.k + 7) / 8 * 4};
+  const InputRow input(a.in, blockIdx.y, a.k, x);
+  input.prepare();
   wait_for_predecessor();
-  if (a.table != nullptr) {
-    const int32_t id = a.ids[row];
-    if (id < 0 || id >= a.e) return;
-    matrices = a.table + static_cast<int64_t>(id) * a.count;
-    fetch(matrices, n);
+  if (matrices == nullptr) {
+    matrices = matrices_of(a);
+    if (matrices == nullptr) return;
+    copy_first();
   }
+  const auto load_before = [&] {
+    return a.to.adds && lane == 0 && now.n < a.n ? a.to.out[blockIdx.y * a.n + now.n] : 0.0f;
+  };
+  float sum = 0, before = load_before();
+  input.load();
+  release_successor();
+#pragma unroll 1
+  for (int turn = 0; now.n < a.n; turn ^= 1) {
+    uint8_t* piece = pieces + turn * Piece::kBytes;
+    wait_copies<kPieces - 1>();
+    __syncwarp();
+    sum += Piece::dot(a.k, now.k, piece, x);
+    __syncwarp();
+    copy_next(piece);
+    const int64_t done = now.n;
+    step(now);
+    if (now.n == done) continue;
+    sum = sum_of_warp(sum);
+    if (lane == 0) store_result(a, place_of(matrices, done), done, sum, before);
+    sum = 0, before = load_before();
+  }
+}
+
+/// The same of matrices of several formats, without what comes ahead.
+__global__ void __launch_bounds__(kRowThreads, 2)
+    multiply_any_row_kernel(const __grid_constant__ RowArguments a) {
+  extern __shared__ float4 shared[];
+  wait_for_predecessor();
+  const DeviceMatrix* matrices = matrices_of(a);
+  if (matrices == nullptr) return;
   const SharedRow x{reinterpret_cast<float*>(shared), (a.k + 7) / 8 * 4};
-  load_input(a.in, row, a.k, x);
-  for (; n < a.n; n += warps) {
+  InputRow input(a.in, blockIdx.y, a.k, x);
+  input.prepare();
+  input.load();
+  release_successor();
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kRowWarps;
+  for (int64_t n = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32; n < a.n; n += warps) {
     const RowPlace p = place_of(matrices, n);
-    const DeviceMatrix& m = *p.matrix;
-    float sum;
-    if constexpr (kIsAny) {
-      sum = dot_any_row(m, p.n, x);
-    } else {
-      sum = dot_row(m, p.n, x, ahead);
-      fetch(matrices, n + warps);
-      sum = sum_of_warp(sum);
-    }
-    if (lane != 0) continue;
-    sum *= m.global_scale;
-    if (m.bias != nullptr) sum += m.bias[p.n];
-    float* out = a.to.out + row * a.n + n;
-    *out = a.to.adds ? *out + sum : sum;
+    const float sum = dot_any_row(*p.matrix, p.n, x);
+    if (threadIdx.x % 32 != 0) continue;
+    store_result(a, p, n, sum, a.to.adds ? a.to.out[blockIdx.y * a.n + n] : 0.0f);
   }
 }
 
@@ -110,22 +141,34 @@ int64_t even_blocks(int64_t each, int64_t most) {
   return best;
 }
 
-template <RowFormats kFormats>
-void start_kernel(const RowArguments& a, int64_t rows, Stream stream) {
+/// `at_once`: blocks that a multiprocessor has at a time.
+void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const RowArguments& a, int64_t rows,
+                Stream stream) {
   const int64_t blocks = (a.n + kRowWarps - 1) / kRowWarps, all = multiprocessors();
-  const int64_t most = even_blocks((blocks * rows + all - 1) / all, blocks_of(kFormats)) * all;
+  const int64_t most = even_blocks((blocks * rows + all - 1) / all, at_once) * all;
   const dim3 grid(static_cast<unsigned>(std::min(blocks, std::max<int64_t>(1, most / rows))),
                   static_cast<unsigned>(rows));
-  launch("product of a row", stream, {grid, kRowThreads, row_shared(a.k), 1, true},
-         multiply_row_kernel<kFormats>, a);
+  launch("product of a row", stream, {grid, kRowThreads, shared, 1, true}, kernel, a);
+}
+
+/// Starts a kernel of one format, if there is one and room for it.
+template <MatrixFormat kFormat>
+bool start_piecewise(const RowArguments& a, int64_t rows, Stream stream) {
+  using Piece = RowPiece<kFormat>;
+  const size_t shared = row_shared(a.k) + size_t{kRowWarps} * kPieces * Piece::kBytes;
+  const size_t room = static_cast<size_t>(shared_memory_limit());
+  if (a.format != kFormat || !Piece::takes(a.k) || shared > room) return false;
+  const int at_once = static_cast<int>(std::min<size_t>(3, room / shared));
+  start_rows(multiply_row_kernel<kFormat>, at_once, shared, a, rows, stream);
+  return true;
 }
 
 void start_rows(const RowArguments& a, int64_t rows, Stream stream) {
   expect(row_shared(a.k) <= static_cast<size_t>(shared_memory_limit()), "product of a row",
          "a row that fits shared memory", std::to_string(a.k) + " numbers");
-  if (a.format == MatrixFormat::bf16) return start_kernel<RowFormats::bf16>(a, rows, stream);
-  if (a.format == MatrixFormat::nvfp4) return start_kernel<RowFormats::nvfp4>(a, rows, stream);
-  start_kernel<RowFormats::any>(a, rows, stream);
+  if (start_piecewise<MatrixFormat::bf16>(a, rows, stream)) return;
+  if (start_piecewise<MatrixFormat::nvfp4>(a, rows, stream)) return;
+  start_rows(multiply_any_row_kernel, 2, row_shared(a.k), a, rows, stream);
 }
 
 __device__ __forceinline__ void split(float x, uint16_t& high, uint16_t& low) {

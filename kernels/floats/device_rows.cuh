@@ -4,37 +4,39 @@
 #include "formats/e8m0.h"
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_matrix.h"
+#include "kernels/floats/input_row.cuh"
 
-/// Weights decoded in registers, and rows in shared memory that they are multiplied with.
+/// Weights decoded in registers, times a row in shared memory.
 
 namespace twofour::cuda {
-
-/// Threads of a block that multiplies a row.
-inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
 /// Eight E2M1 codes, the first in the low nibble, as floats times a scale.
 __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float (&to)[8]) {
+  // Exponent and mantissa of E2M1 where FP16 has its own are the value times 2^-14, subnormals too.
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t code = codes >> (4 * i);
-    // Exponent and mantissa of E2M1 where FP16 has its own are the value times 2^-14, subnormals too.
-    const __half half = __ushort_as_half(static_cast<unsigned short>((code & 7u) << 9 | (code & 8u) << 12));
-    to[i] = __half2float(half) * scale;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t two = codes >> (4 * i);  // codes i and i + 4
+    const uint32_t halves = (two << 9 & 0x0E000E00u) | (two << 12 & 0x80008000u);
+    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+    to[i] = both.x * scale, to[i + 4] = both.y * scale;
   }
 }
 
-/// The same with their block scale as it is stored.
+/// What codes as decode_codes() leaves them are multiplied by: a block scale of NVFP4, which is positive.
+/// Exponent and mantissa where FP16 has its own are the value times 2^-8.
+__device__ __forceinline__ float scale_of_nvfp4(uint8_t byte) {
+  constexpr float kFromHalf = 16384.0f * 256.0f;
+  return kFromHalf * __half2float(__ushort_as_half(static_cast<unsigned short>(byte << 7)));
+}
+
+/// Eight codes with their block scale as it is stored.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void scaled_codes(uint32_t codes, uint8_t byte, float (&to)[8]) {
   constexpr float kFromHalf = 16384.0f;
-  if constexpr (kFormat == MatrixFormat::nvfp4) {
-    // Positive: exponent and mantissa where FP16 has its own are the value times 2^-8.
-    const __half half = __ushort_as_half(static_cast<unsigned short>(byte << 7));
-    return decode_codes(codes, kFromHalf * 256.0f * __half2float(half), to);
-  }
+  if constexpr (kFormat == MatrixFormat::nvfp4) return decode_codes(codes, scale_of_nvfp4(byte), to);
   const float scale = e8m0_to_float(byte);
   if (byte <= 200) return decode_codes(codes, kFromHalf * scale, to);
   // 2^14 times such a scale may be too large: one after the other.
@@ -137,109 +139,6 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-/// A row in shared memory: of every eight numbers the first four, and then the other four of all, so that
-/// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
-struct SharedRow {
-  float* data;
-  int64_t half;  ///< floats
-
-  __device__ float& at(int64_t k) const { return data[(k >> 2 & 1) * half + (k >> 3) * 4 + (k & 3)]; }
-  __device__ float dot(int64_t k, const float (&w)[8]) const {
-    const float4 a = *reinterpret_cast<const float4*>(data + (k >> 1));
-    const float4 b = *reinterpret_cast<const float4*>(data + half + (k >> 1));
-    return w[0] * a.x + w[1] * a.y + w[2] * a.z + w[3] * a.w + w[4] * b.x + w[5] * b.y + w[6] * b.z +
-           w[7] * b.w;
-  }
-};
-
-__device__ __forceinline__ float gate_unit(float gate, float up, const GateUnits& g) {
-  if (g.limit > 0) {
-    gate = fminf(gate, g.limit);
-    up = fminf(fmaxf(up, -g.limit), g.limit);
-  }
-  return gate / (1.0f + expf(-g.slope * gate)) * (up + g.offset);
-}
-
-/// Four numbers of a row, those behind it 0.
-__device__ __forceinline__ float4 load_four(const float* x, int64_t i, int64_t k, bool wide) {
-  if (wide) return i < k ? *reinterpret_cast<const float4*>(x + i) : make_float4(0, 0, 0, 0);
-  const auto one = [&](int64_t at) { return at < k ? x[at] : 0.0f; };
-  return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
-}
-__device__ __forceinline__ float4 add_fours(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-__device__ __forceinline__ void scale_four(float4& x, float factor, const float4& by) {
-  x.x = x.x * factor * by.x, x.y = x.y * factor * by.y;
-  x.z = x.z * factor * by.z, x.w = x.w * factor * by.w;
-}
-
-/// Brings the input into shared memory, as it is to be multiplied. All loads of a thread are under way before
-/// the first is used.
-__device__ inline void load_input(const RowInput& in, int64_t row, int64_t k, const SharedRow& to) {
-  constexpr int kFours = 2, kStep = kRowThreads * 4;
-  auto* sums = reinterpret_cast<double*>(to.data + 2 * to.half);  // [kRowWarps], behind the row
-  const float *x = in.x + row * in.stride, *up = in.up != nullptr ? in.up + row * in.stride : nullptr;
-  float* sum_out = blockIdx.x == 0 && blockIdx.y == 0 ? in.sum : nullptr;
-  const auto is_wide = [&](const float* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
-  const bool wide = k % 4 == 0 && is_wide(x) && is_wide(in.more) && is_wide(up) && is_wide(in.norm);
-  const auto place = [&](int64_t i) { return reinterpret_cast<float4*>(&to.at(i)); };
-  const int64_t padded = to.half * 2, first = threadIdx.x * int64_t{4};
-  double sum = 0;
-  float4 norms[kFours];
-  for (int64_t base = first; base < padded; base += kFours * kStep) {
-    float4 values[kFours], others[kFours];
-#pragma unroll
-    for (int j = 0; j < kFours; ++j) {
-      const int64_t i = base + j * kStep;
-      values[j] = load_four(x, i, k, wide);
-      if (in.more != nullptr) others[j] = load_four(in.more, i, k, wide);
-      if (up != nullptr) others[j] = load_four(up, i, k, wide);
-      if (in.norm != nullptr && base == first) norms[j] = load_four(in.norm, i, k, wide);
-    }
-#pragma unroll
-    for (int j = 0; j < kFours; ++j) {
-      const int64_t i = base + j * kStep;
-      if (i >= padded) break;
-      float4& v = values[j];
-      if (in.more != nullptr) v = add_fours(v, others[j]);
-      if (sum_out != nullptr) {
-        const float all[4] = {v.x, v.y, v.z, v.w};
-        for (int l = 0; l < 4 && i + l < k; ++l) sum_out[i + l] = all[l];
-      }
-      if (up != nullptr) {
-        v = make_float4(gate_unit(v.x, others[j].x, in.gate), gate_unit(v.y, others[j].y, in.gate),
-                        gate_unit(v.z, others[j].z, in.gate), gate_unit(v.w, others[j].w, in.gate));
-      }
-      sum += static_cast<double>(v.x) * static_cast<double>(v.x) +
-             static_cast<double>(v.y) * static_cast<double>(v.y) +
-             static_cast<double>(v.z) * static_cast<double>(v.z) +
-             static_cast<double>(v.w) * static_cast<double>(v.w);
-      *place(i) = v;
-    }
-  }
-  if (in.norm != nullptr) {
-#pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int i = 0; i < kRowWarps; ++i) sum += sums[i];
-    const auto factor =
-        1.0f / sqrtf(static_cast<float>(sum) / static_cast<float>(k) + static_cast<float>(in.epsilon));
-    for (int64_t base = first; base < padded; base += kFours * kStep) {
-#pragma unroll
-      for (int j = 0; j < kFours; ++j) {
-        const int64_t i = base + j * kStep;
-        if (i >= padded) break;
-        if (base != first) norms[j] = load_four(in.norm, i, k, wide);
-        scale_four(*place(i), factor, norms[j]);
-      }
-    }
-  }
-  __syncthreads();
-}
-
 /// Eight weights as they are stored.
 template <MatrixFormat kFormat>
 struct StoredEight {
@@ -292,7 +191,10 @@ struct RowAhead {
   Eight eights[Eight::kAhead];
 
   __device__ __forceinline__ void fetch(const DeviceMatrix& m, int64_t n, int64_t first) {
-    const bool wide = m.k % 8 == 0;
+    if (m.k % 8 == 0) return fetch_some(m, n, first, true);
+    fetch_some(m, n, first, false);
+  }
+  __device__ __forceinline__ void fetch_some(const DeviceMatrix& m, int64_t n, int64_t first, bool wide) {
 #pragma unroll
     for (int i = 0; i < Eight::kAhead; ++i) {
       if (first + i * 256 < m.k) eights[i].fetch(m, n, first + i * 256, wide);
@@ -315,17 +217,17 @@ struct RowAhead {
 template <MatrixFormat kFormat>
 __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const SharedRow& x,
                                          RowAhead<kFormat>& ahead) {
-  const int64_t lane = threadIdx.x % 32 * 8;
-  float sum = ahead.dot(m.k, lane, x);
-  for (int64_t k = lane + StoredEight<kFormat>::kAhead * 256; k < m.k;
-       k += StoredEight<kFormat>::kAhead * 256) {
-    ahead.fetch(m, n, k);
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t k = threadIdx.x % 32 * 8;;) {
     sum += ahead.dot(m.k, k, x);
+    k += StoredEight<kFormat>::kAhead * 256;
+    if (k >= m.k) return sum;
+    ahead.fetch(m, n, k);
   }
-  return sum;
 }
 
-/// The same of any format.
+/// Row n of a matrix of any format times a row, without the global scale.
 __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, const SharedRow& x) {
   return with_format(m.format, [&]<MatrixFormat kFormat>() {
     RowAhead<kFormat> ahead;
@@ -334,9 +236,57 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
   });
 }
 
-/// Shared memory that load_input() takes for rows of `k` numbers, bytes.
-constexpr size_t row_shared(int64_t k) {
-  return static_cast<size_t>((k + 7) / 8 * 8) * sizeof(float) + kRowWarps * sizeof(double);
-}
+/// A piece of a row of weights as it is stored, on its way into a warp's part of shared memory. Its code is
+/// short: in a model it comes from far each time, as weights drive it out of the caches. BF16 takes K of
+/// whole eights, NVFP4 of whole 64.
+template <MatrixFormat kFormat>
+struct RowPiece {
+  static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4;
+  static constexpr int kSpan = kHasCodes ? 4096 : 2048;  ///< numbers
+  static constexpr int kWeights = 4096 / (kHasCodes ? 2 : 1),
+                       kBytes = kWeights + (kHasCodes ? kSpan / 16 : 0);
+  static_assert(kHasCodes || kFormat == MatrixFormat::bf16);
+
+  /// Whether rows of a matrix go this way.
+  static bool takes(int64_t k) { return k % (kHasCodes ? 64 : 8) == 0; }
+
+  /// Starts the copies of numbers from `first` on, as one group of each lane's.
+  static __device__ __forceinline__ void copy(const DeviceMatrix& m, int64_t n, int64_t first, uint8_t* to) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int count = static_cast<int>(min(int64_t{kSpan}, m.k - first));
+    const int bytes = kHasCodes ? count / 2 : count * 2;
+    const auto* from =
+        static_cast<const char*>(m.weights) + (n * m.k + first) / (kHasCodes ? 2 : 1) * (kHasCodes ? 1 : 2);
+#pragma unroll 1
+    for (int i = lane * 16; i < bytes; i += 32 * 16) copy_async16(shared_address(to + i), from + i);
+    if constexpr (kHasCodes) {
+      const auto* scales = static_cast<const char*>(m.scales) + (n * m.k + first) / 16;
+#pragma unroll 1
+      for (int i = lane * 4; i < count / 16; i += 32 * 4)
+        copy_async4(shared_address(to + kWeights + i), scales + i);
+    }
+  }
+
+  /// What a lane has of its products with the same numbers of x.
+  static __device__ __forceinline__ float dot(int64_t k, int64_t first, const uint8_t* piece,
+                                              const SharedRow& x) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int count = static_cast<int>(min(int64_t{kSpan}, k - first));
+    float sum = 0;
+#pragma unroll 2
+    for (int i = lane * 8; i < count; i += 256) {
+      float w[8];
+      if constexpr (kHasCodes) {
+        // All eight have one scale: it multiplies their sum.
+        decode_codes(*reinterpret_cast<const uint32_t*>(piece + i / 2), 1.0f, w);
+        sum += scale_of_nvfp4(piece[kWeights + i / 16]) * x.dot(first + i, w);
+      } else {
+        decode_halves<kFormat>(*reinterpret_cast<const uint4*>(piece + 2 * i), w);
+        sum += x.dot(first + i, w);
+      }
+    }
+    return sum;
+  }
+};
 
 }  // namespace twofour::cuda

@@ -24,14 +24,13 @@ void choose_experts(const RouterRule& rule, const float* logits, int64_t m, int3
 /// One token from its row to its experts in one launch.
 struct RoutedToken {
   RouterRule rule;
-  DeviceMatrix router;       ///< [experts, H]; H at most 8128
+  DeviceMatrix router;       ///< [experts, H]; a row fits shared memory beside 32 KB
   RowInput in;               ///< the token
   float* normed = nullptr;   ///< [H], takes what is multiplied
-  float* logits = nullptr;   ///< [experts]
+  uint64_t* sent = nullptr;  ///< [experts], zeros before the first call and behind each: logits on their way
   int32_t* ids = nullptr;    ///< [top_k]
   float* weights = nullptr;  ///< [top_k]
   int32_t* error = nullptr;  ///< as of choose_experts
-  int32_t* done = nullptr;   ///< [1], 0 before the first call
 };
 void route_token(const RoutedToken& token, Stream stream);
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/device/launch.cuh"
 #include "kernels/floats/device_rows.cuh"
 #include "kernels/moe/device_router.h"
@@ -61,100 +63,173 @@ __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* 
   __syncwarp();
 }
 
-/// The choice for one token, by a warp.
-__device__ void choose_for_token(const RouterRule& r, const float* logits, int32_t* ids, float* weights,
-                                 int32_t* error) {
-  __shared__ float scores[kMostRouted];
-  __shared__ float choice[kMostRouted];
-  __shared__ uint32_t keys[kMostRouted];
+/// Scores of all experts, by a warp: as they become weights, as they are chosen by, and in the order of
+/// floats.
+struct Scores {
+  float weights[kMostRouted], choice[kMostRouted];
+  alignas(16) uint32_t keys[kMostRouted];
+  uint16_t chosen[kMostRouted];  ///< by place
+};
+template <class Load>
+__device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, int32_t* error) {
   const int lane = static_cast<int>(threadIdx.x) % 32, experts = static_cast<int>(r.experts);
   float most = -INFINITY, sum = 0;
+#pragma unroll 1
   for (int base = lane; base < experts; base += 128) {
     float some[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) some[i] = base + 32 * i < experts ? __ldcg(logits + base + 32 * i) : 0.0f;
+    load(base, some);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (base + 32 * i >= experts) break;
       if (!isfinite(some[i])) *error = 1;
-      scores[base + 32 * i] = some[i];
+      s.weights[base + 32 * i] = some[i];
       most = fmaxf(most, some[i]);
     }
   }
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+#pragma unroll 4
   for (int e = lane; e < experts; e += 32) {
-    const float x = scores[e];
-    scores[e] = r.sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most);
-    sum += scores[e];
+    const float x = s.weights[e], score = r.sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most);
+    s.weights[e] = score;
+    sum += score;
   }
   sum = total_of_warp(sum);
-  const bool is_corrected = r.correction != nullptr;
-  for (int e = lane; e < experts; e += 32) {
-    if (!r.sigmoid) scores[e] /= sum;
-    choice[e] = scores[e] + (is_corrected ? r.correction[e] : 0.0f);
-    keys[e] = ordered(choice[e]);
+#pragma unroll 4
+  for (int e = lane; e < (experts + 3) / 4 * 4; e += 32) {
+    s.keys[e] = 0;
+    if (e >= experts) continue;
+    if (!r.sigmoid) s.weights[e] /= sum;
+    s.choice[e] = s.weights[e] + (r.correction != nullptr ? r.correction[e] : 0.0f);
+    s.keys[e] = ordered(s.choice[e]);
   }
   __syncwarp();
-  if (r.groups > 1) keep_groups(r, choice, keys);
-  double chosen = r.sigmoid ? 1e-20 : 0;
-  for (int64_t t = 0; t < r.top_k; ++t) {
-    const int e = take_largest(keys, experts);
-    chosen += static_cast<double>(scores[e]);
-    if (lane == 0) {
-      ids[t] = e;
-      choice[t] = static_cast<float>(e);  // scores for the choice are keys by now
-    }
-  }
-  __syncwarp();
-  const double factor = r.scaling / (r.renormalized ? chosen : 1);
-  for (int64_t t = lane; t < r.top_k; t += 32)
-    weights[t] = static_cast<float>(static_cast<double>(scores[static_cast<int>(choice[t])]) * factor);
+  if (r.groups > 1) keep_groups(r, s.choice, s.keys);
 }
 
-__global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ RouterRule r, const float* logits,
-                                                    int32_t* ids, float* weights, int32_t* error) {
+/// The choice for one token, by a block: an expert's place is how many have a larger key, or the same and
+/// come first. `load(from, to)` brings the logits from + 32 i, those behind the last as 0.
+template <class Load>
+__device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t* ids, float* weights,
+                                 int32_t* error, Scores& s) {
+  const int experts = static_cast<int>(r.experts), top_k = static_cast<int>(r.top_k);
+  if (threadIdx.x < 32) score_experts(r, load, s, error);
+  __syncthreads();
+#pragma unroll 1
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
+    const uint32_t own = s.keys[e];
+    int place = 0;
+#pragma unroll 4
+    for (int f = 0; f < experts; f += 4) {
+      const uint4 others = *reinterpret_cast<const uint4*>(s.keys + f);
+      place += others.x > own || (others.x == own && f < e);
+      place += others.y > own || (others.y == own && f + 1 < e);
+      place += others.z > own || (others.z == own && f + 2 < e);
+      place += others.w > own || (others.w == own && f + 3 < e);
+    }
+    if (place < top_k) s.chosen[place] = static_cast<uint16_t>(e);
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  double sum = r.sigmoid ? 1e-20 : 0;
+  for (int t = 0; t < top_k; ++t) sum += static_cast<double>(s.weights[s.chosen[t]]);
+  const double factor = r.scaling / (r.renormalized ? sum : 1);
+  for (int t = static_cast<int>(threadIdx.x); t < top_k; t += 32) {
+    ids[t] = s.chosen[t];
+    weights[t] = static_cast<float>(static_cast<double>(s.weights[s.chosen[t]]) * factor);
+  }
+}
+
+constexpr int kChooseThreads = 128;
+__global__ void __launch_bounds__(kChooseThreads)
+    choose_kernel(const __grid_constant__ RouterRule r, const float* logits, int32_t* ids, float* weights,
+                  int32_t* error) {
   release_successor();
   wait_for_predecessor();
   const int64_t token = blockIdx.x;
-  choose_for_token(r, logits + token * r.experts, ids + token * r.top_k, weights + token * r.top_k, error);
+  const auto load = [&](int from, float(&to)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      to[i] = from + 32 * i < r.experts ? __ldcg(logits + token * r.experts + from + 32 * i) : 0.0f;
+  };
+  __shared__ Scores scores;
+  choose_for_token(r, load, ids + token * r.top_k, weights + token * r.top_k, error, scores);
 }
 
-/// Logits by a warp each; the last block chooses. Weights are asked for before the kernels before this end.
+/// A logit on its way to the warp that chooses: it is there where the upper half is not zero.
+__device__ __forceinline__ void send_logit(uint64_t* to, float logit) {
+  store_relaxed(to, uint64_t{1} << 32 | __float_as_uint(logit));
+}
+/// Four of them, 32 apart, of `count` from `from` on; 0 for those behind. They are asked for together.
+__device__ __forceinline__ void receive_logits(uint64_t* from, int count, float (&to)[4]) {
+  uint64_t words[4];
+  bool are_there;
+  do {
+    are_there = true;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = 32 * i < count ? load_relaxed(from + 32 * i) : uint64_t{1} << 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) are_there = are_there && words[i] >> 32 != 0;
+  } while (!are_there);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (32 * i < count) store_relaxed(from + 32 * i, 0);
+    to[i] = __uint_as_float(static_cast<uint32_t>(words[i]));
+  }
+}
+
+/// Shared memory of a block beside the token's row: a piece for each warp, then the scores.
+constexpr int kRouteShared =
+    std::max(kRowWarps * RowPiece<MatrixFormat::bf16>::kBytes, static_cast<int>(sizeof(Scores)));
+static_assert(kRouteShared % 16 == 0);
+
+/// Logits by a warp each; the first block chooses. The first weights are under way before the kernels before
+/// this end.
 template <bool kIsBf16>
 __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constant__ RoutedToken t) {
   extern __shared__ float4 shared[];
-  __shared__ bool is_last;
+  using Piece = RowPiece<MatrixFormat::bf16>;
   release_successor();
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  RowAhead<MatrixFormat::bf16> ahead;
-  if (kIsBf16 && e < t.router.n) ahead.fetch(t.router, e, threadIdx.x % 32 * 8);
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, k = t.router.k;
+  auto& scores = *reinterpret_cast<Scores*>(shared);  // where the pieces were
+  uint8_t* piece = reinterpret_cast<uint8_t*>(shared) + threadIdx.x / 32 * Piece::kBytes;
+  const auto copy = [&](int64_t first) {
+    Piece::copy(t.router, e, first, piece);
+    commit_copies();
+  };
+  const SharedRow x{reinterpret_cast<float*>(shared) + kRouteShared / 4, (k + 7) / 8 * 4};
+  const InputRow input(t.in, 0, k, x);
+  if (kIsBf16 && e < t.router.n) copy(0);
+  input.prepare();
   wait_for_predecessor();
-  const SharedRow x{reinterpret_cast<float*>(shared), (t.router.k + 7) / 8 * 4};
-  load_input(t.in, 0, t.router.k, x);
-  if (blockIdx.x == 0) {
-    for (int64_t i = threadIdx.x; i < t.router.k; i += kRowThreads) t.normed[i] = x.at(i);
-  }
+  input.load();
   if (e < t.router.n) {
-    float sum;
+    float sum = 0;
     if constexpr (kIsBf16) {
-      sum = sum_of_warp(dot_row(t.router, e, x, ahead));
+#pragma unroll 1
+      for (int64_t first = 0; first < k; first += Piece::kSpan) {
+        if (first > 0) copy(first);
+        wait_copies<0>();
+        __syncwarp();
+        sum += Piece::dot(k, first, piece, x);
+        __syncwarp();
+      }
+      sum = sum_of_warp(sum);
     } else {
       sum = dot_any_row(t.router, e, x);
     }
-    if (threadIdx.x % 32 == 0)
-      t.logits[e] = sum * t.router.global_scale + (t.router.bias != nullptr ? t.router.bias[e] : 0.0f);
+    if (threadIdx.x % 32 == 0) {
+      sum *= t.router.global_scale;
+      send_logit(t.sent + e, t.router.bias != nullptr ? sum + t.router.bias[e] : sum);
+    }
   }
-  __threadfence();
+  if (blockIdx.x != 0) return;
+  for (int64_t i = threadIdx.x; i < k; i += kRowThreads) t.normed[i] = x.at(i);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(t.done, 1) == static_cast<int32_t>(gridDim.x) - 1;
-    if (is_last) *t.done = 0;
-  }
-  __syncthreads();
-  if (!is_last || threadIdx.x >= 32) return;
-  __threadfence();
-  choose_for_token(t.rule, t.logits, t.ids, t.weights, t.error);
+  const auto receive = [&](int from, float(&to)[4]) {
+    receive_logits(t.sent + from, static_cast<int>(t.rule.experts) - from, to);
+  };
+  choose_for_token(t.rule, receive, t.ids, t.weights, t.error, scores);
 }
 
 void check_rule(const RouterRule& r) {
@@ -170,21 +245,21 @@ void choose_experts(const RouterRule& r, const float* logits, int64_t m, int32_t
                     int32_t* error, Stream stream) {
   if (m == 0) return;
   check_rule(r);
-  launch("router", stream, {dim3(static_cast<unsigned>(m)), 32, 0, 1, true}, choose_kernel, r, logits, ids,
-         weights, error);
+  launch("router", stream, {dim3(static_cast<unsigned>(m)), kChooseThreads, 0, 1, true}, choose_kernel, r,
+         logits, ids, weights, error);
 }
 
 void route_token(const RoutedToken& t, Stream stream) {
   check_rule(t.rule);
   expect(t.router.n == t.rule.experts, "router", std::to_string(t.rule.experts) + " rows",
          std::to_string(t.router.n));
-  const size_t shared = row_shared(t.router.k);
-  constexpr size_t kMost = size_t{32} << 10;  // beside what the choice takes
-  expect(shared <= kMost, "router", "a row that fits shared memory", std::to_string(t.router.k) + " numbers");
-  launch(
-      "router", stream,
-      {dim3(static_cast<unsigned>((t.router.n + kRowWarps - 1) / kRowWarps)), kRowThreads, shared, 1, true},
-      t.router.format == MatrixFormat::bf16 ? route_kernel<true> : route_kernel<false>, t);
+  using Piece = RowPiece<MatrixFormat::bf16>;
+  const bool is_bf16 = t.router.format == MatrixFormat::bf16 && Piece::takes(t.router.k);
+  const size_t shared = kRouteShared + row_shared(t.router.k);
+  expect(shared <= static_cast<size_t>(shared_memory_limit()), "router", "a row that fits shared memory",
+         std::to_string(t.router.k) + " numbers");
+  launch("router", stream, {blocks_for(t.router.n, kRowWarps), kRowThreads, shared, 1, true},
+         is_bf16 ? route_kernel<true> : route_kernel<false>, t);
 }
 
 }  // namespace twofour::cuda

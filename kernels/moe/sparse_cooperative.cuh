@@ -176,6 +176,15 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int cluster = static_cast<int>(blockIdx.y), clusters = static_cast<int>(gridDim.y);
   const int t = lane % 4, g = lane / 4;
 
+  release_successor();
+  // Barriers: sums of the first product, of the second
+  const uint32_t base = shared_address(shared), up_barrier = base, down_barrier = base + 8;
+  if (threadIdx.x == 0) {
+    begin_barrier(up_barrier);
+    begin_barrier(down_barrier);
+  }
+  arrive_at_cluster();
+  wait_for_predecessor();
   // What all waits for, first
   const int topk = a.rows.rows;
   const int id = lane < topk ? a.rows.ids[lane] : 0;
@@ -186,14 +195,6 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     return load_bits(a.x, a.type, min(step, a.up_steps - 1) * kStepK + 2 * lane);
   };
   uint2 next = load_x(part_step);
-
-  // Barriers: sums of the first product, of the second
-  const uint32_t base = shared_address(shared), up_barrier = base, down_barrier = base + 8;
-  if (threadIdx.x == 0) {
-    begin_barrier(up_barrier);
-    begin_barrier(down_barrier);
-  }
-  arrive_at_cluster();
   const CooperativeCursor up_cursor(a.up, lane % 4 * 16 + (lane % 8 < 4 ? 0 : a.intermediate), lane / 8);
   const CooperativeCursor down_cursor(a.down, lane % 8 * 16, lane / 8);
 

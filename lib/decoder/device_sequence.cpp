@@ -113,7 +113,7 @@ void DeviceSequence::make_buffers() {
   const int64_t queries = a.heads * a.head_size, keys = a.kv_heads * a.head_size,
                 values = a.kv_heads * a.value_size;
   b_.hidden = floats(s.hidden), b_.other_hidden = floats(s.hidden);
-  b_.routed = cuda::DeviceMemory(std::vector<int32_t>(4, 0));
+  b_.routed = cuda::DeviceMemory(std::vector<uint64_t>(at(std::max<int64_t>(s.experts, 1)), 0));
   b_.normed = floats(s.hidden), b_.added = floats(s.hidden);
   b_.heads = floats(queries + keys + values);
   b_.low = floats(a.kv_rank + a.head_size), b_.latent = floats(std::max(a.q_rank, a.kv_rank));
@@ -122,7 +122,7 @@ void DeviceSequence::make_buffers() {
   b_.mixed = floats(a.heads * a.value_size);
   b_.gates = floats(2 * std::max({s.width, s.shared_width, s.top_k * s.expert_width}));
   b_.out = floats(std::max<int64_t>(1, s.top_k) * s.hidden);
-  b_.routed_logits = floats(s.experts), b_.ids = floats(s.top_k), b_.weights = floats(s.top_k);
+  b_.gate_logit = floats(1), b_.ids = floats(s.top_k), b_.weights = floats(s.top_k);
   b_.one_id = cuda::DeviceMemory(std::vector<int32_t>(4, 0));
   b_.one_weight = cuda::DeviceMemory(std::vector<float>(4, 1.0f));
   b_.logits = floats(s.vocabulary);

@@ -26,8 +26,8 @@ class DeviceSequence {
   /// Buffers of one token.
   struct Buffers {
     cuda::DeviceMemory hidden, other_hidden, routed, normed, heads, low, latent, both, keys, values, mixed,
-        attention, gates, out, added, routed_logits, ids, weights, one_id, one_weight, workspace, logits,
-        choice, state;
+        attention, gates, out, added, gate_logit, ids, weights, one_id, one_weight, workspace, logits, choice,
+        state;
   };
   float* keys_of(int64_t layer) const;
   float* values_of(int64_t layer) const;

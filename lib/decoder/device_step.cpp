@@ -123,7 +123,7 @@ void DeviceSequence::step_mlp(const DeviceLayer& w) {
     cuda::multiply_row({&w.mlp.down, 1}, in, {is_gated ? added : hidden, !is_gated}, stream);
   }
   if (is_gated) {
-    float* gate = b_.routed_logits.as<float>();
+    float* gate = b_.gate_logit.as<float>();
     cuda::multiply_row({&w.shared_gate, 1}, {.x = normed}, {gate, false}, stream);
     cuda::scale_by_gates(added, gate, 1, h, stream);
   }
@@ -159,9 +159,8 @@ void DeviceSequence::step_feed_forward(const DeviceLayer& w) {
     token.router = w.router;
     token.in = {.x = hidden, .norm = w.feed_forward_norm, .epsilon = state_.shape.epsilon};
     token.normed = normed;
-    token.logits = b_.routed_logits.as<float>();
     token.ids = b_.ids.as<int32_t>(), token.weights = b_.weights.as<float>();
-    token.error = run_.router_error(), token.done = b_.routed.as<int32_t>();
+    token.error = run_.router_error(), token.sent = b_.routed.as<uint64_t>();
     cuda::route_token(token, stream);
   } else if (w.mlp.block) {
     cuda::rms_norm({hidden, h, w.feed_forward_norm, 1, h, state_.shape.epsilon, normed, h}, stream);

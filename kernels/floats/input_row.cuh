@@ -1,0 +1,165 @@
+#pragma once
+#include "kernels/device/ptx.cuh"
+#include "kernels/floats/device_matrix.h"
+
+/// A row of numbers in shared memory, that weights are multiplied with, and how it comes there.
+
+namespace twofour::cuda {
+
+/// Threads of a block that multiplies a row.
+inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
+
+/// A row in shared memory: of every eight numbers the first four, and then the other four of all, so that
+/// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
+struct SharedRow {
+  float* data;
+  int64_t half;  ///< floats
+
+  __device__ float& at(int64_t k) const { return data[(k >> 2 & 1) * half + (k >> 3) * 4 + (k & 3)]; }
+  __device__ float dot(int64_t k, const float (&w)[8]) const {
+    const float4 a = *reinterpret_cast<const float4*>(data + (k >> 1));
+    const float4 b = *reinterpret_cast<const float4*>(data + half + (k >> 1));
+    return w[0] * a.x + w[1] * a.y + w[2] * a.z + w[3] * a.w + w[4] * b.x + w[5] * b.y + w[6] * b.z +
+           w[7] * b.w;
+  }
+};
+
+__device__ __forceinline__ float gate_unit(float gate, float up, const GateUnits& g) {
+  if (g.limit > 0) {
+    gate = fminf(gate, g.limit);
+    up = fminf(fmaxf(up, -g.limit), g.limit);
+  }
+  return gate / (1.0f + expf(-g.slope * gate)) * (up + g.offset);
+}
+
+__device__ __forceinline__ float4 add_fours(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+__device__ __forceinline__ float4 gate_fours(const float4& gate, const float4& up, const GateUnits& g) {
+  return make_float4(gate_unit(gate.x, up.x, g), gate_unit(gate.y, up.y, g), gate_unit(gate.z, up.z, g),
+                     gate_unit(gate.w, up.w, g));
+}
+__device__ __forceinline__ float4 scale_four(const float4& v, float factor, const float4& by) {
+  return make_float4(v.x * factor * by.x, v.y * factor * by.y, v.z * factor * by.z, v.w * factor * by.w);
+}
+__device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+__device__ __forceinline__ double square_of_four(const float4& v) {
+  return square(v.x) + square(v.y) + square(v.z) + square(v.w);
+}
+
+/// A row of the input on its way into shared memory.
+class InputRow {
+ public:
+  __device__ __forceinline__ InputRow(const RowInput& in, int64_t row, int64_t k, const SharedRow& to)
+      : in_(in), k_(k), to_(to), x_(in.x + row * in.stride) {
+    const auto is_wide = [](const float* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+    if (in.up != nullptr) up_ = in.up + row * in.stride;
+    if (blockIdx.x == 0 && blockIdx.y == 0) sum_ = in.sum;
+    is_short_ = k % 4 == 0 && k <= kFours * kStep && is_wide(x_) && is_wide(in.more) && is_wide(up_) &&
+                is_wide(in.norm) && is_wide(sum_);
+  }
+
+  /// What does not depend on kernels before this one: the norm's weights, where they go.
+  __device__ __forceinline__ void prepare() const {
+    if (!is_short_ || in_.norm == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int i = first_ + j * kStep;
+      if (i < k_) *place(i) = *reinterpret_cast<const float4*>(in_.norm + i);
+    }
+  }
+
+  /// Brings the row as it is to be multiplied.
+  __device__ __forceinline__ void load() const {
+    is_short_ ? load_fours() : load_each();
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kFours = 4, kStep = kRowThreads * 4;
+
+  __device__ __forceinline__ float4* place(int i) const { return reinterpret_cast<float4*>(&to_.at(i)); }
+
+  /// What the norm multiplies by, of the sums of squares of all threads.
+  __device__ __forceinline__ float factor_of(double squares) const {
+    auto* sums = reinterpret_cast<double*>(to_.data + 2 * to_.half);  // [kRowWarps], behind the row
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
+    __syncthreads();
+    squares = 0;
+#pragma unroll
+    for (int i = 0; i < kRowWarps; ++i) squares += sums[i];
+    return 1.0f /
+           sqrtf(static_cast<float>(squares) / static_cast<float>(k_) + static_cast<float>(in_.epsilon));
+  }
+
+  /// A thread has all its numbers at a time, by four.
+  __device__ __forceinline__ void load_fours() const {
+    const int padded = static_cast<int>(2 * to_.half), k = static_cast<int>(k_);
+    float4 values[kFours] = {};
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int i = first_ + j * kStep;
+      if (i < k) values[j] = *reinterpret_cast<const float4*>(x_ + i);
+    }
+    const float* other = in_.more != nullptr ? in_.more : up_;
+    if (other != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kFours; ++j) {
+        const int i = first_ + j * kStep;
+        if (i >= k) continue;
+        const float4 with = *reinterpret_cast<const float4*>(other + i);
+        values[j] = in_.more != nullptr ? add_fours(values[j], with) : gate_fours(values[j], with, in_.gate);
+      }
+    }
+    float factor = 1;
+    if (in_.norm != nullptr) {
+      double squares = 0;
+#pragma unroll
+      for (int j = 0; j < kFours; ++j) squares += square_of_four(values[j]);
+      factor = factor_of(squares);
+    }
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int i = first_ + j * kStep;
+      if (i >= padded) continue;
+      if (sum_ != nullptr && i < k) *reinterpret_cast<float4*>(sum_ + i) = values[j];
+      if (in_.norm != nullptr && i < k) values[j] = scale_four(values[j], factor, *place(i));
+      *place(i) = values[j];
+    }
+  }
+
+  /// One number after the other.
+  __device__ __forceinline__ void load_each() const {
+    double squares = 0;
+#pragma unroll 1
+    for (int64_t i = threadIdx.x; i < 2 * to_.half; i += kRowThreads) {
+      float v = i < k_ ? x_[i] : 0.0f;
+      if (i < k_ && in_.more != nullptr) v += in_.more[i];
+      if (i < k_ && sum_ != nullptr) sum_[i] = v;
+      if (i < k_ && up_ != nullptr) v = gate_unit(v, up_[i], in_.gate);
+      squares += square(v);
+      to_.at(i) = v;
+    }
+    if (in_.norm == nullptr) return;
+    const float factor = factor_of(squares);
+#pragma unroll 1
+    for (int64_t i = threadIdx.x; i < k_; i += kRowThreads) to_.at(i) = to_.at(i) * factor * in_.norm[i];
+  }
+
+  const RowInput& in_;
+  int64_t k_;
+  const SharedRow& to_;
+  const float *x_, *up_ = nullptr;
+  float* sum_ = nullptr;  ///< where x + more goes, or nullptr
+  int first_ = static_cast<int>(threadIdx.x) * 4;
+  bool is_short_ = false;
+};
+
+/// Shared memory that an InputRow takes for rows of `k` numbers, bytes.
+constexpr size_t row_shared(int64_t k) {
+  return static_cast<size_t>((k + 7) / 8 * 8) * sizeof(float) + kRowWarps * sizeof(double);
+}
+
+}  // namespace twofour::cuda
