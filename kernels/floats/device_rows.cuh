@@ -250,7 +250,7 @@ struct RowPiece {
   /// Whether rows of a matrix go this way.
   static bool takes(int64_t k) { return k % (kHasCodes ? 64 : 8) == 0; }
 
-  /// Starts the copies of numbers from `first` on, as one group of each lane's.
+  /// Starts the copies of numbers from `first` on; the caller makes a group of them.
   static __device__ __forceinline__ void copy(const DeviceMatrix& m, int64_t n, int64_t first, uint8_t* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int count = static_cast<int>(min(int64_t{kSpan}, m.k - first));
