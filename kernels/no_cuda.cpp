@@ -122,6 +122,7 @@ void take_rows(const DeviceMatrix&, const int32_t*, int64_t, float*, Stream) { r
 struct LibraryProducts::Plans {};
 LibraryProducts::LibraryProducts() { refuse("products"); }
 LibraryProducts::~LibraryProducts() = default;
+void multiply_planes_plainly(const PlaneProduct&, Stream) { refuse("products"); }
 void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream) { refuse("products"); }
 void MatrixProducts::multiply(const DeviceMatrix&, float*, int64_t, bool, Stream) { refuse("products"); }
 void MatrixProducts::multiply(std::span<const DeviceMatrix>, float*, int64_t, Stream) { refuse("products"); }
