@@ -1,5 +1,7 @@
 #include "formats/naming.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -337,7 +339,7 @@ constexpr RenamedPart kRenamedInVllm[] = {
 
 /// A module's name with all parts renamed; empty where none is.
 std::string rename(std::span<const RenamedPart> parts, std::string_view model_type, std::string_view module) {
-  std::string name = "." + std::string(module) + ".";
+  std::string name = fmt::format(".{}.", module);
   bool renamed = false;
   for (const RenamedPart& part : parts) {
     const size_t at = part.model_type == model_type ? name.find(part.in_files) : name.npos;

@@ -1,5 +1,7 @@
 #include "lib/artifact/edit.h"
 
+#include <fmt/format.h>
+
 namespace twofour {
 
 std::string_view Edit::name() const {
@@ -10,7 +12,7 @@ Hash128 hash_descriptions(std::span<const TensorInfo> tensors) {
   Hasher hasher;
   for (const TensorInfo& t : tensors) {
     hasher.update(t.name);
-    hasher.update(" " + describe(t.dtype, t.shape) + "\n");
+    hasher.update(fmt::format(" {}\n", describe(t.dtype, t.shape)));
   }
   return hasher.digest();
 }

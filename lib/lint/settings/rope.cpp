@@ -88,29 +88,31 @@ class Rope {
     }
   }
 
-  /// A factor for each pair of the numbers of a head that are turned.
+  /// Pairs of the numbers of a head that are turned, where the configuration states them.
+  std::optional<size_t> turned_pairs(const Json& rope) const {
+    if (!model_) return std::nullopt;
+    const FamilySizes sizes(*model_->family, *model_->config);
+    const auto dim = sizes.number("head_dim");
+    if (!dim || sizes.stated("qk_rope_head_dim") != nullptr) return std::nullopt;
+    const auto share = number(*config_, "partial_rotary_factor");
+    const auto own = number(rope, "partial_rotary_factor");
+    return static_cast<size_t>(static_cast<double>(*dim) * own.value_or(share.value_or(1)) / 2);
+  }
+
+  /// A factor for each of these pairs.
   void check_lists(const std::string& place, const Json& rope) {
-    std::optional<size_t> wanted;
-    if (model_) {
-      const FamilySizes sizes(*model_->family, *model_->config);
-      const auto dim = sizes.number("head_dim");
-      const auto share = number(*config_, "partial_rotary_factor");
-      const auto own = number(rope, "partial_rotary_factor");
-      if (dim) wanted = static_cast<size_t>(static_cast<double>(*dim) * own.value_or(share.value_or(1)) / 2);
-      if (sizes.stated("qk_rope_head_dim") != nullptr) wanted.reset();
-    }
     const auto length = [&](const char* key) -> std::optional<size_t> {
       const auto at = rope.find(key);
       return at != rope.end() && at->is_array() ? std::optional(at->size()) : std::nullopt;
     };
     const auto first = length("short_factor"), second = length("long_factor");
     if (!first || !second) return;
-    if (!wanted) wanted = first;
+    const size_t pairs = turned_pairs(rope).value_or(*first);
     for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
-      if (count == *wanted) continue;
+      if (count == pairs) continue;
       reporter_.add(
           "odd-setting", "config.json", fmt::format("{}.{}", place, key),
-          fmt::format("expected {} numbers, one for each pair that is turned, found {}", *wanted, count));
+          fmt::format("expected {} numbers, one for each pair that is turned, found {}", pairs, count));
     }
   }
 

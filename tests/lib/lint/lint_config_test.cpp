@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <functional>
 
@@ -99,6 +100,49 @@ TEST_CASE("a router with a bias for its choice is no linear that a config must n
   CHECK(linted(".bias"));
   CHECK(!linted(".e_score_correction_bias"));
   CHECK(!linted(".expert_bias"));
+}
+
+TEST_CASE("lists of factors have a number for each pair that rotary embeddings turn") {
+  const auto linted = [](size_t longer, size_t shorter, const std::function<void(Json&, Json&)>& change) {
+    const Scratch scratch;
+    Save save = sound_checkpoint();
+    save.edit("config.json", [&](Json& j) {
+      Json rope = {{"rope_type", "longrope"}, {"factor", 4.0}};
+      rope["long_factor"] = Json(std::vector<double>(longer, 1.5));
+      rope["short_factor"] = Json(std::vector<double>(shorter, 1.0));
+      j["head_dim"] = 32;
+      change(j, rope);
+      j["rope_scaling"] = rope;
+    });
+    write_save(save, scratch / "checkpoint");
+    std::string found;
+    for (const char* key : {"long_factor", "short_factor"}) {
+      for (const char* pairs : {"16", "8", "4"}) {
+        if (findings_in(scratch / "checkpoint")
+                .find(fmt::format("odd-setting: config.json: rope_scaling.{}: expected {} numbers", key,
+                                  pairs)) != std::string::npos)
+          found += fmt::format("{}: {}; ", key, pairs);
+      }
+    }
+    return found;
+  };
+  const auto as_it_is = [](Json&, Json&) {};
+  CHECK(linted(16, 16, as_it_is) == "");
+  CHECK(linted(15, 16, as_it_is) == "long_factor: 16; ");
+  CHECK(linted(16, 32, as_it_is) == "short_factor: 16; ");
+  const auto half = [](Json& j, Json&) { j["partial_rotary_factor"] = 0.5; };
+  CHECK(linted(8, 8, half) == "");
+  CHECK(linted(16, 16, half) == "long_factor: 8; short_factor: 8; ");
+  const auto quarter = [](Json& j, Json& rope) {
+    j["partial_rotary_factor"] = 0.5;
+    rope["partial_rotary_factor"] = 0.25;
+  };
+  CHECK(linted(4, 4, quarter) == "");
+  CHECK(linted(8, 4, quarter) == "long_factor: 4; ");
+  // Without a size in the configuration the lists need only agree.
+  const auto unknown = [](Json& j, Json&) { j["model_type"] = "unheard_of"; };
+  CHECK(linted(8, 8, unknown) == "");
+  CHECK(linted(4, 8, unknown) == "long_factor: 8; ");
 }
 
 TEST_CASE("codes with scales of another format beside them are whole") {
