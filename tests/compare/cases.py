@@ -633,7 +633,7 @@ def fault_groups():
       Case("long argument", ["convert", "{src}", "{out}", "--to", "x" * 100000])])
   mixed_shape = lambda m, name, n, k: m.nvfp4(n, k, 0.25, (1,) if name == "down_proj" and m.random.random() < 0.5 else ())
   yield Group("fault 10", checkpoint(lambda: c.experts(mixed_shape, 81), moe), [
-      Case("lint", ["lint", "{src}"]), convert("v7", ["v7"])])
+      Case("lint", ["lint", "{src}"]), Case("lint headers", ["lint", "{src}", "--headers-only"]), convert("v7", ["v7"])])
   for name, change in {"NaN": {"norm_topk_prob": float("nan")}, "text": {"num_experts_per_tok": "2"},
                        "fraction": {"num_experts_per_tok": 1.5}, "missing": {"num_experts_per_tok": None},
                        "norm as number": {"norm_topk_prob": 2}, "norm missing": {"norm_topk_prob": None},
@@ -667,14 +667,12 @@ KNOWN = [
     Known("4", "a global scale of shape [1] comes back as [1]", ("fault 4/* back", "fault 4/v7 and back"), files=("*.safetensors", INDEX)),
     Known("6", "a fold that changes a matrix by more than 10 % is refused unless --fold any", ("fault 6/*",), exits=((0, 2), (2, 0), (0, 1), (1, 0))),
     Known("9", "edited plans, changed artifacts, links in a circle and overlong arguments are refused", ("fault 9/*", "artifacts/flipped byte run", "artifacts/flipped byte nvfp4"), exits=((0, 2),)),
-    Known("10", "global scales of [] and [1] may stand beside each other", ("fault 10/lint",), exits=((1, 0),)),
+    Known("10", "global scales of [] and [1] may stand beside each other", ("fault 10/lint*",), exits=((1, 0),)),
     Known("11", "counts and norm_topk_prob that are no counts and no truth value are refused", ("fault 11: */*",),
           exits=((0, 2), (0, 1))),
     Known("16", "synth takes what its help says; twofour help and -V exist", ("synth usage/few experts", "usage/help as a command", "usage/short version"),
           exits=((2, 0),)),
     Known("cuda", "convert --device cuda is gone; differs only on a machine with a device", ("usage/device cuda",), exits=((0, 2),)),
-    Known("layouts", "an unknown sparse layout is no longer read as v7-packed by run, nor skipped by lint", ("unknown layout/*",),
-          exits=((0, 2), (0, 1), (1, 2))),
     Known("mixed", "quantize takes the linears beside NVFP4 and leaves that as it is; before, it refused both together",
           ("stack *s */quantize", "stack llama-4/quantize", "synth tiny */quantize", "stack gpt-oss k outer each/* quantize"), exits=((2, 0),)),
     Known("quantized layouts", "layouts take every format: what is not NVFP4 is quantized first",
@@ -702,6 +700,16 @@ KNOWN = [
            "*/prune to compressed"), exits=((2, 0),)),
     Known("wide MXFP4", "of MXFP4 whose scales are far apart NVFP4 rounds only the smallest blocks; before, it was quantized anew",
           ("MXFP4 wide/*",), exits=((0, 1),), files=("*.safetensors",)),
+    Known("lint: numbers", "lint knows weights that no training gives: bytes drawn evenly, one maximum in all matrices, experts and layers far from others",
+          ("FP8 */fp8 lint", "FP8 [be]*/lint", "MXFP4 d*/fp8 lint", "dense F16/lint", "dense F16/fp8 lint",
+           "dense */modelopt max lint", "[emt]* BF16/modelopt max lint", "*/compressed-tensors mse pruned lint",
+           "damaged floats: huge weight/lint", "nvfp4 [du]*/fp8 lint", "nvfp4 uneven/bf16 lint"), exits=((0, 1),)),
+    Known("lint: config", "lint holds config.json against the tensors: these lack sizes, formats, or promises of the inputs' scales",
+          ("FP8 [Ert]*/lint*", "MXFP4 [cdg]*/lint*", "MXFP4 [cg]*/* lint", "stack BF16 [gl]*/lint", "stack BF16 [gl]*/fp8 lint",
+           "stack gpt-oss k outer each/* lint", "damaged: */lint headers"), exits=((0, 1),)),
+    Known("lint: inputs", "a config whose groups do not name inputs promises no scales of them", ("nvfp4 uneven/lint headers",), exits=((1, 0),)),
+    Known("router's bias", "synth gives DeepSeek-V4's routers their bias where no table chooses experts", ("synth deepseek-v4 */synth",),
+          files=("*.safetensors", INDEX)),
 ]
 
 
