@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(kTokenThreads)
   auto* x = reinterpret_cast<uint4*>(shared + a.shared.x);
   auto* sums = reinterpret_cast<float*>(shared + a.shared.sums);
 
+  release_successor();
   // What all waits for, first: behind the weights it would come last
   const HiddenUnit hidden(a, thread);
 
