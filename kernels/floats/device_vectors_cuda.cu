@@ -84,16 +84,28 @@ struct AddWeighted {
   }
 };
 
-/// Of all threads of a block, by `join`, in a fixed order.
+/// Of all threads of a block, by `join`, in a fixed order: of each warp, then of the warps.
 template <class T, class Join>
 __device__ T of_block(T x, const Join& join) {
+  constexpr int kWarps = kRowThreads / 32;
   __shared__ T all[kRowThreads];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const auto join_places = [&](T* places, int count) {
+    for (int apart = count / 2; apart > 0; apart /= 2) {
+      __syncwarp();
+      if (lane < apart) places[lane] = join(places[lane], places[lane + apart]);
+    }
+    __syncwarp();
+  };
   __syncthreads();
   all[threadIdx.x] = x;
-  for (int apart = kRowThreads / 2; apart > 0; apart /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < apart)
-      all[threadIdx.x] = join(all[threadIdx.x], all[threadIdx.x + apart]);
+  join_places(all + 32 * warp, 32);
+  __syncthreads();
+  if (warp == 0) {
+    const T own = all[32 * (lane % kWarps)];
+    __syncwarp();
+    if (lane < kWarps) all[lane] = own;
+    join_places(all, kWarps);
   }
   __syncthreads();
   return all[0];
@@ -159,13 +171,11 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0) {
     parts->tops[blockIdx.x] = top;
     parts->sums[blockIdx.x] = sum;
-    __threadfence();
-    is_last = atomicAdd(&parts->done, 1) == kChoiceBlocks - 1;
+    is_last = add_acquire_release(&parts->done, 1) == kChoiceBlocks - 1;
     if (is_last) parts->done = 0;
   }
   __syncthreads();
   if (!is_last) return;
-  __threadfence();
   const bool has_part = threadIdx.x < kChoiceBlocks;
   const Top own = has_part ? parts->tops[threadIdx.x] : Top{-INFINITY, static_cast<int32_t>(n)};
   top = of_block(own, Better());
