@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
   if (matrices != nullptr) copy_first();
   const SharedRow x{reinterpret_cast<float*>(shared) + kRowWarps * kPieces * Piece::kBytes / 4,
                     (a.k + 7) / 8 * 4};
-  const InputRow input(a.in, blockIdx.y, a.k, x);
+  InputRow input(a.in, blockIdx.y, a.k, x);
   input.prepare();
   wait_for_predecessor();
   if (matrices == nullptr) {

@@ -59,14 +59,11 @@ class InputRow {
                 is_wide(in.norm) && is_wide(sum_);
   }
 
-  /// What does not depend on kernels before this one: the norm's weights, where they go.
-  __device__ __forceinline__ void prepare() const {
+  /// Asks for what does not depend on kernels before this one, and does not wait for it: the norm's weights.
+  __device__ __forceinline__ void prepare() {
     if (!is_short_ || in_.norm == nullptr) return;
 #pragma unroll
-    for (int j = 0; j < kFours; ++j) {
-      const int i = first_ + j * kStep;
-      if (i < k_) *place(i) = *reinterpret_cast<const float4*>(in_.norm + i);
-    }
+    for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(j);
   }
 
   /// Brings the row as it is to be multiplied.
@@ -76,7 +73,12 @@ class InputRow {
   }
 
  private:
-  static constexpr int kFours = 4, kStep = kRowThreads * 4;
+  static constexpr int kFours = 4, kNormsAhead = 2, kStep = kRowThreads * 4;
+
+  __device__ __forceinline__ float4 norm_at(int j) const {
+    const int i = first_ + j * kStep;
+    return i < k_ ? __ldg(reinterpret_cast<const float4*>(in_.norm + i)) : make_float4(0, 0, 0, 0);
+  }
 
   __device__ __forceinline__ float4* place(int i) const { return reinterpret_cast<float4*>(&to_.at(i)); }
 
@@ -125,7 +127,8 @@ class InputRow {
       const int i = first_ + j * kStep;
       if (i >= padded) continue;
       if (sum_ != nullptr && i < k) *reinterpret_cast<float4*>(sum_ + i) = values[j];
-      if (in_.norm != nullptr && i < k) values[j] = scale_four(values[j], factor, *place(i));
+      if (in_.norm != nullptr)
+        values[j] = scale_four(values[j], factor, j < kNormsAhead ? norms_[j] : norm_at(j));
       *place(i) = values[j];
     }
   }
@@ -153,6 +156,7 @@ class InputRow {
   const SharedRow& to_;
   const float *x_, *up_ = nullptr;
   float* sum_ = nullptr;  ///< where x + more goes, or nullptr
+  float4 norms_[kNormsAhead];
   int first_ = static_cast<int>(threadIdx.x) * 4;
   bool is_short_ = false;
 };

@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
     commit_copies();
   };
   const SharedRow x{reinterpret_cast<float*>(shared) + kRouteShared / 4, (k + 7) / 8 * 4};
-  const InputRow input(t.in, 0, k, x);
+  InputRow input(t.in, 0, k, x);
   if (kIsBf16 && e < t.router.n) copy(0);
   input.prepare();
   wait_for_predecessor();
