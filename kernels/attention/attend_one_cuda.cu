@@ -191,15 +191,13 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
   }
 
   // Blocks
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = atomicAdd(done + blockIdx.x, 1) == static_cast<int32_t>(gridDim.y) - 1;
+    is_last = add_acquire_release(done + blockIdx.x, 1) == static_cast<int32_t>(gridDim.y) - 1;
     if (is_last) done[blockIdx.x] = 0;
   }
   __syncthreads();
   if (!is_last) return;
-  __threadfence();
   // Two warps share the parts of a head, eight at a time; all are asked for before any figure is used. A lane
   // has the figures of every 32nd part.
   constexpr int kShare = kWarps / kHeads, kParts = 8;

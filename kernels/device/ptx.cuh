@@ -99,6 +99,17 @@ __device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
   return value;
 }
 
+/// Adds, after this thread's block and everything that it has seen has written, and returns what was there;
+/// what other blocks have written before they added is seen from then on.
+__device__ __forceinline__ int32_t add_acquire_release(int32_t* to, int32_t value) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(to), "r"(value)
+               : "memory");
+  return before;
+}
+
 /// Words that are seen whole by other blocks, in no order with other memory.
 __device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
