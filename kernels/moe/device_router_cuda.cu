@@ -37,9 +37,8 @@ __device__ int take_largest(uint32_t* keys, int count) {
   return place;
 }
 
-/// Takes experts out of the choice whose group is not among the best.
-__device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* keys) {
-  __shared__ uint32_t groups[kMostGroups];
+/// Takes experts out of the choice whose group is not among the best. `groups`: room for their keys.
+__device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* keys, uint32_t* groups) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int size = static_cast<int>(r.experts / r.groups), count = static_cast<int>(r.groups);
   for (int g = lane; g < count; g += 32) {
@@ -68,6 +67,7 @@ __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* 
 struct Scores {
   float weights[kMostRouted], choice[kMostRouted];
   alignas(16) uint32_t keys[kMostRouted];
+  uint32_t groups[kMostGroups];
   uint16_t chosen[kMostRouted];  ///< by place
 };
 template <class Load>
@@ -104,7 +104,7 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
     s.keys[e] = ordered(s.choice[e]);
   }
   __syncwarp();
-  if (r.groups > 1) keep_groups(r, s.choice, s.keys);
+  if (r.groups > 1) keep_groups(r, s.choice, s.keys, s.groups);
 }
 
 /// The choice for one token, by a block: an expert's place is how many have a larger key, or the same and
