@@ -23,6 +23,7 @@ struct RowPlace {
   int64_t n;
 };
 __device__ __forceinline__ RowPlace place_of(const DeviceMatrix* matrices, int64_t n) {
+#pragma unroll 1
   while (n >= matrices->n) n -= (matrices++)->n;
   return {matrices, n};
 }
@@ -34,7 +35,8 @@ __device__ __forceinline__ const DeviceMatrix* matrices_of(const RowArguments& a
   return id < 0 || id >= a.e ? nullptr : a.table + static_cast<int64_t>(id) * a.count;
 }
 
-/// A sum of a warp's row becomes a result: by one lane, which knows what it is added to.
+/// A sum of a warp's row, times what belongs to the input, becomes a result: by one lane, which knows what it
+/// is added to.
 __device__ __forceinline__ void store_result(const RowArguments& a, const RowPlace& p, int64_t n, float sum,
                                              float before) {
   sum *= p.matrix->global_scale;
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
     const int64_t done = now.n;
     step(now);
     if (now.n == done) continue;
-    sum = sum_of_warp(sum);
+    sum = sum_of_warp(sum) * input.factor();
     if (lane == 0) store_result(a, place_of(matrices, done), done, sum, before);
     sum = 0, before = load_before();
   }
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kRowWarps;
   for (int64_t n = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32; n < a.n; n += warps) {
     const RowPlace p = place_of(matrices, n);
-    const float sum = dot_any_row(*p.matrix, p.n, x);
+    const float sum = dot_any_row(*p.matrix, p.n, x) * input.factor();
     if (threadIdx.x % 32 != 0) continue;
     store_result(a, p, n, sum, a.to.adds ? a.to.out[blockIdx.y * a.n + n] : 0.0f);
   }

@@ -133,12 +133,6 @@ __device__ __forceinline__ auto with_format(MatrixFormat format, F&& f) {
   return f.template operator()<MatrixFormat::f32>();
 }
 
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-
 /// Eight weights as they are stored.
 template <MatrixFormat kFormat>
 struct StoredEight {

@@ -9,6 +9,12 @@ namespace twofour::cuda {
 /// Threads of a block that multiplies a row.
 inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
+__device__ __forceinline__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  return x;
+}
+
 /// A row in shared memory: of every eight numbers the first four, and then the other four of all, so that
 /// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
 struct SharedRow {
@@ -39,15 +45,15 @@ __device__ __forceinline__ float4 gate_fours(const float4& gate, const float4& u
   return make_float4(gate_unit(gate.x, up.x, g), gate_unit(gate.y, up.y, g), gate_unit(gate.z, up.z, g),
                      gate_unit(gate.w, up.w, g));
 }
-__device__ __forceinline__ float4 scale_four(const float4& v, float factor, const float4& by) {
-  return make_float4(v.x * factor * by.x, v.y * factor * by.y, v.z * factor * by.z, v.w * factor * by.w);
+__device__ __forceinline__ float4 multiply_fours(const float4& a, const float4& b) {
+  return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
 }
-__device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
-__device__ __forceinline__ double square_of_four(const float4& v) {
-  return square(v.x) + square(v.y) + square(v.z) + square(v.w);
+__device__ __forceinline__ float square_of_four(const float4& v) {
+  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
-/// A row of the input on its way into shared memory.
+/// A row of the input on its way into shared memory. Its norm's factor comes last: products of the row are
+/// multiplied by it, so that none waits for it.
 class InputRow {
  public:
   __device__ __forceinline__ InputRow(const RowInput& in, int64_t row, int64_t k, const SharedRow& to)
@@ -66,10 +72,23 @@ class InputRow {
     for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(j);
   }
 
-  /// Brings the row as it is to be multiplied.
+  /// Brings the row as it is to be multiplied, but for factor().
   __device__ __forceinline__ void load() const {
-    is_short_ ? load_fours() : load_each();
+    const float squares = is_short_ ? load_fours() : load_each();
+    if (in_.norm != nullptr) {
+      const float sum = sum_of_warp(squares);
+      if (threadIdx.x % 32 == 0) sums()[threadIdx.x / 32] = sum;
+    }
     __syncthreads();
+  }
+
+  /// What the row's products are to be multiplied by, once it is there.
+  __device__ __forceinline__ float factor() const {
+    if (in_.norm == nullptr) return 1;
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kRowWarps; ++i) squares += sums()[i];
+    return rsqrtf(__fdividef(squares, static_cast<float>(k_)) + static_cast<float>(in_.epsilon));
   }
 
  private:
@@ -82,22 +101,10 @@ class InputRow {
 
   __device__ __forceinline__ float4* place(int i) const { return reinterpret_cast<float4*>(&to_.at(i)); }
 
-  /// What the norm multiplies by, of the sums of squares of all threads.
-  __device__ __forceinline__ float factor_of(double squares) const {
-    auto* sums = reinterpret_cast<double*>(to_.data + 2 * to_.half);  // [kRowWarps], behind the row
-#pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
-    __syncthreads();
-    squares = 0;
-#pragma unroll
-    for (int i = 0; i < kRowWarps; ++i) squares += sums[i];
-    return 1.0f /
-           sqrtf(static_cast<float>(squares) / static_cast<float>(k_) + static_cast<float>(in_.epsilon));
-  }
+  __device__ __forceinline__ float* sums() const { return to_.data + 2 * to_.half; }  // [kRowWarps]
 
   /// A thread has all its numbers at a time, by four.
-  __device__ __forceinline__ void load_fours() const {
+  __device__ __forceinline__ float load_fours() const {
     const int padded = static_cast<int>(2 * to_.half), k = static_cast<int>(k_);
     float4 values[kFours] = {};
 #pragma unroll
@@ -115,40 +122,34 @@ class InputRow {
         values[j] = in_.more != nullptr ? add_fours(values[j], with) : gate_fours(values[j], with, in_.gate);
       }
     }
-    float factor = 1;
-    if (in_.norm != nullptr) {
-      double squares = 0;
-#pragma unroll
-      for (int j = 0; j < kFours; ++j) squares += square_of_four(values[j]);
-      factor = factor_of(squares);
-    }
+    float squares = 0;
 #pragma unroll
     for (int j = 0; j < kFours; ++j) {
       const int i = first_ + j * kStep;
       if (i >= padded) continue;
       if (sum_ != nullptr && i < k) *reinterpret_cast<float4*>(sum_ + i) = values[j];
-      if (in_.norm != nullptr)
-        values[j] = scale_four(values[j], factor, j < kNormsAhead ? norms_[j] : norm_at(j));
+      if (in_.norm != nullptr) {
+        squares += square_of_four(values[j]);
+        values[j] = multiply_fours(values[j], j < kNormsAhead ? norms_[j] : norm_at(j));
+      }
       *place(i) = values[j];
     }
+    return squares;
   }
 
   /// One number after the other.
-  __device__ __forceinline__ void load_each() const {
-    double squares = 0;
+  __device__ __forceinline__ float load_each() const {
+    float squares = 0;
 #pragma unroll 1
     for (int64_t i = threadIdx.x; i < 2 * to_.half; i += kRowThreads) {
       float v = i < k_ ? x_[i] : 0.0f;
       if (i < k_ && in_.more != nullptr) v += in_.more[i];
       if (i < k_ && sum_ != nullptr) sum_[i] = v;
       if (i < k_ && up_ != nullptr) v = gate_unit(v, up_[i], in_.gate);
-      squares += square(v);
-      to_.at(i) = v;
+      squares += v * v;
+      to_.at(i) = i < k_ && in_.norm != nullptr ? v * in_.norm[i] : v;
     }
-    if (in_.norm == nullptr) return;
-    const float factor = factor_of(squares);
-#pragma unroll 1
-    for (int64_t i = threadIdx.x; i < k_; i += kRowThreads) to_.at(i) = to_.at(i) * factor * in_.norm[i];
+    return squares;
   }
 
   const RowInput& in_;
@@ -163,7 +164,7 @@ class InputRow {
 
 /// Shared memory that an InputRow takes for rows of `k` numbers, bytes.
 constexpr size_t row_shared(int64_t k) {
-  return static_cast<size_t>((k + 7) / 8 * 8) * sizeof(float) + kRowWarps * sizeof(double);
+  return static_cast<size_t>((k + 7) / 8 * 8) * sizeof(float) + kRowWarps * sizeof(float);
 }
 
 }  // namespace twofour::cuda

@@ -9,12 +9,6 @@ namespace {
 
 constexpr int kMostGroups = 64;
 
-__device__ __forceinline__ float total_of_warp(float x) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-
 /// Sorts as the floats do, 0 below all of them.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
@@ -88,19 +82,21 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
   }
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
-#pragma unroll 4
+#pragma unroll 1
   for (int e = lane; e < experts; e += 32) {
-    const float x = s.weights[e], score = r.sigmoid ? 1.0f / (1.0f + expf(-x)) : expf(x - most);
+    const float x = s.weights[e], power = expf(r.sigmoid ? -x : x - most);
+    const float score = r.sigmoid ? __frcp_rn(1.0f + power) : power;
     s.weights[e] = score;
     sum += score;
   }
-  sum = total_of_warp(sum);
-#pragma unroll 4
+  const float share = r.sigmoid ? 1.0f : __frcp_rn(sum_of_warp(sum));
+#pragma unroll 1
   for (int e = lane; e < (experts + 3) / 4 * 4; e += 32) {
     s.keys[e] = 0;
     if (e >= experts) continue;
-    if (!r.sigmoid) s.weights[e] /= sum;
-    s.choice[e] = s.weights[e] + (r.correction != nullptr ? r.correction[e] : 0.0f);
+    const float score = s.weights[e] * share;
+    s.weights[e] = score;
+    s.choice[e] = score + (r.correction != nullptr ? r.correction[e] : 0.0f);
     s.keys[e] = ordered(s.choice[e]);
   }
   __syncwarp();
@@ -119,7 +115,7 @@ __device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t*
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
     const uint32_t own = s.keys[e];
     int place = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int f = 0; f < experts; f += 4) {
       const uint4 others = *reinterpret_cast<const uint4*>(s.keys + f);
       place += others.x > own || (others.x == own && f < e);
@@ -131,12 +127,17 @@ __device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t*
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  double sum = r.sigmoid ? 1e-20 : 0;
-  for (int t = 0; t < top_k; ++t) sum += static_cast<double>(s.weights[s.chosen[t]]);
-  const double factor = r.scaling / (r.renormalized ? sum : 1);
-  for (int t = static_cast<int>(threadIdx.x); t < top_k; t += 32) {
+  const int lane = static_cast<int>(threadIdx.x);
+  float sum = 0;
+#pragma unroll 1
+  for (int t = lane; t < top_k; t += 32) sum += s.weights[s.chosen[t]];
+  sum = sum_of_warp(sum);
+  const float factor =
+      static_cast<float>(r.scaling) * (r.renormalized ? __frcp_rn(fmaxf(sum, 1e-20f)) : 1.0f);
+#pragma unroll 1
+  for (int t = lane; t < top_k; t += 32) {
     ids[t] = s.chosen[t];
-    weights[t] = static_cast<float>(static_cast<double>(s.weights[s.chosen[t]]) * factor);
+    weights[t] = s.weights[s.chosen[t]] * factor;
   }
 }
 
@@ -219,12 +220,13 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
       sum = dot_any_row(t.router, e, x);
     }
     if (threadIdx.x % 32 == 0) {
-      sum *= t.router.global_scale;
+      sum *= t.router.global_scale * input.factor();
       send_logit(t.sent + e, t.router.bias != nullptr ? sum + t.router.bias[e] : sum);
     }
   }
   if (blockIdx.x != 0) return;
-  for (int64_t i = threadIdx.x; i < k; i += kRowThreads) t.normed[i] = x.at(i);
+  const float factor = input.factor();
+  for (int64_t i = threadIdx.x; i < k; i += kRowThreads) t.normed[i] = x.at(i) * factor;
   __syncthreads();
   const auto receive = [&](int from, float(&to)[4]) {
     receive_logits(t.sent + from, static_cast<int>(t.rule.experts) - from, to);
