@@ -10,11 +10,10 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-/// Query heads that a block has of one key head.
+/// Query heads that a block has of one key head: a lane of four has the weights of one.
 constexpr int kHeads = 4;
-constexpr int kMostSplits = 64;
-/// Keys that a warp of attend_one has under way.
-constexpr int kKeysAtOnce = 4;
+/// One warp knows the figures of all parts of a head.
+constexpr int kMostSplits = 32;
 
 struct SplitPlan {
   int chunks, splits;  ///< of the heads of a group, and of the keys
@@ -25,241 +24,292 @@ SplitPlan split_plan(const DeviceAttention& in) {
   return {chunks, std::clamp(multiprocessors() / others, 1, kMostSplits)};
 }
 
-/// Adds up numbers of lanes `kApart` apart: the lower lane keeps the first half, the upper one the second.
-template <int kApart, int kCount>
-__device__ __forceinline__ void halve(float (&x)[16]) {
-  const bool is_upper = (threadIdx.x & kApart) != 0;
-#pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) {
-    const float sent = is_upper ? x[i] : x[i + kCount / 2], kept = is_upper ? x[i + kCount / 2] : x[i];
-    x[i] = kept + __shfl_xor_sync(~0u, sent, kApart);
+/// Shared memory of a block, for heads of at most 32 * kEach numbers. Code is short, and little is in
+/// registers: in a model instructions come from far each time, and the product behind this one starts early
+/// where there is room.
+template <int kEach>
+struct Shared {
+  static constexpr int kSize = kEach * 32, kKeys = kEach <= 4 ? 72 : 48;
+  /// Rows of keys are as far apart as lets eight rows be read at once.
+  static constexpr int kKeyStride = kSize + 4;
+  /// Floats of what a block finds of a head: the largest score, the sum of weights, and from the fifth on
+  /// values.
+  static constexpr int kPartStride = kSize + 4;
+
+  float keys[kKeys][kKeyStride], values[kKeys][kSize];
+  float q[kHeads][kSize], own[2][kSize];
+  float4 weights[kKeys];  ///< of a key, by head
+  float most[kWarps][kHeads], sums[kWarps][kHeads], factors[kHeads];
+  float found[kHeads][kMostSplits];
+  int is_last;
+};
+
+/// Copies `rows` rows of `size` numbers, `from_stride` apart, to rows `to_stride` apart, by a warp each.
+__device__ __noinline__ void copy_rows(const float* from, int64_t from_stride, int rows, int size,
+                                       uint32_t to, int to_stride) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32;
+  const bool is_wide = size % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  from += first * from_stride, to += static_cast<uint32_t>(first * to_stride) * 4;
+#pragma unroll 1
+  for (int row = first; row < rows; row += kWarps) {
+#pragma unroll 1
+    for (int i = is_wide ? lane * 4 : lane; i < size; i += is_wide ? 128 : 32)
+      is_wide ? copy_async16(to + i * 4, from + i) : copy_async4(to + i * 4, from + i);
+    from += kWarps * from_stride, to += static_cast<uint32_t>(kWarps * to_stride) * 4;
   }
-}
-/// Sums over a warp of 16 numbers a lane: lanes 2 i and 2 i + 1 have that of the i-th.
-__device__ __forceinline__ float sums_of_warp(float (&x)[16]) {
-  halve<16, 16>(x);
-  halve<8, 8>(x);
-  halve<4, 4>(x);
-  halve<2, 2>(x);
-  return x[0] + __shfl_xor_sync(~0u, x[0], 1);
+  commit_copies();
 }
 
-/// One query of up to four heads of a group, and a share of the keys. The last block of the heads adds up
-/// what all have found.
+/// What each part of a head is to be multiplied by, 0 behind the last, by a warp a head.
+__device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const float* parts, int head0,
+                                            int heads, int splits, int stride,
+                                            float (&found)[kHeads][kMostSplits]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp >= kHeads) return;
+  const int64_t head = head0 + min(warp, heads - 1);
+  float2 figures = {-INFINITY, 0};
+  if (lane < splits)
+    figures = __ldcg(reinterpret_cast<const float2*>(parts + (head * splits + lane) * stride));
+  const float sink = in.sinks != nullptr ? in.sinks[head] : -INFINITY;
+  float most = fmaxf(sink, figures.x);
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+  const float factor = expf(figures.x - most);
+  float total = figures.y * factor;
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(~0u, total, apart);
+  if (in.sinks != nullptr) total += expf(sink - most);
+  found[warp][lane] = factor * __frcp_rn(total);
+}
+
+/// What all blocks have found of the heads, by the last of them.
+template <int kEach>
+__device__ __forceinline__ void join_parts(const DeviceAttention& in, int head0, int heads, int splits,
+                                           const float* parts, Shared<kEach>& shared, float* out) {
+  constexpr int kSize = Shared<kEach>::kSize, kStride = Shared<kEach>::kPartStride;
+  const int thread = static_cast<int>(threadIdx.x), value_size = static_cast<int>(in.value_size);
+  // A thread has two numbers of a head; all parts of them are asked for before any figure is used.
+  constexpr int kAhead = 16, kPairs = kSize / 2, kRounds = (kHeads * kPairs + kThreads - 1) / kThreads;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int i = round * kThreads + thread, h = min(i / kPairs, kHeads - 1), column = i % kPairs * 2;
+    const float* part = parts + (head0 + min(h, heads - 1)) * splits * kStride;
+    float2 some[kAhead], value = {0, 0};
+    const auto fetch = [&](int s0) {
+#pragma unroll
+      for (int s = 0; s < kAhead; ++s) {
+        some[s] = {0, 0};
+        if (s0 + s < splits)
+          some[s] = __ldcg(reinterpret_cast<const float2*>(part + (s0 + s) * kStride + 4 + column));
+      }
+    };
+    fetch(0);
+    if (round == 0) {
+      weigh_parts(in, parts, head0, heads, splits, kStride, shared.found);
+      __syncthreads();
+    }
+#pragma unroll 1
+    for (int s0 = 0;;) {
+#pragma unroll
+      for (int s = 0; s < kAhead; ++s) {
+        const float by = shared.found[h][s0 + s];
+        value.x += some[s].x * by, value.y += some[s].y * by;
+      }
+      s0 += kAhead;
+      if (s0 >= splits) break;
+      fetch(s0);
+    }
+    float* to = out + (head0 + h) * value_size + column;
+    if (i >= heads * kPairs) continue;
+    if (column < value_size) to[0] = value.x;
+    if (column + 1 < value_size) to[1] = value.y;
+  }
+}
+
+/// One query of up to four heads of a group, and a share of the keys, a few at a time. The last block of the
+/// heads adds up what all have found.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     attend_one_kernel(const __grid_constant__ DeviceAttention in, const __grid_constant__ PreparedHeads own,
                       float* out, float* parts, int32_t* done, int chunks) {
-  constexpr int kSize = kEach * 32, kStride = kSize + 4;
-  static_assert(kKeysAtOnce * kHeads == 16);
-  __shared__ float found[kWarps][kHeads][kSize], largest_of[kWarps][kHeads], sum_of[kWarps][kHeads];
-  __shared__ bool is_last;
-  const int64_t group = in.heads / in.kv_heads, kv = blockIdx.x / chunks;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) % chunks * kHeads;  // of the group
-  const int heads = static_cast<int>(min(int64_t{kHeads}, group - first));
-  const int64_t head0 = kv * group + first;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  using Room = Shared<kEach>;
+  constexpr int kSize = Room::kSize, kStride = Room::kPartStride, kKeys = Room::kKeys;
+  extern __shared__ __align__(16) uint8_t shared_bytes[];
+  Room& shared = *reinterpret_cast<Room*>(shared_bytes);
+  const int group = static_cast<int>(in.heads / in.kv_heads), kv = static_cast<int>(blockIdx.x) / chunks;
+  const int first = static_cast<int>(blockIdx.x) % chunks * kHeads;  // of the group
+  const int heads = min(kHeads, group - first), head0 = kv * group + first;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int head_size = static_cast<int>(in.head_size), value_size = static_cast<int>(in.value_size);
   // The position and the keys before it are there: the kernel before this one has let it start once those
   // before that had ended.
-  const int64_t position = *in.position, keys = position + 1;
-  const int64_t from = in.window > 0 ? max(int64_t{0}, keys - in.window) : 0;
-  const int64_t each = max((keys - from + gridDim.y - 1) / gridDim.y, int64_t{16});
-  const int64_t begin = from + blockIdx.y * each, end = min(position, begin + each);
-  const bool has_own = begin <= position && position < begin + each;
-
-  float a[kKeysAtOnce][kEach], b[kKeysAtOnce][kEach];
-  const auto fetch = [&](int64_t key) {
-#pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-      const int64_t row = min(key + j * kWarps, position) * in.kv_heads + kv;
-      const float *k = in.k + row * head_size + lane, *v = in.v + row * value_size + lane;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        a[j][i] = lane + 32 * i < head_size ? k[32 * i] : 0.0f;
-        b[j][i] = lane + 32 * i < value_size ? v[32 * i] : 0.0f;
-      }
-    }
+  const int position = *in.position, keys = position + 1;
+  const int from = in.window > 0 ? max(0, keys - static_cast<int>(in.window)) : 0;
+  const int splits = static_cast<int>(gridDim.y), each = max((keys - from + splits - 1) / splits, 16);
+  const int begin = from + static_cast<int>(blockIdx.y) * each, end = min(keys, begin + each);
+  const int own_key = position >= begin && position < end ? position - begin : -1;  // of the block's
+  const int64_t key_step = in.kv_heads * head_size, value_step = in.kv_heads * value_size;
+  const auto copy_keys = [&](int key) {
+    copy_rows(in.k + key * key_step + kv * head_size, key_step, min(kKeys, min(position, end) - key),
+              head_size, shared_address(shared.keys), Room::kKeyStride);
   };
+  const auto copy_values = [&](int key) {
+    copy_rows(in.v + key * value_step + kv * value_size, value_step, min(kKeys, min(position, end) - key),
+              value_size, shared_address(shared.values), kSize);
+  };
+  copy_keys(begin);
+  copy_values(begin);
 
   // The token's own heads: queries, then the key and the value, a warp each
   static_assert(kHeads + 2 <= kWarps);
-  float q[kHeads][kEach], mixed[kHeads][kEach] = {};
-  const auto prepare = [&] {
+  {
+    // Zeros behind a head, and in place of those that the group does not have
+#pragma unroll 1
+    for (int i = thread; i < kHeads * kSize; i += kThreads) (&shared.q[0][0])[i] = 0;
+#pragma unroll 1
+    for (int i = thread; i < kKeys * (kSize - head_size); i += kThreads)
+      shared.keys[i / (kSize - head_size)][head_size + i % (kSize - head_size)] = 0;
     const int which = max(0, warp - heads + 1);
     const HeadRows& row = own.rows[min(which, 2)];
     const HeadAhead<kEach> ahead(row, position);
+    __syncthreads();
     wait_for_predecessor();
     release_successor();
-    if (warp < heads + (has_own ? 2 : 0)) {
-      float* to = which == 0 ? found[warp][0] : found[which - 1][1];
+    if (warp < heads + (own_key >= 0 ? 2 : 0)) {
+      float* to = which == 0 ? shared.q[warp] : shared.own[which - 1];
       prepare_head(row, ahead, row.x + (which == 0 ? head0 + warp : kv) * row.head_size, to);
-      float* stored = row.out + (position * in.kv_heads + kv) * row.head_size;
-      for (int i = lane; which != 0 && i < row.head_size; i += 32) stored[i] = to[i];
-    }
-    __syncthreads();
+      if (which == 0) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int d = lane + 32 * i;
-        q[h][i] = h < heads && d < head_size ? found[h][0][d] * in.scale : 0.0f;
-      }
-    }
-  };
-
-  // Keys, the first ones asked for ahead of the token. Lanes 2 (4 j + h) and the next have the score of the
-  // j-th and head h, the largest score of h so far, and of the weights of h those of every fourth.
-  float largest = -INFINITY, sum = 0;
-  bool is_first = true, is_own_left = has_own && warp == 0;
+        for (int i = 0; i < kEach; ++i) to[lane + 32 * i] *= in.scale;
+      } else {
+        float* stored = row.out + (static_cast<int64_t>(position) * in.kv_heads + kv) * row.head_size;
+        const int own_row = min(own_key, kKeys - 1);
+        float* staged = which == 1 ? shared.keys[own_row] : shared.values[own_row];
 #pragma unroll 1
-  for (int64_t key = begin + warp;; key += kWarps * kKeysAtOnce) {
-    int64_t count = (end - key + kWarps - 1) / kWarps;
-    if (key < end) fetch(key);
-    if (is_first) prepare();
-    is_first = false;
-    if (key >= end) {
-      if (!is_own_left) break;
-      is_own_left = false, count = 1;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int d = lane + 32 * i;
-        a[0][i] = d < head_size ? found[0][1][d] : 0.0f;
-        b[0][i] = d < value_size ? found[1][1][d] : 0.0f;
-      }
-    }
-    float scores[kKeysAtOnce * kHeads];
-#pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        float& score = scores[j * kHeads + h];
-        score = 0;
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) score += q[h][i] * a[j][i];
-      }
-    }
-    const float mine = sums_of_warp(scores), score = lane / (2 * kHeads) < count ? mine : -INFINITY;
-    float now = fmaxf(largest, score);
-    now = fmaxf(now, __shfl_xor_sync(~0u, now, 8));
-    now = fmaxf(now, __shfl_xor_sync(~0u, now, 16));
-    const float factor = expf(largest - now), weight = expf(score - now);
-    largest = now;
-    sum = sum * factor + weight;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const float by = __shfl_sync(~0u, factor, 2 * h);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) mixed[h][i] *= by;
-#pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-        const float w = __shfl_sync(~0u, weight, 2 * (kHeads * j + h));
-        // What is masked may be no number.
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) mixed[h][i] += w > 0 ? w * b[j][i] : 0.0f;
+        for (int i = lane; i < row.head_size; i += 32) {
+          stored[i] = to[i];
+          if (own_key < kKeys) staged[i] = to[i];
+        }
       }
     }
   }
-  sum += __shfl_xor_sync(~0u, sum, 8);
-  sum += __shfl_xor_sync(~0u, sum, 16);
-  __syncthreads();
+
+  // Four lanes share a key, a quarter of its numbers each, and then have the weight of a head each. For the
+  // values a thread has one number of all four heads, of some of the keys.
+  constexpr int kTurns = kThreads / kSize, kPass = kThreads / 4;
+  const int quarter = lane % 4, d = thread % kSize, turn = thread / kSize;
+  const auto weight_of = [&](int key) -> float& {
+    return reinterpret_cast<float*>(&shared.weights[key])[quarter];
+  };
+  float most = -INFINITY, sum = 0, mixed[kHeads] = {};
+#pragma unroll 1
+  for (int at = begin; at < end; at += kKeys) {
+    const int count = min(kKeys, end - at);
+    const int own_row = own_key - (at - begin);
+    if (at != begin && own_row >= 0 && own_row < kKeys) {
+#pragma unroll 1
+      for (int i = thread; i < head_size; i += kThreads) shared.keys[own_row][i] = shared.own[0][i];
+#pragma unroll 1
+      for (int i = thread; i < value_size; i += kThreads) shared.values[own_row][i] = shared.own[1][i];
+    }
+    wait_copies<1>();
+    __syncthreads();
+    float now = most;
+#pragma unroll 1
+    for (int key = thread / 4; key - lane / 4 < count; key += kPass) {
+      float products[kHeads] = {}, score = -INFINITY;
+#pragma unroll 2
+      for (int i = quarter * 4; i < kSize; i += 16) {
+        const float4 k = *reinterpret_cast<const float4*>(&shared.keys[min(key, kKeys - 1)][i]);
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          const float4 q = *reinterpret_cast<const float4*>(&shared.q[h][i]);
+          products[h] += q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w;
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        products[h] += __shfl_xor_sync(~0u, products[h], 1);
+        products[h] += __shfl_xor_sync(~0u, products[h], 2);
+        if (quarter == h) score = products[h];
+      }
+      if (key >= count) continue;
+      weight_of(key) = score;
+      now = fmaxf(now, score);
+    }
+#pragma unroll
+    for (int apart = 4; apart < 32; apart *= 2) now = fmaxf(now, __shfl_xor_sync(~0u, now, apart));
+    if (lane < kHeads) shared.most[warp][lane] = now;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) now = fmaxf(now, shared.most[w][quarter]);
+    const float factor = expf(most - now);
+    most = now, sum *= factor;
+    if (thread < kHeads) shared.factors[thread] = factor;
+#pragma unroll 1
+    for (int key = thread / 4; key < count; key += kPass) {
+      const float weight = expf(weight_of(key) - now);
+      sum += weight;
+      weight_of(key) = weight;
+    }
+    if (at + kKeys < end) {
+      copy_keys(at + kKeys);
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
+    __syncthreads();
+    if (d < value_size && turn < kTurns) {
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) mixed[h] *= shared.factors[h];
+#pragma unroll 4
+      for (int key = turn; key < count; key += kTurns) {
+        const float4 w = shared.weights[key];
+        const float v = shared.values[key][d];
+        mixed[0] += w.x * v, mixed[1] += w.y * v, mixed[2] += w.z * v, mixed[3] += w.w * v;
+      }
+    }
+    if (at + kKeys >= end) break;
+    __syncthreads();
+    copy_values(at + kKeys);
+  }
 
   // Warps
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) found[warp][h][lane + 32 * i] = mixed[h][i];
-    if (lane == 2 * h) largest_of[warp][h] = largest, sum_of[warp][h] = sum;
-  }
+  for (int apart = 4; apart < 32; apart *= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+  if (lane < kHeads) shared.sums[warp][lane] = sum;
+  float4* others = reinterpret_cast<float4*>(&shared.keys[0][0]);  // [kTurns - 1][kSize]
+  if (turn > 0 && turn < kTurns) others[thread - kSize] = {mixed[0], mixed[1], mixed[2], mixed[3]};
   __syncthreads();
-  if (warp < heads) {
-    const int h = warp;
-    float most = -INFINITY, sums = 0, values[kEach] = {};
-    for (int w = 0; w < kWarps; ++w) most = fmaxf(most, largest_of[w][h]);
-    const float base = most == -INFINITY ? 0.0f : most;
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = expf(largest_of[w][h] - base);
-      sums += sum_of[w][h] * factor;
+  const auto part_of = [&](int h) {
+    return parts + ((head0 + h) * splits + static_cast<int>(blockIdx.y)) * kStride;
+  };
+  if (turn == 0) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) values[i] += found[w][h][lane + 32 * i] * factor;
+    for (int t = 0; t < kTurns - 1; ++t) {
+      const float4 other = others[t * kSize + d];
+      mixed[0] += other.x, mixed[1] += other.y, mixed[2] += other.z, mixed[3] += other.w;
     }
-    float* part = parts + ((head0 + h) * gridDim.y + blockIdx.y) * kStride;
 #pragma unroll
-    for (int i = 0; i < kEach; i += 2)
-      *reinterpret_cast<float2*>(part + 4 + lane * kEach + i) = make_float2(values[i], values[i + 1]);
-    if (lane == 0) part[0] = most, part[1] = sums;
+    for (int h = 0; h < kHeads; ++h)
+      if (h < heads && d < value_size) part_of(h)[4 + d] = mixed[h];
+  }
+  if (thread < heads) {
+    float sums = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sums += shared.sums[w][thread];
+    *reinterpret_cast<float2*>(part_of(thread)) = make_float2(most, sums);
   }
 
   // Blocks
   __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = add_acquire_release(done + blockIdx.x, 1) == static_cast<int32_t>(gridDim.y) - 1;
-    if (is_last) done[blockIdx.x] = 0;
+  if (thread == 0) {
+    shared.is_last = add_acquire_release(done + blockIdx.x, 1) == splits - 1;
+    if (shared.is_last) done[blockIdx.x] = 0;
   }
   __syncthreads();
-  if (!is_last) return;
-  // Two warps share the parts of a head, eight at a time; all are asked for before any figure is used. A lane
-  // has the figures of every 32nd part.
-  constexpr int kShare = kWarps / kHeads, kParts = 8;
-  const int h = warp % kHeads, half = warp / kHeads, splits = static_cast<int>(gridDim.y);
-  const int64_t head = head0 + min(h, heads - 1);
-  const float* part = parts + head * gridDim.y * kStride;
-  float2 some[kParts][kEach / 2];
-  const auto fetch_parts = [&](int from) {
-#pragma unroll
-    for (int j = 0; j < kParts; ++j) {
-      const float* at = part + min(from + kShare * j, splits - 1) * kStride + 4 + lane * kEach;
-#pragma unroll
-      for (int i = 0; i < kEach / 2; ++i) some[j][i] = __ldcg(reinterpret_cast<const float2*>(at) + i);
-    }
-  };
-  fetch_parts(half);
-  const float sink = in.sinks != nullptr ? in.sinks[head] : -INFINITY;
-  float most = sink, total = 0, factors[kMostSplits / 32], sums_of_parts[kMostSplits / 32],
-        values[kEach] = {};
-#pragma unroll
-  for (int i = 0; i < kMostSplits / 32; ++i) {
-    float2 figures = {-INFINITY, 0};
-    if (lane + 32 * i < splits)
-      figures = __ldcg(reinterpret_cast<const float2*>(part + (lane + 32 * i) * kStride));
-    factors[i] = figures.x, sums_of_parts[i] = figures.y;
-    most = fmaxf(most, figures.x);
-  }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
-#pragma unroll
-  for (int i = 0; i < kMostSplits / 32; ++i) {
-    factors[i] = expf(factors[i] - most);
-    total += sums_of_parts[i] * factors[i];
-  }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(~0u, total, apart);
-  if (in.sinks != nullptr) total += expf(sink - most);
-  static_assert(kMostSplits == 64);
-#pragma unroll 1
-  for (int from = half; from < splits; from += kShare * kParts) {
-    if (from != half) fetch_parts(from);
-#pragma unroll
-    for (int j = 0; j < kParts; ++j) {
-      const int s = from + kShare * j;
-      const float found_factor = __shfl_sync(~0u, s < 32 ? factors[0] : factors[1], s % 32);
-      const float factor = s < splits ? found_factor : 0.0f;
-#pragma unroll
-      for (int i = 0; i < kEach / 2; ++i)
-        values[2 * i] += some[j][i].x * factor, values[2 * i + 1] += some[j][i].y * factor;
-    }
-  }
-  static_assert(kWarps == 2 * kHeads);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i)
-    if (half == 1) found[0][h][lane + 32 * i] = values[i];
-  __syncthreads();
-  if (warp >= heads) return;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int d = lane + 32 * i;
-    if (d < value_size) out[head * value_size + d] = (values[i] + found[0][h][d]) / total;
-  }
+  if (!shared.is_last) return;
+  join_parts<kEach>(in, head0, heads, splits, parts, shared, out);
 }
 
 int each_of(const DeviceAttention& in) {
@@ -290,16 +340,21 @@ void attend_one(const DeviceAttention& in, const PreparedHeads& heads, float* ou
   auto* parts = reinterpret_cast<float*>(static_cast<char*>(workspace) + counters_bytes(in, plan));
   const Launch how{dim3(static_cast<unsigned>(in.kv_heads * plan.chunks), static_cast<unsigned>(plan.splits)),
                    kThreads, 0, 1, true};
-  const char* where = "attention of one query";
+  const auto start = [&]<int kEach>() {
+    Launch with = how;
+    with.shared = sizeof(Shared<kEach>);
+    launch("attention of one query", stream, with, attend_one_kernel<kEach>, in, heads, out, parts, done,
+           plan.chunks);
+  };
   switch (each_of(in)) {
     case 2:
-      return launch(where, stream, how, attend_one_kernel<2>, in, heads, out, parts, done, plan.chunks);
+      return start.template operator()<2>();
     case 4:
-      return launch(where, stream, how, attend_one_kernel<4>, in, heads, out, parts, done, plan.chunks);
+      return start.template operator()<4>();
     case 6:
-      return launch(where, stream, how, attend_one_kernel<6>, in, heads, out, parts, done, plan.chunks);
+      return start.template operator()<6>();
     default:
-      return launch(where, stream, how, attend_one_kernel<8>, in, heads, out, parts, done, plan.chunks);
+      return start.template operator()<8>();
   }
 }
 

@@ -17,10 +17,19 @@ inline void check_heads(const DeviceAttention& in) {
          std::to_string(std::max(in.head_size, in.value_size)));
 }
 
-__device__ __forceinline__ double sum_of_warp(double x) {
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T x) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
   return x;
+}
+
+/// Cosine and sine of an angle of any size up to 2^20, to 2^-20: a remainder of full turns first.
+__device__ __forceinline__ float2 cosine_and_sine(float angle) {
+  constexpr float kTurn = 6.28318530717958648f, kRest = -1.74845553e-7f;  // together 2 pi to 2^-49
+  const float turns = rintf(angle * (1 / kTurn));
+  const float rest = fmaf(-turns, kRest, fmaf(-turns, kTurn, angle));
+  return {__cosf(rest), __sinf(rest)};
 }
 
 /// What a warp needs for a head of at most 32 * kEach numbers beside the head: it can be there before it.
@@ -38,8 +47,8 @@ struct HeadAhead {
     for (int i = 0; i < (kEach + 1) / 2; ++i) {
       turns[i] = {1, 0};
       if (lane + 32 * i >= h.pairs) continue;
-      sincosf(static_cast<float>(position) * h.frequencies[lane + 32 * i], &turns[i].y, &turns[i].x);
-      turns[i].x *= h.amplitude, turns[i].y *= h.amplitude;
+      const float2 turn = cosine_and_sine(static_cast<float>(position) * h.frequencies[lane + 32 * i]);
+      turns[i] = {turn.x * h.amplitude, turn.y * h.amplitude};
     }
   }
 };
@@ -53,12 +62,11 @@ __device__ __forceinline__ void prepare_head(const HeadRows& h, const HeadAhead<
 #pragma unroll
   for (int i = 0; i < kEach; ++i) values[i] = lane + 32 * i < size ? x[lane + 32 * i] : 0.0f;
   if (h.norm != nullptr) {
-    double sum = 0;
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-    sum = sum_of_warp(sum);
-    const auto factor = 1.0f / sqrtf(static_cast<float>(sum) / static_cast<float>(h.head_size) +
-                                     static_cast<float>(h.epsilon));
+    for (int i = 0; i < kEach; ++i) sum += values[i] * values[i];
+    const float factor =
+        rsqrtf(__fdividef(sum_of_warp(sum), static_cast<float>(size)) + static_cast<float>(h.epsilon));
 #pragma unroll
     for (int i = 0; i < kEach; ++i) values[i] = values[i] * factor * ahead.norms[i];
   }

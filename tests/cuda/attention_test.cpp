@@ -27,7 +27,11 @@ TEST_CASE("attention on the device is that of the CPU, of a prompt and of one qu
                         Case{33, 200, 8, 1, 64, 64, 50, true}, Case{129, 129, 6, 6, 24, 16, 0, false},
                         Case{40, 140, 10, 2, 128, 128, 0, false}, Case{65, 65, 3, 3, 192, 128, 0, false},
                         Case{20, 90, 4, 4, 80, 96, 7, true}, Case{30, 60, 2, 2, 256, 200, 0, true},
-                        Case{1, 1000, 16, 2, 128, 128, 0, true}, Case{1, 333, 3, 3, 192, 128, 100, false}}) {
+                        Case{1, 1000, 16, 2, 128, 128, 0, true}, Case{1, 333, 3, 3, 192, 128, 100, false},
+                        // Blocks with more keys than they take at a time
+                        Case{1, 5003, 16, 2, 128, 128, 0, true}, Case{1, 3001, 8, 8, 192, 128, 0, false},
+                        Case{1, 2600, 4, 1, 256, 256, 0, true}, Case{1, 9000, 64, 8, 64, 64, 2500, false},
+                        Case{1, 4001, 12, 4, 30, 18, 0, true}, Case{1, 2305, 5, 1, 128, 96, 0, false}}) {
     CAPTURE(c.queries);
     CAPTURE(c.keys);
     CAPTURE(c.head_size);
