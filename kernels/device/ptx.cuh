@@ -19,6 +19,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 __device__ __forceinline__ void copy_async16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/// The same of what is not read again soon: it leaves the L2 cache first, before what others keep there.
+__device__ __forceinline__ void copy_async16_once(uint32_t to, const void* from) {
+  constexpr uint64_t kEvictFirst = 0x12F0000000000000u;  // createpolicy.fractional.L2::evict_first 1.0
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(kEvictFirst)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }

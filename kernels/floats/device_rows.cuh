@@ -252,7 +252,7 @@ struct RowPiece {
     const auto* from =
         static_cast<const char*>(m.weights) + (n * m.k + first) / (kHasCodes ? 2 : 1) * (kHasCodes ? 1 : 2);
 #pragma unroll 1
-    for (int i = lane * 16; i < bytes; i += 32 * 16) copy_async16(shared_address(to + i), from + i);
+    for (int i = lane * 16; i < bytes; i += 32 * 16) copy_async16_once(shared_address(to + i), from + i);
     if constexpr (kHasCodes) {
       const auto* scales = static_cast<const char*>(m.scales) + (n * m.k + first) / 16;
 #pragma unroll 1

@@ -66,11 +66,11 @@ struct CooperativeCursor {
     const auto group = static_cast<uint32_t>(step * kStepGroups);
     const uint8_t* from = w.comp + expert * w.comp_expert + (comp + more + group * w.comp_group);
 #pragma unroll
-    for (int i = 0; i < 4; ++i, from += w.comp_group) copy_async16(to + i * 512, from);
+    for (int i = 0; i < 4; ++i, from += w.comp_group) copy_async16_once(to + i * 512, from);
     from = w.meta + expert * w.meta_expert + (meta + more + group * w.meta_group);
-    copy_async16(to + 2048, from);
-    copy_async16(to + 2560, from + w.meta_odd);
-    copy_async16(to + 3072, w.scale + expert * w.scale_expert + (scale + more + group * w.scale_group));
+    copy_async16_once(to + 2048, from);
+    copy_async16_once(to + 2560, from + w.meta_odd);
+    copy_async16_once(to + 3072, w.scale + expert * w.scale_expert + (scale + more + group * w.scale_group));
     commit_copies();
   }
 };
