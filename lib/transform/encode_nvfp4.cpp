@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/numbers/quantize_mx.h"
 #include "kernels/pack/prune.h"
 #include "lib/transform/encoder.h"
 

@@ -227,6 +227,7 @@ template Argument& Arguments::option(const std::string&, double&, const std::str
 template Argument& Arguments::option(const std::string&, std::optional<int64_t>&, const std::string&);
 template Argument& Arguments::option(const std::string&, std::optional<uint64_t>&, const std::string&);
 template Argument& Arguments::option(const std::string&, std::optional<float>&, const std::string&);
+template Argument& Arguments::option(const std::string&, std::optional<double>&, const std::string&);
 template Argument& Arguments::option(const std::string&, std::vector<std::string>&, const std::string&);
 
 Argument& Arguments::flag(const std::string& names, bool& to, const std::string& description) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"

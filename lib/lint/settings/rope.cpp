@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "formats/families/sizes.h"
+#include "lib/checkpoint/language_model.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/settings/checks.h"
 
