@@ -77,9 +77,11 @@ void fold(const std::string& name_template, Group whole,
   std::vector<Part> parts;
   parts.push_back({0, std::move(whole)});
   while (!parts.empty()) {
-    auto [depth, group] = std::move(parts.back());
+    Part part = std::move(parts.back());
     parts.pop_back();
-    const auto differ_at = [&group = group](size_t place) {
+    size_t& depth = part.depth;
+    Group& group = part.group;
+    const auto differ_at = [&group](size_t place) {
       return std::any_of(group.begin(), group.end(),
                          [&](const Member& m) { return m.first[place] != group[0].first[place]; });
     };
@@ -94,7 +96,7 @@ void fold(const std::string& name_template, Group whole,
       sets.push_back(std::move(numbers));
     }
     if (combinations != group.size() && depth < places) {
-      for (Group& part : split_at(depth, std::move(group))) parts.push_back({depth + 1, std::move(part)});
+      for (Group& split : split_at(depth, std::move(group))) parts.push_back({depth + 1, std::move(split)});
       continue;
     }
     std::string name;

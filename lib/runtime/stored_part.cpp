@@ -67,10 +67,10 @@ void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_
 }
 
 void for_pieces(size_t bytes, const std::function<void(size_t, size_t)>& f) {
-  constexpr size_t kPiece = 1u << 20;
-  parallel_for((bytes + kPiece - 1) / kPiece, [&](size_t i) {
-    const size_t at = i * kPiece;
-    f(at, std::min(kPiece, bytes - at));
+  constexpr size_t kBytes = 1u << 20;
+  parallel_for((bytes + kBytes - 1) / kBytes, [&](size_t i) {
+    const size_t at = i * kBytes;
+    f(at, std::min(kBytes, bytes - at));
   });
 }
 

@@ -12,7 +12,7 @@ namespace {
 class SwitchLint {
  public:
   SwitchLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+      : x_(x), s_(x.input), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
 
   void run() {
     std::set<std::string> keys;
@@ -71,7 +71,6 @@ class SwitchLint {
 
   FamilySubject& x_;
   const LintInput& s_;
-  const LanguageModel& model_;
   const FamilyPresence& there_;
   FamilySizes& sizes_;
   LintReporter& reporter_;
