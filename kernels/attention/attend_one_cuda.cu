@@ -71,13 +71,9 @@ __device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const flo
   if (lane < splits)
     figures = __ldcg(reinterpret_cast<const float2*>(parts + (head * splits + lane) * stride));
   const float sink = in.sinks != nullptr ? in.sinks[head] : -INFINITY;
-  float most = fmaxf(sink, figures.x);
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+  const float most = largest_of_warp(fmaxf(sink, figures.x));
   const float factor = expf(figures.x - most);
-  float total = figures.y * factor;
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(~0u, total, apart);
+  float total = sum_of_warp(figures.y * factor);
   if (in.sinks != nullptr) total += expf(sink - most);
   found[warp][lane] = factor * __frcp_rn(total);
 }

@@ -17,13 +17,6 @@ inline void check_heads(const DeviceAttention& in) {
          std::to_string(std::max(in.head_size, in.value_size)));
 }
 
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T x) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-
 /// Cosine and sine of an angle of any size up to 2^20, to 2^-20: a remainder of full turns first.
 __device__ __forceinline__ float2 cosine_and_sine(float angle) {
   constexpr float kTurn = 6.28318530717958648f, kRest = -1.74845553e-7f;  // together 2 pi to 2^-49

@@ -187,6 +187,19 @@ __device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
   return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
 }
 
+/// The sum, and the largest, of what the lanes of a warp give, in all of them.
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  return x;
+}
+__device__ __forceinline__ float largest_of_warp(float x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));
+  return x;
+}
+
 /// The largest of what the threads of a block give, in all of them. Called once in a kernel. The bits of
 /// magnitudes sort as these do, so floats go through here as their bits.
 template <int kThreads>

@@ -9,12 +9,6 @@ namespace twofour::cuda {
 /// Threads of a block that multiplies a row.
 inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-
 /// A row in shared memory: of every eight numbers the first four, and then the other four of all, so that
 /// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
 struct SharedRow {

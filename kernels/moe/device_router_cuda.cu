@@ -80,8 +80,7 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
       most = fmaxf(most, some[i]);
     }
   }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, apart));
+  most = largest_of_warp(most);
 #pragma unroll 1
   for (int e = lane; e < experts; e += 32) {
     const float x = s.weights[e], power = expf(r.sigmoid ? -x : x - most);
