@@ -64,6 +64,9 @@ class Rope {
     if (low && high && *low >= *high)
       odd(place + ".low_freq_factor", fmt::format("less than high_freq_factor, {}", *high),
           rope["low_freq_factor"]);
+    const auto share = rope.find("partial_rotary_factor");
+    if (share != rope.end() && !share->is_null() && !share_of(rope))
+      odd(place + ".partial_rotary_factor", "a number of more than 0, at most 1", *share);
     check_lists(place, rope);
   }
 
@@ -78,16 +81,25 @@ class Rope {
     const bool known =
         std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto type) { return *at == type; });
     if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", *at);
-    const auto need = [&](const char* part) {
+    const auto need = [&](const char* part, const char* what = "a number of more than 0") {
       const auto value = rope.find(part);
-      if (value == rope.end() || value->is_null())
-        odd(fmt::format("{}.{}", place, part), "a number of more than 0", nullptr);
+      if (value == rope.end() || value->is_null()) odd(fmt::format("{}.{}", place, part), what, nullptr);
     };
     if (*at == "linear" || *at == "yarn" || *at == "llama3" || *at == "deepseek_yarn") need("factor");
     if (*at == "llama3") {
       need("low_freq_factor");
       need("high_freq_factor");
     }
+    if (*at == "longrope" || *at == "su") {
+      need("short_factor", kFactors);
+      need("long_factor", kFactors);
+    }
+  }
+
+  /// The share of a head's numbers that is turned, if it is one.
+  static std::optional<double> share_of(const Json& settings) {
+    const auto share = number(settings, "partial_rotary_factor");
+    return share && *share > 0 && *share <= 1 ? share : std::nullopt;
   }
 
   /// Pairs of the numbers of a head that are turned, where the configuration states them.
@@ -96,16 +108,22 @@ class Rope {
     const FamilySizes sizes(*model_->family, *model_->config);
     const auto dim = sizes.number("head_dim");
     if (!dim || sizes.stated("qk_rope_head_dim") != nullptr) return std::nullopt;
-    const auto share = number(*config_, "partial_rotary_factor");
-    const auto own = number(rope, "partial_rotary_factor");
-    return static_cast<size_t>(static_cast<double>(*dim) * own.value_or(share.value_or(1)) / 2);
+    const double share = share_of(rope).value_or(share_of(*config_).value_or(1));
+    return static_cast<size_t>(static_cast<double>(*dim) * share / 2);
   }
 
   /// A factor for each of these pairs.
   void check_lists(const std::string& place, const Json& rope) {
     const auto length = [&](const char* key) -> std::optional<size_t> {
       const auto at = rope.find(key);
-      return at != rope.end() && at->is_array() ? std::optional(at->size()) : std::nullopt;
+      if (at == rope.end() || at->is_null()) return std::nullopt;
+      const auto is_factor = [](const Json& v) {
+        return v.is_number() && std::isfinite(v.get<double>()) && v.get<double>() > 0;
+      };
+      if (at->is_array() && std::ranges::all_of(*at, is_factor)) return at->size();
+      const auto odd_one = at->is_array() ? std::ranges::find_if_not(*at, is_factor) : at;
+      odd(fmt::format("{}.{}", place, key), kFactors, *odd_one);
+      return std::nullopt;
     };
     const auto first = length("short_factor"), second = length("long_factor");
     if (!first || !second) return;
@@ -117,6 +135,8 @@ class Rope {
           fmt::format("expected {} numbers, one for each pair that is turned, found {}", pairs, count));
     }
   }
+
+  static constexpr const char* kFactors = "a list of numbers of more than 0";
 
   LintReporter& reporter_;
   std::optional<LanguageModel> model_;

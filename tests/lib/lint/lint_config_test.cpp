@@ -102,6 +102,38 @@ TEST_CASE("a router with a bias for its choice is no linear that a config must n
   CHECK(!linted(".expert_bias"));
 }
 
+TEST_CASE("factors of rotary embeddings are numbers, and what is turned is a share of a head") {
+  const auto linted = [](const std::function<void(Json&)>& change) {
+    const Scratch scratch;
+    Save save = sound_checkpoint();
+    save.edit("config.json", [&](Json& j) {
+      Json rope = {{"rope_type", "longrope"}, {"factor", 4.0}};
+      rope["long_factor"] = rope["short_factor"] = Json(std::vector<double>(16, 1.5));
+      j["head_dim"] = 32;
+      change(rope);
+      j["rope_scaling"] = rope;
+    });
+    write_save(save, scratch / "checkpoint");
+    return findings_in(scratch / "checkpoint");
+  };
+  const auto says = [&](const std::string& words, const std::function<void(Json&)>& change) {
+    const std::string found = linted(change);
+    CAPTURE(found);
+    CHECK(found.find("odd-setting: config.json: rope_scaling." + words) != std::string::npos);
+    CHECK(found.find("one for each pair") == std::string::npos);
+  };
+  CHECK(linted([](Json&) {}).find("rope_scaling") == std::string::npos);
+  const std::string share = "partial_rotary_factor: expected a number of more than 0, at most 1, found ";
+  says(share + "-1", [](Json& j) { j["partial_rotary_factor"] = -1; });
+  says(share + "1e+300", [](Json& j) { j["partial_rotary_factor"] = 1e300; });
+  says(share + "true", [](Json& j) { j["partial_rotary_factor"] = true; });
+  const std::string list = "short_factor: expected a list of numbers of more than 0, found ";
+  says(list + "null", [](Json& j) { j["short_factor"] = Json(); });
+  says(list + "3", [](Json& j) { j["short_factor"] = 3; });
+  says(list + "0", [](Json& j) { j["short_factor"] = Json(std::vector<double>{1, 0, 2}); });
+  says(list + "\"a\"", [](Json& j) { j["short_factor"] = Json(std::vector<std::string>{"a"}); });
+}
+
 TEST_CASE("lists of factors have a number for each pair that rotary embeddings turn") {
   const auto linted = [](size_t longer, size_t shorter, const std::function<void(Json&, Json&)>& change) {
     const Scratch scratch;
