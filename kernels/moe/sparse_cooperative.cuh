@@ -176,7 +176,6 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int cluster = static_cast<int>(blockIdx.y), clusters = static_cast<int>(gridDim.y);
   const int t = lane % 4, g = lane / 4;
 
-  release_successor();
   // Barriers: sums of the first product, of the second
   const uint32_t base = shared_address(shared), up_barrier = base, down_barrier = base + 8;
   if (threadIdx.x == 0) {
@@ -304,6 +303,9 @@ __global__ void __launch_bounds__(kCooperativeThreads)
                   add_up(stages + (i << a.parts_log2) * up_bytes, lane, parts, up_bytes),
                   cluster_address(up_barrier, to));
   }
+
+  // Most weights are here: what the next kernel asks for ahead hardly holds up the others.
+  release_successor();
 
   // Activation
 #pragma unroll 1

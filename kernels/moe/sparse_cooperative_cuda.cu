@@ -140,7 +140,7 @@ bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayo
   a.stages = c.stages;
   std::copy_n(c.first_unit, kMostClusters + 1, a.first_unit);
   const dim3 grid(kClusterBlocks, static_cast<unsigned>(c.clusters));
-  const Launch how{grid, 32 * c.warps, static_cast<size_t>(c.bytes), kClusterBlocks, false, true};
+  const Launch how{grid, 32 * c.warps, static_cast<size_t>(c.bytes), kClusterBlocks, true, true};
   if (start(stream, how, cooperative_kernel, a) == cudaSuccess) return true;
   (void)cudaGetLastError();
   return false;
