@@ -153,7 +153,6 @@ __global__ void __launch_bounds__(kTokenThreads)
   auto* x = reinterpret_cast<uint4*>(shared + a.shared.x);
   auto* sums = reinterpret_cast<float*>(shared + a.shared.sums);
 
-  release_successor();
   // What all waits for, first: behind the weights it would come last
   const HiddenUnit hidden(a, thread);
 
@@ -204,6 +203,7 @@ __global__ void __launch_bounds__(kTokenThreads)
       commit_copies();
     }
   }
+  release_successor();  // what it asks for ahead comes behind these
   const float x_factor = stage_hidden<Weights>(a, hidden, x, reinterpret_cast<uint32_t*>(sums));
   __syncthreads();
 
