@@ -59,16 +59,11 @@ class TokenTexts {
   /// Some tokens of a window, [begin, end), as the text that they are together: characters and spaces may be
   /// lost of each alone.
   std::string of(const EvalWindow& window, int64_t begin, int64_t end) const {
-    std::vector<int32_t> known;
-    for (int64_t i = std::max<int64_t>(begin, 0); i < end; ++i) {
-      const int32_t token = window.tokens[static_cast<size_t>(i)];
-      if (token < tokenizer_->vocabulary_size()) known.push_back(token);
-    }
-    return tokenizer_->decode(known, false);
+    begin = std::max<int64_t>(begin, 0);
+    const auto tokens = std::span(window.tokens).subspan(static_cast<size_t>(begin));
+    return tokenizer_->decode(tokens.first(static_cast<size_t>(end - begin)), false);
   }
-  std::string of(int32_t token) const {
-    return token < tokenizer_->vocabulary_size() ? tokenizer_->decode({&token, 1}, false) : std::string();
-  }
+  std::string of(int32_t token) const { return tokenizer_->decode({&token, 1}, false); }
 
  private:
   std::optional<Tokenizer> tokenizer_;

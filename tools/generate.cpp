@@ -57,11 +57,13 @@ std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
   return a.tokens.size() == b.tokens.size() ? std::nullopt : std::optional(common);
 }
 
-/// A token as the file of the tokenizer has it, with its probability.
+/// A token as the file of the tokenizer has it, or its id where the file has none, with its probability.
 std::string cell(const Tokenizer& tokenizer, const Generation& generation, size_t i) {
   if (i >= generation.tokens.size()) return "-";
   const GeneratedToken& t = generation.tokens[i];
-  return fmt::format("{} ({:.1f} %)", tokenizer.token(t.token), 100 * std::exp(t.log_probability));
+  const std::string_view text = tokenizer.token(t.token);
+  return fmt::format("{} ({:.1f} %)", text.empty() ? fmt::format("id {}", t.token) : text,
+                     100 * std::exp(t.log_probability));
 }
 
 void print_side_by_side(const Tokenizer& tokenizer, const Generation& a, const Generation& b,

@@ -260,12 +260,9 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   const Parts& p = *parts_;
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string* text = p.text_of(ids[i]);
-    if (text == nullptr) {
-      throw Error(fmt::format("{}: expected ids of tokens, below {}, found {} at position {}", p.where,
-                              p.vocabulary_size, ids[i], i));
-    }
+  for (const int32_t id : ids) {
+    const std::string* text = p.text_of(id);
+    if (text == nullptr) continue;
     if (!skip_special || !p.special_texts.contains(*text)) tokens.push_back(*text);
   }
   const size_t before = bytes_of(tokens);

@@ -36,8 +36,8 @@ class Tokenizer {
   /// in the text become their ids in any case. Throws Error naming `where`, what the text is for people, on
   /// what is no UTF-8, with its place.
   std::vector<int32_t> encode(std::string_view text, bool add_special, std::string_view where = "text") const;
-  /// The text of ids, without special tokens if `skip_special`. Bytes that are no UTF-8 become U+FFFD. Throws
-  /// Error on an id that no token has.
+  /// The text of ids, without special tokens if `skip_special`. Bytes that are no UTF-8 become U+FFFD. Ids
+  /// that no token has are left out, as `tokenizers` does: models have more rows than tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
  private:

@@ -55,6 +55,32 @@ TEST_CASE("generate continues a text, beside another model up to where they part
   CHECK(plain.out == itself["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("ids that the model has and its tokenizer has not are shown as ids") {
+  const GenerateFiles files;
+  // One token: the model's other 47 rows are padding.
+  std::string tokenizer = letter_tokenizer();
+  const size_t begin = tokenizer.find(", \"B\""), end = tokenizer.find("}, \"merges\"");
+  std::ofstream(files.scratch / "model" / "tokenizer.json") << tokenizer.erase(begin, end - begin);
+  const std::vector<std::string> words{"generate", files.path("model"), "--prompt",
+                                       "AAAA",     "--max-tokens",      "8"};
+  std::vector<std::string> json_words = words, beside = words;
+  json_words.insert(json_words.end(), {"--json", "-q"});
+  beside.insert(beside.end(), {"--against", files.path("model"), "-q"});
+  const Json json = json_of(run_program(json_words));
+  std::string text;
+  int padding = 0;
+  for (const Json& t : json["tokens"]) {
+    text += t["text"].get<std::string>();
+    padding += t["token"] != 0;
+    CHECK((t["token"] == 0) == (t["text"] == "A"));
+  }
+  REQUIRE(padding > 0);
+  CHECK(json["text"] == text);
+  const Outcome o = run_program(beside);
+  CHECK(o.code == 0);
+  CHECK(o.out.find(" id ") != std::string::npos);
+}
+
 TEST_CASE("generate and eval refuse texts and models with one line") {
   const GenerateFiles files;
   const std::string model = files.path("model");
