@@ -37,25 +37,18 @@ void check_window(const Decoder& decoder, int64_t longest) {
                   decoder.checkpoint().path().string(), decoder.shape().positions, longest));
 }
 
-/// Sums of x and x^2.
-class MeanSum {
- public:
-  void add(double x) {
-    ++count_;
-    sum_ += x;
-    squares_ += x * x;
-  }
-  MeanFigure figure() const {
-    if (count_ == 0) return {};
-    const auto n = static_cast<double>(count_);
-    const double mean = sum_ / n, variance = std::max(0.0, squares_ / n - mean * mean);
-    return {mean, count_ > 1 ? std::sqrt(variance / (n - 1)) : 0.0};
-  }
-
- private:
-  int64_t count_ = 0;
-  double sum_ = 0, squares_ = 0;
-};
+/// The mean of a figure of places. Squares are of deviations from it: those of the figures themselves would
+/// cancel where all are nearly the same.
+template <class Figure>
+MeanFigure mean_of(std::span<const EvalPlace> places, Figure figure) {
+  if (places.empty()) return {};
+  const auto n = static_cast<double>(places.size());
+  double sum = 0, squares = 0;
+  for (const EvalPlace& p : places) sum += figure(p);
+  const double mean = sum / n;
+  for (const EvalPlace& p : places) squares += (figure(p) - mean) * (figure(p) - mean);
+  return {mean, places.size() > 1 ? std::sqrt(squares / (n * (n - 1))) : 0.0};
+}
 
 /// Sums over tokens of how two residual streams agree.
 struct LayerSums {
@@ -175,33 +168,33 @@ class Evaluation {
       if (!other) continue;
       place.other_loss = other->scores[i].loss, place.other_top = other->scores[i].top;
       check_finite(*other_, place, other->scores[i]);
+      // A logit of -inf leaves all but the divergence finite.
+      if (!std::isfinite(s.divergence))
+        refuse_logits(model_.checkpoint().path().string() + " or " + other_->checkpoint().path().string(),
+                      place);
     }
     places_.insert(places_.end(), places.begin(), places.end());
   }
   static void check_finite(const Decoder& decoder, const EvalPlace& place, const TokenScore& score) {
-    if (std::isfinite(score.log_sum) && std::isfinite(score.loss)) return;
-    throw Error(fmt::format("{}: window {}, token {}: expected finite logits, found others",
-                            decoder.checkpoint().path().string(), place.window, place.position));
+    if (!std::isfinite(score.log_sum) || !std::isfinite(score.loss))
+      refuse_logits(decoder.checkpoint().path().string(), place);
+  }
+  [[noreturn]] static void refuse_logits(const std::string& where, const EvalPlace& place) {
+    throw Error(fmt::format("{}: window {}, token {}: expected finite logits, found others", where,
+                            place.window, place.position));
   }
 
   EvalFigures summary() {
     EvalFigures f;
     f.windows = static_cast<int64_t>(windows_.size());
     f.predictions = static_cast<int64_t>(places_.size());
-    MeanSum loss, other_loss, difference, divergence;
-    int64_t agreed = 0;
-    for (const EvalPlace& p : places_) {
-      loss.add(p.loss);
-      other_loss.add(p.other_loss);
-      difference.add(p.loss - p.other_loss);
-      divergence.add(p.divergence);
-      agreed += p.top == p.other_top;
-    }
-    f.loss = loss.figure();
+    f.loss = mean_of(places_, [](const EvalPlace& p) { return p.loss; });
     if (other_ != nullptr && !places_.empty()) {
-      AgainstFigures against{other_loss.figure(),
-                             difference.figure(),
-                             divergence.figure(),
+      const auto agreed =
+          std::count_if(places_.begin(), places_.end(), [](const auto& p) { return p.top == p.other_top; });
+      AgainstFigures against{mean_of(places_, [](const EvalPlace& p) { return p.other_loss; }),
+                             mean_of(places_, [](const EvalPlace& p) { return p.loss - p.other_loss; }),
+                             mean_of(places_, [](const EvalPlace& p) { return p.divergence; }),
                              0,
                              static_cast<double>(agreed) / static_cast<double>(places_.size()),
                              {}};
@@ -285,6 +278,11 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
       std::min(plan.windows_at_once, std::max<int64_t>(1, static_cast<int64_t>(windows.size())));
   const auto batches = (windows.size() + index(plan.windows_at_once) - 1) / index(plan.windows_at_once);
   plan.peak_memory = window * static_cast<uint64_t>(plan.windows_at_once) + fixed + logits;
+  // All windows and predictions are kept, and these are copied as they grow.
+  for (const EvalWindow& w : windows) {
+    plan.peak_memory += sizeof(EvalWindow) + w.tokens.size() * sizeof(int32_t) +
+                        static_cast<uint64_t>(w.predictions()) * 3 * sizeof(EvalPlace);
+  }
   plan.weights_read = stored * batches;
   return plan;
 }

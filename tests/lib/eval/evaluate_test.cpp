@@ -156,6 +156,58 @@ TEST_CASE("the same figures for any number of threads, and of windows together o
   CHECK(sum / static_cast<double>(count) == doctest::Approx(found[0]).epsilon(1e-5));
 }
 
+TEST_CASE("the error of losses that are all the same is nothing") {
+  const OpenGolden a("llama");
+  write_decoder_checkpoint(a.golden, a.scratch / "even", {}, [](Tensors& tensors) {
+    for (TensorData& t : tensors) {
+      if (t.name == "model.norm.weight") std::fill(t.bytes.begin(), t.bytes.end(), uint8_t{0});
+    }
+  });
+  const Decoder even = Decoder::open(a.scratch / "even");  // every logit is 0
+  for (size_t size = 50; size <= 500; size += 50) {
+    const std::vector<EvalWindow> windows{{std::vector<int32_t>(size, 3), 1}};
+    Progress progress;
+    const EvalFigures f = evaluate(even, nullptr, windows, progress);
+    CHECK(f.loss.mean == doctest::Approx(std::log(48.0)));
+    CHECK(f.loss.error < 1e-14);
+  }
+}
+
+TEST_CASE("a logit of -inf is refused where it leaves all but the divergence finite") {
+  const OpenGolden a("llama");
+  const std::vector<EvalWindow> windows{{{1, 2}, 1}};
+  int edited = 0;
+  for (const unsigned infinity : {0x7F80u, 0xFF80u}) {
+    // The first number of the row alone, so that the logit is no NaN.
+    write_decoder_checkpoint(a.golden, a.scratch / "infinite", {}, [&](Tensors& tensors) {
+      for (TensorData& t : tensors) {
+        if (t.name != "lm_head.weight") continue;
+        t.bytes[0] = static_cast<uint8_t>(infinity);
+        t.bytes[1] = static_cast<uint8_t>(infinity >> 8);
+        ++edited;
+      }
+    });
+    const Decoder infinite = Decoder::open(a.scratch / "infinite");
+    Progress progress;
+    contains(message_of([&] { evaluate(infinite, &*a.decoder, windows, progress); }),
+             "expected finite logits");
+    contains(message_of([&] { evaluate(*a.decoder, &infinite, windows, progress); }),
+             "expected finite logits");
+  }
+  CHECK(edited == 2);
+}
+
+TEST_CASE("the memory that is stated has all windows and predictions in it") {
+  const OpenGolden a("llama");
+  const std::vector<int32_t> text(400'000, 3);
+  const auto stated = [&](size_t tokens) {
+    return plan_evaluation(*a.decoder, nullptr, cut_windows(std::span(text).first(tokens), 64, 1))
+        .peak_memory;
+  };
+  const uint64_t window = 64 * sizeof(int32_t) + sizeof(EvalWindow) + sizeof(EvalPlace);
+  CHECK(stated(400'000) - stated(200'000) >= 200'000 * window);
+}
+
 TEST_CASE("windows beyond the model's positions and other vocabularies are refused") {
   const OpenGolden a("llama");
   const EvalWindow longer{std::vector<int32_t>(513, 3), 1};
