@@ -166,10 +166,15 @@ void Tokenizer::Parts::add_tokens() {
     const std::string& text =
         added_texts.emplace_back(token.normalized ? normalized(token.content) : token.content);
     if (token.special) special_texts.insert(token.content);
-    if (text.empty() || (token.normalized ? in_normalized : in_text).add(token, text)) continue;
-    throw Error(fmt::format(
-        "{}: added_tokens[{}]: expected tokens that differ when they are normalized, found a second {}",
-        where, added_texts.size() - 1, json_quote_short(text)));
+    const auto refuse = [&](std::string_view expected, std::string_view found) {
+      throw Error(
+          fmt::format("{}: added_tokens[{}]: expected tokens that {} when they are normalized, found {}",
+                      where, added_texts.size() - 1, expected, found));
+    };
+    // `tokenizers` finds an empty token between any two characters, and divides the text there.
+    if (text.empty()) refuse("are not empty", json_quote_short(token.content));
+    if (!(token.normalized ? in_normalized : in_text).add(token, text))
+      refuse("differ", fmt::format("a second {}", json_quote_short(text)));
   }
 }
 

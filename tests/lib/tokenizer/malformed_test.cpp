@@ -51,6 +51,18 @@ TEST_CASE("merges need the tokens that they are of, and the one that they make")
   }
 }
 
+TEST_CASE("an added token of which a normalizer leaves nothing is refused: tokenizers finds it everywhere") {
+  const auto with = [](bool normalized) {
+    return file_of(fmt::format(
+        R"("normalizer":{{"type":"StripAccents"}},"added_tokens":[{{"id":4,"content":"\u0301","normalized":{}}}])",
+        normalized));
+  };
+  CHECK(message_for(with(true)) ==
+        "t.json: added_tokens[0]: expected tokens that are not empty when they are normalized, found "
+        "\"\u0301\"");
+  CHECK(Tokenizer::parse("t.json", with(false)).encode("a\u0301b", false) == std::vector<int32_t>{0, 4, 1});
+}
+
 TEST_CASE("every token has one id, below 2^22, and every id one token") {
   CHECK(contains(message_for(file_of("", "", R"("a":0,"b":0,"ab":1)")),
                  R"(expected every id once, found 0 of "a" and "b")"));
