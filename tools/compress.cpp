@@ -175,6 +175,17 @@ void keep_statistics(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
+/// Throws Error unless the statistics that were kept are those of the artifact.
+void check_kept_hash(const CompressArguments& o, const Manifest& manifest) {
+  const std::string found = Statistics::open(o.keep_statistics).hash().hex();
+  for (const Rule& rule : manifest.recipe.rules) {
+    if (rule.statistics_hash.empty() || rule.statistics_hash == found) continue;
+    throw Error(fmt::format(
+        "--keep-stats: expected statistics of the complete {}, XXH3-128 {}, found others at {}, {}",
+        o.common.destination, rule.statistics_hash, o.keep_statistics, found));
+  }
+}
+
 /// Compares a complete artifact with source and recipe. Which tokens its statistics are of it does not say.
 int confirm_complete(const CompressArguments& o, const Compression& compression, Device device,
                      const Common& common) {
@@ -186,6 +197,7 @@ int confirm_complete(const CompressArguments& o, const Compression& compression,
         artifact.string(), o.keep_statistics));
   const Checkpoint complete = Checkpoint::open(artifact);
   const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
+  if (!o.keep_statistics.empty()) check_kept_hash(o, manifest);
   Recipe solved = compression.linears().plan().recipe;
   for (size_t i = 0; i < std::min(solved.rules.size(), manifest.recipe.rules.size()); ++i) {
     Rule& rule = solved.rules[i];

@@ -199,6 +199,16 @@ TEST_CASE("resuming what is complete proves it, and refuses another recipe") {
     CHECK(refused.code == 2);
     CHECK_MESSAGE(refused.err.find("changed") != std::string::npos, refused.err);
   }
+  // Statistics of another run prove nothing.
+  Words kept = options;
+  kept.insert(kept.end(), {"--sequential", "none", "--keep-stats", files.path("others")});
+  REQUIRE(files.compress("other", kept).code == 0);
+  kept = options;
+  kept.insert(kept.end(), {"--keep-stats", files.path("others")});
+  const Outcome others = resumed(kept);
+  CHECK(others.code == 2);
+  CHECK_MESSAGE(others.err.find("--keep-stats: expected statistics of the complete") != std::string::npos,
+                others.err);
   CHECK((read_tree(files.path("out")) == before));
 }
 
@@ -296,6 +306,13 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--pattern", "2:4", "--budget", "0.5"},
       "--budget: expected --budget-stats beside it, found none");
+  const std::string plain = files.path("plain");
+  REQUIRE(run_program({"stats", "collect", model, "--tokens", tokens, "-o", plain, "-q"}).code == 0);
+  refused(
+      {"compress", model, out, "--tokens", tokens, "--to", "v7", "--budget", "0.5", "--budget-stats", plain},
+      plain + ": expected fisher_hessian");
+  refused({"compress", model, out, "--tokens", tokens, "--to", "v7", "--method", "gptq"},
+          "--method: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found gptq");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--include", "nothing"}, "nothing");
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
