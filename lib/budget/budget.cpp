@@ -114,7 +114,7 @@ std::vector<GroupEncoding> groups_of(const Transformations& transformations) {
   return groups;
 }
 
-void check_fisher(const std::vector<GroupEncoding>& groups) {
+void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& statistics) {
   size_t without = 0, all = 0;
   std::string first;
   for (const GroupEncoding& g : groups) {
@@ -127,19 +127,19 @@ void check_fisher(const std::vector<GroupEncoding>& groups) {
   }
   if (without == 0) return;
   throw Error(fmt::format(
-      "--stats: expected fisher_hessian and tokens, which say what a change costs, for each of {}, "
-      "found none for {}, the first {}",
-      counted(all, "matrix", "matrices"), without, first));
+      "{}: expected fisher_hessian and tokens, which say what a change costs, for each of {}, found none for "
+      "{}, the first {}",
+      statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
 /// Refuses what would be pruned without a cost: by magnitude, where there are no statistics.
-void check_all_solved(const Plan& plan, const Checkpoint& source) {
+void check_all_solved(const Plan& plan, const Checkpoint& source, const Statistics& statistics) {
   for (const auto& one : plan.transformations) {
     if (one->keeps() || dynamic_cast<const QuantizedGroup*>(one.get()) != nullptr) continue;
     throw Error(
-        fmt::format("--stats: expected statistics with tokens of all that is pruned, found none of {}; "
+        fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}; "
                     "--exclude leaves it",
-                    one->name(source)));
+                    statistics.path().string(), one->name(source)));
   }
 }
 
@@ -237,9 +237,9 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
                               source.path().string()));
     }
     if (pruned_groups->without_statistics > 0) {
-      throw Error(
-          fmt::format("--stats: expected statistics with tokens of all that is pruned, found none of {}",
-                      counted(pruned_groups->without_statistics, "module")));
+      throw Error(fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}",
+                              rule.statistics->path().string(),
+                              counted(pruned_groups->without_statistics, "module")));
     }
     pruned = groups_of(pruned_groups->planned);
     if (dense_groups) dense = groups_of(dense_groups->planned);
@@ -247,7 +247,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
     pruned_plan = make_plan(source, Recipe(rule));
     // What is not pruned in place stays as it is, without a loss.
     if (is_in_place(rule)) {
-      check_all_solved(pruned_plan, source);
+      check_all_solved(pruned_plan, source, *rule.statistics);
     } else {
       dense_plan = make_plan(source, Recipe(dense_rule(rule)));
       rule.dialect = dense_plan.recipe.rules[0].dialect;
@@ -255,7 +255,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
     pruned = groups_of(pruned_plan.transformations);
     dense = groups_of(dense_plan.transformations);
   }
-  check_fisher(pruned);
+  check_fisher(pruned, *rule.statistics);
   std::vector<GroupEncoding*> all;
   for (auto* groups : {&pruned, &dense}) {
     for (GroupEncoding& one : *groups) all.push_back(&one);

@@ -83,13 +83,13 @@ void check_solving_words(const Rule& r) {
     throw Error(fmt::format("--method: expected --stats beside {}, found none", r.method));
   if (!solves && r.sweeps >= 0) throw Error("--sweeps: expected --stats beside it, found none");
   if ((r.method == "joint" || r.method == "wanda" || r.method == "sparsegpt") && !prunes) {
-    throw Error(fmt::format(
-        "--method: expected --pattern beside {}, found none; without one gptq and rtn are its like",
-        r.method));
+    throw Error(
+        fmt::format("--method: expected gptq or rtn where weights are not pruned, found {}", r.method));
   }
   if ((r.method == "gptq" || r.method == "rtn") && prunes) {
     throw Error(fmt::format(
-        "--method: expected joint, sparsegpt, wanda or magnitude with --pattern, found {}", r.method));
+        "--method: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found {}",
+        r.method));
   }
   if (solves && r.block_scale != "max" && r.method != "magnitude") {
     throw Error(fmt::format(

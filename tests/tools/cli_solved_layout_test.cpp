@@ -366,7 +366,7 @@ TEST_CASE("masks of others and NVFP4 with unequal scales go into v7; words that 
   refused({"--to", "g8", "--mask", files.path("masks")}, "--mask: expected a layout, rule or command");
   refused({"--to", "bf16", "--stats", stats}, "--stats: expected with --recipe, quantize, prune or --to");
   refused({"--to", "v7", "--stats", stats, "--method", "gptq"}, "--method: expected joint");
-  refused({"--to", "g8", "--stats", stats, "--method", "joint"}, "--method: expected --pattern");
+  refused({"--to", "g8", "--stats", stats, "--method", "joint"}, "--method: expected gptq or rtn");
   refused({"--to", "v7", "--method", "joint"}, "--method: expected --stats");
   refused({"--to", "v7", "--stats", stats, "--pattern", "4:8-paired"}, "--pattern");
   StatisticsBuilder other;

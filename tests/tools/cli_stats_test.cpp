@@ -690,8 +690,8 @@ TEST_CASE("statistics that do not fit are refused before there is an output") {
   const float nan = std::nanf("");
   std::memcpy(&b.tensors[0].bytes[400], &nan, sizeof(nan));
   CHECK(refused(b).find("expected a finite number, found nan") != std::string::npos);
-  CHECK(refused(statistics(), {"--method", "joint"}).find("expected --pattern beside joint") !=
-        std::string::npos);
+  CHECK(refused(statistics(), {"--method", "joint"})
+            .find("expected gptq or rtn where weights are not pruned, found joint") != std::string::npos);
   CHECK(refused(statistics(), {"--pattern", "2:4", "--method", "gptq"})
             .find("expected joint, sparsegpt, wanda or magnitude") != std::string::npos);
   CHECK(refused(statistics(), {"--block-scale", "mse"}).find("expected none beside --stats") !=
