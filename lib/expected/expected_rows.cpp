@@ -191,7 +191,7 @@ bool divides_in(std::string_view dialect) {
 }
 
 MakeRowQuantizer expected_rows(ExpectSolvedGroup solved) {
-  return [solved = std::move(solved)](const Checkpoint& source) {
+  return [solved = std::move(solved)](const Checkpoint& source, int /*threads*/) {
     return std::make_unique<SlowRowQuantizer>(source, solved);
   };
 }

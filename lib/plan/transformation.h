@@ -39,7 +39,7 @@ struct MemoryLimits {
 struct Compute {
   Isa isa = Isa::portable;
   Device device = Device::cpu;  ///< of solvers, where statistics choose weights
-  int threads = 1;              ///< of a worker's solver
+  int threads = 1;              ///< of a worker's solver, or of all solvers of a view
 };
 
 /// A piece of a transformation's work, which one thread does at once.

@@ -151,12 +151,17 @@ class RowEncoder : public RowQuantizer {
 }  // namespace
 
 MakeRowQuantizer row_encoders(const Compute& compute) {
-  return [compute](const Checkpoint& source) { return std::make_unique<RowEncoder>(source, compute); };
+  return [compute](const Checkpoint& source, int threads) {
+    Compute own = compute;
+    own.threads = std::min(threads, kSolverThreads);
+    return std::make_unique<RowEncoder>(source, own);
+  };
 }
 
 Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io,
                            const MemoryLimits& limits, const Compute& compute) {
-  return open_quantized(open_source(path, ReadPath::kFast, {}, io), recipe, row_encoders(compute), limits);
+  return open_quantized(open_source(path, ReadPath::kFast, {}, io), recipe, row_encoders(compute), limits,
+                        compute.threads);
 }
 
 }  // namespace twofour

@@ -42,6 +42,12 @@ class QuantizedView : public TensorSource {
   Checkpoint give_back() && { return std::move(source_); }
   /// Takes what was planned. Throws Error where two tensors have one name.
   void show(std::vector<std::unique_ptr<const Transformation>> planned);
+  /// Shares threads among the groups that are quantized as a whole.
+  void set_threads(const MemoryLimits& limits, int threads) {
+    const uint64_t fit = limits.solving_buffers / std::max<uint64_t>(1, reader_bytes());
+    const int solvers = static_cast<int>(std::clamp<uint64_t>(fit, 1, static_cast<uint64_t>(threads)));
+    solved_.set_solvers(solvers, (threads + solvers - 1) / solvers);
+  }
 
   const Checkpoint& stored() const override { return source_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -152,7 +158,7 @@ void QuantizedView::with_quantizer(F&& f) const {
       idle_.pop_back();
     }
   }
-  if (!mine) mine = make_(source_);
+  if (!mine) mine = make_(source_, 1);
   f(*mine);
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(mine));
@@ -316,11 +322,12 @@ Json planned_json(const std::map<std::string, std::string>& texts, const char* n
 }  // namespace
 
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
-                          const MemoryLimits& limits) {
+                          const MemoryLimits& limits, int threads) {
   auto view = std::make_shared<QuantizedView>(std::move(source), make);
   auto made = plan_computed(view->stored(), recipe, limits);
   if (!made) return std::move(*view).give_back();
   view->show(std::move(made->planned));
+  view->set_threads(limits, threads);
 
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> shards;

@@ -42,8 +42,9 @@ class RowQuantizer {
   /// Bytes of a tensor from `begin` on, whole grains of it or up to its end.
   virtual void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) = 0;
 };
-/// Makes the quantizer of one thread, which reads from a checkpoint that outlives it.
-using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source)>;
+/// Makes the quantizer of one thread, which reads from a checkpoint that outlives it; whole groups it
+/// quantizes on so many threads.
+using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source, int threads)>;
 
 /// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear quantized,
 /// by the rule's words as they are read. It is what `quantize` writes of these linears, in the recipe's
@@ -51,8 +52,9 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// taken apart, other quantized linears in the dialect's spelling, config.json and hf_quant_config.json for
 /// both. NVFP4 that a rule for a sparse layout prunes by statistics or masks appears pruned, under its own
 /// names. A source without such linears is returned as it is. Reads headers and config alone. Throws Error
-/// where a linear cannot be quantized.
+/// where a linear cannot be quantized. Groups that are quantized as a whole share `threads`: as many at a
+/// time as the limits have room for.
 Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
-                          const MemoryLimits& limits = {});
+                          const MemoryLimits& limits = {}, int threads = 1);
 
 }  // namespace twofour

@@ -1,5 +1,6 @@
 #include "lib/view/solved_groups.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -19,8 +20,12 @@ void drop_signs(const QuantizedGroup& group, std::vector<std::vector<uint8_t>>& 
 
 }  // namespace
 
+void SolvedGroups::set_solvers(int count, int threads_each) {
+  solvers_ = static_cast<size_t>(count);
+  threads_ = threads_each;
+}
+
 std::shared_ptr<const QuantizedRows> SolvedGroups::find(size_t number) {
-  const std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
     if (at->number != number) continue;
     kept_.splice(kept_.begin(), kept_, at);
@@ -34,29 +39,53 @@ void SolvedGroups::keep(size_t number, std::shared_ptr<const QuantizedRows> rows
   for (const auto& part : rows->parts) bytes += part.size();
   kept_.push_front({number, bytes, std::move(rows)});
   kept_bytes_ += bytes;
-  while (kept_.size() > 2 && kept_bytes_ > kMostBytes) {
+  while (kept_.size() > std::max<size_t>(2, solvers_) && kept_bytes_ > kMostBytes) {
     kept_bytes_ -= kept_.back().bytes;
     kept_.pop_back();
   }
 }
 
-std::shared_ptr<const QuantizedRows> SolvedGroups::of(size_t number, const QuantizedGroup& group) {
-  if (auto rows = find(number)) return rows;
-  const std::lock_guard one_at_a_time(solving_);
-  if (auto rows = find(number)) return rows;
-  if (!quantizer_) quantizer_ = make_(source_);
-  auto rows = std::make_shared<QuantizedRows>(quantizer_->quantize(group));
-  drop_signs(group, rows->parts);
-  const std::lock_guard lock(mutex_);
-  keep(number, rows);
-  if (results_.contains(number)) return rows;  // it was let go in between
+void SolvedGroups::take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows) {
+  if (results_.contains(number)) return;  // it was let go in between
   Json& results = results_[number] = Json::array();
-  for (size_t i = 0; i < rows->results.size(); ++i) {
-    Findings& found = rows->results[i].findings;
+  for (size_t i = 0; i < rows.results.size(); ++i) {
+    Findings& found = rows.results[i].findings;
     std::move(found.begin(), found.end(), std::back_inserter(findings_));
     found.clear();
-    results.push_back(group.solved_note(i, rows->results[i]));
+    results.push_back(group.solved_note(i, rows.results[i]));
   }
+}
+
+std::shared_ptr<const QuantizedRows> SolvedGroups::of(size_t number, const QuantizedGroup& group) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (auto rows = find(number)) return rows;
+    if (running_.size() < solvers_ && running_.insert(number).second) break;
+    changed_.wait(lock);
+  }
+  std::unique_ptr<RowQuantizer> quantizer;
+  if (!idle_.empty()) {
+    quantizer = std::move(idle_.back());
+    idle_.pop_back();
+  }
+  std::shared_ptr<QuantizedRows> rows;
+  try {
+    lock.unlock();
+    if (!quantizer) quantizer = make_(source_, threads_);
+    rows = std::make_shared<QuantizedRows>(quantizer->quantize(group));
+    drop_signs(group, rows->parts);
+    lock.lock();
+    take_results(number, group, *rows);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    running_.erase(number);
+    changed_.notify_all();
+    throw;
+  }
+  keep(number, rows);
+  idle_.push_back(std::move(quantizer));
+  running_.erase(number);
+  changed_.notify_all();
   return rows;
 }
 

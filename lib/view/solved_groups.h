@@ -1,9 +1,11 @@
 #pragma once
+#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "formats/json.h"
@@ -17,18 +19,20 @@ inline bool is_solved(const QuantizedGroup& group) {
   return group.encode_rule().statistics != nullptr || group.encode_rule().masks != nullptr;
 }
 
-/// Solved groups, quantized one at a time and kept until they are packed. Safe from several threads.
+/// Solved groups, a few quantized at a time and kept until they are packed. Safe from several threads.
 class SolvedGroups {
  public:
   SolvedGroups(const Checkpoint& source, const MakeRowQuantizer& make) : source_(source), make_(make) {}
-  /// The group of that number.
+  /// How many groups are quantized at a time, on how many threads each. Before that, one on one thread.
+  void set_solvers(int count, int threads_each);
+  /// The group of that number. Throws Error where it cannot be quantized.
   std::shared_ptr<const QuantizedRows> of(size_t number, const QuantizedGroup& group);
   /// What quantizing found, an entry a matrix; null before.
   Json results(size_t number) const;
   Findings findings() const;
 
  private:
-  /// Beyond two groups. Each worker packs another one.
+  /// Beyond two groups and one a solver. Each worker packs another one.
   static constexpr uint64_t kMostBytes = 512 << 20;
   struct Kept {
     size_t number;
@@ -36,14 +40,19 @@ class SolvedGroups {
     std::shared_ptr<const QuantizedRows> rows;
   };
 
+  // These are called with the lock.
   std::shared_ptr<const QuantizedRows> find(size_t number);
   void keep(size_t number, std::shared_ptr<const QuantizedRows> rows);
+  void take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows);
 
   const Checkpoint& source_;
   const MakeRowQuantizer& make_;
-  std::mutex solving_;
-  std::unique_ptr<RowQuantizer> quantizer_;
+  size_t solvers_ = 1;
+  int threads_ = 1;  ///< of a solver
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<size_t> running_;  ///< numbers of groups
+  std::vector<std::unique_ptr<RowQuantizer>> idle_;
   std::list<Kept> kept_;  ///< the one used last first
   uint64_t kept_bytes_ = 0;
   std::map<size_t, Json> results_;

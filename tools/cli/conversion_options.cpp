@@ -263,9 +263,7 @@ std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOption
   return kept;
 }
 
-Compute solver_of(const Common& common, Device device) {
-  return {best_isa(), device, std::min(common.jobs, kSolverThreads)};
-}
+Compute solver_of(const Common& common, Device device) { return {best_isa(), device, common.jobs}; }
 
 void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs) {
   namespace fs = std::filesystem;

@@ -55,7 +55,7 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
-/// What solves on that device, with all of --jobs as far as a solver has use for them.
+/// What solves on that device, with all of --jobs.
 Compute solver_of(const Common& common, Device device);
 
 /// An option, and the file that it names; empty: none.
