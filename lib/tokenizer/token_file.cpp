@@ -35,8 +35,8 @@ std::string read_part(const InputFile& file, uint64_t offset, uint64_t bytes) {
   return part;
 }
 
-uint32_t little_endian(std::string_view bytes) {
-  uint32_t n = 0;
+uint64_t little_endian(std::string_view bytes) {
+  uint64_t n = 0;
   for (size_t i = bytes.size(); i-- > 0;) n = n << 8 | static_cast<uint8_t>(bytes[i]);
   return n;
 }
@@ -47,6 +47,12 @@ Ids find_in_safetensors(const InputFile& file) {
   const auto bytes_of = [](const std::string& text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
+  // Letters in place of the header's length are far beyond the longest one.
+  if (head.size() < kSafetensorsPrefix ||
+      little_endian(std::string_view(head).substr(0, kSafetensorsPrefix)) > kSafetensorsMaxHeader) {
+    throw Error(fmt::format(
+        "{}: expected ids of tokens in safetensors or .npy, found neither; --text takes a text", where));
+  }
   const uint64_t length = parse_safetensors_prefix(where, bytes_of(head), file.size());
   const uint64_t begin = kSafetensorsPrefix + length;
   const SafetensorsHeader header =

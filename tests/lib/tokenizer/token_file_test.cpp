@@ -94,6 +94,9 @@ TEST_CASE("files of anything else are refused") {
       contains(refused(SafetensorsFile().add("t", DType::kI32, {0, 3}, "").bytes()), "tokens, found [0, 3]"));
   CHECK(contains(refused("{\"ids\": [1, 2]}"), "tokens: "));
   CHECK(contains(refused(""), "tokens: "));
+  CHECK(
+      contains(refused("A text in place of ids."), "tokens: expected ids of tokens in safetensors or .npy"));
+  CHECK(contains(refused("[[1, 2], [3, 4]]"), "tokens: expected ids of tokens in safetensors or .npy"));
   const std::string data = bytes_of(kIds);
   for (const char* type : {"<u4", ">i4", "<f4", "|i1", "<i2"}) {
     CAPTURE(type);
