@@ -49,6 +49,14 @@ OneRule rule_for(const fs::path& file) {
   return rule;
 }
 
+/// The MLP and its rule.
+struct Model {
+  Scratch scratch;
+  fs::path path = scratch / "src";
+  OneRule rule = rule_for(scratch / "stats");
+  Model() { write_model(path); }
+};
+
 /// Where solvers meet: each waits for another one for a while.
 struct Meeting {
   std::mutex mutex;
@@ -89,15 +97,14 @@ class MeetingQuantizer : public RowQuantizer {
   Meeting& meeting_;
 };
 
-Checkpoint open_view(const fs::path& source, const OneRule& rule, Meeting& meeting, int threads,
-                     const MemoryLimits& limits = {}) {
+Checkpoint open_view(const Model& model, Meeting& meeting, int threads, const MemoryLimits& limits = {}) {
   const auto make = [&meeting](const Checkpoint& from, int each) {
     const std::lock_guard lock(meeting.mutex);
     ++meeting.solvers;
     meeting.threads = each;
     return std::make_unique<MeetingQuantizer>(row_encoders()(from, each), meeting);
   };
-  return open_quantized(open_source(source), rule, make, limits, threads);
+  return open_quantized(open_source(model.path), model.rule, make, limits, threads);
 }
 
 std::vector<uint8_t> read(const Checkpoint& c, const std::string& name) {
@@ -133,18 +140,16 @@ const std::vector<std::string> kOfTwoGroups = {kMlp + "gate_proj.weight", kMlp +
 }  // namespace
 
 TEST_CASE("groups for a layout are solved as many at a time as there are threads and memory") {
-  const Scratch scratch;
-  write_model(scratch / "src");
-  const OneRule rule = rule_for(scratch / "stats");
+  const Model model;
   Meeting two, one, small;
   two.waits = true;
-  const Checkpoint parallel = open_view(scratch / "src", rule, two, 3);
+  const Checkpoint parallel = open_view(model, two, 3);
   read_at_once(parallel, kOfTwoGroups);
   CHECK(two.most == 2);
   CHECK(two.solvers == 2);
   CHECK(two.threads == 1);
 
-  const Checkpoint serial = open_view(scratch / "src", rule, one, 1);
+  const Checkpoint serial = open_view(model, one, 1);
   read_at_once(serial, kOfTwoGroups);
   CHECK(one.most == 1);
   CHECK(one.solvers == 1);
@@ -153,29 +158,25 @@ TEST_CASE("groups for a layout are solved as many at a time as there are threads
   // Where memory has room for one, it has all threads.
   MemoryLimits limits;
   limits.solving_buffers = 1;
-  read_at_once(open_view(scratch / "src", rule, small, 3, limits), kOfTwoGroups);
+  read_at_once(open_view(model, small, 3, limits), kOfTwoGroups);
   CHECK(small.most == 1);
   CHECK(small.threads == 3);
 }
 
 TEST_CASE("a group that many ask for is solved once") {
-  const Scratch scratch;
-  write_model(scratch / "src");
-  const OneRule rule = rule_for(scratch / "stats");
+  const Model model;
   Meeting meeting;
-  const Checkpoint view = open_view(scratch / "src", rule, meeting, 4);
+  const Checkpoint view = open_view(model, meeting, 4);
   const std::string gate = kMlp + "gate_proj.weight";
   read_at_once(view, {gate, gate, kMlp + "up_proj.weight", gate});
   CHECK(meeting.calls == 1);
 }
 
 TEST_CASE("a group that cannot be solved is said to all who ask, and others go on") {
-  const Scratch scratch;
-  write_model(scratch / "src");
-  const OneRule rule = rule_for(scratch / "stats");
+  const Model model;
   Meeting meeting;
   meeting.fails = true;
-  const Checkpoint view = open_view(scratch / "src", rule, meeting, 1);
+  const Checkpoint view = open_view(model, meeting, 1);
   const std::string gate = kMlp + "gate_proj.weight";
   for (const std::string& message : read_at_once(view, {gate, gate, gate}))
     CHECK(message == "group: expected a solution, found none");
