@@ -99,6 +99,7 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
     rule.statistics = nullptr;
     rule.statistics_hash.clear();
     rule.statistics_from.clear();
+    rule.statistics_input.clear();
     if (!words.recipe.empty() || !can_solve(rule)) continue;
     rule.method = o.method;
     rule.sweeps = static_cast<int>(o.sweeps);
@@ -203,7 +204,13 @@ int confirm_complete(const CompressArguments& o, const Compression& compression,
     Rule& rule = solved.rules[i];
     const Rule& then = manifest.recipe.rules[i];
     if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
+    if (!then.statistics_input.empty() && then.statistics_input != compression.input_hash())
+      throw Error(fmt::format(
+          "{}: expected an artifact of these tokens, --token-weights and --sequential, found one of others; "
+          "--force begins again",
+          artifact.string()));
     rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
+    rule.statistics_input = then.statistics_input;
   }
   const Checkpoint source =
       open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));

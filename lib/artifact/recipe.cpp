@@ -70,6 +70,7 @@ Json rule_to_json(const Rule& r) {
   if (r.sweeps >= 0) json["sweeps"] = r.sweeps;
   if (!r.statistics_hash.empty()) json["statistics_xxh3_128"] = r.statistics_hash;
   if (!r.statistics_from.empty()) json["statistics_from"] = r.statistics_from;
+  if (!r.statistics_input.empty()) json["statistics_input_xxh3_128"] = r.statistics_input;
   if (!r.mask_hash.empty()) json["masks_xxh3_128"] = r.mask_hash;
   if (!r.kept.scales.empty()) json["kept_global_scales"] = kept_to_json(r.kept);
   if (!r.input_scale.empty()) json["input_scale"] = r.input_scale;
@@ -100,6 +101,7 @@ Rule rule_from_json(std::string_view where, const Json& json) {
   r.sweeps = json.value("sweeps", -1);
   r.statistics_hash = json.value("statistics_xxh3_128", "");
   r.statistics_from = json.value("statistics_from", "");
+  r.statistics_input = json.value("statistics_input_xxh3_128", "");
   r.mask_hash = json.value("masks_xxh3_128", "");
   if (json.contains("kept_global_scales")) r.kept = kept_from_json(where, json["kept_global_scales"]);
   r.block = json.value("block", "");

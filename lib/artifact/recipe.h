@@ -74,6 +74,7 @@ struct Rule {
   std::string statistics_hash = {};  ///< XXH3-128 of the file; empty: none
   std::string statistics_from =
       {};  ///< device and instruction set that collected them, where the file says so
+  std::string statistics_input = {};  ///< XXH3-128 of what was fed to the model, where the file says so
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
   std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: they are chosen
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()

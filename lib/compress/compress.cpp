@@ -197,16 +197,24 @@ CompressNeeds Compression::needs() const {
   return needs;
 }
 
+/// What the models are fed with, and in which order.
+Json Compression::describe_input() const {
+  return {{"tokens", hash_tokens(input_.windows).hex()},
+          {"sequential", sequential_word(input_.sequential)},
+          {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""}};
+}
+
+std::string Compression::input_hash() const { return hash_text(describe_input().dump()).hex(); }
+
 /// What decides the statistics, apart from places and times.
 Json Compression::find_identity() const {
-  return {{"tokens", hash_tokens(input_.windows).hex()},
-          {"text", input_.text},
-          {"sequential", sequential_word(input_.sequential)},
-          {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""},
-          {"weights", final_norm_hash(dense_.checkpoint())},
-          {"recipe", recipe_to_json(planned_->plan().recipe)},
-          {"device", device_name(dense_.device())},
-          {"isa", std::string(isa_name(best_isa()))}};
+  Json identity = describe_input();
+  identity.update({{"text", input_.text},
+                   {"weights", final_norm_hash(dense_.checkpoint())},
+                   {"recipe", recipe_to_json(planned_->plan().recipe)},
+                   {"device", device_name(dense_.device())},
+                   {"isa", std::string(isa_name(best_isa()))}});
+  return identity;
 }
 
 Json Compression::state(int64_t layers) const {
@@ -258,6 +266,7 @@ void Compression::start(const fs::path& work) {
   StatisticsMetadata metadata = {{"weights", identity_.at("weights").get<std::string>()},
                                  {"text", input_.text},
                                  {"tokens", fmt::format("{}", tokens_)},
+                                 {"input", input_hash()},
                                  {"device", device_name(dense_.device())},
                                  {"weighting", weights_ ? "guided" : "plain"}};
   if (is_sequential()) metadata["predecessor"] = hash_text(identity_.dump()).hex();

@@ -48,6 +48,9 @@ class Compression {
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
+  /// XXH3-128 of the tokens, their weights and the order of collecting, 32 digits: with the model and the
+  /// recipe they decide the statistics.
+  std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
   /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
   void use_cuda();
@@ -74,6 +77,7 @@ class Compression {
   void plan_file();
   int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
   std::shared_ptr<const Statistics> planning_statistics() const;
+  Json describe_input() const;
   Json find_identity() const;
   Json state(int64_t layers) const;
   std::vector<Round> rounds(int64_t layer) const;

@@ -64,6 +64,7 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
     rule.statistics = statistics;
     rule.statistics_hash = hash;
     rule.statistics_from = statistics->collected_on();
+    rule.statistics_input = statistics->metadata("input");
   }
   return recipe;
 }

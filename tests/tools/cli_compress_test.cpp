@@ -199,6 +199,15 @@ TEST_CASE("resuming what is complete proves it, and refuses another recipe") {
     CHECK(refused.code == 2);
     CHECK_MESSAGE(refused.err.find("changed") != std::string::npos, refused.err);
   }
+  // Nor is it one of other tokens or of another order.
+  for (const Words& other : {Words{"--sequential", "none"}, Words{"--limit", "1"}}) {
+    CAPTURE(other.front());
+    Words all = options;
+    all.insert(all.end(), other.begin(), other.end());
+    const Outcome refused = resumed(all);
+    CHECK(refused.code == 2);
+    CHECK_MESSAGE(refused.err.find("expected an artifact of these tokens") != std::string::npos, refused.err);
+  }
   // Statistics of another run prove nothing.
   Words kept = options;
   kept.insert(kept.end(), {"--sequential", "none", "--keep-stats", files.path("others")});

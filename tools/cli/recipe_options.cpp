@@ -270,6 +270,7 @@ void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statist
   rule.statistics = statistics;
   rule.statistics_hash = statistics->hash().hex();
   rule.statistics_from = statistics->collected_on();
+  rule.statistics_input = statistics->metadata("input");
 }
 
 std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
