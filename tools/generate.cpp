@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/error.h"
@@ -118,8 +119,12 @@ int run_generate(const GenerateArguments& o, const Common& common) {
     }
   }
   if (!common.quiet) {
-    print_stderr("{}, {} behind {} of the prompt in {:.1f} s\n", device_text(common, device),
-                 counted(own.generation.tokens.size(), "token"), prompt.size(), own.seconds);
+    const bool is_full = !own.generation.is_ended && std::cmp_less(own.generation.tokens.size(), o.tokens);
+    print_stderr("{}, {} behind {} of the prompt in {:.1f} s{}\n", device_text(common, device),
+                 counted(own.generation.tokens.size(), "token"), prompt.size(), own.seconds,
+                 is_full ? fmt::format("; the model has {}",
+                                       counted(static_cast<uint64_t>(model.shape().positions), "position"))
+                         : "");
   }
   return kDone;
 }

@@ -55,6 +55,16 @@ TEST_CASE("generate continues a text, beside another model up to where they part
   CHECK(plain.out == itself["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("generate says where it ended for want of positions") {
+  const GenerateFiles files;
+  const Outcome o =
+      run_program({"generate", files.path("model"), "--prompt", "HELLO", "--max-tokens", "100000"});
+  CHECK(o.code == 0);
+  CHECK_MESSAGE(o.err.find("; the model has 512 positions") != std::string::npos, o.err);
+  CHECK(run_program({"generate", files.path("model"), "--prompt", "HELLO", "--max-tokens", "2"})
+            .err.find("; the model has ") == std::string::npos);
+}
+
 TEST_CASE("ids that the model has and its tokenizer has not are shown as ids") {
   const GenerateFiles files;
   // One token: the model's other 47 rows are padding.
