@@ -79,15 +79,20 @@ wait_for_jobs() {
   done
 }
 
+# Returns when every daemon has ended: they write to the folder until then.
 stop_cluster() {
-  local pid
+  local file pid i
+  local -a running=()
   scancel --user="$(id -un)" 2>/dev/null || true
-  for pid in "$cluster"/slurmd-*.pid "$cluster/ctld.pid" "$cluster/munge/pid"; do
-    if [ -s "$pid" ]; then kill "$(cat "$pid")" 2>/dev/null || true; fi
+  for file in "$cluster"/slurmd-*.pid "$cluster/ctld.pid" "$cluster/munge/pid"; do
+    if [ -s "$file" ]; then running+=("$(cat "$file")"); fi
   done
-  # They take their files away themselves when they are done.
-  for ((pid = 0; pid < 50; ++pid)); do
-    ls "$cluster"/slurmd-*.pid "$cluster/ctld.pid" >/dev/null 2>&1 || return 0
-    sleep 0.1
+  kill "${running[@]}" 2>/dev/null || true
+  for pid in "${running[@]}"; do
+    for ((i = 0; i < 100; ++i)); do
+      kill -0 "$pid" 2>/dev/null || break
+      sleep 0.1
+    done
+    kill -9 "$pid" 2>/dev/null || true
   done
 }
