@@ -64,12 +64,15 @@ END
   return 1
 }
 
-# wait_for_jobs SECONDS: until the queue is empty. Slurm lets a requeued job wait two minutes; here it starts at once.
+# wait_for_jobs SECONDS: until the queue is empty. Slurm lets a requeued job wait two minutes, here three seconds: what a
+# node was told to kill it does not start again within the same second.
 wait_for_jobs() {
   local begin=$SECONDS id
+  local -A seen=()
   while [ -n "$(squeue -h -o %i)" ]; do
     for id in $(squeue -h -r -t PENDING -o '%i %r' | awk '$2 == "BeginTime" {print $1}'); do
-      scontrol update JobId="$id" StartTime=now || true
+      : "${seen[$id]:=$SECONDS}"
+      if [ $((SECONDS - seen[$id])) -ge 3 ]; then scontrol update JobId="$id" StartTime=now || true; fi
     done
     if [ $((SECONDS - begin)) -gt "$1" ]; then
       squeue
