@@ -187,7 +187,7 @@ void check_kept_hash(const CompressArguments& o, const Manifest& manifest) {
   }
 }
 
-/// Compares a complete artifact with source and recipe. Which tokens its statistics are of it does not say.
+/// Compares a complete artifact with source, recipe and what its statistics are of, where it says so.
 int confirm_complete(const CompressArguments& o, const Compression& compression, Device device,
                      const Common& common) {
   const fs::path artifact = o.common.destination;
@@ -205,10 +205,12 @@ int confirm_complete(const CompressArguments& o, const Compression& compression,
     const Rule& then = manifest.recipe.rules[i];
     if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
     if (!then.statistics_input.empty() && then.statistics_input != compression.input_hash())
-      throw Error(fmt::format(
-          "{}: expected an artifact of these tokens, --token-weights and --sequential, found one of others; "
-          "--force begins again",
-          artifact.string()));
+      throw Error(
+          fmt::format("{}: expected an artifact of this model, these tokens, --token-weights and "
+                      "--sequential, found one of "
+                      "others; "
+                      "--force begins again",
+                      artifact.string()));
     rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
     rule.statistics_input = then.statistics_input;
   }

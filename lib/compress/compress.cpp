@@ -197,9 +197,10 @@ CompressNeeds Compression::needs() const {
   return needs;
 }
 
-/// What the models are fed with, and in which order.
+/// The model, what it is fed with and in which order.
 Json Compression::describe_input() const {
-  return {{"tokens", hash_tokens(input_.windows).hex()},
+  return {{"weights", final_norm_hash(dense_.checkpoint())},
+          {"tokens", hash_tokens(input_.windows).hex()},
           {"sequential", sequential_word(input_.sequential)},
           {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""}};
 }
@@ -210,7 +211,6 @@ std::string Compression::input_hash() const { return hash_text(describe_input().
 Json Compression::find_identity() const {
   Json identity = describe_input();
   identity.update({{"text", input_.text},
-                   {"weights", final_norm_hash(dense_.checkpoint())},
                    {"recipe", recipe_to_json(planned_->plan().recipe)},
                    {"device", device_name(dense_.device())},
                    {"isa", std::string(isa_name(best_isa()))}});

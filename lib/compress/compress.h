@@ -48,8 +48,8 @@ class Compression {
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
-  /// XXH3-128 of the tokens, their weights and the order of collecting, 32 digits: with the model and the
-  /// recipe they decide the statistics.
+  /// XXH3-128, 32 digits, of what decides the statistics beside the recipe: the norm before the head, which
+  /// stands for the model, the tokens, their weights and the order of collecting.
   std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
   /// Runs both models, and adds up their inputs, on the current CUDA device from now on.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "formats/error.h"
+#include "lib/io/hash.h"
 #include "lib/statistics/statistics.h"
 
 namespace twofour {
@@ -130,7 +131,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
   const bool is_sequential = std::any_of(
       tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.name.ends_with(".target_offset"); });
   int64_t tokens = 0;
-  std::string texts;
+  std::string texts, inputs;
   for (const Statistics& s : files) {
     for (const char* key : {"structure", "weights", "weighting", "groups"}) demand_equal(first, s, key);
     if (is_sequential) demand_equal(first, s, "predecessor");
@@ -152,10 +153,12 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
     }
     if (__builtin_add_overflow(tokens, tokens_of(s), &tokens)) refuse_sum("metadata tokens", 0);
     texts += (texts.empty() ? "" : ", ") + s.metadata("text");
+    inputs += s.metadata("input") + "\n";
   }
   auto metadata = first.metadata();
   metadata["tokens"] = std::to_string(tokens);
   metadata["text"] = texts;
+  metadata["input"] = hash_text(inputs).hex();  // that of no single run
   const std::string header = format_safetensors_header(tensors, metadata);
   AtomicFile out(out_path);
   out.resize(header.size() + (tensors.empty() ? 0 : tensors.back().end));

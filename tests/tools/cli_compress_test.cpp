@@ -206,7 +206,8 @@ TEST_CASE("resuming what is complete proves it, and refuses another recipe") {
     all.insert(all.end(), other.begin(), other.end());
     const Outcome refused = resumed(all);
     CHECK(refused.code == 2);
-    CHECK_MESSAGE(refused.err.find("expected an artifact of these tokens") != std::string::npos, refused.err);
+    CHECK_MESSAGE(refused.err.find("expected an artifact of this model, these tokens") != std::string::npos,
+                  refused.err);
   }
   // Statistics of another run prove nothing.
   Words kept = options;

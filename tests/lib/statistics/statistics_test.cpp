@@ -196,12 +196,14 @@ TEST_CASE("sequential files merge only after the same predecessor") {
     b.add({"m.a"}, 16, 100 + *name);
     b.add_floats("m.a.target_offset", {2, 16}, std::vector<float>(32, 1.0f));
     b.metadata["predecessor"] = predecessor;
+    b.metadata["input"] = name;
     b.write(scratch / name);
   };
   make("1", "x");
   make("2", "x");
   make("3", "y");
   merge_statistics({scratch / "1", scratch / "2"}, scratch / "out");
+  CHECK(Statistics::open(scratch / "out").metadata("input") != "1");
   CHECK(message_of([&] {
           merge_statistics({scratch / "1", scratch / "3"}, scratch / "no");
         }).find("metadata predecessor: expected x") != std::string::npos);
