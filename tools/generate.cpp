@@ -119,12 +119,15 @@ int run_generate(const GenerateArguments& o, const Common& common) {
     }
   }
   if (!common.quiet) {
-    const bool is_full = !own.generation.is_ended && std::cmp_less(own.generation.tokens.size(), o.tokens);
-    print_stderr("{}, {} behind {} of the prompt in {:.1f} s{}\n", device_text(common, device),
+    const auto limit = [&](const Decoder& decoder, const Continuation& c, const std::string& path) {
+      if (c.generation.is_ended || std::cmp_greater_equal(c.generation.tokens.size(), o.tokens))
+        return std::string();
+      return fmt::format("; {} has {}", path,
+                         counted(static_cast<uint64_t>(decoder.shape().positions), "position"));
+    };
+    print_stderr("{}, {} behind {} of the prompt in {:.1f} s{}{}\n", device_text(common, device),
                  counted(own.generation.tokens.size(), "token"), prompt.size(), own.seconds,
-                 is_full ? fmt::format("; the model has {}",
-                                       counted(static_cast<uint64_t>(model.shape().positions), "position"))
-                         : "");
+                 limit(model, own, o.model), others ? limit(*other, *others, o.against) : "");
   }
   return kDone;
 }
