@@ -32,8 +32,11 @@ struct DenseTiles {
   static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;         ///< [warpgroup][place of a row][32]
   static constexpr int kRawScales = 8192;  ///< [warpgroup][32][16] E4M3
-  static constexpr int kScales = 9216;     ///< [warpgroup][m-tile][warp][lane] pairs of BF16, times 2^119
-  static constexpr int kBytes = 11264;     ///< of a stage
+  static constexpr int kScales = 9088;     ///< [warpgroup][warp][m-tile][lane] pairs of BF16, times 2^119;
+                                           ///< over the last raw ones, which are read before
+  static constexpr int kTileScales =
+      136;                              ///< bytes of a warp's m-tile: two banks further than the one before
+  static constexpr int kBytes = 11264;  ///< of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 
@@ -57,17 +60,24 @@ struct DenseTiles {
                  : RowOwner{row / 2 % 2, row % 2, row / 32, row / 4 % 8};
   }
 
-  /// What one of 128 threads copies of a stage: half the codes of every 64th row, and in half the warps 16
-  /// block scales of 128 rows.
+  /// What one of 128 threads copies of a stage: half the codes of four rows, and in half the warps 16 block
+  /// scales of 128 rows. Rows are dealt to threads so that what a warp copies goes to all banks.
   struct Copier {
     const uint8_t *codes, *scales;
     int present;  ///< rows from the thread's first on
     bool has_scales;
 
+    /// The thread's first row, and from there to the second; the others are 128 rows on.
+    __device__ static constexpr int first_row(bool gated, int thread) {
+      return gated ? thread / 2 % 4 * 32 + thread / 8 : thread / 2;
+    }
+    __device__ static constexpr int to_second_row(bool gated) { return gated ? 16 : 64; }
+
     __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert, int column_tile,
                                           int step, int thread) {
       const int warp = thread / 32, lane = thread % 32;
-      const int64_t e = expert, row = column_tile * 256 + thread / 2, block = column_tile * 2 + warp;
+      const int64_t e = expert, row = column_tile * 256 + first_row(a.gated, thread),
+                    block = column_tile * 2 + warp;
       present = a.n - static_cast<int>(row);
       has_scales = warp < 2 && block * 128 < a.n;
       codes = w.codes + e * w.code_expert + row * w.code_row + step * (kStepK / 2) + thread % 2 * 16;
@@ -77,13 +87,14 @@ struct DenseTiles {
     /// To where place_of_row has the rows.
     template <bool kGated>
     __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int thread) const {
-      const auto to =
-          stage + static_cast<uint32_t>(kCodes + place_of_row(kGated, thread / 2) * 32 + thread % 2 * 16);
-      const uint8_t* from = codes;
+      const auto to = static_cast<uint32_t>(kCodes + place_of_row(kGated, first_row(kGated, thread)) * 32 +
+                                            thread % 2 * 16) +
+                      stage;
 #pragma unroll
-      for (int i = 0; i < 4; ++i, from += 64 * w.code_row) {
-        const int further = i / 2 * 4096 + place_of_row(kGated, i % 2 * 64) * 32;
-        if (64 * i < present) copy_async16(to + static_cast<uint32_t>(further), from);
+      for (int i = 0; i < 4; ++i) {
+        const int further = i % 2 * to_second_row(kGated), row = i / 2 * 128 + further;
+        const int place = i / 2 * 4096 + place_of_row(kGated, further) * 32;
+        if (row < present) copy_async16(to + static_cast<uint32_t>(place), codes + row * w.code_row);
       }
     }
 
@@ -103,16 +114,18 @@ struct DenseTiles {
   __device__ static constexpr int place_of_scale(bool gated, int byte) {
     const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
     const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
-    return ((o.tile * 4 + o.warp) * 32 + o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
+    return (o.warp * 2 + o.tile) * kTileScales + (o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
   }
 
   template <bool kGated>
   __device__ static __forceinline__ void convert_scales(uint8_t* stage, int lane) {
     uint8_t* scales = stage + kScales + place_of_scale(kGated, lane * 16);
+    const auto* raw = reinterpret_cast<const uint4*>(stage + kRawScales) + lane;
+    const uint4 raws[2] = {raw[0], raw[32]};
+    __syncwarp();
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(stage + kRawScales + q * 512 + lane * 16);
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      const uint32_t words[4] = {raws[q].x, raws[q].y, raws[q].z, raws[q].w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint2 h = halves_of_e4m3(words[i]);
@@ -121,7 +134,8 @@ struct DenseTiles {
         const float four[4] = {low.x, low.y, high.x, high.y};
 #pragma unroll
         for (int b = 0; b < 4; ++b)
-          *reinterpret_cast<__nv_bfloat16*>(scales + q * 1024 + place_of_scale(kGated, 4 * i + b)) =
+          *reinterpret_cast<__nv_bfloat16*>(scales + q * 8 * kTileScales +
+                                            place_of_scale(kGated, 4 * i + b)) =
               __float2bfloat16_rn(four[b] * 0x1p119f);
       }
     }
@@ -140,7 +154,7 @@ struct DenseTiles {
       const int g = lane / 4, t = lane % 4;
       const int row = gated ? 32 * (g % 4) + 16 * (warp / 2) + 2 * (warp % 2) + g / 4 : 32 * warp + 4 * g;
       codes = static_cast<uint32_t>(kCodes + warpgroup * 4096 + place_of_row(gated, row) * 32 + t * 8);
-      scales = static_cast<uint32_t>(kScales + warpgroup * 1024 + warp * 128 + lane * 4);
+      scales = static_cast<uint32_t>(kScales + (warpgroup * 4 + warp) * 2 * kTileScales + lane * 4);
       to_tile = (gated ? 16 : 8) * 32, to_lower = (gated ? 32 : 4) * 32;
     }
   };
@@ -161,7 +175,7 @@ struct DenseTiles {
         const uint8_t* from = stage + read.codes + tile * read.to_tile;
         codes[tile][0] = *reinterpret_cast<const uint2*>(from);
         codes[tile][1] = *reinterpret_cast<const uint2*>(from + read.to_lower);
-        scales[tile] = *reinterpret_cast<const uint32_t*>(stage + read.scales + tile * 512);
+        scales[tile] = *reinterpret_cast<const uint32_t*>(stage + read.scales + tile * kTileScales);
       }
     }
   };
