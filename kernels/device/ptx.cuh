@@ -37,6 +37,25 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void* from, uint
 __device__ __forceinline__ void copy_async4(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+/// Stores where `here`. What is stored is computed in any case, without a branch.
+__device__ __forceinline__ void store_if(bool here, void* to, uint32_t v) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2; }"
+               :
+               : "r"(static_cast<int>(here)), "l"(to), "r"(v)
+               : "memory");
+}
+__device__ __forceinline__ void store_if(bool here, void* to, uint2 v) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3}; }"
+               :
+               : "r"(static_cast<int>(here)), "l"(to), "r"(v.x), "r"(v.y)
+               : "memory");
+}
+__device__ __forceinline__ void store_if(bool here, void* to, float4 v) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.v4.f32 [%1], {%2, %3, %4, %5}; }"
+               :
+               : "r"(static_cast<int>(here)), "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `kPending` groups of this thread are under way.
 template <int kPending>

@@ -71,10 +71,10 @@ __device__ __forceinline__ void wait_wgmma() {
 }
 
 /// Describes B for wgmma: rows of 128 bytes, 64 BF16 along K, from a multiple of 1024 bytes on, 16-byte chunk
-/// c of row r at place c ^ r % 8. Later k of the same rows: add k / 8. Source: PTX ISA, matrix descriptor.
-__device__ __forceinline__ uint64_t describe_rows(uint32_t shared) {
+/// c of row r at place c ^ r % 8; from chunk `chunk` on. Source: PTX ISA, matrix descriptor.
+__device__ __forceinline__ uint64_t describe_rows(uint32_t shared, uint32_t chunk = 0) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 / 16} << 32;
-  return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (shared & 0x3FFFF) >> 4;
+  return kSwizzle128 | kEightRows | (uint32_t{1} << 16 | (shared & 0x3FFFF) >> 4) + chunk;
 }
 
 }  // namespace twofour::cuda

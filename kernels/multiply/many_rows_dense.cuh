@@ -4,6 +4,7 @@
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_dense.cuh"
 #include "kernels/multiply/bf16_codes.cuh"
+#include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
 /// g8 weights of the many-row kernel: 256 stored rows (128 for each warpgroup) by 64 k a stage.
@@ -184,7 +185,6 @@ struct DenseTiles {
   template <int kRows, int kCount, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
                                                   const Next& next) {
-    const uint64_t b = describe_rows(x);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int v = i / 2, j = i % 2;
@@ -199,8 +199,8 @@ struct DenseTiles {
       }
       settle(a[0]), settle(a[1]);
       begin_wgmma();
-      wgmma_dense(first_sums<kRows>(sums[0]), a[0], b + 2 * i);
-      wgmma_dense(first_sums<kRows>(sums[1]), a[1], b + 2 * i);
+      wgmma_dense(first_sums<kRows>(sums[0]), a[0], describe_rows(x, 2 * i));
+      wgmma_dense(first_sums<kRows>(sums[1]), a[1], describe_rows(x, 2 * i));
       commit_wgmma();
       if (i < 3) wait_wgmma<1>();
     }
@@ -212,14 +212,14 @@ struct DenseTiles {
   /// permuted_k: the first's place there.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
-                                                   bool gated, int warp, int lane) {
+                                                   int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     for_stored_rows<2 * kCount>(store.rows, store.count, t,
                                 [&](int b, int row, StoredRow one, StoredRow two) {
 #pragma unroll
                                   for (int r = 0; r < 2; ++r) {
                                     const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
-                                    if (gated) {
+                                    if constexpr (Store::kGated) {
                                       store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4),
                                             float2{low[0], high[0]}, float2{low[2], high[2]});
                                     } else {

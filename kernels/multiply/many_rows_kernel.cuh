@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/multiply/expert_rows.cuh"
+#include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
-#include "kernels/numbers/swiglu.cuh"
 
 /// The many-row kernel: a block multiplies columns of an expert, 128 for each warpgroup that multiplies, with
 /// up to Width::kMost of its rows, and goes on to the next such item. A warpgroup copies ahead into a ring of
@@ -93,6 +93,20 @@ struct RingPlace {
   }
 };
 
+/// An item: a tile of columns and the rows of a record.
+struct Item {
+  int column_tile;
+  Route::Record record;
+};
+
+/// That of the block's part i, or none.
+template <class Tiles>
+__device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Schedule& schedule, int i) {
+  if (i >= schedule.parts) return {};
+  const int item = schedule.at(i).item, record = item / a.column_tiles;
+  return {item - record * a.column_tiles, a.rows.route->records[record]};
+}
+
 /// Copies steps ahead of the warpgroups that multiply.
 template <class Tiles, class Width>
 __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
@@ -103,17 +117,14 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
   const int thread = static_cast<int>(threadIdx.x), row = thread / 8, chunk = thread % 8;
   const uint32_t to_x = static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16);
   static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
-  const auto record_of = [&](int part) {
-    return part < schedule.parts ? r.route->records[schedule.at(part).item / a.column_tiles]
-                                 : Route::Record{};
-  };
-  Route::Record next = record_of(0);
+  Item next = item_of(a, schedule, 0);
   RingPlace ring;
 #pragma unroll 1
   for (int i = 0; i < schedule.parts; ++i) {
     const ItemPart part = schedule.at(i);
-    const Route::Record record = next;
-    next = record_of(i + 1);
+    const Item item = next;
+    next = item_of(a, schedule, i + 1);
+    const Route::Record& record = item.record;
     uint32_t units[kEach];  // of 16 bytes, to where rows begin; after the last row that one again
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -126,8 +137,8 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
     typename Tiles::Copier copiers[Shared::kTiles];
 #pragma unroll
     for (int t = 0; t < Shared::kTiles; ++t)
-      copiers[t].start(a.weights, r, record.expert, part.item % a.column_tiles * Shared::kTiles + t,
-                       part.begin, thread);
+      copiers[t].start(a.weights, r, record.expert, item.column_tile * Shared::kTiles + t, part.begin,
+                       thread);
     const auto* x = reinterpret_cast<const uint8_t*>(r.x) + part.begin * kRowBytes + chunk * 16;
     const int rows = record.count - row / 4 * 4;  // of the warp's first four on
 #pragma unroll 1
@@ -170,45 +181,6 @@ __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, con
     ring.advance(kWarps, Shared::kStages);
   }
 }
-
-/// What becomes of an item's sums.
-struct StoreSums {
-  const ManyRows& r;
-  const StoredRow* rows;  ///< in shared memory
-  int count, first;       ///< rows of the item, its first column
-
-  __device__ __forceinline__ float finish(float v, float up, float factor) const {
-    v *= factor;
-    return !r.active ? v : r.gated ? swiglu(v, up * factor, r.limit) : square_of_positive(v);
-  }
-
-  /// Four neighbouring columns.
-  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float4 v, float4 up) const {
-    const int columns = r.gated ? r.n / 2 : r.n;
-    column += first;
-    if (row >= count || column >= columns) return;
-    v = {finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor), finish(v.z, up.z, to.factor),
-         finish(v.w, up.w, to.factor)};
-    const int64_t at = static_cast<int64_t>(to.id) * columns + column;
-    if (r.out_type == Float::f32) {
-      *reinterpret_cast<float4*>(static_cast<float*>(r.out) + at) = v;
-    } else {
-      const bool bf16 = r.out_type == Float::bf16;
-      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(r.out) + at) = {
-          bf16 ? bfloat2_of(v.x, v.y) : half2_of(v.x, v.y), bf16 ? bfloat2_of(v.z, v.w) : half2_of(v.z, v.w)};
-    }
-  }
-
-  /// Two neighbours in the order of permuted_k, of which `column` is the place of the first; BF16.
-  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
-    const int columns = r.gated ? r.n / 2 : r.n;
-    column += first;
-    if (row >= count || column >= columns) return;
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(r.out) + static_cast<int64_t>(to.id) * columns +
-                                 column) =
-        bfloat2_of(finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor));
-  }
-};
 
 /// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
 /// every lane.
@@ -256,13 +228,12 @@ struct SharedSums {
   }
 };
 
-/// A part of the item that the rows of `record` and a tile of columns are.
 template <class Tiles, class Width>
 __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const ItemPart& part,
-                                              const Route::Record& record, int warpgroup, uint8_t* stages,
-                                              uint32_t full, uint32_t empty, uint8_t* lists,
-                                              RingPlace& ring) {
+                                              const Item& item, int warpgroup, uint8_t* stages, uint32_t full,
+                                              uint32_t empty, uint8_t* lists, RingPlace& ring) {
   using Shared = ManyRowsShared<Tiles, Width>;
+  const Route::Record& record = item.record;
   const ManyRows& r = a.rows;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int mine = static_cast<int>(threadIdx.x % kWarpgroup);
@@ -314,10 +285,10 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
     rows[mine] = {r.active ? record.begin + mine : row_id,
                   row_weight * (global_scale * Tiles::kDecodedFactor * x_factor)};
   sync_warpgroup(1 + warpgroup);
-  const int column_tile = part.item % a.column_tiles;
-  const StoreSums store{r, rows, record.count,
-                        (column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128)};
-  Tiles::give_sums(sums, store, r.gated, warp, lane);
+  const int first = (item.column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128);
+  with_finish(r, [&]<Finish kFinish>() {
+    Tiles::give_sums(sums, StoreSums<kFinish>(r, rows, record.count, first), warp, lane);
+  });
 }
 
 template <class Tiles, class Width>
@@ -354,17 +325,13 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   } else {
     take_registers<Width::kMultiplyRegisters>();
     uint8_t* lists = head + Shared::kLists + warpgroup * Shared::kList;
-    const auto record_of = [&](int part) {
-      return part < schedule.parts ? a.rows.route->records[schedule.at(part).item / a.column_tiles]
-                                   : Route::Record{};
-    };
     RingPlace ring;
-    Route::Record next = record_of(0);
+    Item next = item_of(a, schedule, 0);
 #pragma unroll 1
     for (int i = 0; i < schedule.parts; ++i) {
-      const Route::Record record = next;
-      next = record_of(i + 1);
-      multiply_part<Tiles, Width>(a, schedule.at(i), record, warpgroup, stages, full, empty, lists, ring);
+      const Item item = next;
+      next = item_of(a, schedule, i + 1);
+      multiply_part<Tiles, Width>(a, schedule.at(i), item, warpgroup, stages, full, empty, lists, ring);
     }
   }
 }

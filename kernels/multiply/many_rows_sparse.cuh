@@ -2,6 +2,7 @@
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_sparse.cuh"
 #include "kernels/multiply/bf16_codes.cuh"
+#include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/multiply/sparse_warp.cuh"
 
@@ -137,7 +138,6 @@ struct SparseTiles {
     uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
                             __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
     settle(metadata);
-    const uint64_t b = describe_rows(x);
     uint32_t quads[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) decode(raw.codes[i], raw.scales[i], quads[i]);
@@ -147,10 +147,10 @@ struct SparseTiles {
       of[i / 8][i / 4 % 2][i % 4] = quads[i / 8 * 2 + i / 2 % 2][i / 4 % 2 * 2 + i % 2];
     settle(of[0][0]), settle(of[0][1]), settle(of[1][0]), settle(of[1][1]);
     begin_wgmma();
-    wgmma_sparse<0>(first_sums<kRows>(sums[0]), of[0][0], b, metadata[0]);
-    wgmma_sparse<0>(first_sums<kRows>(sums[1]), of[0][1], b, metadata[1]);
-    wgmma_sparse<1>(first_sums<kRows>(sums[0]), of[1][0], b + 4, metadata[0]);
-    wgmma_sparse<1>(first_sums<kRows>(sums[1]), of[1][1], b + 4, metadata[1]);
+    wgmma_sparse<0>(first_sums<kRows>(sums[0]), of[0][0], describe_rows(x), metadata[0]);
+    wgmma_sparse<0>(first_sums<kRows>(sums[1]), of[0][1], describe_rows(x), metadata[1]);
+    wgmma_sparse<1>(first_sums<kRows>(sums[0]), of[1][0], describe_rows(x, 4), metadata[0]);
+    wgmma_sparse<1>(first_sums<kRows>(sums[1]), of[1][1], describe_rows(x, 4), metadata[1]);
     commit_wgmma();
     next();
     wait_wgmma<0>();
@@ -161,27 +161,27 @@ struct SparseTiles {
   /// other of both take every other row.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
-                                                   bool gated, int warp, int lane) {
+                                                   int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
     for_stored_rows<2 * kCount>(
         store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
           const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
-          if (!gated) {
+          if constexpr (Store::kGated) {
+            float gate[4], up[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const float* pair = (i / 2 ? high : low) + i % 2 * 2;
+              const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
+              gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
+            }
+            store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
+                  float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
+          } else {
             const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
             store(row, one, column, float4{low[0], low[2], high[0], high[2]}, float4{});
             store(row + 1, two, column, float4{low[1], low[3], high[1], high[3]}, float4{});
-            return;
           }
-          float gate[4], up[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float* pair = (i / 2 ? high : low) + i % 2 * 2;
-            const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
-            gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
-          }
-          store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
-                float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
         });
   }
 };

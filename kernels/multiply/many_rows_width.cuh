@@ -35,27 +35,6 @@ __device__ __forceinline__ void clear(float (&sums)[2][kCount]) {
   for (int i = 0; i < kRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
 }
 
-/// What becomes of a row of an item: a row of the result, a factor.
-struct StoredRow {
-  int32_t id;
-  float factor;
-};
-
-/// The rows of an item that a lane has of each eight, 2t and 2t + 1, loaded ahead of their use. Calls
-/// `use(b, row 8b + 2t, that, the next)`.
-template <int kMost, class Use>
-__device__ __forceinline__ void for_stored_rows(const StoredRow* rows, int count, int t, const Use& use) {
-  const auto load = [&](int b) { return *reinterpret_cast<const int4*>(rows + 8 * b + 2 * t); };
-  int4 next = load(0);
-#pragma unroll
-  for (int b = 0; b < kMost / 8; ++b) {
-    const int4 two = next;
-    if (8 * b >= count) break;
-    if (b + 1 < kMost / 8) next = load(b + 1);
-    use(b, 8 * b + 2 * t, StoredRow{two.x, __int_as_float(two.y)}, StoredRow{two.z, __int_as_float(two.w)});
-  }
-}
-
 /// Calls `f.template operator()<kRows>()` with the smallest width that takes `rows` rows, of kMost at most.
 template <int kMost, class F>
 __device__ __forceinline__ void for_width(int rows, const F& f) {

@@ -2,14 +2,25 @@
 
 namespace twofour::cuda {
 
-/// silu(gate) * up, both clamped where `limit` is positive (product.md, "The MoE layer"). NaN stays NaN,
-/// which fminf and fmaxf would make a limit.
+/// The smaller one, or NaN where one is, which fminf would leave out.
+__device__ __forceinline__ float least(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+/// 2^x, zero below 2^-126.
+__device__ __forceinline__ float power_of_two(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+/// silu(gate) * up, both clamped where `limit` is positive (product.md, "The MoE layer"). NaN stays NaN.
+/// Nothing in it branches.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
-  if (limit > 0) {
-    gate = gate > limit ? limit : gate;
-    up = up > limit ? limit : up < -limit ? -limit : up;
-  }
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;  // right to some 2^-21
+  const float most = limit > 0 ? limit : __int_as_float(0x7F800000);
+  gate = least(gate, most), up = -least(-least(up, most), most);
+  return __fdividef(gate, 1.0f + power_of_two(-1.44269504f * gate)) * up;  // right to some 2^-21
 }
 
 /// relu(x)^2.

@@ -1,0 +1,101 @@
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/device/ptx.cuh"
+#include "kernels/multiply/many_rows.h"
+#include "kernels/numbers/swiglu.cuh"
+
+/// What becomes of the sums of an item. The warps that multiply do nothing else meanwhile: nothing branches
+/// from one number to the next, so that they are computed side by side.
+
+namespace twofour::cuda {
+
+/// How sums become results: silu(gate) * up, relu(x)^2, both in BF16, or themselves in BF16 or another type.
+enum class Finish { gated, squared, bf16, other };
+
+/// Calls `f.template operator()<kFinish>()`.
+template <class F>
+__device__ __forceinline__ void with_finish(const ManyRows& r, const F& f) {
+  if (r.gated) return f.template operator()<Finish::gated>();
+  if (r.active) return f.template operator()<Finish::squared>();
+  if (r.out_type == Float::bf16) return f.template operator()<Finish::bf16>();
+  f.template operator()<Finish::other>();
+}
+
+/// What becomes of a row of an item: a row of the result, a factor.
+struct StoredRow {
+  int32_t id;
+  float factor;
+};
+
+/// The rows of an item that a lane has of each eight, 2t and 2t + 1, loaded ahead of their use. Calls
+/// `use(b, row 8b + 2t, that, the next)`.
+template <int kMost, class Use>
+__device__ __forceinline__ void for_stored_rows(const StoredRow* rows, int count, int t, const Use& use) {
+  const auto load = [&](int b) { return *reinterpret_cast<const int4*>(rows + 8 * b + 2 * t); };
+  int4 next = load(0);
+#pragma unroll
+  for (int b = 0; b < kMost / 8; ++b) {
+    const int4 two = next;
+    if (8 * b >= count) break;
+    if (b + 1 < kMost / 8) next = load(b + 1);
+    use(b, 8 * b + 2 * t, StoredRow{two.x, __int_as_float(two.y)}, StoredRow{two.z, __int_as_float(two.w)});
+  }
+}
+
+template <Finish kFinish>
+struct StoreSums {
+  static constexpr bool kGated = kFinish == Finish::gated;
+  const StoredRow* rows;  ///< in shared memory
+  int count, first;       ///< rows of the item, its first column
+  int columns;            ///< of the result
+  float limit;
+  void* out;
+  Float type;
+
+  /// `rows` of `count` and columns from `first` on.
+  __device__ __forceinline__ StoreSums(const ManyRows& r, const StoredRow* rows_, int count_, int first_)
+      : rows(rows_),
+        count(count_),
+        first(first_),
+        columns(kGated ? r.n / 2 : r.n),
+        limit(r.limit),
+        out(r.out),
+        type(r.out_type) {}
+
+  __device__ __forceinline__ float finish(float v, float up, float factor) const {
+    v *= factor;
+    if constexpr (kFinish == Finish::gated) return swiglu(v, up * factor, limit);
+    if constexpr (kFinish == Finish::squared) return square_of_positive(v);
+    return v;
+  }
+  __device__ __forceinline__ int64_t place(StoredRow to, int column) const {
+    return static_cast<int64_t>(to.id) * columns + column;
+  }
+
+  /// Four neighbouring columns, and the ups of gated ones.
+  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float4 v, float4 up) const {
+    column += first;
+    const bool here = row < count && column < columns;
+    v = {finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor), finish(v.z, up.z, to.factor),
+         finish(v.w, up.w, to.factor)};
+    const int64_t at = place(to, column);
+    if constexpr (kFinish == Finish::other) {
+      if (type == Float::f32) return store_if(here, static_cast<float*>(out) + at, v);
+      store_if(here, static_cast<uint16_t*>(out) + at, uint2{half2_of(v.x, v.y), half2_of(v.z, v.w)});
+    } else {
+      store_if(here, static_cast<uint16_t*>(out) + at, uint2{bfloat2_of(v.x, v.y), bfloat2_of(v.z, v.w)});
+    }
+  }
+
+  /// Two gates and ups, neighbours in the order of permuted_k, of which `column` is the place of the first.
+  __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
+    column += first;
+    store_if(row < count && column < columns, static_cast<uint16_t*>(out) + place(to, column),
+             bfloat2_of(finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor)));
+  }
+};
+
+}  // namespace twofour::cuda
