@@ -37,6 +37,15 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void* from, uint
 __device__ __forceinline__ void copy_async4(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+/// Loads 16 bytes of shared memory here, and not behind stores that follow.
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
 /// Stores where `here`. What is stored is computed in any case, without a branch.
 __device__ __forceinline__ void store_if(bool here, void* to, uint32_t v) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2; }"

@@ -1,13 +1,10 @@
 #pragma once
-#include "kernels/device/warpgroup.cuh"
-#include "kernels/multiply/expert_rows.cuh"
-#include "kernels/multiply/many_rows_store.cuh"
-#include "kernels/multiply/many_rows_width.cuh"
+#include "kernels/multiply/many_rows_parts.cuh"
 
 /// The many-row kernel: a block multiplies columns of an expert, 128 for each warpgroup that multiplies, with
 /// up to Width::kMost of its rows, and goes on to the next such item. A warpgroup copies ahead into a ring of
-/// stages, weights and rows of x, one converts block scales there, the others decode the weights of their
-/// columns into registers and multiply.
+/// stages, weights and rows of x, one converts block scales there and looks up rows, the others decode the
+/// weights of their columns into registers and multiply.
 
 namespace twofour::cuda {
 
@@ -20,54 +17,6 @@ template <class Width>
 inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
 inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
 
-template <class Tiles>
-struct ManyRowsArgs {
-  Tiles weights;
-  ManyRows rows;
-  int32_t steps, column_tiles;
-};
-
-/// Steps of an item that a block multiplies.
-struct ItemPart {
-  int item, begin, end;
-};
-
-/// What a block multiplies: items in turn with the other blocks; the last ones by steps, as many as another
-/// block. Of those it starts with the last, so that the block behind it, which adds its sums of the rest of
-/// that item, finds them there in the end.
-struct Schedule {
-  static constexpr int kWorthSteps = 8;  ///< that each block must be spared by it
-  static constexpr int kLeastSteps = 8;  ///< of a block
-  int steps, rounds, first, begin, end, last, parts;
-
-  __device__ __forceinline__ Schedule(int items, int steps_) : steps(steps_) {
-    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    const int rest = items % blocks;
-    rounds = items / blocks;
-    int shared = 0;
-    if (rest > 0 && (blocks - rest) * steps >= kWorthSteps * blocks) {
-      shared = rest;
-      if (rounds > 0) shared += blocks, --rounds;
-    } else if (block < rest) {
-      ++rounds;
-    }
-    first = items - shared;
-    const int sharers = max(1, min(blocks, shared * steps / kLeastSteps));
-    begin = shared * steps / sharers * block + min(block, shared * steps % sharers);
-    end = begin + shared * steps / sharers + (block < shared * steps % sharers);
-    if (block >= sharers) begin = end = 0;
-    last = (end - 1) / steps;
-    parts = rounds + (begin < end ? last - begin / steps + 1 : 0);
-  }
-  __device__ __forceinline__ ItemPart at(int i) const {
-    if (i < rounds) return {static_cast<int>(blockIdx.x + i * gridDim.x), 0, steps};
-    const int item = last - (i - rounds), before = item * steps;
-    return {first + item, max(begin - before, 0), min(end - before, steps)};
-  }
-  /// Of the block, all in all.
-  __device__ __forceinline__ int all_steps() const { return rounds * steps + end - begin; }
-};
-
 /// Offsets in shared memory.
 template <class Tiles, class Width>
 struct ManyRowsShared {
@@ -75,37 +24,12 @@ struct ManyRowsShared {
   static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
   static constexpr int kTiles = Width::kWarpgroups / 2;  ///< of 256 columns
   static constexpr int kStage = (kWeights + kTiles * Tiles::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kLists = 320;  ///< of the head, after the barriers: rows and factors
-  static constexpr int kList = Width::kMost * 8;
-  static constexpr int kHead = kLists + Width::kWarpgroups * kList;
+  static constexpr int kParts = 256;  ///< of the head, after the barriers
+  static constexpr int kHead = kParts + PartRing<Width>::kBytes;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
-  static_assert(24 * kStages <= kLists && kStages > 0, "barriers before the lists");
+  static_assert(24 * kStages <= kParts && kStages > 0, "barriers before the parts");
 };
-
-/// Where a warp is in the ring.
-struct RingPlace {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int steps, int stages) {
-    slot += steps;
-    if (slot >= stages) slot -= stages, parity ^= 1;
-  }
-};
-
-/// An item: a tile of columns and the rows of a record.
-struct Item {
-  int column_tile;
-  Route::Record record;
-};
-
-/// That of the block's part i, or none.
-template <class Tiles>
-__device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Schedule& schedule, int i) {
-  if (i >= schedule.parts) return {};
-  const int item = schedule.at(i).item, record = item / a.column_tiles;
-  return {item - record * a.column_tiles, a.rows.route->records[record]};
-}
 
 /// Copies steps ahead of the warpgroups that multiply.
 template <class Tiles, class Width>
@@ -159,27 +83,36 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
   }
 }
 
-/// Converts the block scales of every fourth stage when its copies have landed, and hands it to the
-/// warpgroups that multiply.
+/// Converts block scales of the stages, each warp those of every fourth when their copies have landed, and
+/// hands them to the warpgroups that multiply, as the parts.
 template <class Tiles, class Width>
 __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
-                                               uint8_t* stages, uint32_t landed, uint32_t full) {
+                                               uint8_t* stages, uint32_t landed, uint32_t full,
+                                               const PartRing<Width>& parts) {
   using Shared = ManyRowsShared<Tiles, Width>;
   constexpr int kWarps = kWarpgroup / 32;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) % kWarps;
-  const int steps = schedule.all_steps();
+  PartMaker<Tiles, Width> maker(a, schedule, parts);
   RingPlace ring{warp, 0};
+  int step = warp, end = 0;
 #pragma unroll 1
-  for (int step = warp; step < steps; step += kWarps) {
-    wait_phase(landed + ring.slot * 8, ring.parity);
+  for (int i = 0; i < schedule.parts; ++i) {
+    maker.make(i);
+    const ItemPart part = schedule.at(i);
+    end += part.end - part.begin;
+#pragma unroll 1
+    for (; step < end; step += kWarps) {
+      wait_phase(landed + ring.slot * 8, ring.parity);
 #pragma unroll
-    for (int t = 0; t < Shared::kTiles; ++t)
-      Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + t * Tiles::kBytes, lane,
-                    a.rows.gated);
-    fence_for_wgmma();
-    arrive(full + ring.slot * 8);
-    ring.advance(kWarps, Shared::kStages);
+      for (int t = 0; t < Shared::kTiles; ++t)
+        Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + t * Tiles::kBytes, lane,
+                      a.rows.gated);
+      fence_for_wgmma();
+      arrive(full + ring.slot * 8);
+      ring.advance(kWarps, Shared::kStages);
+    }
   }
+  maker.make(schedule.parts);
 }
 
 /// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
@@ -229,27 +162,13 @@ struct SharedSums {
 };
 
 template <class Tiles, class Width>
-__device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const ItemPart& part,
-                                              const Item& item, int warpgroup, uint8_t* stages, uint32_t full,
-                                              uint32_t empty, uint8_t* lists, RingPlace& ring) {
+__device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const SharedPart<Width>& part,
+                                              int steps, int warpgroup, uint8_t* stages, uint32_t full,
+                                              uint32_t empty, RingPlace& ring) {
   using Shared = ManyRowsShared<Tiles, Width>;
-  const Route::Record& record = item.record;
   const ManyRows& r = a.rows;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
-  const int mine = static_cast<int>(threadIdx.x % kWarpgroup);
   const typename Tiles::Reader read(warpgroup % 2, warp, lane, r.gated);
-  // Of the rows, for the end
-  int row_id = 0;
-  float row_weight = 1;
-  if (mine < record.count) {
-    row_id = r.sorted[record.begin + mine];
-    if (r.sorted_weight) row_weight = r.sorted_weight[record.begin + mine];
-  }
-  const float global_scale = r.global_scale[record.expert], x_factor = r.x_factor ? *r.x_factor : 1;
-
-  // For the compiler, the same in all lanes
-  const int begin = __shfl_sync(0xFFFFFFFFu, part.begin, 0), end = __shfl_sync(0xFFFFFFFFu, part.end, 0);
-
   Sums<Width::kMost> sums;
   if constexpr (Tiles::kClearAll) clear<Width::kMost>(sums);
   const auto weights_at = [&] {
@@ -258,14 +177,14 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   typename Tiles::Raw raw;
   wait_phase(full + ring.slot * 8, ring.parity);
   raw.load(read, weights_at());
-  for_width<Width::kMost>(__shfl_sync(0xFFFFFFFFu, record.count, 0), [&]<int kRows>() {
+  for_width<Width::kMost>(__shfl_sync(0xFFFFFFFFu, part.count, 0), [&]<int kRows>() {
     if constexpr (!Tiles::kClearAll) clear<kRows>(sums);
 #pragma unroll 1
-    for (int step = begin; step < end; ++step) {
+    for (int left = steps; left > 0; --left) {
       const int slot = ring.slot;
       ring.advance(1, Shared::kStages);
       Tiles::template multiply<kRows>(raw, shared_address(stages + slot * Shared::kStage), sums, [&] {
-        if (step + 1 == end) return;
+        if (left == 1) return;
         wait_phase(full + ring.slot * 8, ring.parity);
         raw.load(read, weights_at());
       });
@@ -273,22 +192,30 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
     }
   });
 
-  // Add
   const int block = static_cast<int>(blockIdx.x), warp_of_8 = warpgroup * 4 + warp;
-  if (part.begin > 0) SharedSums<Width>(r, block - 1, warp_of_8).receive(sums, record.count, lane);
-  if (part.end < a.steps) return SharedSums<Width>(r, block, warp_of_8).send(sums, record.count, lane);
-
-  // Finish
-  auto* rows = reinterpret_cast<StoredRow*>(lists);
-  sync_warpgroup(1 + warpgroup);  // the item before is stored
-  if (mine < Width::kMost)
-    rows[mine] = {r.active ? record.begin + mine : row_id,
-                  row_weight * (global_scale * Tiles::kDecodedFactor * x_factor)};
-  sync_warpgroup(1 + warpgroup);
-  const int first = (item.column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128);
+  if (part.continues) SharedSums<Width>(r, block - 1, warp_of_8).receive(sums, part.count, lane);
+  if (part.breaks) return SharedSums<Width>(r, block, warp_of_8).send(sums, part.count, lane);
+  const int first = (part.column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128);
   with_finish(r, [&]<Finish kFinish>() {
-    Tiles::give_sums(sums, StoreSums<kFinish>(r, rows, record.count, first), warp, lane);
+    Tiles::give_sums(sums, StoreSums<kFinish>(r, part.rows, part.count, first), warp, lane);
   });
+}
+
+/// Multiplies the parts of the block as they are made.
+template <class Tiles, class Width>
+__device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int warpgroup, uint8_t* stages,
+                                               uint32_t full, uint32_t empty, const PartRing<Width>& parts) {
+  RingPlace ring, place;
+#pragma unroll 1
+  for (;;) {
+    wait_phase(parts.made + place.slot * 8, place.parity);
+    const SharedPart<Width>& part = parts.parts[place.slot];
+    const int steps = __shfl_sync(0xFFFFFFFFu, part.steps, 0);  // for the compiler, the same in all lanes
+    if (steps == 0) return;
+    multiply_part<Tiles, Width>(a, part, steps, warpgroup, stages, full, empty, ring);
+    arrive(parts.done + place.slot * 8);
+    place.advance(1, PartRing<Width>::kSize);
+  }
 }
 
 template <class Tiles, class Width>
@@ -302,37 +229,30 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   uint8_t* head = stages + Shared::kStages * Shared::kStage;
   const uint32_t landed = shared_address(head), full = landed + Shared::kStages * 8,
                  empty = full + Shared::kStages * 8;
+  const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
       init_barrier(landed + s * 8, kWarpgroup);  // the threads that copy
       init_barrier(full + s * 8, 32);            // the warp that converts
       init_barrier(empty + s * 8, Width::kWarpgroups * kWarpgroup);
     }
+    parts.init();
     fence_barriers();
   }
   __syncthreads();
   wait_for_predecessor();
   release_successor();
-  const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps);
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 2;
-  if (warpgroup < 0) {
-    leave_registers<Width::kCopyRegisters>();
-    if (warpgroup == -2) {
-      copy_ahead<Tiles, Width>(a, schedule, stages, landed, empty);
-    } else {
-      convert_stages<Tiles, Width>(a, schedule, stages, landed, full);
-    }
-  } else {
+  if (warpgroup >= 0) {
     take_registers<Width::kMultiplyRegisters>();
-    uint8_t* lists = head + Shared::kLists + warpgroup * Shared::kList;
-    RingPlace ring;
-    Item next = item_of(a, schedule, 0);
-#pragma unroll 1
-    for (int i = 0; i < schedule.parts; ++i) {
-      const Item item = next;
-      next = item_of(a, schedule, i + 1);
-      multiply_part<Tiles, Width>(a, schedule.at(i), item, warpgroup, stages, full, empty, lists, ring);
-    }
+    return multiply_parts<Tiles, Width>(a, warpgroup, stages, full, empty, parts);
+  }
+  leave_registers<Width::kCopyRegisters>();
+  const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps);
+  if (warpgroup == -2) {
+    copy_ahead<Tiles, Width>(a, schedule, stages, landed, empty);
+  } else {
+    convert_stages<Tiles, Width>(a, schedule, stages, landed, full, parts);
   }
 }
 

@@ -26,7 +26,7 @@ __device__ __forceinline__ void with_finish(const ManyRows& r, const F& f) {
 
 /// What becomes of a row of an item: a row of the result, a factor.
 struct StoredRow {
-  int32_t id;
+  uint32_t id;
   float factor;
 };
 
@@ -34,14 +34,14 @@ struct StoredRow {
 /// `use(b, row 8b + 2t, that, the next)`.
 template <int kMost, class Use>
 __device__ __forceinline__ void for_stored_rows(const StoredRow* rows, int count, int t, const Use& use) {
-  const auto load = [&](int b) { return *reinterpret_cast<const int4*>(rows + 8 * b + 2 * t); };
-  int4 next = load(0);
+  const uint32_t at = shared_address(rows + 2 * t);
+  uint4 next = load_shared(at);
 #pragma unroll
   for (int b = 0; b < kMost / 8; ++b) {
-    const int4 two = next;
+    const uint4 two = next;
     if (8 * b >= count) break;
-    if (b + 1 < kMost / 8) next = load(b + 1);
-    use(b, 8 * b + 2 * t, StoredRow{two.x, __int_as_float(two.y)}, StoredRow{two.z, __int_as_float(two.w)});
+    if (b + 1 < kMost / 8) next = load_shared(at + (b + 1) * 64);
+    use(b, 8 * b + 2 * t, StoredRow{two.x, __uint_as_float(two.y)}, StoredRow{two.z, __uint_as_float(two.w)});
   }
 }
 
@@ -71,8 +71,8 @@ struct StoreSums {
     if constexpr (kFinish == Finish::squared) return square_of_positive(v);
     return v;
   }
-  __device__ __forceinline__ int64_t place(StoredRow to, int column) const {
-    return static_cast<int64_t>(to.id) * columns + column;
+  __device__ __forceinline__ uint64_t place(StoredRow to, int column) const {
+    return uint64_t{to.id} * static_cast<uint32_t>(columns) + static_cast<uint32_t>(column);
   }
 
   /// Four neighbouring columns, and the ups of gated ones.
@@ -81,7 +81,7 @@ struct StoreSums {
     const bool here = row < count && column < columns;
     v = {finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor), finish(v.z, up.z, to.factor),
          finish(v.w, up.w, to.factor)};
-    const int64_t at = place(to, column);
+    const uint64_t at = place(to, column);
     if constexpr (kFinish == Finish::other) {
       if (type == Float::f32) return store_if(here, static_cast<float*>(out) + at, v);
       store_if(here, static_cast<uint16_t*>(out) + at, uint2{half2_of(v.x, v.y), half2_of(v.z, v.w)});
