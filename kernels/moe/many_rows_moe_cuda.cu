@@ -96,10 +96,8 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
   const int64_t ready_each = ManyRowsParts().ready;
-  const bool narrow = are_narrow(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h));
-  launch_route_many({rows, narrow ? kNarrowRows : kMostRows, in.topk_weights, route, sorted, weights, ready,
-                     2 * ready_each},
-                    stream);
+  const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h));
+  launch_route_many({rows, most, in.topk_weights, route, sorted, weights, ready, 2 * ready_each}, stream);
 
   auto* x = reinterpret_cast<uint16_t*>(base + at.x);
   if (launches.prepare) {
@@ -111,7 +109,7 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   }
 
   ManyRows up{};
-  up.narrow = narrow;
+  up.most = most;
   up.route = route, up.sorted = sorted;
   up.sorted_weight = options.weight_on_input ? weights : nullptr;
   up.x = x, up.rows_per_x = static_cast<int32_t>(l.topk);
@@ -123,7 +121,7 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   launches.up(up);
 
   ManyRows down{};
-  down.narrow = narrow;
+  down.most = most;
   down.route = route, down.sorted = sorted;
   down.sorted_weight = options.weight_on_input ? nullptr : weights;
   down.parts = up.parts, down.parts_ready = ready + ready_each;

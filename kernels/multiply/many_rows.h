@@ -9,17 +9,17 @@
 
 namespace twofour::cuda {
 
-/// Rows of a record of the route, at most; the same where experts have few on average (`narrow`).
-inline constexpr int kMostRows = 128, kNarrowRows = 32;
+/// Rows of a record of the route, at most, by how many experts have on average.
+inline constexpr int kMostRows = 128, kMiddleRows = 48, kNarrowRows = 32;
 
-/// Whether records of kNarrowRows are the better ones for rows of so many experts, each times `columns`.
-bool are_narrow(int64_t rows, int64_t experts, int64_t columns);
+/// The one of them that is the best for rows of so many experts, each times `columns`.
+int rows_of_record(int64_t rows, int64_t experts, int64_t columns);
 
 /// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
 /// exact in it.
 struct ManyRows {
-  bool narrow;                 ///< records have at most kNarrowRows rows
-  const Route* route;          ///< records of at most kMostRows rows
+  int32_t most;                ///< rows of a record: rows_of_record
+  const Route* route;          ///< their records
   const int32_t* sorted;       ///< [R], rows in the order of the route
   const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
   const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes

@@ -28,8 +28,9 @@ void launch_width(const Tiles& weights, const ManyRows& rows, Stream stream) {
 
 template <class Tiles>
 void launch_tiles(const Tiles& weights, const ManyRows& rows, Stream stream) {
-  rows.narrow ? launch_width<Tiles, NarrowRows>(weights, rows, stream)
-              : launch_width<Tiles, WideRows>(weights, rows, stream);
+  if (rows.most == kNarrowRows) return launch_width<Tiles, NarrowRows>(weights, rows, stream);
+  if (rows.most == kMiddleRows) return launch_width<Tiles, MiddleRows>(weights, rows, stream);
+  launch_width<Tiles, WideRows>(weights, rows, stream);
 }
 
 constexpr int kPermuteThreads = 256;

@@ -185,24 +185,32 @@ struct DenseTiles {
   template <int kRows, int kCount, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
                                                   const Next& next) {
+    constexpr int kTogether = k16Together<2 * kCount>;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int v = i / 2, j = i % 2;
-      uint32_t a[2][4];
+    for (int first = 0; first < 4; first += kTogether) {
+      uint32_t a[kTogether][2][4];
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint32_t scales = raw.scales[tile];
-        const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
-        const uint2 g = decode(v ? upper.y : upper.x, j, __byte_perm(scales, scales, 0x1010));
-        const uint2 g8 = decode(v ? lower.y : lower.x, j, __byte_perm(scales, scales, 0x3232));
-        a[tile][0] = g.x, a[tile][1] = g8.x, a[tile][2] = g.y, a[tile][3] = g8.y;
+      for (int i = 0; i < kTogether; ++i) {
+        const int v = (first + i) / 2, j = (first + i) % 2;
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          const uint32_t scales = raw.scales[tile];
+          const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
+          const uint2 g = decode(v ? upper.y : upper.x, j, __byte_perm(scales, scales, 0x1010));
+          const uint2 g8 = decode(v ? lower.y : lower.x, j, __byte_perm(scales, scales, 0x3232));
+          a[i][tile][0] = g.x, a[i][tile][1] = g8.x, a[i][tile][2] = g.y, a[i][tile][3] = g8.y;
+          settle(a[i][tile]);
+        }
       }
-      settle(a[0]), settle(a[1]);
       begin_wgmma();
-      wgmma_dense(first_sums<kRows>(sums[0]), a[0], describe_rows(x, 2 * i));
-      wgmma_dense(first_sums<kRows>(sums[1]), a[1], describe_rows(x, 2 * i));
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile)
+          wgmma_dense(first_sums<kRows>(sums[tile]), a[i][tile], describe_rows(x, 2 * (first + i)));
+      }
       commit_wgmma();
-      if (i < 3) wait_wgmma<1>();
+      if (first + kTogether < 4) wait_wgmma<0>();
     }
     next();
     wait_wgmma<0>();

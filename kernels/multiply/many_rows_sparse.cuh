@@ -138,20 +138,35 @@ struct SparseTiles {
     uint32_t metadata[2] = {__byte_perm(raw.meta[0], raw.meta[1], 0x5140),
                             __byte_perm(raw.meta[0], raw.meta[1], 0x7362)};
     settle(metadata);
-    uint32_t quads[4][4];
+    constexpr int kTogether = k16Together<2 * kCount> / 2;  // of 32 k
 #pragma unroll
-    for (int i = 0; i < 4; ++i) decode(raw.codes[i], raw.scales[i], quads[i]);
-    uint32_t of[2][2][4];  // [32 k][m-tile]
+    for (int first = 0; first < 2; first += kTogether) {
+      uint32_t of[kTogether][2][4];  // [32 k][m-tile]
 #pragma unroll
-    for (int i = 0; i < 16; ++i)
-      of[i / 8][i / 4 % 2][i % 4] = quads[i / 8 * 2 + i / 2 % 2][i / 4 % 2 * 2 + i % 2];
-    settle(of[0][0]), settle(of[0][1]), settle(of[1][0]), settle(of[1][1]);
-    begin_wgmma();
-    wgmma_sparse<0>(first_sums<kRows>(sums[0]), of[0][0], describe_rows(x), metadata[0]);
-    wgmma_sparse<0>(first_sums<kRows>(sums[1]), of[0][1], describe_rows(x), metadata[1]);
-    wgmma_sparse<1>(first_sums<kRows>(sums[0]), of[1][0], describe_rows(x, 4), metadata[0]);
-    wgmma_sparse<1>(first_sums<kRows>(sums[1]), of[1][1], describe_rows(x, 4), metadata[1]);
-    commit_wgmma();
+      for (int i = 0; i < kTogether; ++i) {
+        uint32_t quads[2][4];
+#pragma unroll
+        for (int q = 0; q < 2; ++q)
+          decode(raw.codes[2 * (first + i) + q], raw.scales[2 * (first + i) + q], quads[q]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) of[i][j / 4][j % 4] = quads[j / 2 % 2][j / 4 * 2 + j % 2];
+        settle(of[i][0]), settle(of[i][1]);
+      }
+      begin_wgmma();
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const uint64_t b = describe_rows(x, 4 * (first + i));
+        if (first + i == 0) {
+          wgmma_sparse<0>(first_sums<kRows>(sums[0]), of[i][0], b, metadata[0]);
+          wgmma_sparse<0>(first_sums<kRows>(sums[1]), of[i][1], b, metadata[1]);
+        } else {
+          wgmma_sparse<1>(first_sums<kRows>(sums[0]), of[i][0], b, metadata[0]);
+          wgmma_sparse<1>(first_sums<kRows>(sums[1]), of[i][1], b, metadata[1]);
+        }
+      }
+      commit_wgmma();
+      if (first + kTogether < 2) wait_wgmma<0>();
+    }
     next();
     wait_wgmma<0>();
   }

@@ -8,15 +8,24 @@
 namespace twofour::cuda {
 
 /// How a block is cut. Up to 128 rows: two warpgroups multiply, which leaves each thread registers for as
-/// many sums. Up to 32: four do, as decoding is most of the work then.
+/// many sums. Up to 48: four do, as decoding is most of the work then; fewer rows leave more stages.
 struct WideRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2;
   static constexpr int kCopyRegisters = 56, kMultiplyRegisters = 200;
+};
+struct MiddleRows {
+  static constexpr int kMost = kMiddleRows, kWarpgroups = 4;
+  static constexpr int kCopyRegisters = 48, kMultiplyRegisters = 96;
 };
 struct NarrowRows {
   static constexpr int kMost = kNarrowRows, kWarpgroups = 4;
   static constexpr int kCopyRegisters = 48, kMultiplyRegisters = 96;
 };
+
+/// Groups of 16 k of a step that a warp decodes before it multiplies them: as many as registers allow, since
+/// warps of a warpgroup wait for each other at each multiplication.
+template <int kMost>
+inline constexpr int k16Together = kMost > kMiddleRows ? 4 : 2;
 
 /// Of two m-tiles and kMost rows.
 template <int kMost>
@@ -36,18 +45,13 @@ __device__ __forceinline__ void clear(float (&sums)[2][kCount]) {
 }
 
 /// Calls `f.template operator()<kRows>()` with the smallest width that takes `rows` rows, of kMost at most.
-template <int kMost, class F>
+template <int kMost, int kRows = kMost <= kMiddleRows ? 8 : 16, class F>
 __device__ __forceinline__ void for_width(int rows, const F& f) {
-  if (kMost <= kNarrowRows && rows <= 8) return f.template operator()<8>();
-  if (rows <= 16) return f.template operator()<16>();
-  if (rows <= 24) return f.template operator()<24>();
-  if (kMost <= kNarrowRows || rows <= 32) return f.template operator()<32>();
-  if constexpr (kMost > kNarrowRows) {
-    if (rows <= 48) return f.template operator()<48>();
-    if (rows <= 64) return f.template operator()<64>();
-    if (rows <= 96) return f.template operator()<96>();
-    return f.template operator()<128>();
+  constexpr int kNext = kRows + (kRows < 32 ? 8 : kRows < 64 ? 16 : 32);
+  if constexpr (kNext <= kMost) {
+    if (rows > kRows) return for_width<kMost, kNext>(rows, f);
   }
+  f.template operator()<kRows>();
 }
 
 }  // namespace twofour::cuda
