@@ -15,6 +15,8 @@ constexpr int kPrepareThreads = 512;
 constexpr int kMostSteps = 32;
 /// Turns of a block that are enough, and blocks a multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
+/// Turns of a warp below which K is not shared further: adding up would cost more than more warps spare.
+constexpr int kTurnsOfWarp = 4;
 
 /// Units of a row from NVFP4, halves: exact.
 __device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to) {
@@ -101,8 +103,8 @@ void launch_dense(DenseArgs a, int warps_k, Stream stream) {
   if (warps_k == 0) {
     a.warps_k = 1;
     const int64_t wanted = int64_t{multiprocessors()} * 24;
-    while (a.warps_k < 8 && 2 * a.warps_k <= a.steps && 2 * a.warps_k * a.tile_m <= kMostSteps &&
-           int64_t{tiles} * slots * a.warps_k < wanted)
+    while (a.warps_k < 8 && 2 * a.warps_k * kTurnsOfWarp <= a.steps &&
+           2 * a.warps_k * a.tile_m <= kMostSteps && int64_t{tiles} * slots * a.warps_k < wanted)
       a.warps_k *= 2;
   }
   // Blocks that soon end go through several groups of stored rows, as long as there are enough of them

@@ -107,7 +107,7 @@ __device__ __forceinline__ void copy_dense_step(uint8_t* stage, int lane, const 
   const uint32_t code_bytes = lane % 8 * 32 < left ? 16 : 0, scale_bytes = lane % 4 * 64 < left ? 4 : 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i, codes += 2 * k)  // four rows
-    copy_async16(shared_address(stage + dense_code_place(lane, 4 * i + lane / 8)), codes, code_bytes);
+    copy_async16_ahead(shared_address(stage + dense_code_place(lane, 4 * i + lane / 8)), codes, code_bytes);
 #pragma unroll
   for (int i = 0; i < 2; ++i, scales += scale_rows)
     copy_async4(shared_address(stage + dense_scale_place(lane, 8 * i + lane / 4)), scales, scale_bytes);
