@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "formats/error.h"
 #include "kernels/numbers/quantize.h"
@@ -54,6 +55,17 @@ struct Layer : DeviceTokens {
         active_scale(std::vector<float>{kActiveScale}),
         workspace(dense_moe_workspace(moe(), c.m, c.topk)) {
     draw(4);
+  }
+
+  /// The tokens of topk 1 go to experts in turn, `counts` of them to each.
+  void set_experts(const std::vector<int64_t>& counts) {
+    std::mt19937 random(21);
+    ids.clear(), topk_weights.clear();
+    for (size_t e = 0; e < counts.size(); ++e) {
+      for (int64_t r = 0; r < counts[e]; ++r) add_row(static_cast<int64_t>(e), random);
+    }
+    std::shuffle(ids.begin(), ids.end(), random);
+    upload();
   }
 
   /// New tokens in the same memory.
@@ -316,6 +328,23 @@ TEST_CASE("the g8 layer is right with many rows of an expert") {
   check_case({2, 384, 256, 300, 1, false, true, 0.05, true});
   check_case({40, 128, 384, 90, 6, false, true, 0, false, true});
   check_case({1, 640, 128, 129, 1, false});
+}
+
+TEST_CASE("the g8 layer is right where many experts have few rows each") {
+  if (no_gpu()) return;
+  // As many experts as it takes for records of 32 rows, of 48: 144 by 512 columns
+  for (const auto& pattern : {std::vector<int64_t>{0, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 5, 6},
+                              std::vector<int64_t>{0, 1, 8, 9, 16, 17, 25, 32, 33, 48, 49, 97}}) {
+    std::vector<int64_t> counts;
+    while (counts.size() < 144) counts.push_back(pattern[counts.size() % pattern.size()]);
+    const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    CAPTURE(rows);
+    Layer layer({144, 512, 256, rows, 1, false});
+    layer.set_experts(counts);
+    const auto got = layer.run();
+    check_layer(layer, got);
+    CHECK(layer.run() == got);
+  }
 }
 
 TEST_CASE("with SwiGLU fused or not, the g8 layer gives the same") {

@@ -154,6 +154,15 @@ TEST_CASE("blocks that share the K of columns give the dense product") {
   if (no_gpu()) return;
   check_case({1, 640, 4096, 40, 1, true});
   check_case({14, 2560, 640, 100, 1, true});
+  // Of 512 columns and up to 32 or 48 rows
+  check_case({66, 1040, 1024, 400, 1, true});
+  check_case({66, 1040, 1024, 1400, 1, true});
+}
+
+TEST_CASE("the dense multiplication is right where many experts have few rows each") {
+  if (no_gpu()) return;
+  check_case({144, 528, 192, 144 * 9, 1, true});
+  check_case({144, 784, 128, 144 * 30, 1, true});
 }
 
 TEST_CASE("blocks that go through several groups of rows give the dense product") {

@@ -190,8 +190,7 @@ TEST_CASE("the fused MoE layer knows limits, input weights, maps, types and expe
 TEST_CASE("the fused MoE layer is right for any number of rows of an expert") {
   if (no_gpu()) return;
   const std::vector<int64_t> all{0, 1, 7, 8, 9, 63, 64, 65, 255, 256, 257, 0}, on_one{0, 700, 0};
-  // Few on average: records of fewer rows
-  std::vector<int64_t> few = all;
+  std::vector<int64_t> few = all;  // on average
   for (int64_t e = 0; e < 60; ++e) few.push_back(e % 4);
   for (const bool gated : {true, false}) {
     for (const auto& [h, i] : {std::pair<int64_t, int64_t>{192, 64}, {64, 320}, {640, 192}}) {
@@ -209,6 +208,29 @@ TEST_CASE("the fused MoE layer is right for any number of rows of an expert") {
         check_counts.template operator()<KMajorPlanes>();
         check_counts.template operator()<KMajorPacked>();
       }
+    }
+  }
+}
+
+TEST_CASE("the fused MoE layer is right where many experts have few rows each") {
+  if (no_gpu()) return;
+  // As many experts as it takes for records of 32 rows, of 48: 144 by 512 columns
+  const std::vector<int64_t> narrow{0, 1, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 32, 33, 5, 6},
+      middle{0, 1, 8, 9, 16, 17, 25, 32, 33, 48, 49, 97};
+  for (Case c : {Case{144, 512, 256, 0, 1}, Case{144, 832, 320, 0, 1}, Case{144, 512, 576, 0, 1, false}}) {
+    for (const auto& pattern : {narrow, middle}) {
+      std::vector<int64_t> counts;
+      while (counts.size() < 144) counts.push_back(pattern[counts.size() % pattern.size()]);
+      c.m = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+      CAPTURE(c.h);
+      CAPTURE(c.gated);
+      CAPTURE(c.m);
+      Layer<KMajorPlanes> layer(c);
+      layer.set_experts(counts);
+      const DeviceStream stream;
+      layer.run(stream.get());
+      stream.synchronize();
+      layer.check();
     }
   }
 }

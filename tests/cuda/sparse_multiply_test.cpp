@@ -139,6 +139,15 @@ TEST_CASE("blocks that share the K of columns give the 2:4 product") {
   check_both({1, 640, 4096, 40, 1});    // few columns: many blocks for each
   check_both({5, 512, 2048, 700, 1});   // and two records of an expert
   check_both({14, 2560, 640, 300, 1});  // a little more than a round of all blocks
+  // Of 512 columns and up to 32 or 48 rows
+  check_both({66, 1040, 1024, 660, 1});
+  check_both({66, 1040, 1024, 1400, 1});
+}
+
+TEST_CASE("the 2:4 multiplication is right where many experts have few rows each") {
+  if (no_gpu()) return;
+  check_both({144, 528, 192, 144 * 9, 1});
+  check_both({144, 784, 128, 144 * 30, 1});
 }
 
 TEST_CASE("every cut of the 2:4 multiplication gives the product") {
