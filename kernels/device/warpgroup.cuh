@@ -31,11 +31,6 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
 }
-/// A warpgroup meets; `id` from 1 to 15.
-__device__ __forceinline__ void sync_warpgroup(int id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
 /// What this thread wrote, or another before it, to shared memory is there for wgmma.
 __device__ __forceinline__ void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -2,6 +2,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/multiply/device_layouts.h"
 #include "kernels/multiply/many_rows_dense.cuh"
@@ -17,6 +18,8 @@ template <class Tiles, class Width>
 void launch_width(const Tiles& weights, const ManyRows& rows, Stream stream) {
   using Shared = ManyRowsShared<Tiles, Width>;
   const auto per_x = static_cast<uint64_t>(rows.rows_per_x);
+  check(!rows.active || rows.out_type == Float::bf16, "active rows in BF16");
+  check(!rows.gated || rows.active, "gated columns that become active ones");
   ManyRowsArgs<Tiles> a{weights, rows, rows.k / Tiles::kStepK, 0};
   a.rows.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
   const int columns = rows.gated ? rows.n / 2 : rows.n, wide = (rows.gated ? 64 : 128) * Width::kWarpgroups;

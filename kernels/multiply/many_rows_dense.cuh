@@ -33,11 +33,10 @@ struct DenseTiles {
   static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;         ///< [warpgroup][place of a row][32]
   static constexpr int kRawScales = 8192;  ///< [warpgroup][32][16] E4M3
-  static constexpr int kScales = 9088;     ///< [warpgroup][warp][m-tile][lane] pairs of BF16, times 2^119;
-                                           ///< over the last raw ones, which are read before
-  static constexpr int kTileScales =
-      136;                              ///< bytes of a warp's m-tile: two banks further than the one before
-  static constexpr int kBytes = 11264;  ///< of a stage
+  /// [warpgroup][warp][m-tile][lane] pairs of BF16, times 2^119. They begin over raw ones, read before.
+  static constexpr int kScales = 9088;
+  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes fill
+  static constexpr int kBytes = 11264;     ///< of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 

@@ -28,7 +28,8 @@ struct ManyRowsShared {
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
-  static_assert(24 * kStages <= kParts && kStages > 0, "barriers before the parts");
+  static_assert(24 * kStages <= kParts, "barriers before the parts");
+  static_assert(kStages >= 8 && Width::kMost % 16 == 0 && Width::kMost <= kWarpgroup);
 };
 
 /// Copies steps ahead of the warpgroups that multiply.
@@ -192,9 +193,9 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
     }
   });
 
-  const int block = static_cast<int>(blockIdx.x), warp_of_8 = warpgroup * 4 + warp;
-  if (part.continues) SharedSums<Width>(r, block - 1, warp_of_8).receive(sums, part.count, lane);
-  if (part.breaks) return SharedSums<Width>(r, block, warp_of_8).send(sums, part.count, lane);
+  const int block = static_cast<int>(blockIdx.x), warp_of_block = warpgroup * 4 + warp;
+  if (part.continues) SharedSums<Width>(r, block - 1, warp_of_block).receive(sums, part.count, lane);
+  if (part.breaks) return SharedSums<Width>(r, block, warp_of_block).send(sums, part.count, lane);
   const int first = (part.column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128);
   with_finish(r, [&]<Finish kFinish>() {
     Tiles::give_sums(sums, StoreSums<kFinish>(r, part.rows, part.count, first), warp, lane);

@@ -81,12 +81,12 @@ __device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Sche
 /// What the warps that multiply need to know of a part of an item, in shared memory. Warps that convert look
 /// it up ahead, as those that multiply would do nothing meanwhile.
 template <class Width>
-struct SharedPart {
-  int32_t steps;  ///< none after the last part
+struct alignas(16) SharedPart {
+  int32_t steps;  ///< 0 after the last part
   int32_t count;  ///< rows
   int32_t column_tile;
   bool continues, breaks;  ///< the block before has sums of the item; the block behind adds them
-  StoredRow rows[Width::kMost];
+  alignas(16) StoredRow rows[Width::kMost];
 };
 
 /// A ring of them. Each has a barrier for when it is made and one for when it is done with.

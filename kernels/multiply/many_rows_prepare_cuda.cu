@@ -13,6 +13,7 @@ constexpr int kThreads = 512, kWarps = kThreads / 32;
 /// Warps of a block that multiply, and sums that they have: of 256 columns and kMostRows rows, or of more
 /// columns and fewer rows.
 constexpr int kBlockWarps = 16, kBlockSums = 256 * kMostRows;
+static_assert(512 * kMiddleRows <= kBlockSums);
 /// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows are the better ones. Of 40
 /// rows on average some 10 % of experts have more than 48.
 constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40;

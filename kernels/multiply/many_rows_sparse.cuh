@@ -171,9 +171,9 @@ struct SparseTiles {
     wait_wgmma<0>();
   }
 
-  /// Gives `use(row, column, four, ups)` the sums of four neighbouring columns at a time: row of the tile,
-  /// first of the columns among those of the warpgroup. Gated, with the ups: a lane and the one that has the
-  /// other of both take every other row.
+  /// Gives `store(row, what becomes of it, column, four, ups)` the sums of four neighbouring columns at a
+  /// time: row of the item, first of the columns among those of the warpgroup. Gated, with the ups: a lane
+  /// and the one that has the other of both take every other row.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
                                                    int warp, int lane) {

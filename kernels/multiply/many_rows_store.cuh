@@ -1,6 +1,4 @@
 #pragma once
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/device/ptx.cuh"

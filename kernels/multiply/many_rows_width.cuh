@@ -8,7 +8,8 @@
 namespace twofour::cuda {
 
 /// How a block is cut. Up to 128 rows: two warpgroups multiply, which leaves each thread registers for as
-/// many sums. Up to 48: four do, as decoding is most of the work then; fewer rows leave more stages.
+/// many sums. Up to 48: four do, as decoding is most of the work then. Up to 32: they have fewer rows to
+/// copy.
 struct WideRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2;
   static constexpr int kCopyRegisters = 56, kMultiplyRegisters = 200;
