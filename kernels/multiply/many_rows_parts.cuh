@@ -136,7 +136,7 @@ struct PartMaker {
            weight * (r.global_scale[item.record.expert] * Tiles::kDecodedFactor * x_factor)};
   }
 
-  /// The block's part i, or that there is none.
+  /// Makes the block's part i; behind the last one, the mark of the end.
   __device__ __forceinline__ void make(int i) {
     const int mine = static_cast<int>(threadIdx.x % kWarpgroup);
     const ItemPart part = i < schedule.parts ? schedule.at(i) : ItemPart{};

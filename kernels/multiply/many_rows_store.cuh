@@ -88,7 +88,7 @@ struct StoreSums {
     }
   }
 
-  /// Two gates and ups, neighbours in the order of permuted_k, of which `column` is the place of the first.
+  /// Two gates and ups, neighbours in the order of permuted_k. `column` is the place of the first.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
     column += first;
     store_if(row < count && column < columns, static_cast<uint16_t*>(out) + place(to, column),
