@@ -26,7 +26,8 @@ struct ManyRowsShared {
   static constexpr int kStage = (kWeights + kTiles * Tiles::kBytes + 1023) / 1024 * 1024;
   static constexpr int kParts = 256;  ///< of the head, after the barriers
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
-  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage;
+  /// A multiple of the warps that convert, so that a stage is one warp's for ever.
+  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / 4 * 4;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
   static_assert(24 * kStages <= kParts, "barriers before the parts");
   static_assert(kStages >= 8 && Width::kMost % 16 == 0 && Width::kMost <= kWarpgroup);
