@@ -54,7 +54,7 @@ class Cholesky {
   }
 
   double& at(int64_t i, int64_t j) { return numbers_[static_cast<size_t>(i * k_ + j)]; }
-  double at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
+  const double& at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
 
   /// L^-1 into the lower triangle, with the diagonal.
   void invert() {
@@ -65,44 +65,76 @@ class Cholesky {
     }
   }
 
-  /// x := (L L')^-1 x for eight vectors [k, 8].
+  /// x := (L L')^-1 x for kVectors vectors [k, kVectors]: what is known is subtracted at once.
   void solve(double* x) const {
-    constexpr int kVectors = 8;
-    for (int64_t i = 0; i < k_; ++i) {
-      double* own = x + i * kVectors;
-      for (int v = 0; v < kVectors; ++v) own[v] /= diagonal_[static_cast<size_t>(i)];
-      for (int64_t j = i + 1; j < k_; ++j) {
-        for (int v = 0; v < kVectors; ++v) x[j * kVectors + v] -= at(i, j) * own[v];
+    for (int64_t first = 0; first < k_; first += kPanel) {
+      const int64_t last = std::min(first + kPanel, k_);
+      for (int64_t i = first; i < last; ++i) {
+        divide(x, i);
+        subtract_known(x, i, 1, 1, i + 1, last);
       }
+      subtract_known(x, first, last - first, 1, last, k_);
     }
-    for (int64_t i = k_ - 1; i >= 0; --i) {
-      double* own = x + i * kVectors;
-      for (int64_t j = i + 1; j < k_; ++j) {
-        for (int v = 0; v < kVectors; ++v) own[v] -= at(i, j) * x[j * kVectors + v];
+    for (int64_t last = k_; last > 0;) {
+      const int64_t first = (last - 1) / kPanel * kPanel;
+      for (int64_t i = last - 1; i >= first; --i) {
+        divide(x, i);
+        subtract_known(x, i, 1, -1, first, i);
       }
-      for (int v = 0; v < kVectors; ++v) own[v] /= diagonal_[static_cast<size_t>(i)];
+      subtract_known(x, last - 1, last - first, -1, 0, first);
+      last = first;
     }
   }
 
+  /// U of DampedHessian, once inverted: of L^-1 the transposed, reversed.
+  std::vector<float> factor() const {
+    std::vector<float> out(numbers_.size());
+    for (int64_t i = 0; i < k_; ++i) {
+      for (int64_t j = i; j < k_; ++j)
+        out[static_cast<size_t>(i * k_ + j)] = static_cast<float>(at(k_ - 1 - i, k_ - 1 - j));
+    }
+    return out;
+  }
+
+  int64_t k() const { return k_; }
+  int threads() const { return threads_; }
+
+  static constexpr int64_t kVectors = 64;  // that are solved together
+
  private:
+  /// Rows [first, last), columns [left, right) -= of rows t in [begin, end) number `row` times number
+  /// `column`.
+  void subtract(int64_t begin, int64_t end, int64_t first, int64_t last, int64_t left, int64_t right) {
+    ops_.subtract_products({&at(begin, first), k_, 1, &at(begin, left), k_, &at(first, left), k_, end - begin,
+                            last - first, right - left});
+  }
+
+  /// Takes `count` known numbers of each vector, those from i on upwards or downwards (`step` 1 or -1), off
+  /// its numbers [first, last).
+  void subtract_known(double* x, int64_t i, int64_t count, int64_t step, int64_t first, int64_t last) const {
+    if (first >= last) return;
+    const bool is_below = step > 0;  // of (i, row), or (row, i)
+    ops_.subtract_products({is_below ? &at(i, first) : &at(first, i), is_below ? k_ : -1, is_below ? 1 : k_,
+                            x + i * kVectors, step * kVectors, x + first * kVectors, kVectors, count,
+                            last - first, kVectors});
+  }
+
+  void divide(double* x, int64_t i) const {
+    for (int64_t v = 0; v < kVectors; ++v) x[i * kVectors + v] /= diagonal_[static_cast<size_t>(i)];
+  }
+
   void factorize() {
     diagonal_.resize(static_cast<size_t>(k_));
     for (int64_t first = 0; first < k_; first += kPanel) {
       const int64_t last = std::min(first + kPanel, k_);
       const auto subtract_earlier = [&](int64_t left, int64_t right) {
-        ops_.subtract_products(&at(0, first), &at(0, left), &at(first, left), k_, first,
-                               static_cast<int>(last - first), right - left);
+        subtract(0, first, first, last, left, right);
       };
       for_each_panel(first, k_, threads_, subtract_earlier);
       for (int64_t i = first; i < last; ++i) {
         finish_row(first, i, i, last);
         const double pivot = at(i, i);
-        if (!(pivot > 0) || !std::isfinite(pivot)) {
-          throw Error(
-              fmt::format("column {}: expected a positive definite Hessian, found a pivot of {}; it is no "
-                          "sum of products",
-                          k_ - 1 - i, pivot));
-        }
+        if (!(pivot > 0) || !std::isfinite(pivot)) throw_indefinite(k_ - 1 - i, pivot);
         diagonal_[static_cast<size_t>(i)] = std::sqrt(pivot);
         for (int64_t j = i + 1; j < last; ++j) at(i, j) /= diagonal_[static_cast<size_t>(i)];
       }
@@ -117,8 +149,7 @@ class Cholesky {
 
   /// Takes the rows of the panel above row i off its columns.
   void finish_row(int64_t first, int64_t i, int64_t left, int64_t right) {
-    if (i > first && right > left)
-      ops_.subtract_products(&at(first, i), &at(first, left), &at(i, left), k_, i - first, 1, right - left);
+    if (i > first && right > left) subtract(first, i, i, i + 1, left, right);
   }
 
   /// Rows [first, last) of L^-1, columns [left, right), those before the rows.
@@ -130,18 +161,15 @@ class Cholesky {
     if (left < first) {
       const int64_t corner = std::min(right, first);
       for (int64_t t = left; t < corner; ++t) {  // where the rows above end within these columns
-        ops_.subtract_products(&at(t, first), &at(t, left), &at(first, left), k_, 1,
-                               static_cast<int>(last - first), t - left + 1);
+        subtract(t, t + 1, first, last, left, t + 1);
       }
-      if (corner < first)
-        ops_.subtract_products(&at(corner, first), &at(corner, left), &at(first, left), k_, first - corner,
-                               static_cast<int>(last - first), right - left);
+      if (corner < first) subtract(corner, first, first, last, left, right);
     }
     for (int64_t i = first; i < last; ++i) {
       const int64_t end = std::min(right, i);
       for (int64_t t = first; t < i && left < end; ++t) {
-        const int64_t width = std::min(end, t + 1) - left;
-        if (width > 0) ops_.subtract_products(&at(t, i), &at(t, left), &at(i, left), k_, 1, 1, width);
+        const int64_t width_end = std::min(end, t + 1);
+        if (width_end > left) subtract(t, t + 1, i, i + 1, left, width_end);
       }
       for (int64_t j = left; j < end; ++j) at(i, j) /= diagonal_[static_cast<size_t>(i)];
       if (i >= left && i < right) at(i, i) = 1 / diagonal_[static_cast<size_t>(i)];
@@ -160,6 +188,25 @@ void check_shape(std::span<const float> hessian, int64_t k) {
 
 }  // namespace
 
+void mirror_upper(std::span<float> square, int64_t k) {
+  constexpr int64_t kTile = 32;  // whose rows and columns the first cache holds
+  for (int64_t first = 0; first < k; first += kTile) {
+    for (int64_t left = 0; left <= first; left += kTile) {
+      for (int64_t i = first; i < std::min(first + kTile, k); ++i) {
+        for (int64_t j = left; j < std::min(left + kTile, i); ++j)
+          square[static_cast<size_t>(i * k + j)] = square[static_cast<size_t>(j * k + i)];
+      }
+    }
+  }
+}
+
+void throw_indefinite(int64_t column, double pivot) {
+  throw Error(
+      fmt::format("column {}: expected a positive definite Hessian, found a pivot of {}; it is no sum of "
+                  "products",
+                  column, pivot));
+}
+
 DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
                              int threads, Isa isa) {
   check_shape(hessian, k);
@@ -169,22 +216,18 @@ DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double d
   out.matrix.resize(hessian.size());
   for (int64_t i = 0; i < k; ++i) {
     for (int64_t j = i; j < k; ++j) {
-      const auto upper = static_cast<size_t>(i * k + j), lower = static_cast<size_t>(j * k + i);
+      const auto upper = static_cast<size_t>(i * k + j);
       const float h = hessian[upper];
       if (!std::isfinite(h))
         throw Error(fmt::format("columns {} and {}: expected a finite sum, found {}", i, j, h));
-      out.matrix[upper] = out.matrix[lower] = i == j ? static_cast<float>(damped(h, out.lambda)) : h;
+      out.matrix[upper] = i == j ? static_cast<float>(damped(h, out.lambda)) : h;
     }
   }
+  mirror_upper(out.matrix, k);
   if (!with_factor) return out;
   Cholesky cholesky(hessian, k, out.lambda, threads, isa);
   cholesky.invert();
-  out.factor.resize(hessian.size());
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t j = i; j < k; ++j) {
-      out.factor[static_cast<size_t>(i * k + j)] = static_cast<float>(cholesky.at(k - 1 - i, k - 1 - j));
-    }
-  }
+  out.factor = cholesky.factor();
   return out;
 }
 
@@ -196,7 +239,6 @@ std::vector<float> damped_diagonal(std::span<const float> diagonal, double dampi
 }
 
 struct DampedInverse::Factor {
-  int64_t k;
   Cholesky cholesky;
 };
 
@@ -204,27 +246,35 @@ DampedInverse::DampedInverse(std::span<const float> hessian, int64_t k, double d
                              Isa isa) {
   check_shape(hessian, k);
   factor_ = std::make_unique<Factor>(
-      Factor{k, Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa)});
+      Factor{Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa)});
 }
 
 DampedInverse::~DampedInverse() = default;
 
+std::vector<float> DampedInverse::factor() {
+  factor_->cholesky.invert();
+  return factor_->cholesky.factor();
+}
+
 void DampedInverse::multiply(std::span<float> rows) const {
-  const int64_t k = factor_->k;
+  constexpr int64_t kVectors = Cholesky::kVectors;
+  const Cholesky& cholesky = factor_->cholesky;
+  const int64_t k = cholesky.k();
+  const int threads = cholesky.threads();
   twofour::check(rows.size() % static_cast<size_t>(k) == 0, "whole rows");
   const auto count = static_cast<int64_t>(rows.size()) / k;
-  constexpr int64_t kVectors = 8;
-  std::vector<double> x(static_cast<size_t>(k * kVectors));
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
   for (int64_t first = 0; first < count; first += kVectors) {
+    std::vector<double> x(static_cast<size_t>(k * kVectors));
     const int64_t here = std::min(kVectors, count - first);
     const auto each = [&](auto&& f) {
-      for (int64_t v = 0; v < here; ++v) {
-        for (int64_t i = 0; i < k; ++i)
+      for (int64_t i = 0; i < k; ++i) {
+        for (int64_t v = 0; v < here; ++v)
           f(rows[static_cast<size_t>((first + v) * k + k - 1 - i)], x[static_cast<size_t>(i * kVectors + v)]);
       }
     };
     each([](float& row, double& own) { own = double{row}; });
-    factor_->cholesky.solve(x.data());
+    cholesky.solve(x.data());
     each([](float& row, double& own) { row = static_cast<float>(own); });
   }
 }

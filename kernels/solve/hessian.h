@@ -23,6 +23,12 @@ struct DampedHessian {
 DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
                              int threads = 1, Isa isa = best_isa());
 
+/// Copies what is above the diagonal of `square` [k, k] to below it.
+void mirror_upper(std::span<float> square, int64_t k);
+
+/// Throws the Error of an Hd that is not positive definite.
+[[noreturn]] void throw_indefinite(int64_t column, double pivot);
+
 /// diag Hd [k] of diag H [k]; throws like damped_hessian.
 std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
 
@@ -34,6 +40,8 @@ class DampedInverse {
   ~DampedInverse();
   /// Times each row of `rows` [n, k], in place: what solves X (H + lambda I) = C for X.
   void multiply(std::span<float> rows) const;
+  /// `factor` of damped_hessian, from the same factor.
+  std::vector<float> factor();
 
  private:
   struct Factor;

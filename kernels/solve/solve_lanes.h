@@ -82,49 +82,53 @@ void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from,
 }
 
 template <int W>
-void subtract_products(const double* a, const double* b, double* c, int64_t stride, int64_t count, int rows,
-                       int64_t columns) {
+void subtract_products(const DoubleProducts& p) {
   using L = Lanes<W>;
   using D = typename L::D;
+  using LooseD = typename L::LooseD;
   constexpr int kWide = W / 2, kRows = 4, kVectors = 2;
-  for (; rows >= kRows; rows -= kRows, a += kRows, c += kRows * stride) {
+  const double* a = p.a;
+  double* c = p.c;
+  int64_t rows = p.rows;
+  for (; rows >= kRows; rows -= kRows, a += kRows * p.a_row, c += kRows * p.c_row) {
     int64_t x = 0;
-    for (; x + kVectors * kWide <= columns; x += kVectors * kWide) {
+    for (; x + kVectors * kWide <= p.columns; x += kVectors * kWide) {
       D sums[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v)
-          sums[r][v] = *reinterpret_cast<const typename L::LooseD*>(c + r * stride + x + v * kWide);
+          sums[r][v] = *reinterpret_cast<const LooseD*>(c + r * p.c_row + x + v * kWide);
       }
-      for (int64_t t = 0; t < count; ++t) {
+      for (int64_t t = 0; t < p.count; ++t) {
         for (int v = 0; v < kVectors; ++v) {
-          const D other = *reinterpret_cast<const typename L::LooseD*>(b + t * stride + x + v * kWide);
-          for (int r = 0; r < kRows; ++r) sums[r][v] = sums[r][v] - other * a[t * stride + r];
+          const D other = *reinterpret_cast<const LooseD*>(p.b + t * p.b_next + x + v * kWide);
+          for (int r = 0; r < kRows; ++r) sums[r][v] = sums[r][v] - other * a[t * p.a_next + r * p.a_row];
         }
       }
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v)
-          *reinterpret_cast<typename L::LooseD*>(c + r * stride + x + v * kWide) = sums[r][v];
+          *reinterpret_cast<LooseD*>(c + r * p.c_row + x + v * kWide) = sums[r][v];
       }
     }
-    for (; x < columns; ++x) {
+    for (; x < p.columns; ++x) {
       for (int r = 0; r < kRows; ++r) {
-        double sum = c[r * stride + x];
-        for (int64_t t = 0; t < count; ++t) sum = sum - b[t * stride + x] * a[t * stride + r];
-        c[r * stride + x] = sum;
+        double sum = c[r * p.c_row + x];
+        for (int64_t t = 0; t < p.count; ++t)
+          sum = sum - p.b[t * p.b_next + x] * a[t * p.a_next + r * p.a_row];
+        c[r * p.c_row + x] = sum;
       }
     }
   }
-  for (; rows > 0; --rows, ++a, c += stride) {
+  for (; rows > 0; --rows, a += p.a_row, c += p.c_row) {
     int64_t x = 0;
-    for (; x + kWide <= columns; x += kWide) {
-      D sum = *reinterpret_cast<const typename L::LooseD*>(c + x);
-      for (int64_t t = 0; t < count; ++t)
-        sum = sum - *reinterpret_cast<const typename L::LooseD*>(b + t * stride + x) * a[t * stride];
-      *reinterpret_cast<typename L::LooseD*>(c + x) = sum;
+    for (; x + kWide <= p.columns; x += kWide) {
+      D sum = *reinterpret_cast<const LooseD*>(c + x);
+      for (int64_t t = 0; t < p.count; ++t)
+        sum = sum - *reinterpret_cast<const LooseD*>(p.b + t * p.b_next + x) * a[t * p.a_next];
+      *reinterpret_cast<LooseD*>(c + x) = sum;
     }
-    for (; x < columns; ++x) {
+    for (; x < p.columns; ++x) {
       double sum = c[x];
-      for (int64_t t = 0; t < count; ++t) sum = sum - b[t * stride + x] * a[t * stride];
+      for (int64_t t = 0; t < p.count; ++t) sum = sum - p.b[t * p.b_next + x] * a[t * p.a_next];
       c[x] = sum;
     }
   }

@@ -40,6 +40,18 @@ struct SolveTile {
   int32_t* moves;   ///< [32], -1: descent goes on with this row, 0: it rests
 };
 
+/// c [rows, columns] -= sum over t in [0, count) of a(t, row) b(t, column), t in order. The strides are in
+/// numbers, from one t to the next and from row to row; columns are neighbours.
+struct DoubleProducts {
+  const double* a;
+  int64_t a_next, a_row;
+  const double* b;
+  int64_t b_next;
+  double* c;
+  int64_t c_row;
+  int64_t count, rows, columns;
+};
+
 /// What an instruction set provides. All give the same bits.
 struct SolveOps {
   /// OBS in the order of columns, mask, scale and codes chosen together.
@@ -56,10 +68,7 @@ struct SolveOps {
   /// times 16 rows of a matrix.
   void (*subtract)(const float* matrix, int64_t k, int64_t first, int64_t from, const float* errors,
                    float* to);
-  /// c [rows, columns] -= sum over t in [0, count) of a[t][row] b[t][column], t ascending, all of row stride
-  /// `stride`, in double. `rows` at most 8; columns any.
-  void (*subtract_products)(const double* a, const double* b, double* c, int64_t stride, int64_t count,
-                            int rows, int64_t columns);
+  void (*subtract_products)(const DoubleProducts&);
 };
 
 extern const SolveOps kSolvePortable;

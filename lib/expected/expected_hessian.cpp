@@ -130,7 +130,7 @@ void ExpectedInverse::multiply(std::span<float> row) const {
     for (size_t j = i + 1; j < n; ++j) x[j] -= factor_[i][j] * x[i];
   }
   for (size_t i = n; i-- > 0;) {
-    for (size_t j = i + 1; j < n; ++j) x[i] -= factor_[i][j] * x[j];
+    for (size_t j = n; j-- > i + 1;) x[i] -= factor_[i][j] * x[j];
     x[i] /= factor_[i][i];
   }
   for (size_t i = 0; i < n; ++i) row[n - 1 - i] = static_cast<float>(x[i]);

@@ -10,6 +10,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "kernels/solve/hessian.h"
 
 namespace twofour {
 namespace {
@@ -329,13 +330,12 @@ std::vector<float> Statistics::read_square(size_t tensor, int64_t k, int64_t cou
     const std::span own = std::span(row).first(end - from);
     read(tensor, at, own);
     at += own.size();
-    for (size_t j = std::max(from, i); j < end; ++j) {
-      square[i * n + j] = square[j * n + i] = mean(own[j - from]);
-    }
+    for (size_t j = std::max(from, i); j < end; ++j) square[i * n + j] = mean(own[j - from]);
     if (square[i * n + i] < 0)
       throw Error(fmt::format("{}: diagonal {}: expected a sum of squares, found {}", where(tensor), i,
                               own[i - from]));
   }
+  mirror_upper(square, k);
   return square;
 }
 
