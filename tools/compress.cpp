@@ -214,9 +214,10 @@ int confirm_complete(const CompressArguments& o, const Compression& compression,
     rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
     rule.statistics_input = then.statistics_input;
   }
+  const Compute compute = solver_of(common, device);
   const Checkpoint source =
-      open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));
-  return write_checkpoint(o.common, source, make_plan(source, solved), nullptr, common);
+      open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
+  return write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
 }
 
 int run_compress(const CompressArguments& o, const Common& common) {
@@ -248,9 +249,11 @@ int run_compress(const CompressArguments& o, const Common& common) {
   const fs::path file = Compression::statistics_of(work);
   const auto statistics = std::make_shared<const Statistics>(Statistics::open(file));
   const Recipe solved = with_statistics(recipe, statistics, statistics->hash().hex());
+  const Compute compute = solver_of(common, device);
   const Checkpoint source =
-      open_to_convert(o.common.source, solved, parse_io(o.common.io), {}, solver_of(common, device));
-  const int code = write_checkpoint(o.common, source, make_plan(source, solved), nullptr, common);
+      open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
+  const int code =
+      write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
   if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);
   folder->remove();
   return code;

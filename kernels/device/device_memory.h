@@ -51,6 +51,13 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
     return static_cast<T*>(data_);
   }
 
+  /// At least so many bytes. Where there were fewer, what they held is lost.
+  void reserve(size_t bytes) {
+    if (bytes_ >= bytes) return;
+    { const DeviceMemory freed = std::move(*this); }
+    *this = DeviceMemory(bytes);
+  }
+
   void fill(int byte);  ///< on the default stream, then waits for it
   void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until it is there
   template <class T>

@@ -4,26 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device/device_memory.h"
+#include "kernels/solve/device_hessian.h"
 #include "kernels/solve/solve.h"
 
 namespace twofour::cuda {
-
-/// What solving reads of a Hessian, in memory of the current device. It keeps its memory from one Hessian to
-/// the next.
-class DeviceHessian {
- public:
-  /// `maps` as for solve_rows; nullptr: none. `mean` [k, k] is for quadratic_forms; empty: none.
-  void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
-  int64_t k() const { return k_; }
-
- private:
-  friend class DeviceSolver;
-  int64_t k_ = 0;
-  bool has_factor_ = false, has_maps_ = false, has_mean_ = false;
-  std::optional<PrunePattern> pattern_;
-  DeviceMemory matrix_, factor_, maps_, diagonal_, mean_;
-};
 
 /// Solves rows on the current device, on a stream of its own. Use one a thread. Every function throws Error
 /// with CUDA's words.

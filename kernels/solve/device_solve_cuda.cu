@@ -7,6 +7,7 @@
 
 #include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
+#include "kernels/solve/device_products.cuh"
 #include "kernels/solve/device_solve.h"
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
@@ -18,7 +19,7 @@
 namespace twofour::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kSolveRows == 32, "a row a thread of a warp");
 
 /// A number of one row.
@@ -64,24 +65,35 @@ struct Tiles {
 /// Columns `from` and later of `to` [k, 32] -= errors [16, 32] times rows [first, first + 16) of a matrix.
 __device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, int64_t from,
                                  const float* errors, float* to) {
+  constexpr int kColumns = 8;  // of a warp, whose numbers are all asked for before one is used
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float e[kSolveBlock];
 #pragma unroll
   for (int i = 0; i < kSolveBlock; ++i) e[i] = errors[i * kSolveRows + lane];
-  for (int64_t c = from + 4 * warp; c < k; c += 4 * kWarps) {
-    float sums[4];
+  for (int64_t c = from + kColumns * warp; c < k; c += kColumns * kWarps) {
+    float sums[kColumns];
+    float4 rows[kSolveBlock][kColumns / 4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) sums[j] = to[(c + j) * kSolveRows + lane];
+    for (int j = 0; j < kColumns; ++j) sums[j] = to[(c + j) * kSolveRows + lane];
 #pragma unroll
     for (int i = 0; i < kSolveBlock; ++i) {
-      const float4 row = *reinterpret_cast<const float4*>(matrix + (first + i) * k + c);
-      sums[0] = sums[0] - e[i] * row.x;
-      sums[1] = sums[1] - e[i] * row.y;
-      sums[2] = sums[2] - e[i] * row.z;
-      sums[3] = sums[3] - e[i] * row.w;
+#pragma unroll
+      for (int j = 0; j < kColumns / 4; ++j)
+        rows[i][j] = __ldg(reinterpret_cast<const float4*>(matrix + (first + i) * k + c) + j);
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) to[(c + j) * kSolveRows + lane] = sums[j];
+    for (int i = 0; i < kSolveBlock; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 4) {
+        const float4 row = rows[i][j / 4];
+        sums[j] = sums[j] - e[i] * row.x;
+        sums[j + 1] = sums[j + 1] - e[i] * row.y;
+        sums[j + 2] = sums[j + 2] - e[i] * row.z;
+        sums[j + 3] = sums[j + 3] - e[i] * row.w;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) to[(c + j) * kSolveRows + lane] = sums[j];
   }
 }
 
@@ -223,27 +235,30 @@ __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__
   store_rows(p, plan, tile, first);
 }
 
-/// Of each row e of `rows` [n, k] e H e': e H in float32, its product with e in double.
-__global__ void __launch_bounds__(kThreads)
-    forms_kernel(const float* matrix, int64_t k, const float* rows, int64_t n, float* columns,
-                 float* products, double* forms) {
-  __shared__ float errors[kSolveBlock * kSolveRows];
-  const int64_t first = int64_t{blockIdx.x} * kSolveRows, at = int64_t{blockIdx.x} * k * kSolveRows;
-  columns += at;
-  products += at;
-  load_columns(rows, n, first, k, columns);
-  for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) products[i] = 0;
-  for (int64_t b = 0; b < k; b += kSolveBlock) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < kSolveBlock * kSolveRows; i += kThreads)
-      errors[i] = -columns[b * kSolveRows + i];
-    subtract_block(matrix, k, b, 0, errors, products);
+/// Rows [n, k] -> -rows [k, width], zeros behind the last row.
+__global__ void negated_columns_kernel(const float* rows, int64_t n, int64_t k, float* columns,
+                                       int64_t width) {
+  __shared__ float part[32][33];
+  const int64_t row = int64_t{blockIdx.x} * 32, first = int64_t{blockIdx.y} * 32;
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x / 32; i < 32; i += kWarps)
+    part[i][lane] = row + i < n && first + lane < k ? -rows[(row + i) * k + first + lane] : 0;
+  __syncthreads();
+  for (int i = threadIdx.x / 32; i < 32; i += kWarps) {
+    if (first + i < k) columns[(first + i) * width + row + lane] = part[lane][i];
   }
-  if (threadIdx.x >= kSolveRows || first + threadIdx.x >= n) return;
+}
+
+/// Of each row e e H e', of -e and e H [k, width] a column a row, in double.
+__global__ void forms_kernel(const float* negated, const float* products, int64_t n, int64_t k, int64_t width,
+                             double* forms) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= n) return;
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kSolveRows)
-    sum = sum + double{columns[i]} * double{products[i]};
-  forms[first + threadIdx.x] = sum;
+#pragma unroll 16
+  for (int64_t i = 0; i < k; ++i)
+    sum = sum + double{-negated[i * width + row]} * double{products[i * width + row]};
+  forms[row] = sum;
 }
 
 /// Masks of whole tiles [k / group, 32] by their numbers.
@@ -259,36 +274,7 @@ std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int gr
   return masks;
 }
 
-/// Memory of at least so many bytes.
-void reserve(DeviceMemory& memory, size_t bytes) {
-  if (memory.bytes() < bytes) {
-    memory = DeviceMemory();
-    memory = DeviceMemory(bytes);
-  }
-}
-
-void upload(DeviceMemory& memory, std::span<const float> numbers) {
-  reserve(memory, numbers.size_bytes());
-  memory.upload(numbers.data(), numbers.size_bytes());
-}
-
 }  // namespace
-
-void DeviceHessian::load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean) {
-  k_ = hessian.k;
-  has_factor_ = !hessian.factor.empty();
-  has_maps_ = maps != nullptr;
-  has_mean_ = !mean.empty();
-  upload(matrix_, hessian.matrix);
-  if (has_factor_) upload(factor_, hessian.factor);
-  if (has_mean_) upload(mean_, mean);
-  std::vector<float> diagonal;
-  for (int64_t j = 0; j < k_; ++j) diagonal.push_back(hessian.matrix[static_cast<size_t>(j * (k_ + 1))]);
-  upload(diagonal_, diagonal);
-  if (!has_maps_) return;
-  upload(maps_, maps->numbers());
-  pattern_ = maps->pattern();
-}
 
 struct DeviceSolver::Buffers {
   DeviceStream stream;
@@ -300,7 +286,7 @@ struct DeviceSolver::Buffers {
     return host.data();
   }
   void send(DeviceMemory& to, const void* from, size_t bytes) {
-    reserve(to, bytes);
+    to.reserve(bytes);
     uint8_t* staged = host_of(bytes);
     std::memcpy(staged, from, bytes);
     check_cuda(cudaMemcpyAsync(to.as(), staged, bytes, cudaMemcpyHostToDevice, stream.get()), "upload");
@@ -353,10 +339,10 @@ void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, fl
     const std::vector<int32_t> masks = tile_masks(in.mask, k, group_of(rule.pattern));
     b.send(b.masks, masks.data(), masks.size() * sizeof(int32_t));
   }
-  for (DeviceMemory* memory : {&b.values, &b.gradient, &b.target}) reserve(*memory, numbers * sizeof(float));
-  reserve(b.scales, numbers / kSolveBlock * sizeof(int32_t));
-  reserve(b.codes, in.weights.size() / 2);
-  reserve(b.stored, in.weights.size() / kSolveBlock);
+  for (DeviceMemory* memory : {&b.values, &b.gradient, &b.target}) memory->reserve(numbers * sizeof(float));
+  b.scales.reserve(numbers / kSolveBlock * sizeof(int32_t));
+  b.codes.reserve(in.weights.size() / 2);
+  b.stored.reserve(in.weights.size() / kSolveBlock);
   p.weights = b.in.as<float>();
   p.values = b.values.as<float>();
   p.gradient = b.gradient.as<float>();
@@ -381,14 +367,19 @@ std::vector<double> DeviceSolver::quadratic_forms(const DeviceHessian& hessian, 
                  "a mean, and whole rows of whole blocks");
   std::vector<double> forms(static_cast<size_t>(count));
   if (count == 0) return forms;
-  const int64_t tiles = (count + kSolveRows - 1) / kSolveRows;
+  const int64_t width = blocks_for(count, kProductColumns).x * int64_t{kProductColumns};
   for (DeviceMemory* memory : {&b.values, &b.gradient})
-    reserve(*memory, static_cast<size_t>(tiles * k * kSolveRows) * sizeof(float));
-  reserve(b.forms, forms.size() * sizeof(double));
+    memory->reserve(static_cast<size_t>(width * k) * sizeof(float));
+  b.forms.reserve(forms.size() * sizeof(double));
   b.send(b.in, rows.data(), rows.size_bytes());
-  launch("forms", b.stream.get(), {dim3(static_cast<unsigned>(tiles)), kThreads}, forms_kernel,
-         hessian.mean_.as<float>(), k, b.in.as<float>(), count, b.values.as<float>(), b.gradient.as<float>(),
-         b.forms.as<double>());
+  const dim3 turns(static_cast<unsigned>(width / 32), blocks_for(k, 32).x);
+  launch("forms", b.stream.get(), {turns, kThreads}, negated_columns_kernel, b.in.as<float>(), count, k,
+         b.values.as<float>(), width);
+  subtract_products<float>("forms", b.stream.get(),
+                           {hessian.mean_.as<float>(), k, 1, b.values.as<float>(), width,
+                            b.gradient.as<float>(), width, k, k, width, false, true});
+  launch("forms", b.stream.get(), {blocks_for(count, 32), 32}, forms_kernel, b.values.as<float>(),
+         b.gradient.as<float>(), count, k, width, b.forms.as<double>());
   b.receive(forms.data(), b.forms, forms.size() * sizeof(double));
   return forms;
 }

@@ -71,9 +71,9 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
 
 SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const Compute& compute)
     : stored_(open_source(source)),
-      view_(open_to_convert(source, recipe, Io::kCached, {}, compute)),
-      computed_(plan_computed(stored_, recipe)),
-      plan_(make_plan(view_, recipe)),
+      view_(open_to_convert(source, recipe, Io::kCached, limits_for(compute), compute)),
+      computed_(plan_computed(stored_, recipe, limits_for(compute))),
+      plan_(make_plan(view_, recipe, limits_for(compute))),
       compute_(compute) {
   static const std::map<std::string, std::string> kNone;
   if (computed_) take(stored_, computed_->quantizes ? computed_->texts : kNone, computed_->planned);

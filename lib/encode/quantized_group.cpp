@@ -58,7 +58,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
 int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
   // Rows that lie across are read in K pieces each, so many at once.
-  const int64_t strip = rule_.statistics ? kSolveStripWeights : kQuantizeStripWeights;
+  const int64_t strip = rule_.statistics ? limits_.solved_weights : kQuantizeStripWeights;
   const int64_t weights = m.reads_across() ? most : std::min(most, strip);
   return std::clamp<int64_t>(weights / m.k, 1, m.n);
 }

@@ -145,8 +145,6 @@ class QuantizedGroup : public Transformation {
 
 /// Weights read at once: their floats and results should stay in the L2 cache.
 inline constexpr int64_t kQuantizeStripWeights = 128 << 10;
-/// Weights solved at once: rows for the threads of a worker's solver, or for a GPU.
-inline constexpr int64_t kSolveStripWeights = 1 << 20;
 /// A worker's buffers, bytes a weight of a row block: as stored twice, floats as read, pruned and read back,
 /// and what is written.
 inline constexpr uint64_t kQuantizeStripBytes = 24;

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +34,8 @@ struct MemoryLimits {
   /// `buffers` where statistics choose weights: what is promised then is 2 GiB beside the statistics of a
   /// group.
   uint64_t solving_buffers = 1536u << 20;
+  /// Weights of whole rows that a solver takes at once.
+  int64_t solved_weights = 1 << 20;
 };
 
 /// What computes.
@@ -41,6 +44,14 @@ struct Compute {
   Device device = Device::cpu;  ///< of solvers, where statistics choose weights
   int threads = 1;              ///< of a worker's solver, or of all solvers of a view
 };
+
+/// Those of a run whose solver is `compute`: a device takes more rows at once, since 32 of them occupy one
+/// multiprocessor. Tasks of one plan have the same limits wherever they run.
+inline MemoryLimits limits_for(const Compute& compute) {
+  MemoryLimits limits;
+  if (compute.device == Device::cuda) limits.solved_weights = 5 << 19;
+  return limits;
+}
 
 /// A piece of a transformation's work, which one thread does at once.
 struct Unit {

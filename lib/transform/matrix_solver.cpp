@@ -42,7 +42,7 @@ void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
     return p.statistics == rule.statistics.get() && p.entry == matrix.solving.entry &&
            p.pattern == rule.pattern && p.method == matrix.solving.method &&
            p.damping == matrix.solving.damping && p.sweeps == (matrix.solving.sweeps > 0) &&
-           (p.inverse != nullptr) == matrix.solving.target_offset.has_value();
+           p.has_inverse == matrix.solving.target_offset.has_value();
   };
   const auto at = std::find_if(kept_.begin(), kept_.end(), fits);
   if (at != kept_.end()) {
@@ -75,11 +75,6 @@ void MatrixSolver::prepare(Prepared& p) const {
   } else {
     p.mean.read(s.read_hessian(entry), entry.k);
     factorize(p);
-    if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
-    if (compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt) {
-      p.on_device.load(p.hessian, p.maps.get(), p.mean.numbers);
-      p.is_on_device = true;
-    }
   }
   p.statistics = &s;
   p.entry = &entry;
@@ -87,18 +82,29 @@ void MatrixSolver::prepare(Prepared& p) const {
   p.method = solving.method;
   p.damping = solving.damping;
   p.sweeps = solving.sweeps > 0;
+  p.has_inverse = solving.target_offset.has_value();
 }
 
 void MatrixSolver::factorize(Prepared& p) const {
   const Solving& solving = matrix_->solving;
   const StatisticsEntry& entry = *solving.entry;
   const int threads = compute_.threads;
+  const bool has_target = solving.target_offset.has_value();
+  const bool on_device = compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt;
   try {
-    p.hessian = damped_hessian(p.mean.numbers, entry.k, solving.damping, solving.needs_factor(), threads,
-                               compute_.isa);
-    if (solving.target_offset)
+    p.hessian = damped_hessian(p.mean.numbers, entry.k, solving.damping,
+                               solving.needs_factor() && !has_target && !on_device, threads, compute_.isa);
+    if (has_target && !on_device) {
       p.inverse =
           std::make_unique<DampedInverse>(p.mean.numbers, entry.k, solving.damping, threads, compute_.isa);
+      if (solving.needs_factor()) p.hessian.factor = p.inverse->factor();
+    }
+    if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
+    if (!on_device) return;
+    p.on_device.load(p.hessian, p.maps.get(), p.mean.numbers);
+    if (solving.needs_factor() || has_target)
+      p.on_device.factorize(p.hessian.lambda, solving.needs_factor(), has_target);
+    p.is_on_device = true;
   } catch (const Error& e) {
     const Statistics& s = *rule_->statistics;
     throw Error(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[entry.sums].name, e.what()));
@@ -112,7 +118,11 @@ void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   // Where nothing was compressed before, the target is the weights to the last bit.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
   multiply(offset_, prepared_->mean.unit);
-  prepared_->inverse->multiply(offset_);
+  if (prepared_->is_on_device) {
+    prepared_->on_device.multiply_inverse(offset_);
+  } else {
+    prepared_->inverse->multiply(offset_);
+  }
   for (size_t i = 0; i < weights.size(); ++i) weights[i] += kTargetShare * offset_[i];
 }
 

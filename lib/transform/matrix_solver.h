@@ -53,13 +53,14 @@ class MatrixSolver {
     std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
-    std::unique_ptr<DampedInverse> inverse;
-    cuda::DeviceHessian on_device;  ///< of Device::cuda
+    bool has_inverse = false;
+    std::unique_ptr<DampedInverse> inverse;  ///< on the CPU
+    cuda::DeviceHessian on_device;           ///< of Device::cuda
     bool is_on_device = false;
   };
   /// Fills what another entry left.
   void prepare(Prepared& to) const;
-  /// The factors of its mean; an error names the entry.
+  /// The factors of its mean, on the device where it has them; an error names the entry.
   void factorize(Prepared& of) const;
   /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k]; rows are in a unit of their own.
   void add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit, double& to) const;

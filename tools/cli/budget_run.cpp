@@ -169,11 +169,12 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   Recipe recipe = make_recipe(recipe_options, o);
   check_destination(o.destination, o.source, existing_of(o));
   const BudgetChoice choice = choose_by_budget(o, recipe_options, device, common, recipe);
+  const Compute compute = solver_of(common, device);
   const Checkpoint source =
       is_layout(recipe_options.layout)
-          ? open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device))
+          ? open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute)
           : open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
-  Plan plan = make_plan(source, recipe);
+  Plan plan = make_plan(source, recipe, limits_for(compute));
   warn_of_small_budget(recipe_options, choice, plan.findings);
   if (o.dry_run) {
     print_findings(common, plan.findings);

@@ -306,9 +306,10 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   if (!recipe_options.keep_global_scale.empty())
     check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
   check_destination(o.destination, o.source, existing_of(o));
-  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), {}, solver_of(common, device));
+  const Compute compute = solver_of(common, device);
+  const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute);
   const auto kept = keep_global_scales(recipe_options, recipe);
-  return write_checkpoint(o, source, make_plan(source, recipe), kept.get(), common);
+  return write_checkpoint(o, source, make_plan(source, recipe, limits_for(compute)), kept.get(), common);
 }
 
 int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const Plan& plan,

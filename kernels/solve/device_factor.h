@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "kernels/device/device_memory.h"
+
+namespace twofour::cuda {
+
+/// The factors of a damped Hessian on the current device: the bits of damped_hessian and DampedInverse. It
+/// keeps its memory from one Hessian to the next; a k of 2048 takes 32 MiB. Every function throws Error with
+/// CUDA's words.
+class DeviceFactor {
+ public:
+  /// Of a mean H [k, k] on the device, whose upper triangle is read; lambda is DampedHessian's. Throws Error
+  /// like damped_hessian where Hd is not positive definite.
+  void factorize(const float* mean, int64_t k, double lambda);
+  /// U of DampedHessian into `factor` [k, k] of the device, zeros below the diagonal.
+  void write_factor(float* factor);
+  /// DampedInverse::multiply: `rows` [n, k] of the host, in place.
+  void multiply(std::span<float> rows);
+  size_t bytes() const { return numbers_.bytes() + columns_.bytes(); }
+
+ private:
+  int64_t k_ = 0;
+  DeviceStream stream_;
+  DeviceMemory numbers_;   ///< [k, k] doubles: see Cholesky in hessian.cpp
+  DeviceMemory diagonal_;  ///< [k] doubles
+  DeviceMemory rows_, columns_;
+};
+
+}  // namespace twofour::cuda

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/device/device_memory.h"
+#include "kernels/solve/device_factor.h"
+#include "kernels/solve/solve.h"
+
+namespace twofour::cuda {
+
+/// What solving reads of a Hessian, in memory of the current device. It keeps its memory from one Hessian to
+/// the next.
+class DeviceHessian {
+ public:
+  /// `maps` as for solve_rows; nullptr: none. `mean` [k, k] is for factorize and quadratic_forms; empty:
+  /// none.
+  void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
+  /// Finds the factor that was not loaded, for solving by joint, the inverse, for multiply_inverse, or both.
+  /// `lambda` is DampedHessian's. Throws Error like damped_hessian.
+  void factorize(double lambda, bool with_factor, bool with_inverse);
+  /// DampedInverse::multiply.
+  void multiply_inverse(std::span<float> rows);
+  int64_t k() const { return k_; }
+  /// The factor [k, k], loaded or found.
+  std::vector<float> factor() const;
+
+ private:
+  friend class DeviceSolver;
+  int64_t k_ = 0;
+  bool has_factor_ = false, has_maps_ = false, has_mean_ = false, has_inverse_ = false;
+  std::optional<PrunePattern> pattern_;
+  DeviceMemory matrix_, factor_, maps_, diagonal_, mean_;
+  std::unique_ptr<DeviceFactor> inverse_;  ///< once it factorized
+};
+
+}  // namespace twofour::cuda
