@@ -248,10 +248,12 @@ int run_compress(const CompressArguments& o, const Common& common) {
   });
   const fs::path file = Compression::statistics_of(work);
   const auto statistics = std::make_shared<const Statistics>(Statistics::open(file));
-  const Recipe solved = with_statistics(recipe, statistics, statistics->hash().hex());
+  const Recipe solved =
+      with_statistics(recipe, statistics, statistics->hash().hex(), Compression::encoded(work));
   const Compute compute = solver_of(common, device);
   const Checkpoint source =
       open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
+  compression.check_unchanged();  // until the source is open once more
   const int code =
       write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
   if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);

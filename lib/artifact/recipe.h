@@ -16,6 +16,8 @@
 
 namespace twofour {
 
+class EncodedBefore;
+
 /// Scales that are given, of weights (of another checkpoint, kept when weights are quantized again) or of
 /// inputs; by the modules' names, stacks taken apart.
 struct FixedGlobalScales {
@@ -76,6 +78,7 @@ struct Rule {
       {};  ///< device and instruction set that collected them, where the file says so
   std::string statistics_input = {};  ///< XXH3-128 of what was fed to the model, where the file says so
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
+  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups that were solved by it; null: none
   std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: they are chosen
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
   std::string input_scale = {};                ///< "keep", "none", "constant=1.0", "neighbours" or "given"

@@ -56,7 +56,6 @@ void Compression::collect_layer(int64_t layer) {
   solved_ = 0;
   for (const Round& round : rounds(layer)) collect_round(layer, round);
   compressed_.restore_weights();
-  for (int i = 0; i < solved_; ++i) fs::remove_all(work_ / fmt::format("solved-{}", i));
 }
 
 void Compression::collect_head() {
@@ -190,7 +189,7 @@ void Compression::solve_round(int64_t layer, const Round& round) {
   const SolvedLinears linears(path_, with_statistics(recipe_, statistics, std::string(32, '0')), compute_);
   Progress progress;
   compressed_.replace_weights(
-      linears.solve(names, work_ / fmt::format("solved-{}", solved_++), jobs_, progress));
+      linears.solve(names, work_ / fmt::format("solved-{}-{}", layer, solved_++), jobs_, progress));
 }
 
 void Compression::advance_compressed(int64_t layer, const Round& round) {

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "formats/error.h"
 #include "kernels/device/isa.h"
+#include "lib/compress/encoded_linears.h"
 #include "lib/compress/work_folder.h"
 #include "lib/convert/resume.h"
 #include "lib/io/file.h"
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kState = "state.json";
 constexpr const char* kStatistics = "statistics.safetensors";
+constexpr const char* kSolved = "solved-";
 
 /// In place of the hash of statistics that are not whole yet.
 const std::string kNoHash(32, '0');
@@ -58,6 +61,19 @@ void check_left(const fs::path& file, uint64_t bytes) {
 [[noreturn]] void refuse_state(const fs::path& path) {
   throw Error(fmt::format(
       "{}: expected the state of a compression, found something else; --force begins again", path.string()));
+}
+
+/// Removes what was solved of layer `first` and later ones, which is solved again.
+void remove_solved(const fs::path& work, int64_t first) {
+  std::vector<fs::path> gone;
+  for (const auto& entry : fs::directory_iterator(work)) {
+    const std::string name = entry.path().filename().string();
+    int64_t layer = first;
+    if (!name.starts_with(kSolved)) continue;
+    std::from_chars(&name[std::string_view(kSolved).size()], name.data() + name.size(), layer);
+    if (layer >= first) gone.push_back(entry.path());
+  }
+  for (const fs::path& path : gone) fs::remove_all(path);
 }
 
 const char* sequential_word(Sequential s) {
@@ -190,7 +206,7 @@ CompressNeeds Compression::needs() const {
       sums = std::max(sums, own);
     }
   }
-  needs.work_bytes = needs.statistics_bytes +
+  needs.work_bytes = needs.statistics_bytes + (is_sequential() ? planned_->bytes() : 0) +
                      Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
   needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
                                planned_->peak_memory(jobs_));
@@ -224,6 +240,14 @@ Json Compression::state(int64_t layers) const {
   return json;
 }
 
+std::shared_ptr<const EncodedBefore> Compression::encoded(const fs::path& work) {
+  return std::make_shared<const EncodedLinears>(work);
+}
+
+void Compression::check_unchanged() const {
+  for (const Shard& shard : dense_.checkpoint().shards()) shard.file.check_unchanged();
+}
+
 fs::path Compression::statistics_of(const fs::path& work) { return work / kStatistics; }
 
 std::optional<int64_t> Compression::layers_done(const fs::path& work) {
@@ -244,7 +268,7 @@ bool Compression::is_work_folder(const fs::path& work) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name == kState || name == temporary_name(kState) || name == kStatistics ||
                          name == WorkFolder::kLock || name.starts_with("streams-") ||
-                         name.starts_with("solved-");
+                         name.starts_with(kSolved);
     if (!is_ours) return false;
   }
   return true;
@@ -262,6 +286,7 @@ void Compression::start(const fs::path& work) {
   } else {
     fs::create_directories(work);
   }
+  remove_solved(work, done.value_or(0));
   plan_file();
   StatisticsMetadata metadata = {{"weights", identity_.at("weights").get<std::string>()},
                                  {"text", input_.text},

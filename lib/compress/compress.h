@@ -58,8 +58,12 @@ class Compression {
   /// up behind its last whole layer. Ends before layer `end`, a head that the recipe takes being one more
   /// layer. Throws Error where the folder is of another run, and Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
+  /// Throws Error where a file of the model was written to since it was opened.
+  void check_unchanged() const;
   /// The statistics in a work folder, once they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
+  /// What a work folder has of the linears that were solved while it was made.
+  static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
   /// The number of whole layers in a work folder, the head being one. Nothing if it has no state.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
   /// Whether a folder holds nothing but what collect() writes.
@@ -119,7 +123,7 @@ class Compression {
   std::filesystem::path work_;
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
-  int solved_ = 0;  ///< folders of solved linears of the layer
+  int solved_ = 0;  ///< rounds of the layer that were solved
 };
 
 }  // namespace twofour

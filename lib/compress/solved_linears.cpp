@@ -3,65 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "formats/json.h"
-#include "formats/safetensors.h"
 #include "lib/artifact/open_source.h"
+#include "lib/compress/encoded_linears.h"
 #include "lib/io/file.h"
 #include "lib/transform/row_encoder.h"
 #include "lib/view/layout_choice.h"
 
 namespace twofour {
-namespace {
-
 namespace fs = std::filesystem;
 
-/// The tensors of groups as one file, written group by group.
-class GroupFile {
- public:
-  explicit GroupFile(const fs::path& path) : file_(path) {}
-  void plan(const QuantizedGroup& group, const Checkpoint& source) {
-    for (const TensorInfo& t : group.outputs(source)) {
-      tensors_.push_back(t);
-      tensors_.back().end -= tensors_.back().begin;
-      tensors_.back().begin = 0;
-    }
-  }
-  void begin() {
-    const uint64_t bytes = assign_offsets(tensors_);
-    for (const TensorInfo& t : tensors_) places_[t.name] = t.begin;
-    const std::string header = format_safetensors_header(tensors_, {{"format", "pt"}});
-    begin_ = header.size();
-    file_.resize(begin_ + bytes);
-    file_.write(0, header);
-  }
-  /// Takes the bytes of a group's parts, each front to back.
-  Encoder::Write writer(const QuantizedGroup& group, const Checkpoint& source) {
-    std::vector<uint64_t> at;
-    for (const TensorInfo& t : group.outputs(source)) at.push_back(begin_ + places_.at(t.name));
-    return [this, at](int part, std::span<const uint8_t> bytes) mutable {
-      uint64_t& offset = at[static_cast<size_t>(part)];
-      file_.write(offset, bytes);
-      offset += bytes.size();
-    };
-  }
-  void commit() { file_.commit(); }
-
- private:
-  AtomicFile file_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, uint64_t> places_;
-  uint64_t begin_ = 0;
-};
-
-}  // namespace
-
-Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash) {
+Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
+                       std::shared_ptr<const EncodedBefore> encoded) {
   for (Rule& rule : recipe.rules) {
     if (!can_solve(rule) || rule.method == "magnitude") continue;
     rule.statistics = statistics;
+    rule.encoded = encoded;
     rule.statistics_hash = hash;
     rule.statistics_from = statistics->collected_on();
     rule.statistics_input = statistics->metadata("input");
@@ -111,6 +70,7 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
   fs::remove_all(folder);
   fs::create_directories(folder);
   size_t files = 0;
+  Json notes = Json::array();
   for (const Source& s : sources_) {
     std::vector<GroupEncoding> groups;
     for (const QuantizedGroup* g : s.groups) {
@@ -123,16 +83,34 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
     for (const GroupEncoding& one : groups) file.plan(*one.group, *s.checkpoint);
     file.begin();
     std::vector<GroupEncoding*> all;
-    for (GroupEncoding& one : groups) {
-      one.write = file.writer(*one.group, *s.checkpoint);
-      all.push_back(&one);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      groups[i].write = file.writer(i);
+      all.push_back(&groups[i]);
     }
     encode_groups(*s.checkpoint, all, jobs, compute_, progress);
     file.commit();
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i].group->encode_rule().statistics != nullptr)
+        notes.push_back(file.note(i, groups[i].results));
+    }
     const auto text = s.texts->find("config.json");
     write_text(folder / "config.json", text != s.texts->end() ? text->second : s.checkpoint->config().dump());
   }
-  return Checkpoint::open(folder);
+  Checkpoint made = Checkpoint::open(folder);
+  write_text(folder / EncodedLinears::kNotes, notes.dump());
+  return made;
+}
+
+uint64_t SolvedLinears::bytes() const {
+  constexpr uint64_t kTensorWords = 512, kMatrixWords = 1024;  // of headers and notes, about
+  uint64_t bytes = 0;
+  for (const Source& s : sources_) {
+    for (const QuantizedGroup* g : s.groups) {
+      for (const TensorInfo& t : g->outputs(*s.checkpoint)) bytes += t.bytes() + kTensorWords;
+      bytes += g->matrices().size() * kMatrixWords;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace twofour

@@ -15,8 +15,10 @@
 
 namespace twofour {
 
-/// A recipe with these statistics for every rule that can be solved by them.
-Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash);
+/// A recipe with these statistics for every rule that can be solved by them. What `encoded` has is not solved
+/// again.
+Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
+                       std::shared_ptr<const EncodedBefore> encoded = {});
 
 /// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
 class SolvedLinears {
@@ -36,8 +38,11 @@ class SolvedLinears {
   /// Bytes that encoding takes at most, beside the program.
   uint64_t peak_memory(int jobs) const;
 
+  /// Bytes of all of them, as solve() writes them.
+  uint64_t bytes() const;
+
   /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint without
-  /// all else.
+  /// all else, which EncodedLinears reads, too.
   Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
                    Progress& progress) const;
 

@@ -5,8 +5,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <system_error>
+#include <vector>
 
 #include "formats/error.h"
 #include "lib/io/descriptor.h"
@@ -46,8 +49,15 @@ WorkFolder::~WorkFolder() {
 }
 
 void WorkFolder::clear() const {
+  std::vector<fs::path> folders, files;
   for (const auto& entry : fs::directory_iterator(path_)) {
-    if (entry.path().filename() != kLock) fs::remove_all(entry.path());
+    if (entry.path().filename() != kLock) (entry.is_directory() ? folders : files).push_back(entry.path());
+  }
+  // A run that is killed meanwhile can be resumed for as long as can be: folders take longest, and
+  // "state.json" comes after what it tells of.
+  std::sort(files.begin(), files.end(), std::greater<>());
+  for (const auto* all : {&folders, &files}) {
+    for (const fs::path& one : *all) fs::remove_all(one);
   }
 }
 

@@ -217,7 +217,7 @@ EncodeRule nvfp4_rule(Rule& r) {
     rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
     if (rule.prune) rule.pattern = PrunePattern::k2of4;
   }
-  if (solves) rule.statistics = r.statistics;
+  if (solves) rule.statistics = r.statistics, rule.encoded = r.encoded;
   rule.sweeps = r.sweeps;
   return rule;
 }

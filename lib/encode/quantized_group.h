@@ -38,6 +38,7 @@ struct EncodeRule {
   bool prune = false;                              ///< 2:4 before, of what is not solved
   std::optional<PrunePattern> pattern{};           ///< of what is solved
   std::shared_ptr<const Statistics> statistics{};  ///< that weights are chosen by; null: none
+  std::shared_ptr<const EncodedBefore> encoded{};  ///< groups that were solved by them before; null: none
   int sweeps = -1;                                 ///< as Rule::sweeps
   std::shared_ptr<const MaskFile> masks{};         ///< that prune; null: masks are chosen
   /// NVFP4 of the source is solved again under its own names and scales of the matrix and of inputs.
@@ -110,6 +111,7 @@ class QuantizedGroup : public Transformation {
   const EncodeRule& encode_rule() const { return rule_; }
   const FixedGlobalScales& kept() const { return *kept_; }
   const std::vector<EncodedMatrix>& matrices() const { return matrices_; }
+  size_t part_count() const { return infos_.size(); }
   const TensorInfo& part_info(int part) const { return infos_[static_cast<size_t>(part)]; }
   /// Rows of a module that are read at once.
   int64_t strip_rows(const Linear& module) const;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/device/check.h"
+#include "lib/encode/encoded_before.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/threads/interrupt.h"
@@ -82,6 +83,12 @@ GroupScale Encoder::first_pass(const QuantizedGroup& group) {
 }
 
 std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
+  if (const EncodedBefore* before = group.encode_rule().encoded.get(); before && !only_check && !kept_) {
+    if (auto results = before->read(group, write)) {
+      for (const Unit& unit : group.units(source_)) bytes_read_ += unit.read;  // which need not be read
+      return std::move(*results);
+    }
+  }
   begin(group);
   Results results(group.matrices().size());
   survey(results);

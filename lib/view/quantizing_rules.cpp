@@ -26,6 +26,7 @@ void take_solving_words(const Rule& rule, Rule& to) {
   to.strict_statistics = rule.strict_statistics;
   to.statistics_hash = rule.statistics_hash;
   to.statistics = rule.statistics;
+  to.encoded = rule.encoded;
   to.mask_hash = rule.mask_hash;
   to.masks = rule.masks;
   const bool chooses = rule.masks || (rule.statistics && rule.method != "magnitude");

@@ -71,6 +71,14 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
     REQUIRE_MESSAGE(other.code == 0, other.err);
     CHECK(files.divergence(out) < files.divergence(out + "-rounded"));
 
+    // What was solved while statistics were collected is what they alone make of the model.
+    Words alone = c.rounded;
+    alone.insert(alone.begin() + 1, {files.path("model"), files.path(out + "-alone")});
+    alone.insert(alone.end(), {"--stats", stats, "-q"});
+    const Outcome solved = run_program(alone);
+    REQUIRE_MESSAGE(solved.code == 0, solved.err);
+    CHECK((read_tree(files.path(out)) == read_tree(files.path(out + "-alone"))));
+
     Words proof{"validate", files.path(out), "--source", files.path("model"), "--stats", stats};
     const Outcome proven = run_program(proof);
     CHECK_MESSAGE(proven.code == 0, proven.err);
