@@ -78,7 +78,7 @@ int inspect_statistics(const std::string& path, const Common& common) {
                  {"hash_xxh3_128", s.hash().hex()},
                  {"entries", Json::array()},
                  {"heldout_entries", Json::array()}};
-    for (const char* key : {"structure", "weights", "tokens", "text", "weighting", "predecessor"})
+    for (const char* key : {"structure", "weights", "tokens", "text", "weighting", "input", "predecessor"})
       json[key] = s.metadata(key);
     for (const StatisticsEntry& e : s.entries()) json["entries"].push_back(entry_to_json(s, e));
     for (const StatisticsEntry& e : s.heldout_entries())
