@@ -98,13 +98,15 @@ TaskDirectory::TaskDirectory(const TaskFile& plan)
 
 void TaskDirectory::join(const TaskFile& plan) {
   std::error_code error;
-  bool of_tasks = journal_->is_current() && journal_->lines().empty();
-  if (!fs::exists(tasks_, error)) {
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      of_tasks = of_tasks && entry.path().filename() == kJournalName;
-    }
-  }
+  bool of_tasks = fs::exists(tasks_, error);
   if (!of_tasks) {
+    of_tasks = true;
+    for (const auto& entry : fs::directory_iterator(path_))
+      of_tasks = of_tasks && entry.path().filename() == kJournalName;
+    // What was found may be of a task that joined meanwhile: the folder of tasks comes first.
+    of_tasks = of_tasks || fs::exists(tasks_, error);
+  }
+  if (!of_tasks || !journal_->is_current() || !journal_->lines().empty()) {
     throw Error(fmt::format("{}: expected a directory for tasks, found one that another run left unfinished",
                             path_.string()));
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <barrier>
 #include <random>
 #include <thread>
 
@@ -146,6 +147,29 @@ TEST_CASE("tasks may run twice, one after the other and at once, and under anoth
   run_task(plan, 1, 2);
   merge(plan);
   check_same_tree(scratch / "shared", scratch / "alone");
+}
+
+TEST_CASE("tasks that start at once find one directory") {
+  constexpr int kTasks = 8;
+  const Scratch scratch;
+  write_source(scratch / "src");
+  const OneRule recipe = small_files("v7");
+  TaskFile plan = plan_tasks(scratch / "src", scratch / "shared", recipe);
+  for (int trial = 0; trial < 200; ++trial) {
+    plan.destination = scratch / fmt::format("out-{}", trial);
+    std::vector<std::string> messages(kTasks);
+    std::barrier start(kTasks);
+    {
+      std::vector<std::jthread> threads;
+      for (std::string& message : messages) {
+        threads.emplace_back([&] {
+          start.arrive_and_wait();
+          message = message_of([&] { const TaskDirectory joined(plan); });
+        });
+      }
+    }
+    for (const std::string& message : messages) REQUIRE(message == "");
+  }
 }
 
 TEST_CASE("what a killed task left is made good by the next run, damaged files too") {
