@@ -253,7 +253,7 @@ int run_compress(const CompressArguments& o, const Common& common) {
   const Compute compute = solver_of(common, device);
   const Checkpoint source =
       open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
-  compression.check_unchanged();  // until the source is open once more
+  compression.check_unchanged();  // the conversion watches the files that it opened
   const int code =
       write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
   if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);

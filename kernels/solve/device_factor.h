@@ -18,6 +18,7 @@ class DeviceFactor {
   void write_factor(float* factor);
   /// DampedInverse::multiply: `rows` [n, k] of the host, in place.
   void multiply(std::span<float> rows);
+  /// Of the device, without the small arrays.
   size_t bytes() const { return numbers_.bytes() + columns_.bytes(); }
 
  private:

@@ -53,8 +53,7 @@ void WorkFolder::clear() const {
   for (const auto& entry : fs::directory_iterator(path_)) {
     if (entry.path().filename() != kLock) (entry.is_directory() ? folders : files).push_back(entry.path());
   }
-  // A run that is killed meanwhile can be resumed for as long as can be: folders take longest, and
-  // "state.json" comes after what it tells of.
+  // Folders take longest, and a run that is killed meanwhile can still be resumed. The state goes last.
   std::sort(files.begin(), files.end(), std::greater<>());
   for (const auto* all : {&folders, &files}) {
     for (const fs::path& one : *all) fs::remove_all(one);
