@@ -20,25 +20,49 @@ constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40;
 /// Blocks that sort rows: a cluster, which reads each other's counts.
 constexpr int kSorters = 8;
 
-/// Sorts rows by expert. Each block of the cluster counts those of its share; from the counts of all it finds
-/// where its first row of an expert goes. The order of a block's rows within an expert is left to chance: no
-/// result depends on it.
+/// Counters of a block that sorts, and warps that have some: each needs one for each expert.
+constexpr int kCounters = 16384;
+static_assert(2 * kMostRoutedExperts <= kCounters);
+int sorting_warps(int experts) {
+  int warps = kWarps;
+  while (warps * experts > kCounters) warps /= 2;
+  return warps;
+}
+
+/// Sorts rows by expert, those of an expert in their order: of an expert that has several records it makes a
+/// difference in the last bits which one a row is in. Each warp of the cluster has a share of neighbouring
+/// rows. It counts those of each expert; from the counts of all it finds where its first row of an expert
+/// goes.
 __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
-    route_kernel(const __grid_constant__ RouteMany a) {
-  extern __shared__ int counts[];  // [E] of this block's rows, [E] where its next row goes, [kWarps]
+    route_kernel(const __grid_constant__ RouteMany a, int warps) {
+  extern __shared__ int counts[];  // [E] of this block's rows, [E] where its first goes, [kWarps], [warps][E]
   const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x), experts = a.rows.e;
-  int *next = counts + experts, *warp_sums = next + experts;
+  const int warp = thread / 32, lane = thread % 32;
+  int *first = counts + experts, *warp_sums = first + experts, *of_warps = warp_sums + kWarps;
+  int* of_warp = of_warps + warp * experts;
   release_successor();
-  for (int e = thread; e < experts; e += kThreads) counts[e] = 0;
+  for (int i = thread; i < warps * experts; i += kThreads) of_warps[i] = 0;
   __syncthreads();
   wait_for_predecessor();
   for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kSorters * kThreads) a.zeros[i] = 0;
-  const int share = (a.rows.rows + kSorters - 1) / kSorters;
-  const int begin = rank * share, end = min(begin + share, a.rows.rows);
+  const int share = (a.rows.rows + kSorters * warps - 1) / (kSorters * warps);
+  const int begin = warp < warps ? (rank * warps + warp) * share : a.rows.rows;
+  const int end = min(begin + share, a.rows.rows);
 #pragma unroll 4
-  for (int row = begin + thread; row < end; row += kThreads) {
+  for (int row = begin + lane; row < end; row += 32) {
     const int e = local_expert(a.rows, row);
-    if (e >= 0) atomicAdd(&counts[e], 1);
+    if (e >= 0) atomicAdd(&of_warp[e], 1);
+  }
+  __syncthreads();
+  for (int e = thread; e < experts; e += kThreads) {
+    int sum = 0;
+#pragma unroll 4
+    for (int w = 0; w < warps; ++w) {
+      const int count = of_warps[w * experts + e];
+      of_warps[w * experts + e] = sum;
+      sum += count;
+    }
+    counts[e] = sum;
   }
   cluster_sync();
   int rows_before = 0, records_before = 0;
@@ -59,26 +83,35 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
     }
     const int tiles = (count + a.most - 1) / a.most;
     int rows = 0, records = 0;
-    const int first = rows_before + block_scan<kWarps>(count, warp_sums, rows) - count;
+    const int at = rows_before + block_scan<kWarps>(count, warp_sums, rows) - count;
     const int record = records_before + block_scan<kWarps>(tiles, warp_sums, records) - tiles;
-    if (e < experts) next[e] = first + of_earlier;
+    if (e < experts) first[e] = at + of_earlier;
     if (rank == 0 && count > 0) {
       // Tiles of nearly the same size, in eights
       const int size = ((count + tiles - 1) / tiles + 7) / 8 * 8;
       for (int t = 0; t < tiles; ++t)
-        a.route->records[record + t] = {e, first + t * size, min(count - t * size, size), 0};
+        a.route->records[record + t] = {e, at + t * size, min(count - t * size, size), 0};
     }
     rows_before += rows, records_before += records;
   }
   if (rank == 0 && thread == 0) a.route->active = records_before;
   __syncthreads();
-#pragma unroll 4
-  for (int row = begin + thread; row < end; row += kThreads) {
-    const int e = local_expert(a.rows, row);
-    if (e < 0) continue;
-    const int at = atomicAdd(&next[e], 1);
-    a.sorted[at] = row;
-    if (a.row_weight) a.sorted_weight[at] = a.row_weight[row];
+  for (int row = begin + lane; __any_sync(~0u, row < end); row += 32) {
+    const int e = row < end ? local_expert(a.rows, row) : -1;
+    const uint32_t same = __match_any_sync(~0u, e);
+    const int before = __popc(same & ((1u << lane) - 1)), leader = __ffs(static_cast<int>(same)) - 1;
+    int at = 0;
+    if (e >= 0 && lane == leader) {
+      at = of_warp[e];
+      of_warp[e] = at + __popc(same);
+      at += first[e];
+    }
+    at = __shfl_sync(~0u, at, leader) + before;
+    if (e >= 0) {
+      a.sorted[at] = row;
+      if (a.row_weight) a.sorted_weight[at] = a.row_weight[row];
+    }
+    __syncwarp();
   }
   cluster_sync();  // no block ends while another reads its counts
 }
@@ -155,8 +188,10 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t exper
 }
 
 void launch_route_many(const RouteMany& a, Stream stream) {
-  const Launch how{dim3(kSorters), kThreads, static_cast<size_t>(2 * a.rows.e + kWarps) * 4, 1, true};
-  launch("sort rows", stream, how, route_kernel, a);
+  const int warps = sorting_warps(a.rows.e);
+  const Launch how{dim3(kSorters), kThreads, static_cast<size_t>((2 + warps) * a.rows.e + kWarps) * 4, 1,
+                   true};
+  launch("sort rows", stream, how, route_kernel, a, warps);
 }
 
 void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream) {

@@ -396,6 +396,7 @@ TEST_CASE("replays of a captured layer give the same bytes") {
   for_each_way<KMajorPlanes>({32, 2048, 512, 1, 10}, replay_often);
   for_each_way<KMajorPlanes>({5, 256, 128, 400, 2}, replay_often);
   for_each_way<KMajorPlanes>({4, 2048, 256, 64, 2}, replay_often);  // blocks share the K of columns
+  for_each_way<KMajorPlanes>({2, 640, 128, 700, 1}, replay_often);  // and an expert has several records
 }
 
 TEST_CASE("ids out of range contribute nothing and raise the flag") {
