@@ -235,6 +235,7 @@ bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream 
   const bool wanted = moe.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, in.m, kManyRowsFrom)
                                                            : moe.many_rows == ManyRowsUse::always;
   if (!wanted) return false;
+  expect(in.m > 1, kWhere, "several tokens for the many-row kernel", "one");
   const bool fits = knows_many_rows(moe, in.topk);
   expect(fits || moe.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
          "others");

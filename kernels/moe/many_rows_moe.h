@@ -21,7 +21,7 @@ inline constexpr int64_t kManyTokens = 16384;
 /// Whether the current device has the many-row kernel and it takes such sizes.
 bool knows_many_rows(const LayerSizes& layer);
 
-/// Whether it is the faster one for `m` tokens, `crossing` rows an expert or more on average.
+/// Whether it is the faster one for `m` tokens, more than one and `crossing` rows an expert or more on average.
 bool many_rows_pay(const LayerSizes& layer, int64_t m, int64_t crossing);
 
 /// Bytes of workspace for up to `m` tokens, of which kManyTokens at most are worked on at a time.

@@ -80,7 +80,7 @@ bool knows_many_rows(const LayerSizes& l) {
 
 bool many_rows_pay(const LayerSizes& l, int64_t m, int64_t crossing) {
   const int64_t rows = m * l.topk;
-  return rows >= crossing * std::min(rows, l.e) && knows_many_rows(l);
+  return m > 1 && rows >= crossing * std::min(rows, l.e) && knows_many_rows(l);
 }
 
 int64_t many_rows_moe_bytes(const LayerSizes& layer, int64_t m, Float type) {

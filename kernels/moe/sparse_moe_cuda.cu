@@ -120,6 +120,7 @@ bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t
   const bool wanted = plan.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, m, kManyRowsFrom)
                                                             : plan.many_rows == ManyRowsUse::always;
   if (!wanted) return false;
+  expect(m > 1, kWhere, "several tokens for the many-row kernel", "one");
   const bool fits = fits_many_rows(moe);
   expect(fits || plan.many_rows == ManyRowsUse::chosen, kWhere, "weights that the many-row kernel reads",
          "others");
